@@ -1,0 +1,108 @@
+"""The command line. A subcommand's module is imported only when it is asked for, so that the gate starts fast."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple, NoReturn, Protocol, cast
+
+from laggard import __version__
+from laggard.model import EXIT_USAGE, UsageError
+
+
+class Command(NamedTuple):
+    name: str
+    module: str
+    help: str
+
+
+COMMANDS = (
+    Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
+    Command("healthcheck", "laggard.agent.gate", "check this node: the gate for prologs, epilogs and timers"),
+    Command("agent", "laggard.agent.main", "the daemon on each node"),
+    Command("collector", "laggard.collector.main", "the daemon that gathers the agents and names the culprit"),
+    Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks in it and no line changed"),
+    Command("locate", "laggard.collector.locate_command", "which rank, link or host is slow or hung, and why"),
+)
+
+
+class CommandModule(Protocol):
+    """What a subcommand's module offers."""
+
+    def configure(self, parser: argparse.ArgumentParser) -> None: ...
+
+    def main(self, arguments: argparse.Namespace) -> int: ...
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with laggard's manners: one line that says what to do, exit 64."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(words)
+    except UsageError as error:
+        return _complain(words, str(error), EXIT_USAGE)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 141
+    except Exception as error:
+        if os.environ.get("LAGGARD_DEBUG"):
+            raise
+        text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
+        return _complain(words, text, 2)
+
+
+def _run(words: list[str]) -> int:
+    parser = _parser(_asked(words))
+    arguments, rest = parser.parse_known_args(words)
+    if not arguments.command:
+        parser.print_help(sys.stderr)
+        raise UsageError("say which command")
+    if rest:
+        raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
+    module = cast(CommandModule, importlib.import_module(_module(arguments.command)))
+    return module.main(arguments)
+
+
+def _asked(words: Sequence[str]) -> str | None:
+    return next((word for word in words if not word.startswith("-")), None)
+
+
+def _module(name: str) -> str:
+    return next(command.module for command in COMMANDS if command.name == name)
+
+
+def _parser(asked: str | None) -> Parser:
+    """The parser of all commands, with the flags of the one that was asked for."""
+    parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
+    parser.add_argument("--version", action="version", version=f"laggard {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for command in COMMANDS:
+        child = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
+        if command.name == asked:
+            cast(CommandModule, importlib.import_module(command.module)).configure(child)
+    return parser
+
+
+def _complain(words: Sequence[str], text: str, status: int) -> int:
+    print(f"laggard: {text}", file=sys.stderr)
+    if _wants_json(words):
+        import json
+
+        print(json.dumps({"schema": "laggard.error/1", "error": text, "exit_status": status}))
+    return status
+
+
+def _wants_json(words: Sequence[str]) -> bool:
+    """Read from the words themselves: the parser may be what failed."""
+    return "--format=json" in words or any(pair == ("--format", "json") for pair in zip(words, words[1:], strict=False))

@@ -1,0 +1,137 @@
+"""The values that laggard's parts exchange. Immutable; the field names are the wire names of docs/contracts.md."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+
+REPORT_SCHEMA = "laggard.report/1"
+LOCATION_SCHEMA = "laggard.location/1"
+RANKS_SCHEMA = "laggard.ranks/1"
+NODES_SCHEMA = "laggard.nodes/1"
+
+
+class Verdict(str, enum.Enum):
+    """What a probe or a command concluded. `unknown` is never `ok`."""
+
+    OK = "ok"
+    FAIL = "fail"
+    SKIPPED = "skipped"
+    UNKNOWN = "unknown"
+
+
+EXIT_CODES = {Verdict.OK: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 2, Verdict.SKIPPED: 2}
+"""Exit status of every command that judges. Having looked at nothing is not an answer: skipped alone is 2."""
+
+EXIT_USAGE = 64
+"""Wrong flags, a missing file, a busy port: the command could not start (sysexits.h, EX_USAGE)."""
+
+
+class UsageError(Exception):
+    """Bad input from the user. Its text is one line that says what is wrong and what to do."""
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """The verdict of several: fail before unknown before ok; skipped ones do not count, all skipped is skipped."""
+    present = set(verdicts)
+    for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK):
+        if verdict in present:
+            return verdict
+    return Verdict.SKIPPED
+
+
+class Severity(str, enum.Enum):
+    CRITICAL = "critical"
+    WARNING = "warning"
+    INFO = "info"
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """What a person should do. The commands are for people: laggard itself never runs them."""
+
+    text: str
+    commands: tuple[str, ...] = ()
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One fact about hardware, software or configuration that is wrong, with its evidence and a fix."""
+
+    code: str
+    severity: Severity
+    device: str
+    summary: str
+    evidence: dict[str, Any]
+    fix: Fix
+    doc: str
+
+
+class ProbeResult(msgspec.Struct, frozen=True):
+    name: str
+    verdict: Verdict
+    reason: str
+    elapsed_seconds: float
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What one node's probes found (`laggard.report/1`)."""
+
+    verdict: Verdict
+    node: str
+    elapsed_seconds: float
+    probes: tuple[ProbeResult, ...]
+    findings: tuple[Finding, ...]
+    facts: dict[str, Any]
+    schema: str = REPORT_SCHEMA
+
+
+class Culprit(msgspec.Struct, frozen=True):
+    """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
+
+    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung
+    ranks: tuple[int, ...]
+    node: str | None = None
+    gpu: str | None = None
+    device: str | None = None
+    link: tuple[dict[str, str], dict[str, str]] | None = None
+    phase: str | None = None
+    group: str | None = None
+    slowdown_ratio: float | None = None
+    recoverable_ratio: float | None = None
+    since_step: int | None = None
+    persistence: str = "persistent"  # persistent, transient, intermittent
+    confidence: float = 0.0
+    evidence: tuple[str, ...] = ()
+    findings: tuple[str, ...] = ()
+    victims: tuple[int, ...] = ()
+
+
+class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    kind: str
+    text: str
+    ranks: tuple[int, ...] = ()
+    node: str | None = None
+
+
+class Window(msgspec.Struct, frozen=True):
+    """The steps that a verdict was drawn from."""
+
+    first_step: int | None = None
+    last_step: int | None = None
+    seconds: float = 0.0
+
+
+class Location(msgspec.Struct, frozen=True):
+    """Which rank, machine or link is slow (`laggard.location/1`)."""
+
+    verdict: Verdict
+    job_id: str | None
+    world_size: int
+    ranks_seen: int
+    window: Window
+    slowdown_ratio: float | None
+    culprits: tuple[Culprit, ...]
+    notes: tuple[Note, ...]
+    schema: str = LOCATION_SCHEMA

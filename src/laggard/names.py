@@ -1,0 +1,62 @@
+"""Names that more than one part of laggard uses. Standard library only: the training process imports this."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from typing import Final
+
+PHASES: Final = ("input", "forward", "backward", "optimizer", "other")
+"""What a rank's own time in a step is split into; `other` is what no phase claims (logging, evaluation)."""
+
+OPS: Final = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "reduce",
+    "all_to_all",
+    "barrier",
+    "send",
+    "recv",
+    "gather",
+    "scatter",
+)
+
+AGENT_PORT: Final = 19400
+COLLECTOR_PORT: Final = 19401
+
+ENV_OFF: Final = "LAGGARD_OFF"
+ENV_RANK_DIR: Final = "LAGGARD_RANK_DIR"
+ENV_JOB_ID: Final = "LAGGARD_JOB_ID"
+ENV_NODE: Final = "LAGGARD_NODE"
+ENV_RECORD_DIR: Final = "LAGGARD_RECORD_DIR"
+
+SHARED_RANK_DIR: Final = "/run/laggard/ranks"
+FALLBACK_RANK_DIR: Final = "/dev/shm/laggard"
+
+
+def rank_dir(environ: Mapping[str, str]) -> str:
+    """Where the ranks of this node leave their files: LAGGARD_RANK_DIR, else the shared mount, else /dev/shm."""
+    chosen = environ.get(ENV_RANK_DIR)
+    if chosen:
+        return chosen
+    return SHARED_RANK_DIR if os.path.isdir(SHARED_RANK_DIR) else FALLBACK_RANK_DIR
+
+
+def job_id(environ: Mapping[str, str]) -> str:
+    """The job's name: LAGGARD_JOB_ID, SLURM_JOB_ID, torchelastic's run id, else a hash of its rendezvous address."""
+    for variable in (ENV_JOB_ID, "SLURM_JOB_ID"):
+        if environ.get(variable):
+            return environ[variable]
+    run_id = environ.get("TORCHELASTIC_RUN_ID", "")
+    if run_id and run_id != "none":  # torchrun's default, the same for every job
+        return run_id
+    address = f"{environ.get('MASTER_ADDR', 'localhost')}:{environ.get('MASTER_PORT', '0')}"
+    return "job-" + hashlib.sha256(address.encode()).hexdigest()[:12]
+
+
+def node_name(environ: Mapping[str, str]) -> str:
+    """The name under which this machine is reported: LAGGARD_NODE, else its host name."""
+    return environ.get(ENV_NODE) or os.uname().nodename

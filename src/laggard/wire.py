@@ -1,0 +1,116 @@
+"""JSON documents: how laggard's values travel. Decoding is strict about types, so that garbage is named as such."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class WireError(ValueError):
+    """A document that is not what its reader was promised. The text names the place in it."""
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Raises WireError where `data` is not JSON or not of `kind`."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(str(error)) from None
+
+
+class InFlight(msgspec.Struct, frozen=True):
+    """The collective that a rank is blocked in."""
+
+    op: str
+    group: str
+    seq: int
+    seconds: float
+
+
+class CollectiveTotal(msgspec.Struct, frozen=True):
+    op: str
+    group: str  # the role: dp, tp, pp, ep, world
+    count: int
+    seconds: float
+    bytes: int
+
+
+class StepRow(msgspec.Struct, frozen=True, array_like=True):
+    """One rank's step, seconds on its node's monotonic clock. `phases` in the order of names.PHASES: own time,
+    collectives taken out. `waited` is the time blocked in collectives: end - start = sum(phases) + waited."""
+
+    step: int
+    start: float
+    end: float
+    phases: tuple[float, ...]
+    waited: float
+
+
+class RankRow(msgspec.Struct, frozen=True):
+    """What one rank file says, with what the kernel says of its writer."""
+
+    job_id: str
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    gpu: str | None
+    attempt: int
+    owner: int  # uid of the file, checked against the writer's
+    pid: int  # the writer's pid as the kernel tells it; 0: gone, or not visible from here
+    cgroup: str
+    state: str  # running, finished, died
+    steps: int
+    step_seconds: float
+    own_seconds: float
+    phase_seconds: tuple[float, ...]
+    last_progress_timestamp_seconds: float
+    collectives: tuple[CollectiveTotal, ...]
+    in_flight: InFlight | None
+    phase: str | None
+    lost: int  # events that the hook could not record
+    rows: tuple[StepRow, ...] = ()
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """Rank files that were not believed, by reason."""
+
+    reason: str
+    count: int
+    example: str
+
+
+class RanksDocument(msgspec.Struct, frozen=True):
+    """`laggard.ranks/1`: the ranks of one node. Pass `next` as `since` to get only what is newer."""
+
+    node: str
+    boot_id: str
+    next: float
+    ranks: tuple[RankRow, ...]
+    ignored: tuple[Ignored, ...]
+    schema: str = "laggard.ranks/1"
+
+
+class NodeRow(msgspec.Struct, frozen=True):
+    """One agent as its collector sees it."""
+
+    url: str
+    node: str | None
+    state: str  # up, down, slow, garbage, waiting
+    reason: str
+    last_seen_seconds: float | None
+    verdict: str | None
+    findings: tuple[str, ...]
+    ranks: tuple[int, ...]
+
+
+class NodesDocument(msgspec.Struct, frozen=True):
+    nodes: tuple[NodeRow, ...]
+    schema: str = "laggard.nodes/1"
