@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, NoReturn, Protocol, cast
 
 from laggard import __version__
-from laggard.model import EXIT_USAGE, UsageError
+from laggard.errors import EXIT_USAGE, UsageError
 
 
 class Command(NamedTuple):
@@ -50,16 +50,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(words)
     except UsageError as error:
         return _complain(words, str(error), EXIT_USAGE)
-    except KeyboardInterrupt:
+    except BaseException as error:
+        if _asked(words) == "run" or isinstance(error, SystemExit):
+            raise  # a training script ends as it would without laggard
+        return _ended_by(error, words)
+
+
+def _ended_by(error: BaseException, words: list[str]) -> int:
+    if isinstance(error, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:  # the reader of our output left, as `head` does
+    if isinstance(error, BrokenPipeError):  # the reader of our output left, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
-    except Exception as error:
-        if os.environ.get("LAGGARD_DEBUG"):
-            raise
-        text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
-        return _complain(words, text, 2)
+    if os.environ.get("LAGGARD_DEBUG"):
+        raise error
+    text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
+    return _complain(words, text, 2)
 
 
 def _run(words: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import yaml
 
-from laggard.model import UsageError
+from laggard.errors import UsageError
 
 T = TypeVar("T", bound="Settings")
 

@@ -8,6 +8,9 @@ from typing import Any
 
 import msgspec
 
+from laggard.errors import EXIT_USAGE as EXIT_USAGE
+from laggard.errors import UsageError as UsageError
+
 REPORT_SCHEMA = "laggard.report/1"
 LOCATION_SCHEMA = "laggard.location/1"
 RANKS_SCHEMA = "laggard.ranks/1"
@@ -25,14 +28,6 @@ class Verdict(str, enum.Enum):
 
 EXIT_CODES = {Verdict.OK: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 2, Verdict.SKIPPED: 2}
 """Exit status of every command that judges. Having looked at nothing is not an answer: skipped alone is 2."""
-
-EXIT_USAGE = 64
-"""Wrong flags, a missing file, a busy port: the command could not start (sysexits.h, EX_USAGE)."""
-
-
-class UsageError(Exception):
-    """Bad input from the user. Its text is one line that says what is wrong and what to do."""
-
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The verdict of several: fail before unknown before ok; skipped ones do not count, all skipped is skipped."""

@@ -27,14 +27,12 @@ IDENTITY_BYTES: Final = 4096 - IDENTITY_OFFSET
 
 LIVE_OFFSET: Final = 4096
 LIVE_WORDS: Final = 64
-WORD_STARTED: Final = 0  # lane << LANE_SHIFT | sequence number of the collective last entered
-WORD_ISSUED: Final = 1  # when
-WORD_CHECK: Final = 2  # the two above xor-ed: a mismatch is a store caught half-way
-WORD_COMPLETED: Final = 3  # the collective last left, in the form of WORD_STARTED
-WORD_PHASE: Final = 4  # index into names.PHASES, or -1
-WORD_PROGRESS: Final = 5  # when the writer last finished a phase
-WORD_STATE: Final = 6  # STATE_*
-WORD_STEP_CELLS: Final = 7  # step cells written so far: the sequence number of the newest
+WORD_CURRENT: Final = 0  # lane << LANE_SHIFT | sequence number of the collective last entered
+WORD_ISSUED: Final = 1  # when; 0 once it is left. Stored after WORD_CURRENT, so that it never dates another one
+WORD_PHASE: Final = 2  # index into names.PHASES, or -1
+WORD_PROGRESS: Final = 3  # when the writer last finished a phase
+WORD_STATE: Final = 4  # STATE_*
+WORD_STEP_CELLS: Final = 5  # step cells written so far: the sequence number of the newest
 
 LANE_SHIFT: Final = 48  # 65,536 lanes, 2.8e14 collectives in each
 SEQUENCE_MASK: Final = (1 << LANE_SHIFT) - 1

@@ -116,16 +116,17 @@ class RankFileReader:
 
     def in_flight(self) -> InFlight:
         """The collective that the writer is in, if any, and its phase."""
-        for _ in range(3):  # a store caught half-way is over at the next look
-            words = self.words()
-            started, issued = words[layout.WORD_STARTED], words[layout.WORD_ISSUED]
-            if started ^ issued == words[layout.WORD_CHECK]:
+        words, again = self.words(), self.words()
+        for _ in range(3):
+            if words[: layout.WORD_ISSUED + 1] == again[: layout.WORD_ISSUED + 1]:
                 break
-        else:
-            return InFlight(None, words[layout.WORD_PHASE], words[layout.WORD_PROGRESS])
+            words, again = again, self.words()
+        else:  # entering and leaving collectives all the time: in none for long
+            return InFlight(None, again[layout.WORD_PHASE], again[layout.WORD_PROGRESS])
+        current, issued = words[layout.WORD_CURRENT], words[layout.WORD_ISSUED]
         mark = None
-        if started and started != words[layout.WORD_COMPLETED]:
-            mark = layout.InFlightMark(started >> layout.LANE_SHIFT, started & layout.SEQUENCE_MASK, issued)
+        if issued:
+            mark = layout.InFlightMark(current >> layout.LANE_SHIFT, current & layout.SEQUENCE_MASK, issued)
         return InFlight(mark, words[layout.WORD_PHASE], words[layout.WORD_PROGRESS])
 
     def lanes(self) -> tuple[layout.Lane, ...]:
@@ -164,7 +165,7 @@ class RankFileReader:
         return found[::-1]
 
     def collectives(self) -> list[Collective]:
-        """The collectives still in the ring, oldest first."""
+        """The collectives still in the ring, in the order in which they were issued."""
         data = self._pread(layout.BLOCKS_OFFSET, layout.BLOCK_SLOT * layout.BLOCK_COUNT)
         blocks = []
         for slot in range(len(data) // layout.BLOCK_SLOT):
@@ -175,7 +176,8 @@ class RankFileReader:
             opened = layout.unseal(cell, layout.BLOCK_HEAD.size + count * layout.RECORD.size)
             if opened and opened[0] % layout.BLOCK_COUNT == slot:
                 blocks.append(opened)
-        return [record for _, body in sorted(blocks) for record in _records(body)]
+        found = [record for _, body in blocks for record in _records(body)]
+        return sorted(found, key=lambda record: record.issued)
 
 
 class InFlight(NamedTuple):

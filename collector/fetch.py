@@ -1,0 +1,67 @@
+"""One GET from an agent that may be dead, slow or hostile: bounded in time and size, and it never raises."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+import httpx
+
+
+class Failure(NamedTuple):
+    """Why there is no answer to use."""
+
+    state: str  # down, slow, garbage
+    reason: str
+
+
+def make_client(timeout_seconds: float, concurrency: int) -> httpx.AsyncClient:
+    """Agents are asked directly: a proxy from the environment is for the outside world."""
+    # Connecting gets less than the whole budget, so that a host that is off is told from an agent that is slow.
+    timeout = httpx.Timeout(timeout_seconds, connect=timeout_seconds * 0.8, pool=None)
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    # Not compressed: a few kilobytes can inflate to gigabytes before anybody counts them.
+    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "laggard-collector"}
+    return httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, trust_env=False)
+
+
+async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max_bytes: int) -> bytes | Failure:
+    """The body of a 200 answer, complete within `timeout_seconds` and at most `max_bytes` long."""
+    try:
+        # httpx bounds the time between two bytes; a drip of bytes needs a bound on the whole.
+        return await asyncio.wait_for(_get(client, url, max_bytes), timeout_seconds)
+    except httpx.ConnectTimeout:
+        return Failure("down", "no connection: the host does not answer")
+    except (asyncio.TimeoutError, httpx.TimeoutException):
+        return Failure("slow", f"no complete answer within {timeout_seconds:g} s")
+    except httpx.ConnectError as error:
+        return Failure("down", f"no connection: {_cause(error)}")
+    except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
+        return Failure("garbage", f"not an HTTP answer: {error}")
+    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+        return Failure("down", f"the connection broke: {error or type(error).__name__}")
+
+
+async def _get(client: httpx.AsyncClient, url: str, max_bytes: int) -> bytes | Failure:
+    async with client.stream("GET", url) as response:
+        if response.status_code != 200:
+            return Failure("garbage", f"HTTP {response.status_code}")
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            return Failure("garbage", "a compressed answer, which was not asked for")
+        body = bytearray()
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > max_bytes:
+                return Failure("garbage", f"an answer of more than {max_bytes} bytes")
+        return bytes(body)
+
+
+def _cause(error: BaseException) -> str:
+    """The operating system's words where they are there; the wrappers around them say only that all failed."""
+    chain: BaseException | None = error
+    while chain is not None:
+        if isinstance(chain, OSError) and chain.strerror:
+            return chain.strerror.lower()
+        chain = chain.__cause__ or chain.__context__
+    text = str(error).lower()
+    return "connection refused" if "all connection attempts failed" in text else text

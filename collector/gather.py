@@ -1,0 +1,110 @@
+"""Asks every agent, round after round. An agent that is ill is named, with its state; the others go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import httpx
+
+from laggard.collector.believe import believe_ranks, believe_report
+from laggard.collector.documents import NodeFinding
+from laggard.collector.fetch import Failure, fetch, make_client
+from laggard.collector.picture import Locate, Picture, paint
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.standing import Agent
+from laggard.collector.targets import Target
+from laggard.collector.window import Windows
+from laggard.model import Report, Severity
+from laggard.wire import RanksDocument, WireError
+
+log = logging.getLogger("laggard.collector")
+
+T = TypeVar("T")
+
+_SEVERITIES = tuple(Severity)
+
+
+class Answer(NamedTuple):
+    """What one agent said when it was asked. `report` is None where it was not asked for one."""
+
+    ranks: RanksDocument | Failure
+    report: Report | Failure | None
+
+
+class Gatherer:
+    """Owns the agents' standing and the windows; `picture` is replaced as a whole after each round."""
+
+    def __init__(self, targets: Sequence[Target], settings: CollectorSettings, locate: Locate) -> None:
+        self._agents = [Agent(target) for target in targets]
+        self._settings = settings
+        self._locate = locate
+        self._windows = Windows(settings.max_jobs, settings.max_ranks, settings.forget_after_seconds)
+        self.picture = Picture(nodes=tuple(agent.row(0.0) for agent in self._agents))
+
+    async def run(self) -> None:
+        """Rounds, for ever, `interval_seconds` from start to start."""
+        async with make_client(self._settings.timeout_seconds, self._settings.concurrency) as client:
+            while True:
+                began = time.monotonic()
+                try:
+                    await self.round(client)
+                except Exception:  # a round that failed must not be the last
+                    log.exception("a defect in laggard: this round was lost")
+                await asyncio.sleep(max(0.05, began + self._settings.interval_seconds - time.monotonic()))
+
+    async def round(self, client: httpx.AsyncClient) -> None:
+        gate = asyncio.Semaphore(self._settings.concurrency)
+        answers = await asyncio.gather(*(self._ask(client, gate, agent) for agent in self._agents))
+        now = time.monotonic()
+        for agent, answer in zip(self._agents, answers, strict=True):
+            self._take(agent, answer, now)
+        self._windows.forget(now)
+        outline = Picture(
+            nodes=tuple(agent.row(now) for agent in self._agents),
+            ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
+            findings=_findings(self._agents),
+            rounds=self.picture.rounds + 1,
+            taken_at=now,
+        )
+        # The analysis may take long on many ranks: in a thread, so that the page goes on answering.
+        self.picture = await asyncio.to_thread(paint, self._windows, outline, self._locate)
+
+    async def _ask(self, client: httpx.AsyncClient, gate: asyncio.Semaphore, agent: Agent) -> Answer:
+        async with gate:
+            ranks = await self._read(client, f"{agent.url}/api/v1/ranks?since={agent.since!r}", believe_ranks)
+            due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
+            if isinstance(ranks, Failure) or not due:
+                return Answer(ranks, None)
+            return Answer(ranks, await self._read(client, f"{agent.url}/api/v1/report", believe_report))
+
+    async def _read(self, client: httpx.AsyncClient, url: str, believe: Callable[[bytes], T]) -> T | Failure:
+        body = await fetch(client, url, self._settings.timeout_seconds, self._settings.max_body_bytes)
+        if isinstance(body, Failure):
+            return body
+        try:
+            return await asyncio.to_thread(believe, body)
+        except WireError as error:
+            return Failure("garbage", str(error))
+
+    def _take(self, agent: Agent, answer: Answer, now: float) -> None:
+        before = agent.state
+        agent.take_ranks(answer.ranks, self._windows, now)
+        agent.take_report(answer.report, now, self._settings.forget_after_seconds)
+        if agent.state != before:
+            level = logging.INFO if agent.state == "up" else logging.WARNING
+            log.log(level, "%s is %s%s", agent.url, agent.state, f": {agent.reason}" if agent.reason else "")
+
+
+def _findings(agents: Iterable[Agent]) -> tuple[NodeFinding, ...]:
+    """Worst first. The node is the one that its ranks are known under, so that the two can be joined."""
+    found = [
+        NodeFinding(agent.url, agent.node or agent.report.node, finding)
+        for agent in agents
+        if agent.report
+        for finding in agent.report.findings
+    ]
+    return tuple(sorted(found, key=lambda it: (_SEVERITIES.index(it.finding.severity), it.node, it.finding.code)))

@@ -1,0 +1,64 @@
+"""The collector's configuration: a YAML file, with flags over it. Durations in seconds, sizes in bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from laggard.collector.targets import LOCAL_AGENT
+from laggard.config import Settings, load
+from laggard.model import UsageError
+from laggard.names import COLLECTOR_PORT
+
+LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
+"""Loopback, where exporters take every interface: told of nobody, a collector watches its own machine, and what it
+shows (job names, users, nodes) has no password. Open it with `--web.listen-address :19401`."""
+
+
+class CollectorSettings(Settings, frozen=True):
+    targets: tuple[str, ...] = (LOCAL_AGENT,)
+    listen_address: str = LISTEN_ADDRESS
+    interval_seconds: float = 5.0
+    timeout_seconds: float = 3.0
+    """For one agent's complete answer. A round takes at most this long, however many agents are ill."""
+    report_interval_seconds: float = 30.0
+    """Probes run every minute or so: their report is asked for less often than the ranks."""
+    concurrency: int = 64
+    max_body_bytes: int = 16 << 20
+    max_jobs: int = 64
+    max_ranks: int = 8192
+    """Over all jobs. A rank's window takes about 40 KiB."""
+    forget_after_seconds: float = 900.0
+    """How long a job that has ended, or that nobody reports any more, stays to be looked at."""
+
+
+_POSITIVE = (
+    "interval_seconds",
+    "timeout_seconds",
+    "report_interval_seconds",
+    "concurrency",
+    "max_body_bytes",
+    "max_jobs",
+    "max_ranks",
+    "forget_after_seconds",
+)
+
+
+def settle(
+    config: str | None, targets: Sequence[str], listen_address: str | None, interval_seconds: float | None
+) -> CollectorSettings:
+    """The file's settings, each replaced by its flag where one was given. Raises UsageError."""
+    settings = load(config, CollectorSettings) if config else CollectorSettings()
+    if targets:
+        settings = structs.replace(settings, targets=tuple(targets))
+    if listen_address is not None:
+        settings = structs.replace(settings, listen_address=listen_address)
+    if interval_seconds is not None:
+        settings = structs.replace(settings, interval_seconds=interval_seconds)
+    for name in _POSITIVE:
+        value = getattr(settings, name)
+        if not (math.isfinite(value) and value > 0):
+            raise UsageError(f"{name} is {value}: give a number above 0")
+    return settings

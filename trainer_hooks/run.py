@@ -1,0 +1,50 @@
+"""`laggard run SCRIPT [ARGS]`: the script as `python SCRIPT ARGS` would run it, with the hooks in it.
+
+Works wherever a launcher starts `python`: `torchrun --no-python laggard run train.py`, `srun laggard run train.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+from laggard.errors import UsageError
+from laggard.names import ENV_OFF, ENV_RECORD_DIR
+from laggard.trainer_hooks.attach import attach
+from laggard.trainer_hooks.post_import import after_import
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--record", metavar="DIR", help="also write a recording, one file a rank, for `locate --trace`")
+    parser.add_argument("script", metavar="SCRIPT")
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs the script in this process: what it raises, prints and exits with is as without laggard."""
+    if not Path(arguments.script).is_file():
+        raise UsageError(f"no script at {arguments.script}")
+    if arguments.record:
+        os.environ[ENV_RECORD_DIR] = str(Path(arguments.record).absolute())
+    if os.environ.get(ENV_OFF, "") in ("", "0"):
+        after_import("deepspeed", _hook_deepspeed)
+    sys.argv = [arguments.script, *arguments.arguments]
+    sys.path[0] = str(Path(arguments.script).parent.absolute())  # as `python SCRIPT` has it
+    runpy.run_path(arguments.script, run_name="__main__")
+    return 0
+
+
+def _hook_deepspeed(deepspeed: Any) -> None:
+    """deepspeed.initialize() attaches to the engine that it returns."""
+    original = deepspeed.initialize
+
+    def initialize(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        attach(result[0])
+        return result
+
+    deepspeed.initialize = initialize

@@ -1,0 +1,140 @@
+"""Where a rank's records go: its rank file, and a recording where one was asked for."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from laggard.names import PHASES
+from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile.layout import LANE_COUNT, LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.identity import Identity
+from laggard.trainer_hooks.recorder import BEFORE_STEPS, INPUT
+from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
+
+
+class RankFileSink:
+    """The rank file, for the agent of this node."""
+
+    def __init__(self, writer: RankFileWriter) -> None:
+        self._writer = writer
+        self._lost = 0  # lanes beyond the table: their counters are not exported
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        if self._writer.add_lane(lane) is None:
+            self._lost += 1
+
+    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+        self._writer.write_collectives(step, numbers)
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        self._writer.write_step(record.step, record.start, record.end, *record.phases, record.waited)
+        phases = totals.phases_ns
+        fixed = (
+            totals.steps,
+            totals.last_step,
+            totals.step_ns,
+            sum(phases) - phases[INPUT],
+            *phases,
+            totals.waited_ns,
+            totals.lost + self._lost,
+            totals.errors,
+        )
+        self._writer.write_counters(fixed, totals.lanes[: 3 * LANE_COUNT])
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class RecordingSink:
+    """A recording (docs/contracts.md): JSON lines, one file a rank, complete up to the last finished step."""
+
+    def __init__(self, directory: str, identity: Identity) -> None:
+        """Raises FileExistsError where the directory holds this rank's recording already: nothing is overwritten."""
+        os.makedirs(directory, exist_ok=True)
+        attempt = f".{identity.attempt}" if identity.attempt else ""
+        self._file = open(  # noqa: SIM115 - open for as long as the training runs
+            os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"), "x", encoding="utf-8"
+        )
+        self._identity = identity
+        self._lanes: list[Lane] = []
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._groups_written = -1
+        self._write({"laggard_recording": 1, "job_id": identity.job_id})
+
+    def _write(self, value: dict[str, Any]) -> None:
+        self._file.write(json.dumps(value) + "\n")
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        self._lanes.append(lane)
+        self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
+
+    def _introduce(self) -> None:
+        """The rank's own line; again when groups have come up since."""
+        if self._groups_written == len(self._groups):
+            return
+        self._groups_written = len(self._groups)
+        who = self._identity
+        position = {
+            group["role"]: group["ranks"].index(who.rank)
+            for group in self._groups.values()
+            if group["role"] in ("dp", "tp", "pp", "ep") and who.rank in group["ranks"]
+        }
+        self._write(
+            {
+                "kind": "rank",
+                "rank": who.rank,
+                "node": who.node,
+                "local_rank": who.local_rank,
+                "gpu": who.gpu,
+                "attempt": who.attempt,
+                "world_size": who.world_size,
+                "position": position,
+                "groups": self._groups,
+            }
+        )
+
+    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+        self._introduce()
+        for word, issued, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
+            lane = self._lanes[word >> LANE_SHIFT]
+            self._write(
+                {
+                    "kind": "collective",
+                    "rank": self._identity.rank,
+                    "step": None if step == BEFORE_STEPS else step,
+                    "group": lane.group,
+                    "op": lane.op,
+                    "seq": (word & SEQUENCE_MASK) - 1,
+                    "bytes": size,
+                    "issued": issued / 1e9,
+                    "start": issued / 1e9,
+                    "end": end / 1e9 if end else None,
+                    "waited": waited / 1e9,
+                    "clock": "host",
+                }
+            )
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        self._introduce()
+        rank, step = self._identity.rank, record.step
+        for span in record.spans:
+            self._write(
+                {
+                    "kind": "span",
+                    "rank": rank,
+                    "step": step,
+                    "name": PHASES[span.phase],
+                    "start": span.start / 1e9,
+                    "end": span.end / 1e9,
+                    "micro": span.micro,
+                }
+            )
+        self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
+        self._file.flush()
+
+    def close(self) -> None:
+        self._introduce()
+        self._file.close()
