@@ -19,7 +19,7 @@ from laggard.collector.landing import page_files, render
 from laggard.collector.metrics import exposition
 from laggard.collector.picture import Picture
 from laggard.collector.secure_headers import with_secure_headers
-from laggard.collector.sentence import details, sentence
+from laggard.collector.sentence import evidence_lines, note_lines, sentence
 from laggard.wire import NodesDocument, encode
 
 GetPicture = Callable[[], Picture]
@@ -96,7 +96,8 @@ def _summary(picture: Picture, name: str | None, interval_seconds: float) -> Sum
         age_seconds=None if picture.taken_at is None else round(time.monotonic() - picture.taken_at, 1),
         interval_seconds=interval_seconds,
         sentence=sentence(location),
-        details=tuple(details(location)),
+        evidence=tuple(evidence_lines(location)),
+        notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
         jobs=tuple(lines),
         location=location,

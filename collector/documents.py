@@ -25,7 +25,8 @@ class SummaryDocument(Struct, frozen=True):
     age_seconds: float | None
     interval_seconds: float
     sentence: str
-    details: tuple[str, ...]
+    evidence: tuple[str, ...]
+    notes: tuple[str, ...]
     job: str | None
     jobs: tuple[JobLine, ...]
     location: Location

@@ -1,4 +1,4 @@
-"""What localisation reads: one job's ranks and steps as arrays, wherever they came from (a live window, a recording)."""
+"""What localisation reads: one job's ranks and steps as arrays, from a live window or from a recording."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from laggard.names import PHASES
 from laggard.wire import InFlight, RankRow, StepRow
+
+WINDOW_STEPS = 128
+"""How many of the newest steps a verdict looks at."""
 
 Floats = NDArray[np.float64]
 

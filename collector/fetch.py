@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import NamedTuple
 
 import httpx
@@ -36,8 +37,10 @@ async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max
         return Failure("slow", f"no complete answer within {timeout_seconds:g} s")
     except httpx.ConnectError as error:
         return Failure("down", f"no connection: {_cause(error)}")
-    except (httpx.RemoteProtocolError, httpx.DecodingError) as error:
-        return Failure("garbage", f"not an HTTP answer: {error}")
+    except httpx.RemoteProtocolError as error:
+        # Also raised where the agent went away between two questions on a connection that was kept.
+        gone = "disconnected" in str(error)
+        return Failure("down", "it closed the connection") if gone else Failure("garbage", f"not HTTP: {error}")
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
         return Failure("down", f"the connection broke: {error or type(error).__name__}")
 
@@ -60,8 +63,9 @@ def _cause(error: BaseException) -> str:
     """The operating system's words where they are there; the wrappers around them say only that all failed."""
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, OSError) and chain.strerror:
-            return chain.strerror.lower()
+        if isinstance(chain, OSError) and chain.errno:
+            # asyncio words the error itself, address and all; a failed look-up's numbers are its own, and negative.
+            return (os.strerror(chain.errno) if chain.errno > 0 else chain.strerror or str(chain)).lower()
         chain = chain.__cause__ or chain.__context__
     text = str(error).lower()
     return "connection refused" if "all connection attempts failed" in text else text

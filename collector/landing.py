@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from html import escape
 from pathlib import Path
@@ -17,13 +18,17 @@ MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+
 
 def render(summary: SummaryDocument) -> str:
     """The page. Everything that came from an agent is escaped."""
-    details = "".join(f"<li>{escape(line)}</li>" for line in summary.details)
     return _template().substitute(
         sentence=escape(summary.sentence),
         verdict=escape(summary.location.verdict.value),
-        details=details,
+        evidence=_items(summary.evidence),
+        notes=_items(summary.notes),
         version=escape(summary.version),
     )
+
+
+def _items(lines: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
 
 @cache

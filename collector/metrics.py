@@ -32,7 +32,7 @@ class _Families:
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         jobs = _by_id(self._picture.jobs)
-        slowed = {(name,): job.location.slowdown_ratio for name, job in jobs.items()}
+        slowed = {(name,): job.location.slowdown_ratio or 0.0 for name, job in jobs.items()}
         yield _family("laggard_build_info", {(__version__,): 1.0})
         yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in self._picture.nodes})
         yield _family("laggard_job_ranks", {(name,): float(job.location.ranks_seen) for name, job in jobs.items()})

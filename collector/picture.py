@@ -11,7 +11,8 @@ from msgspec import structs
 
 from laggard.collector.documents import NodeFinding
 from laggard.collector.evidence import Evidence
-from laggard.collector.window import Job, JobKey, Windows
+from laggard.collector.job import Job, JobKey
+from laggard.collector.window import Windows
 from laggard.model import Location, Note, Severity, Verdict, Window
 from laggard.wire import NodeRow
 
@@ -84,10 +85,12 @@ def why_nothing(nodes: Sequence[NodeRow], ignored: str = "") -> tuple[str, str]:
     if not states["up"]:
         ill = ", ".join(f"{count} of {len(nodes)} {state}" for state, count in states.most_common())
         return "no_agent", f"no agent answers ({ill})"
-    answer = f"{states['up']} of {len(nodes)} agents answer{'s' if states['up'] == 1 else ''}"
+    up, total = states["up"], len(nodes)
+    agents = f"{up} of {total} agents" if up < total else f"{total} agent{'' if total == 1 else 's'}"
+    answer = f"{agents} answer{'s' if up == 1 else ''}"
     if ignored:
         return "ranks_ignored", f"{answer}, but the rank files there are not believed: {ignored}"
-    return "no_ranks", f"{answer}, but no training process with laggard's hooks runs there; start it with `laggard run`"
+    return "no_ranks", f"{answer}, but no training process with laggard's hooks runs there; start it under laggard run"
 
 
 def _locate(evidence: Evidence, locate: Locate) -> Location:

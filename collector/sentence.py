@@ -1,38 +1,48 @@
-"""A location in words: the answer in one sentence, then what supports it. The page and `laggard locate` say the same."""
+"""A location in words: one sentence, then what supports it. The page and `laggard locate` say the same."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from laggard.collector.wording import capital, counted, one_line, ranks_text, seconds_text
+from laggard.model import Culprit, Location, Note, Verdict
 
-from laggard.model import Culprit, Location, Verdict
+VICTIMS_NAMED = 64
+"""From so many on a list of victims may have been cut."""
+
+SURROUNDING = ("partial", "rank_died", "agents_silent", "ended")
+"""Kinds of notes that hold beside a verdict, and are not why it cannot be given."""
 
 
 def sentence(location: Location) -> str:
     """The answer. Ends with a full stop and holds no line break, whatever text the location came with."""
     if location.culprits:
-        return _one_line(_accusation(location))
+        return one_line(_accusation(location))
     if location.verdict is Verdict.OK:
-        return f"No rank is slow: {_count(location.ranks_seen, 'rank')}, {_count(_steps(location), 'step')} looked at."
-    reason = location.notes[0].text.rstrip(".") if location.notes else "nothing is known about any rank"
+        return (
+            f"No rank is slow: {counted(location.ranks_seen, 'rank')}, {counted(_steps(location), 'step')} looked at."
+        )
+    cause = _cause(location)
+    reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
-    return _one_line(f"{start}: {reason}.")
+    return one_line(f"{start}: {reason}.")
 
 
 def details(location: Location) -> list[str]:
     """Lines of evidence, one culprit after the other, then the notes that the sentence has not already told."""
+    return evidence_lines(location) + note_lines(location)
+
+
+def evidence_lines(location: Location) -> list[str]:
+    several = len(location.culprits) > 1
     lines = []
     for culprit in location.culprits:
-        named = f"{_capital(who(culprit))}: " if len(location.culprits) > 1 else ""
-        lines += [f"{named}{line}" for line in culprit.evidence]
-        if culprit.findings:
-            lines.append(f"{named}its node reports {', '.join(culprit.findings)}")
-        if culprit.victims:
-            lines.append(
-                f"{named}{ranks_text(culprit.victims)} {'waits' if len(culprit.victims) == 1 else 'wait'} for it"
-            )
-    told = not location.culprits and location.verdict is not Verdict.OK
-    lines += [note.text for note in location.notes[1 if told else 0 :]]
-    return [_one_line(line) for line in lines]
+        named = f"{who(culprit)}: " if several else ""
+        lines += [f"{named}{line}" for line in (*culprit.evidence, *_consequences(culprit, location))]
+    return [capital(one_line(line)) for line in lines]
+
+
+def note_lines(location: Location) -> list[str]:
+    told = None if location.culprits or location.verdict is Verdict.OK else _cause(location)
+    return [capital(one_line(note.text)) for note in location.notes if note is not told]
 
 
 def who(culprit: Culprit) -> str:
@@ -46,20 +56,17 @@ def who(culprit: Culprit) -> str:
     return (ranks_text(culprit.ranks) if culprit.ranks else culprit.device or "a machine") + place
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0-3 and 7`, `ranks 0, 2, 4, 6 and 27 more`."""
-    runs = _runs(sorted(set(ranks)))
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:4]]
-    rest = sum(last - first + 1 for first, last in runs[4:])
-    if rest:
-        words.append(f"{rest} more")
-    joined = " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else "none"
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {joined}"
+def _cause(location: Location) -> Note | None:
+    """The note that says why there is no verdict; what only surrounds it is told with the rest."""
+    telling = (note for note in location.notes if note.kind not in SURROUNDING)
+    return next(telling, location.notes[0] if location.notes else None)
 
 
 def _accusation(location: Location) -> str:
     first, *others = location.culprits
-    clauses = [f"{_capital(who(first))} {_deed(first)}"]
+    dead = {rank for note in location.notes if note.kind == "rank_died" for rank in note.ranks}
+    died = first.kind == "hung" and bool(first.ranks) and dead.issuperset(first.ranks)
+    clauses = [f"{capital(who(first))} {_death(first) if died else _deed(first)}"]
     cost = _cost(first, location)
     if cost:
         clauses[0] += f": {cost}"
@@ -72,12 +79,34 @@ def _accusation(location: Location) -> str:
     return text
 
 
+def _consequences(culprit: Culprit, location: Location) -> list[str]:
+    lines = []
+    if culprit.findings:
+        lines.append(f"its node reports {', '.join(culprit.findings)}")
+    if culprit.victims:
+        verb = "waits" if len(culprit.victims) == 1 else "wait"
+        lines.append(f"{_victims(culprit, location)} {verb} for {'them' if len(culprit.ranks) > 1 else 'it'}")
+    return lines
+
+
+def _victims(culprit: Culprit, location: Location) -> str:
+    """A location names only so many victims: there, how many wait is told by how many ranks there are."""
+    count, others = len(culprit.victims), location.ranks_seen - len(culprit.ranks)
+    if count < VICTIMS_NAMED or others <= count:
+        return ranks_text(culprit.victims)
+    return f"{count} and more of the other {others} ranks"
+
+
+def _death(culprit: Culprit) -> str:
+    return "died" + (f" in {_place(culprit)}" if _place(culprit) else "")
+
+
 def _deed(culprit: Culprit) -> str:
     verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
     if culprit.kind == "hung":
         return f"{verb} hung" + (f" in {_place(culprit)}" if _place(culprit) else "")
     if culprit.kind == "slow_input":
-        return f"{verb} slow to get {'their' if verb == 'are' else 'its'} input"
+        return f"{verb} slow to get {_possessive(culprit)} input"
     return f"{verb} slow" + (f" in {_place(culprit)}" if _place(culprit) and culprit.kind != "slow_link" else "")
 
 
@@ -91,14 +120,18 @@ def _cost(culprit: Culprit, location: Location) -> str:
     """What it costs, in seconds of each step where the window tells a step's length, else as a ratio."""
     if culprit.kind == "hung":
         return "the others wait for " + ("them" if len(culprit.ranks) > 1 else "it")
-    peers = "others" if culprit.kind in ("slow_link", "slow_host") else "peers"
+    peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
     steps = _steps(location)
     if steps and location.window.seconds > 0 and culprit.recoverable_ratio:
         seconds = culprit.recoverable_ratio * location.window.seconds / steps
-        return f"{_seconds(seconds)} more than its {peers} in each step"
+        return f"{seconds_text(seconds)} more than {peers} in each step"
     if culprit.slowdown_ratio:
-        return f"{culprit.slowdown_ratio:.2f} times the time of its {peers}"
+        return f"{culprit.slowdown_ratio:.2f} times the time of {peers}"
     return ""
+
+
+def _possessive(culprit: Culprit) -> str:
+    return "their" if len(culprit.ranks) > 1 else "its"
 
 
 def _steps(location: Location) -> int:
@@ -106,33 +139,3 @@ def _steps(location: Location) -> int:
     if window.first_step is None or window.last_step is None:
         return 0
     return window.last_step - window.first_step + 1
-
-
-def _seconds(value: float) -> str:
-    """Two significant digits, in the unit that a reader would choose."""
-    if value >= 0.0995:
-        return f"{value:.2f} s" if value < 9.95 else f"{value:.0f} s"
-    return f"{value * 1e3:.2g} ms" if value * 1e3 < 99.5 else f"{value * 1e3:.0f} ms"
-
-
-def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    runs: list[tuple[int, int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], number)
-        else:
-            runs.append((number, number))
-    return runs
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _one_line(text: str) -> str:
-    """Names come from other machines: whatever would break the line or hide text becomes a space."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())

@@ -7,6 +7,7 @@ import dataclasses
 from laggard.collector.fetch import Failure
 from laggard.collector.targets import Target
 from laggard.collector.window import Windows
+from laggard.collector.wording import one_line
 from laggard.model import Report, Verdict
 from laggard.wire import NodeRow, RanksDocument
 
@@ -39,11 +40,11 @@ class Agent:
 
     def take_ranks(self, answer: RanksDocument | Failure, windows: Windows, now: float) -> None:
         if isinstance(answer, Failure):
-            self.state, self.reason = answer.state, _one_line(answer.reason)
+            self.state, self.reason = answer.state, _short(answer.reason)
             return
         self.state, self.reason, self.seen_at, self.node = "up", "", now, answer.node
         self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
-        self.ignored = "; ".join(_one_line(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
+        self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
         if self.boot_id not in (None, answer.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.
             windows.leave(self.url)
@@ -59,7 +60,7 @@ class Agent:
         if isinstance(answer, Report):
             self.report, self.report_at, self.report_failure = answer, now, ""
         elif isinstance(answer, Failure):
-            self.report_failure = _one_line(f"no report: {answer.reason}")
+            self.report_failure = _short(f"no report: {answer.reason}")
         if self.report_at is not None and now - self.report_at > keep_seconds:
             self.report = self.report_at = None
         if self.state == "up":
@@ -85,7 +86,6 @@ class Agent:
         return fresh.verdict.value if fresh else Verdict.UNKNOWN.value
 
 
-def _one_line(text: str) -> str:
-    """An agent's words in a reason: printable, one line, short."""
-    clean = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+def _short(text: str) -> str:
+    clean = one_line(text)
     return clean if len(clean) <= _REASON_LETTERS else clean[: _REASON_LETTERS - 3] + "..."

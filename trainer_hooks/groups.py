@@ -12,7 +12,7 @@ OTHER_ROLE = "other"
 
 
 class Groups:
-    """Names process groups. Roles are known by membership: a group with the members of the data-parallel group is dp."""
+    """Names process groups. A role is known by its members: a group of the data-parallel group's members is dp."""
 
     def __init__(self) -> None:
         self._roles: dict[tuple[int, ...], str] = {}

@@ -24,4 +24,4 @@ def hook(recorder: Recorder) -> None:
             recorder.leave()
 
     recorded._laggard_hooked = True  # type: ignore[attr-defined]
-    _BaseDataLoaderIter.__next__ = recorded  # type: ignore[method-assign]
+    _BaseDataLoaderIter.__next__ = recorded  # type: ignore[method-assign,assignment]

@@ -42,7 +42,12 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_probe_duration_seconds", "gauge", "How long the probe's last run took (cached).", ("probe",)),
     Metric("laggard_probe_last_run_timestamp_seconds", "gauge", "When the probe last ran, Unix time.", ("probe",)),
-    Metric("laggard_finding", "gauge", "A finding of the last probe run (cached); always 1.", ("code", "severity", "device")),
+    Metric(
+        "laggard_finding",
+        "gauge",
+        "A finding of the last probe run (cached); always 1.",
+        ("code", "severity", "device"),
+    ),
     Metric("laggard_rank_files_ignored", "gauge", "Rank files that were not believed, by reason.", ("reason",)),
     Metric(
         "laggard_rank_info",
@@ -55,11 +60,23 @@ METRICS: tuple[Metric, ...] = (
     Metric("laggard_rank_step_seconds_total", "counter", "Time in steps.", _RANK),
     Metric("laggard_rank_own_seconds_total", "counter", "Time not waiting in a collective or for input.", _RANK),
     Metric("laggard_rank_input_seconds_total", "counter", "Time waiting for input.", _RANK),
-    Metric("laggard_rank_phase_seconds_total", "counter", "Own time by phase, collectives taken out.", (*_RANK, "phase")),
+    Metric(
+        "laggard_rank_phase_seconds_total", "counter", "Own time by phase, collectives taken out.", (*_RANK, "phase")
+    ),
     Metric("laggard_rank_collectives_total", "counter", "Collectives done.", (*_RANK, "op", "group")),
     Metric("laggard_rank_collective_seconds_total", "counter", "Time blocked in collectives.", (*_RANK, "op", "group")),
-    Metric("laggard_rank_collective_bytes_total", "counter", "Size of the collectives as nccl-tests counts it.", (*_RANK, "op", "group")),
-    Metric("laggard_rank_last_progress_timestamp_seconds", "gauge", "When the rank last finished a step or phase, Unix time.", _RANK),
+    Metric(
+        "laggard_rank_collective_bytes_total",
+        "counter",
+        "Size of the collectives as nccl-tests counts it.",
+        (*_RANK, "op", "group"),
+    ),
+    Metric(
+        "laggard_rank_last_progress_timestamp_seconds",
+        "gauge",
+        "When the rank last finished a step or phase, Unix time.",
+        _RANK,
+    ),
     Metric("laggard_rank_lost_events_total", "counter", "Events that the hook could not record.", _RANK),
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
     Metric(
@@ -68,7 +85,9 @@ METRICS: tuple[Metric, ...] = (
         "Share of the step time that fixing this culprit would save.",
         ("job_id", "rank", "kind", "hostname"),
     ),
-    Metric("laggard_job_slowdown_ratio", "gauge", "Step time over the step time without culprits; 1: none.", ("job_id",)),
+    Metric(
+        "laggard_job_slowdown_ratio", "gauge", "Step time over the step time without culprits; 1: none.", ("job_id",)
+    ),
     Metric("laggard_job_ranks", "gauge", "Ranks seen of the job.", ("job_id",)),
 )
 

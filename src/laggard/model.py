@@ -29,6 +29,7 @@ class Verdict(str, enum.Enum):
 EXIT_CODES = {Verdict.OK: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 2, Verdict.SKIPPED: 2}
 """Exit status of every command that judges. Having looked at nothing is not an answer: skipped alone is 2."""
 
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The verdict of several: fail before unknown before ok; skipped ones do not count, all skipped is skipped."""
     present = set(verdicts)

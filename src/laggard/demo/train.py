@@ -29,7 +29,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--slow-rank", type=int, default=-1)
     parser.add_argument("--slow-phase", default="forward")
     parser.add_argument("--slow-by", type=float, default=0.0)
-    parser.add_argument("--linger", type=float, default=0.0, help="seconds to stay after the last step")
     return parser.parse_args()
 
 
@@ -50,7 +49,7 @@ class Tokens(Dataset[torch.Tensor]):
 
     def __init__(self, options: argparse.Namespace, delay: Delay) -> None:
         self._generator = torch.Generator().manual_seed(int(os.environ["RANK"]))
-        self._length = options.steps * options.micro_batch
+        self._length: int = options.steps * options.micro_batch
         self._micro_batch = options.micro_batch
         self._delay = delay
 
@@ -92,7 +91,7 @@ class Transformer(torch.nn.Module):
         self._delay("forward")
         mask = torch.nn.Transformer.generate_square_subsequent_mask(SEQUENCE)
         hidden = self.layers(self.embedding(tokens[:, :-1]), mask=mask, is_causal=True)
-        logits = self.head(SlowBackward.apply(hidden, self._delay))
+        logits = self.head(SlowBackward.apply(hidden, self._delay))  # type: ignore[no-untyped-call]
         return torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
 
@@ -131,7 +130,6 @@ def main() -> None:
         loss = engine(tokens)
         engine.backward(loss)
         engine.step()
-    time.sleep(options.linger)
     torch.distributed.destroy_process_group()
 
 

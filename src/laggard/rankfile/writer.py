@@ -43,9 +43,9 @@ class RankFileWriter:
             self._map = mmap.mmap(self._fd, layout.FILE_BYTES)
             self._write_header(identity)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.words = memoryview(self._map)[
-                layout.LIVE_OFFSET : layout.LIVE_OFFSET + 8 * layout.LIVE_WORDS
-            ].cast("q")
+            self.words = memoryview(self._map)[layout.LIVE_OFFSET : layout.LIVE_OFFSET + 8 * layout.LIVE_WORDS].cast(
+                "q"
+            )
             self.words[layout.WORD_PHASE] = -1
             self.words[layout.WORD_STATE] = layout.STATE_RUNNING
             os.rename(hidden, self.path)
@@ -63,9 +63,7 @@ class RankFileWriter:
         text = json.dumps(dict(identity)).encode()
         if len(text) > layout.IDENTITY_BYTES:
             raise ValueError(f"the rank's identity takes {len(text)} bytes, {layout.IDENTITY_BYTES} are there")
-        head = layout.HEADER.pack(
-            layout.MAGIC, layout.VERSION, 0, layout.FILE_BYTES, len(text), zlib.crc32(text)
-        )
+        head = layout.HEADER.pack(layout.MAGIC, layout.VERSION, 0, layout.FILE_BYTES, len(text), zlib.crc32(text))
         self._map[: len(head)] = head
         self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + len(text)] = text
 
@@ -82,7 +80,7 @@ class RankFileWriter:
         return index
 
     def write_counters(self, fixed: Sequence[int], lanes: Sequence[int]) -> None:
-        """`fixed`: the fields of Counters before its lanes, phases flattened; `lanes`: count, time, bytes, count, ..."""
+        """`fixed`: the fields of Counters up to its lanes, flattened; `lanes`: count, time, bytes, count, ..."""
         self._counters += 1
         cell = layout.seal(
             self._counters, struct.pack(f"<q{len(fixed)}q{len(lanes)}q", len(lanes) // 3, *fixed, *lanes)

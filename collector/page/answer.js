@@ -1,0 +1,40 @@
+// The answer: the sentence, the figures behind it, the evidence.
+
+import { byId, element, setLines, setText } from "./dom.js";
+import { percent, times } from "./format.js";
+
+const BADGES = { ok: "All well", unknown: "Cannot tell", skipped: "Cannot tell" };
+const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", hung: "Hung" };
+
+export function showAnswer(summary) {
+  const { location } = summary;
+  byId("answer").dataset.verdict = location.verdict;
+  setText(byId("badge"), badgeOf(location));
+  setText(byId("sentence"), summary.sentence);
+  document.title = `${summary.sentence} · laggard`;
+  setLines(byId("evidence"), summary.evidence);
+  setLines(byId("notes"), summary.notes);
+  showFigures(figuresOf(location));
+}
+
+function badgeOf({ verdict, culprits }) {
+  if (verdict !== "fail") return BADGES[verdict] ?? verdict;
+  return culprits.length ? (KINDS[culprits[0].kind] ?? "Culprit") : "Something is wrong";
+}
+
+function figuresOf({ culprits, slowdown_ratio: slowdown, window: seen, ranks_seen: ranks, world_size: world }) {
+  const figures = [];
+  const [first] = culprits;
+  if (slowdown && culprits.length) figures.push(["step time against without it", times(slowdown)]);
+  if (first?.recoverable_ratio) figures.push(["of the step time to gain", percent(first.recoverable_ratio)]);
+  if (first) figures.push(["confidence", percent(first.confidence)]);
+  if (ranks) figures.push(["ranks seen", world ? `${ranks} of ${world}` : `${ranks}`]);
+  if (seen.last_step !== null) figures.push(["steps looked at", `${seen.first_step}–${seen.last_step}`]);
+  return figures;
+}
+
+function showFigures(figures) {
+  const list = byId("figures");
+  list.hidden = !figures.length;
+  list.replaceChildren(...figures.map(([name, value]) => element("div", {}, element("dt", { text: name }), element("dd", { text: value }))));
+}

@@ -1,0 +1,148 @@
+// Asks the collector every few seconds and shows what it says. Reads only.
+
+import { showAnswer } from "./answer.js";
+import { byId, element, setText } from "./dom.js";
+import { age } from "./format.js";
+import { drawHeat, drawLegend } from "./heatmap.js";
+import { MEASURES, scaleOf } from "./measures.js";
+import { showNodes } from "./nodes.js";
+import { fillRanksTable } from "./ranks_table.js";
+import { followPointer } from "./tip.js";
+
+const ROWS = 230; // at two pixels a row this is as tall as the map gets
+
+const state = {
+  job: new URLSearchParams(location.search).get("job"),
+  measure: "own",
+  summary: null,
+  heat: null,
+  drawn: null,
+  answeredAt: null,
+  lostAt: null,
+};
+
+const tipAgain = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => state.drawn);
+
+async function ask(path, parameters = {}) {
+  const query = new URLSearchParams(parameters);
+  if (state.job) query.set("job", state.job);
+  const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
+  if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
+  return response.json();
+}
+
+async function refresh() {
+  const asked = `${state.job} ${state.measure}`;
+  try {
+    const [summary, heat, nodes] = await Promise.all([
+      ask("/api/v1/summary"),
+      ask("/api/v1/ranks", { measure: state.measure, rows: ROWS }),
+      ask("/api/v1/nodes"),
+    ]);
+    if (asked !== `${state.job} ${state.measure}`) return; // the reader has gone on to another view
+    Object.assign(state, { summary, heat, answeredAt: performance.now(), lostAt: null });
+    showAnswer(summary);
+    showJobs(summary);
+    showHeat();
+    showNodes(nodes.nodes);
+  } catch {
+    state.lostAt ??= new Date();
+  }
+  showFreshness();
+}
+
+function showJobs({ jobs, job }) {
+  byId("job-box").hidden = !jobs.length;
+  const select = byId("job");
+  const options = jobs.map((line) => [line.key, jobLabel(line, jobs)]);
+  if (state.job && !job) options.unshift([state.job, `${state.job} (gone)`]);
+  const same = options.length === select.options.length && options.every(([key, label], place) => select.options[place].value === key && select.options[place].textContent === label);
+  if (!same) select.replaceChildren(...options.map(([value, text]) => element("option", { value, text })));
+  select.value = job ?? state.job ?? "";
+  select.hidden = options.length < 2;
+  setText(byId("job-name"), options.length < 2 ? (options[0]?.[1] ?? "") : "");
+}
+
+function jobLabel(line, jobs) {
+  const twin = jobs.some((other) => other !== line && other.job_id === line.job_id);
+  const facts = [twin ? `uid ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "slow" : ""];
+  const told = facts.filter(Boolean).join(", ");
+  return told ? `${line.job_id} (${told})` : line.job_id;
+}
+
+function showHeat() {
+  const { heat, summary } = state;
+  const some = heat.rows.length > 0 && heat.steps.length > 0;
+  for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !some;
+  setText(byId("heat-empty"), some ? "" : emptyWords(heat));
+  if (!some) {
+    state.drawn = null;
+    setText(byId("heat-explain"), "");
+    return;
+  }
+  const culprits = summary.location.culprits;
+  const scale = scaleOf(heat.measure, heat);
+  state.drawn = { heat, scale, shape: drawHeat(byId("heat-canvas"), heat, scale, culprits) };
+  showLegend(scale, culprits.some((culprit) => culprit.ranks.length));
+  const folded = heat.shown ? ` ${heat.ranks_seen} ranks; each row folds ${heat.rows[0].count} of them and shows the one that stands out.` : "";
+  setText(byId("heat-explain"), scale.explain + folded);
+  byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells.`);
+  setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
+  tipAgain();
+}
+
+function emptyWords(heat) {
+  return heat.rows.length ? "No step has been finished yet." : "No ranks yet. They appear when a job starts under laggard run.";
+}
+
+function showLegend(scale, marked) {
+  drawLegend(byId("legend-bar"), scale);
+  ["low", "middle", "high"].forEach((name, place) => setText(byId(`legend-${name}`), scale.labels[place]));
+  setText(byId("legend-words"), scale.words);
+  byId("legend-culprit").hidden = !marked;
+}
+
+function showFreshness() {
+  const fresh = byId("fresh");
+  byId("answer").classList.toggle("stale", state.lostAt !== null);
+  if (state.lostAt) {
+    fresh.dataset.state = "lost";
+    setText(fresh, `The collector does not answer since ${state.lostAt.toLocaleTimeString()}`);
+  } else if (state.summary?.age_seconds != null) {
+    const old = state.summary.age_seconds + (performance.now() - state.answeredAt) / 1000;
+    fresh.dataset.state = old < 3 * state.summary.interval_seconds + 10 ? "live" : "old";
+    setText(fresh, old < 2 ? "Updated just now" : `Updated ${age(old)} ago`);
+  } else {
+    fresh.dataset.state = "waiting";
+    setText(fresh, "Asking the agents");
+  }
+}
+
+function makeMeasures() {
+  for (const { name, label } of MEASURES) {
+    const input = element("input", { type: "radio", name: "measure", value: name });
+    input.checked = name === state.measure;
+    input.addEventListener("change", () => {
+      state.measure = name;
+      refresh();
+    });
+    byId("measures").append(element("label", {}, input, element("span", { text: label })));
+  }
+}
+
+async function keepRefreshing() {
+  if (!document.hidden) await refresh();
+  setTimeout(keepRefreshing, 1000 * Math.min(5, Math.max(1, state.summary?.interval_seconds ?? 1)));
+}
+
+makeMeasures();
+byId("job").addEventListener("change", (event) => {
+  state.job = event.target.value;
+  history.replaceState(null, "", `?${new URLSearchParams({ job: state.job })}`);
+  refresh();
+});
+new ResizeObserver(() => state.drawn && showHeat()).observe(document.querySelector("main"));
+window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.heat && showHeat());
+document.addEventListener("visibilitychange", () => document.hidden || refresh());
+setInterval(showFreshness, 1000);
+keepRefreshing();

@@ -1,0 +1,96 @@
+// What a cell says when it is pointed at, or reached with the arrow keys.
+
+import { element } from "./dom.js";
+import { rankName, seconds } from "./format.js";
+import { PHASES, cellOf } from "./measures.js";
+
+const LINES = [...PHASES, "waited"];
+const NAMES = { waited: "waiting" };
+
+// get: () => {heat, scale, shape} as last drawn, or null.
+export function followPointer(canvas, cursor, tip, get) {
+  let at = null;
+
+  const show = (cell) => {
+    at = cell;
+    const now = get();
+    const there = now && cell && cell.row < now.shape.rows && cell.column < now.shape.columns;
+    cursor.hidden = tip.hidden = !there;
+    if (!there) return;
+    tip.replaceChildren(...linesOf(now, cell));
+    place(cursor, tip, now.shape, cell);
+  };
+
+  const find = (event) => {
+    const now = get();
+    if (!now) return null;
+    const column = Math.floor((event.offsetX - now.shape.gutter) / now.shape.cellWidth);
+    const row = now.shape.tops.findLastIndex((top) => top <= event.offsetY);
+    return column >= 0 && column < now.shape.columns && row >= 0 && row < now.shape.rows ? { row, column } : null;
+  };
+
+  canvas.addEventListener("pointermove", (event) => show(find(event)));
+  canvas.addEventListener("pointerdown", (event) => show(find(event)));
+  canvas.addEventListener("pointerleave", () => show(null));
+  canvas.addEventListener("blur", () => show(null));
+  canvas.addEventListener("keydown", (event) => {
+    const now = get();
+    const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+    if (event.key === "Escape") show(null);
+    if (!now || !move) return;
+    event.preventDefault();
+    const from = at ?? { row: 0, column: now.shape.columns - 1 };
+    show({
+      row: Math.min(now.shape.rows - 1, Math.max(0, from.row + (at ? move[0] : 0))),
+      column: Math.min(now.shape.columns - 1, Math.max(0, from.column + (at ? move[1] : 0))),
+    });
+  });
+  return () => show(at);
+}
+
+function linesOf({ heat, scale }, { row, column }) {
+  const cell = cellOf(heat, row, column);
+  const rank = heat.rows[row];
+  const one = heat.shown ? { ...rank, first: heat.shown[row][column], count: 1 } : rank;
+  const title = element("strong", { text: rankName(one) });
+  const step = `Step ${heat.steps[column]}`;
+  if (!cell) return [title, element("p", { text: `${step}: not seen` })];
+  const median = Object.fromEntries([...LINES, "own", "step"].map((name) => [name, heat.median_seconds[name][column]]));
+  const longest = Math.max(...LINES.map((name) => Math.max(cell[name], median[name] ?? 0)), 1e-9);
+  const folded = heat.shown ? `, of ranks ${rank.first}–${rank.last}` : "";
+  return [
+    title,
+    element("p", { text: `${step}${folded}: ${scale.say(cell, median)}` }),
+    ...LINES.map((name) => barOf(name, cell[name], median[name], longest)),
+    element("p", { className: "tip-foot", text: "median of all ranks in this step" }),
+  ];
+}
+
+function barOf(name, value, median, longest) {
+  const fill = element("div", { className: name === "waited" ? "tip-fill wait" : "tip-fill" });
+  fill.style.width = `${(100 * value) / longest}%`;
+  const mark = element("div", { className: "tip-median" });
+  mark.style.left = `calc(${(100 * (median ?? 0)) / longest}% - 1px)`;
+  const track = element("div", { className: "tip-track" }, fill, mark);
+  return element("div", { className: "tip-row" }, element("span", { text: NAMES[name] ?? name }), track, element("b", { text: seconds(value) }));
+}
+
+function place(cursor, tip, shape, { row, column }) {
+  const left = Math.round(shape.gutter + column * shape.cellWidth);
+  const top = shape.tops[row];
+  const height = shape.tops[row + 1] - top;
+  Object.assign(cursor.style, {
+    left: `${left}px`,
+    top: `${top}px`,
+    width: `${Math.max(2, Math.round(shape.cellWidth))}px`,
+    height: `${height}px`,
+  });
+  const room = shape.width - tip.offsetWidth;
+  const right = left + shape.cellWidth + 14;
+  const beside = right <= room ? right : left - tip.offsetWidth - 14;
+  const below = top + height + 12;
+  const floor = window.innerHeight - tip.offsetParent.getBoundingClientRect().top;
+  const above = top - tip.offsetHeight - 12;
+  const fits = below + tip.offsetHeight < floor - 8 || above < floor - window.innerHeight;
+  Object.assign(tip.style, { left: `${Math.max(0, Math.min(room, beside))}px`, top: `${fits ? below : above}px` });
+}

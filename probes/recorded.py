@@ -1,0 +1,78 @@
+"""A recorded machine: a folder that stands for `/`, and the answers that were not files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+
+from laggard import wire
+from laggard.probes.kernel import FACTS_PATH, FileSystem, KernelClock, MachineFacts
+
+_MOST_LINKS = 40  # as the kernel's own limit (path_resolution(7))
+
+
+def resolve(root: str, path: str) -> str:
+    """Where `path` lies below `root`, following symlinks as if `root` were `/`: none leads out of it."""
+    todo = path.split("/")[::-1]
+    done: list[str] = []
+    links = 0
+    while todo:
+        name = todo.pop()
+        if name == "..":
+            done = done[:-1]
+        elif name not in ("", "."):
+            target = _link(os.path.join(root, *done, name))
+            if target is None:
+                done.append(name)
+                continue
+            links += 1
+            if links > _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+            todo.extend(target.split("/")[::-1])
+            done = [] if target.startswith("/") else done
+    return os.path.join(root, *done)
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:  # not a symlink, or not there: opening it will say which
+        return None
+
+
+class RecordedKernel:
+    """Answers from the recording, and from nothing else. What it does not hold is an OSError, never a guess."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._facts: MachineFacts | None = None
+
+    def environ(self) -> Mapping[str, str]:
+        return self._load().environ
+
+    def time(self) -> float:
+        return self._load().time
+
+    def file_system(self, path: str) -> FileSystem:
+        facts = self._load()
+        if path in facts.file_systems:
+            return facts.file_systems[path]
+        raise OSError(errno.EIO, facts.errors.get(f"statvfs {path}", f"not recorded in {FACTS_PATH}"))
+
+    def clock(self) -> KernelClock:
+        facts = self._load()
+        if facts.clock is not None:
+            return facts.clock
+        raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
+
+    def _load(self) -> MachineFacts:
+        if self._facts is None:
+            try:
+                with open(resolve(self._root, FACTS_PATH), "rb") as file:
+                    self._facts = wire.decode(file.read(), MachineFacts)
+            except wire.WireError as error:
+                raise OSError(errno.EINVAL, f"{FACTS_PATH} is damaged: {error}") from None
+            except FileNotFoundError:
+                raise OSError(errno.EIO, f"the recording has no {FACTS_PATH}") from None
+        return self._facts

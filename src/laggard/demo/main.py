@@ -1,0 +1,135 @@
+"""`laggard demo`: a real DeepSpeed job with one slow rank, an agent on each node, a collector, and the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+
+from laggard.demo.follow import Progress, last_step, location_of, sentence_of
+from laggard.demo.job import SLOW_PHASES, Injected, choose, installed, start_ranks
+from laggard.demo.nodes import Node, machines
+from laggard.demo.processes import LAGGARD, DemoError, Processes
+from laggard.errors import UsageError
+from laggard.names import AGENT_PORT
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--nodes", type=int, default=2, metavar="N", help="machines (default: 2)")
+    parser.add_argument("--ranks", type=int, default=4, metavar="N", help="ranks in all (default: 4)")
+    parser.add_argument("--slow-rank", default="random", metavar="random|none|N", help="default: random")
+    parser.add_argument("--slow-phase", default="random", choices=(*SLOW_PHASES, "random"), help="default: random")
+    parser.add_argument("--slow-by", type=float, default=0.1, metavar="SECONDS", help="each step (default: 0.1)")
+    parser.add_argument("--zero", type=int, default=2, choices=(0, 1, 2, 3), help="ZeRO stage (default: 2)")
+    parser.add_argument("--steps", type=int, default=40, metavar="N", help="optimizer steps (default: 40)")
+    parser.add_argument("--record", metavar="DIR", help="keep a recording, for `laggard locate --trace DIR`")
+    parser.add_argument("--keep", action="store_true", help="leave the page up until Ctrl-C")
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0 exactly where the verdict names the injected rank and phase and no other, or nothing where none was."""
+    _check(arguments)
+    injected = choose(arguments)
+    signal.signal(signal.SIGTERM, _interrupted)
+    directory = Path(tempfile.mkdtemp(prefix="laggard-demo-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
+    try:
+        with machines(arguments.nodes) as nodes, Processes(directory) as processes:
+            location, url = _play(arguments, injected, nodes, processes, directory)
+            right = is_right(location, injected)
+            _say(arguments, location, injected, right)
+            if arguments.keep:
+                _keep(url)
+        return 0 if right else 2 if location["verdict"] == "unknown" else 1
+    except DemoError as error:
+        raise UsageError(f"the demo failed: {error}") from None
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if not installed():
+        raise UsageError("the demo needs torch and deepspeed; `pip install 'laggard[all]'`, or `make demo` in a clone")
+    if not 1 <= arguments.nodes <= arguments.ranks <= 64:
+        raise UsageError("give at least one node, at least one rank a node, at most 64 ranks")
+    if arguments.ranks < 2:
+        raise UsageError("a rank is slow beside its peers: give at least 2 ranks")
+    if not 0 < arguments.slow_by < 60:
+        raise UsageError(f"--slow-by {arguments.slow_by}: give seconds, above 0 and below 60")
+    if arguments.steps < 12:
+        raise UsageError("a verdict takes some steps: give at least 12")
+    if arguments.record and Path(arguments.record).exists() and any(Path(arguments.record).iterdir()):
+        raise UsageError(f"{arguments.record} is not empty: give --record a new directory")
+
+
+def _play(
+    arguments: argparse.Namespace,
+    injected: Injected | None,
+    nodes: tuple[Node, ...],
+    processes: Processes,
+    directory: Path,
+) -> tuple[dict[str, object], str]:
+    """Runs the whole path. Returns the collector's last location, and the page's address."""
+    progress = Progress(arguments.steps)
+    progress.stage(f"starting {arguments.nodes} agents, a collector and {arguments.ranks} ranks")
+    rank_dirs = {node.name: directory / node.name for node in nodes}
+    ranks = start_ranks(processes, arguments, nodes, rank_dirs, injected)
+    for node in nodes:
+        command = [*LAGGARD, "agent", "--node", node.name, "--rank-dir", str(rank_dirs[node.name])]
+        processes.start(f"agent-{node.name}", [*command, "--web.listen-address", f"{node.address}:{AGENT_PORT}"], node)
+    targets = [word for node in nodes for word in ("--target", f"{node.address}:{AGENT_PORT}")]
+    command = [*LAGGARD, "collector", "--interval", "1", "--web.listen-address", "127.0.0.1:0", *targets]
+    processes.start("collector", command)
+    url = processes.listening("collector")
+    progress.stage(f"the page is {url}/")
+    while not processes.done(ranks):
+        progress.step(last_step(url))
+        time.sleep(0.25)
+    progress.stage("the job is done")
+    return _final_location(url, arguments.steps), url
+
+
+def _final_location(url: str, steps: int) -> dict[str, object]:
+    """The location once the collector has seen the last step, and had one more round for the slower agents."""
+    deadline = time.monotonic() + 10.0
+    while last_step(url) != steps - 1 and time.monotonic() < deadline:
+        time.sleep(0.25)
+    time.sleep(1.5)
+    return location_of(url)
+
+
+def is_right(location: dict[str, object], injected: Injected | None) -> bool:
+    """Whether the verdict names what was injected, and nothing else."""
+    culprits = location["culprits"]
+    assert isinstance(culprits, list)
+    if injected is None:
+        return location["verdict"] == "ok"
+    return [(each["ranks"], each["phase"]) for each in culprits] == [([injected.rank], injected.phase)]
+
+
+def _say(arguments: argparse.Namespace, location: dict[str, object], injected: Injected | None, right: bool) -> None:
+    if arguments.format == "json":
+        print(json.dumps({**location, "injected": injected._asdict() if injected else None}), flush=True)
+        return
+    for line in sentence_of(location):
+        print(line)
+    told = f"rank {injected.rank} in {injected.phase}, {arguments.slow_by:g} s a step" if injected else "nothing"
+    print(f"Injected: {told}. The verdict is {'right' if right else 'WRONG'}.", flush=True)
+
+
+def _keep(url: str) -> None:
+    print(f"The page stays at {url}/ until Ctrl-C.", file=sys.stderr, flush=True)
+    try:
+        signal.pause()
+    except KeyboardInterrupt:
+        return
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,210 @@
+"""Fake agents (real HTTP servers in threads, with any defect) and the real collector as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.wire import RankRow, RanksDocument, StepRow, encode
+
+
+def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:
+    """A step of 0.25 s; `slow` more seconds in `phase` are taken from the waiting."""
+    phases = [0.01, 0.05, 0.08, 0.01, 0.0]
+    phases[phase] += slow
+    return StepRow(step, 100.0 + step * 0.25, 100.0 + step * 0.25 + 0.25, tuple(phases), max(0.0, waited - slow))
+
+
+def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **changes: Any) -> RankRow:
+    values: dict[str, Any] = dict(
+        job_id="job-1",
+        rank=rank,
+        local_rank=rank % 2,
+        world_size=world_size,
+        node=f"n{rank // 2}",
+        gpu=None,
+        attempt=0,
+        owner=1000,
+        pid=4000 + rank,
+        cgroup="/job",
+        state="running",
+        steps=len(rows),
+        step_seconds=0.25 * len(rows),
+        own_seconds=0.15 * len(rows),
+        phase_seconds=(0.0,) * 5,
+        last_progress_timestamp_seconds=1000.0 + len(rows),
+        collectives=(),
+        in_flight=None,
+        phase=None,
+        lost=0,
+        rows=tuple(rows),
+    )
+    return RankRow(**{**values, **changes})
+
+
+def ranks_document(node: str, ranks: Sequence[RankRow], **changes: Any) -> RanksDocument:
+    values: dict[str, Any] = dict(node=node, boot_id="boot", next=0.0, ranks=tuple(ranks), ignored=())
+    return RanksDocument(**{**values, **changes})
+
+
+def report(node: str, codes: Sequence[str] = (), verdict: Verdict | None = None) -> Report:
+    findings = tuple(
+        Finding(code, Severity.CRITICAL, "gpu0", f"{code} on {node}", {}, Fix("replace it"), f"docs/findings/{code}.md")
+        for code in codes
+    )
+    judged = verdict or (Verdict.FAIL if codes else Verdict.OK)
+    return Report(judged, node, 0.1, (ProbeResult("gpu", judged, "", 0.1),), findings, {})
+
+
+class FakeAgent:
+    """Serves what it is told to. `ranks` and `report` are values, bytes, or functions of `since` that make them."""
+
+    def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
+        self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
+        self.asked: list[str] = []
+        self.gone = threading.Event()
+        agent = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                agent.asked.append(self.path)
+                agent.gone.wait(agent.delay)
+                if agent.gone.is_set():  # a connection that was kept alive dies with the agent
+                    self.close_connection = True
+                    return
+                body = agent.answer(self.path)
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(agent.status if body is not None else 404)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", str(len(body or b"")))
+                    self.end_headers()
+                    self.wfile.write(body or b"")
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.address}"
+
+    def answer(self, path: str) -> bytes | None:
+        parts = urlsplit(path)
+        value = {"/api/v1/ranks": self.ranks, "/api/v1/report": self.report}.get(parts.path)
+        if callable(value):
+            value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))
+        return value if value is None or isinstance(value, bytes) else encode(value)
+
+    def close(self) -> None:
+        self.gone.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class CollectorProcess:
+    """`laggard collector` as a user starts it, on a free port."""
+
+    def __init__(self, arguments: Sequence[str]) -> None:
+        command = [sys.executable, "-m", "laggard", "collector", "--web.listen-address", "127.0.0.1:0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr
+        self.first_line = self.process.stderr.readline()
+        found = re.search(r"http://[\d.]+:\d+", self.first_line)
+        assert found, self.first_line + self.process.stderr.read()
+        self.url = found.group()
+        self.client = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
+
+    def get(self, path: str, **parameters: Any) -> httpx.Response:
+        return self.client.get(path, params=parameters)
+
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 15.0) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, "the collector did not get there in time"
+            assert self.process.poll() is None, "the collector died"
+            time.sleep(0.05)
+
+    def wait_ready(self) -> None:
+        self.wait_until(lambda: self.get("/-/ready").status_code == 200)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.client.close()
+        self.process.send_signal(number)
+        try:
+            self.process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        return self.process.returncode
+
+
+class Make:
+    """The makers above, for tests: under importlib mode a conftest is not to be imported."""
+
+    step_row = staticmethod(step_row)
+    rank_row = staticmethod(rank_row)
+    ranks_document = staticmethod(ranks_document)
+    report = staticmethod(report)
+
+    @staticmethod
+    def node(name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, **changes: Any) -> Any:
+        """The document of a node whose ranks did 60 steps; `slow`: the rank that makes the job wait."""
+
+        def rows(rank: int) -> list[StepRow]:
+            return [step_row(step, 0.1 if rank == slow else 0.0, 0.0 if slow is None else 0.1) for step in range(60)]
+
+        return ranks_document(name, [rank_row(r, world_size, rows(r), node=name, **changes) for r in ranks])
+
+
+@pytest.fixture(scope="session")
+def make() -> type[Make]:
+    return Make
+
+
+@pytest.fixture
+def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
+    with contextlib.ExitStack() as stack:
+
+        def make(*arguments: Any, **named: Any) -> FakeAgent:
+            agent = FakeAgent(*arguments, **named)
+            stack.callback(agent.close)
+            return agent
+
+        yield make
+
+
+@pytest.fixture
+def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
+    started: list[CollectorProcess] = []
+
+    def start(*arguments: str) -> CollectorProcess:
+        started.append(CollectorProcess(arguments))
+        return started[-1]
+
+    yield start
+    for collector in started:
+        if collector.process.returncode is None:
+            collector.stop()

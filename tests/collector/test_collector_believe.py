@@ -1,0 +1,96 @@
+"""What agents send is believed only within reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from laggard.collector.believe import MAX_RANKS, believe_ranks, believe_report
+from laggard.wire import WireError, encode
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def test_what_an_agent_says_is_believed(make: Any) -> None:
+    document, report = make.node("n0", [0, 1]), make.report("n0", ["GPU_LOST"])
+    assert believe_ranks(encode(document)) == document
+    assert believe_report(encode(report)) == report
+
+
+def _set(*path: Any, value: Any) -> Change:
+    def change(tree: dict[str, Any]) -> None:
+        place: Any = tree
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return change
+
+
+RANK = ("ranks", 0)
+STEP = (*RANK, "rows", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("schema", value="laggard.ranks/2"), "schema"),
+        (_set("node", value=""), "node is empty"),
+        (_set("node", value="n" * 300), "longer than"),
+        (_set("next", value=-1), "next"),
+        (_set("next", value="soon"), "Expected `float`"),
+        (_set(*RANK, "rank", value=-1), "not a rank"),
+        (_set(*RANK, "rank", value=4), "not a rank of 4"),
+        (_set(*RANK, "rank", value=10**400), "not a rank"),
+        (_set(*RANK, "rank", value=10**30), "not a rank"),
+        (_set(*RANK, "world_size", value=10**9), "world_size"),
+        (_set(*RANK, "job_id", value=""), "job_id is empty"),
+        (_set(*RANK, "job_id", value="j" * 300), "longer than"),
+        (_set(*RANK, "state", value="zombie"), "state"),
+        (_set(*RANK, "owner", value=-5), "owner"),
+        (_set(*RANK, "step_seconds", value=1e300), "a time is out of range"),
+        (_set(*RANK, "rows", value=[[0, 0.0, 1.0]]), "Expected `array`"),
+        (_set(*STEP, 0, value=-1), "step number"),
+        (_set(*STEP, 0, value=1 << 60), "step number"),
+        (_set(*STEP, 1, value=9e11), "ends before"),
+        (_set(*STEP, 2, value=1e30), "ends before"),
+        (_set(*STEP, 2, value=9e11), "a time is out of range"),
+        (_set(*STEP, 3, value=[0.1]), "phases"),
+        (_set(*STEP, 3, value=[0.1, -0.1, 0, 0, 0]), "a time is out of range"),
+        (_set(*STEP, 4, value=-0.1), "a time is out of range"),
+        (_set(*STEP, 4, value=None), "Expected `float`"),
+    ],
+)
+def test_absurd_documents_are_refused_and_say_why(make: Any, change: Change, complaint: str) -> None:
+    tree = json.loads(encode(make.node("n0", [0, 1])))
+    change(tree)
+    with pytest.raises(WireError, match=complaint):
+        believe_ranks(json.dumps(tree).encode())
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b"null", b'{"node": NaN}', b'{"facts":' + b"[" * 100_000],
+)
+def test_what_is_no_document_is_refused(body: bytes) -> None:
+    for believe in (believe_ranks, believe_report):
+        with pytest.raises(WireError):
+            believe(body)
+
+
+def test_nan_and_deep_nesting_are_refused(make: Any) -> None:
+    text = encode(make.node("n0", [0])).replace(b'"next":0.0', b'"next":NaN')
+    with pytest.raises(WireError, match="malformed"):
+        believe_ranks(text)
+    deep = encode(make.report("n0")).replace(b'"facts":{}', b'"facts":{"a":' + b"[" * 9999 + b"]" * 9999 + b"}")
+    with pytest.raises(WireError, match="nested"):
+        believe_report(deep)
+
+
+def test_too_many_ranks_are_refused(make: Any) -> None:
+    many = make.ranks_document("n0", [make.rank_row(rank, 5000) for rank in range(MAX_RANKS + 1)])
+    with pytest.raises(WireError, match="more than"):
+        believe_ranks(encode(many))

@@ -1,0 +1,192 @@
+"""The page in a real browser: the sentence, the heat map's pixels, the nodes, and not one complaint of the browser."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
+OUT = Path(os.environ.get("LAGGARD_TEST_OUT", "out"))
+ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
+HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
+
+pytestmark = pytest.mark.skipif(
+    not os.path.exists(CHROMIUM), reason="NO CHROMIUM: the page is NOT tested; apt-get install chromium"
+)
+
+Start = Callable[..., Any]
+
+
+class Browsed:
+    """A page, with everything that the browser complained of."""
+
+    def __init__(self, browser: Any, url: str, **context: Any) -> None:
+        options = {"viewport": {"width": 1280, "height": 800}, **context}
+        self.page = browser.new_context(**options).new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
+        self.page.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
+        self.page.goto(url)
+        self.page.wait_for_selector("#nodes tbody tr")
+
+    def _hear(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):  # violations of the content security policy come as errors
+            self.complaints.append(text)
+
+    def keep(self, name: str) -> None:
+        OUT.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=OUT / f"{name}.png", full_page=True)
+
+    def row_colours(self, rows: int) -> list[list[list[int]]]:
+        """The colours along the middle of each row of the map, well inside of it."""
+        return self.page.evaluate(  # type: ignore[no-any-return]
+            """(rows) => {
+                const canvas = document.getElementById("heat-canvas");
+                const pen = canvas.getContext("2d");
+                const height = (canvas.height - 26 * devicePixelRatio) / rows;
+                const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+                const at = (x, y) => {
+                    const place = 4 * (Math.floor(y) * canvas.width + Math.floor(x));
+                    return Array.from(pixels.slice(place, place + 3));
+                };
+                const columns = Array.from({ length: 40 }, (_, n) => canvas.width * (0.3 + 0.6 * n / 40));
+                return Array.from({ length: rows }, (_, r) => columns.map((x) => at(x, height * (r + 0.35))));
+            }""",
+            rows,
+        )
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield launched
+        launched.close()
+
+
+def _collector(start_collector: Start, *targets: str) -> Any:
+    flags = [word for target in targets for word in ("--target", target)]
+    collector = start_collector(*flags, "--interval", "0.5")
+    collector.wait_ready()
+    return collector
+
+
+@pytest.fixture
+def slow_job(start_collector: Start, fake_agent: Start, make: Any) -> Any:
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"])),
+    ]
+    return _collector(start_collector, *(agent.address for agent in agents), "127.0.0.1:9")
+
+
+def _distance(one: list[int], other: list[int]) -> int:
+    return sum(abs(a - b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_slow_rank_is_seen(browser: Any, slow_job: Any, scheme: str) -> None:
+    browsed = Browsed(browser, slow_job.url, color_scheme=scheme)
+    page = browsed.page
+    assert page.text_content("h1").startswith("Rank 2 on n1 is slow in forward: ")
+    assert page.get_attribute("#answer", "data-verdict") == "fail"
+    rows = browsed.row_colours(4)
+    medians = [sorted(row, key=sum)[len(row) // 2] for row in rows]
+    for other in (0, 1, 3):
+        assert _distance(medians[2], medians[other]) > 150
+        assert _distance(medians[other], medians[0]) < 30
+    down = page.locator("#nodes tbody tr").first.inner_text()
+    assert "127.0.0.1:9" in down and "down" in down and "connection refused" in down
+    assert "GPU_THROTTLED" in page.text_content("#nodes")
+    browsed.keep(f"page-slow-rank-{scheme}")
+    assert browsed.complaints == []
+
+
+def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
+    browsed = Browsed(browser, slow_job.url)
+    page = browsed.page
+    page.hover("#heat-canvas", position={"x": 600, "y": 75})
+    tip = page.inner_text("#heat-tip")
+    assert "Rank 2 on n1" in tip and "forward" in tip and "1.67× the median" in tip
+    browsed.keep("page-tip")
+    page.focus("#heat-canvas")
+    page.keyboard.press("Escape")
+    assert page.is_hidden("#heat-tip")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    assert "Rank 1 on n0" in page.inner_text("#heat-tip")
+    for measure, words in (("waited", "of the step"), ("forward", "against the median rank in the same step")):
+        page.check(f"input[value={measure}]", force=True)
+        page.locator("#legend-words", has_text=words).wait_for()
+    page.click("summary")
+    first = page.inner_text("#heat-table tbody tr:first-child")
+    assert first.startswith("2\tn1\trunning") and "forward, +100" in first
+    assert browsed.complaints == []
+
+
+def test_on_a_phone_nothing_is_cut_off(browser: Any, slow_job: Any) -> None:
+    browsed = Browsed(browser, slow_job.url, viewport={"width": 390, "height": 844}, device_scale_factor=2)
+    assert browsed.page.evaluate("document.documentElement.scrollWidth") <= 390
+    browsed.keep("page-phone")
+    assert browsed.complaints == []
+
+
+def test_without_scripts_the_answer_is_there(browser: Any, slow_job: Any) -> None:
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto(slow_job.url)
+    assert page.text_content("h1").startswith("Rank 2 on n1 is slow in forward: ")
+    assert "/api/v1/nodes" in page.inner_text("#heat-empty")
+
+
+def test_a_thousand_ranks_fold_into_rows(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
+    agents = [
+        fake_agent(make.node(f"gpu-{index:03d}", range(index * 64, index * 64 + 64), 421, 1024), make.report("n"))
+        for index in range(16)
+    ]
+    collector = _collector(start_collector, *(agent.address for agent in agents))
+    browsed = Browsed(browser, collector.url)
+    browsed.page.wait_for_selector("#heat-canvas")
+    assert browsed.page.text_content("h1").startswith("Rank 421 on gpu-006 is slow")
+    assert "1024 ranks; each row folds 5 of them" in browsed.page.text_content("#heat-explain")
+    assert browsed.page.evaluate("document.getElementById('heat-canvas').clientHeight") < 600
+    browsed.keep("page-1024-ranks")
+    assert browsed.complaints == []
+
+
+def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collector: Start) -> None:
+    collector = _collector(start_collector, "127.0.0.1:9", "127.0.0.1:10")
+    browsed = Browsed(browser, collector.url)
+    page = browsed.page
+    assert page.text_content("h1") == "Cannot tell: no agent answers (2 of 2 down)."
+    assert page.is_hidden("#heat") and page.is_visible("#heat-empty")
+    browsed.keep("page-no-agent")
+    assert browsed.complaints == []
+    collector.stop()
+    page.wait_for_selector("#fresh[data-state=lost]")
+    assert "does not answer" in page.text_content("#fresh")
+    browsed.keep("page-collector-lost")
+
+
+def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
+    documents = make.node(HOSTILE, [0, 1], slow=1, world_size=2, job_id=HOSTILE)
+    agent = fake_agent(documents, make.report(HOSTILE, [HOSTILE]))
+    other = fake_agent(make.node("n1", [0, 1], world_size=2, job_id="other"), make.report("n1"))
+    collector = _collector(start_collector, agent.address, other.address)
+    browsed = Browsed(browser, f"{collector.url}/?job=1000:{HOSTILE}")
+    page = browsed.page
+    page.wait_for_selector("#heat-canvas")
+    assert HOSTILE in page.text_content("h1") and HOSTILE in page.text_content("#nodes")
+    assert HOSTILE in page.text_content("#job") and page.locator("main img").count() == 0
+    assert page.title() != "taken"
+    browsed.keep("page-hostile")
+    page.select_option("#job", "1000:other")
+    page.locator("h1", has_text="No rank is slow").wait_for()
+    assert browsed.complaints == []

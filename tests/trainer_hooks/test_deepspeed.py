@@ -1,0 +1,109 @@
+"""The hooks in real DeepSpeed jobs on gloo: what they record is what happened, and nothing else changes."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from laggard.rankfile import RankFileReader
+
+TRAIN = Path(__file__).resolve().parents[2] / "src" / "laggard" / "demo" / "train.py"
+
+# Trains as the demo does, then prints what torch's Flight Recorder saw: the same collectives by another witness.
+WITNESS = """
+import json, runpy, sys
+import torch
+sys.argv = sys.argv[1:]
+destroy = torch.distributed.destroy_process_group
+marks = []
+
+def count():
+    dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
+    return [(e["profiling_name"], e["collective_seq_id"], e["pg_id"]) for e in dump["entries"]]
+
+import deepspeed
+initialize = deepspeed.initialize
+def marked(*args, **kwargs):
+    result = initialize(*args, **kwargs)
+    marks.append(len(count()))
+    return result
+deepspeed.initialize = marked
+def finish(*args):
+    print("SEEN", json.dumps(count()[marks[0]:]))
+    destroy(*args)
+torch.distributed.destroy_process_group = finish
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [0, 1, 2, 3])
+def test_every_collective_that_torch_saw_is_recorded(
+    stage: int, launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    script = tmp_path / "witness.py"
+    script.write_text(WITNESS)
+    words = [str(TRAIN), "--steps", "5", "--zero", str(stage)]
+    ranks = launch(script, words, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
+
+    for number, rank in enumerate(ranks):
+        seen = json.loads(next(line for line in rank.stdout.splitlines() if line.startswith("SEEN"))[5:])
+        records = read(tmp_path / "recording" / f"rank-{number}.jsonl")
+        collectives = [record for record in records if record.get("kind") == "collective"]
+        assert len(collectives) == len(seen) > 0
+        # gloo names its reduce_scatter all_reduce, as which it is carried out
+        ours = Counter(record["op"].replace("reduce_scatter", "all_reduce") for record in collectives)
+        theirs = Counter(_op(name) for name, _, _ in seen)
+        assert ours == theirs
+
+
+def _op(name: str) -> str:
+    op = name.removeprefix("gloo:")
+    return "all_gather" if "all_gather" in op or "allgather" in op else op
+
+
+@pytest.mark.slow
+def test_a_step_is_its_phases_and_its_waits(launch: Callable[..., Any], tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    words = ["--steps", "6", "--slow-rank", "1", "--slow-phase", "optimizer", "--slow-by", "0.05"]
+    launch(TRAIN, words, extra={"LAGGARD_RECORD_DIR": str(recording)})
+
+    files = sorted((tmp_path / "ranks").glob("*.rank"))
+    assert len(files) == 2
+    for path in files:
+        with RankFileReader(str(path)) as file:
+            steps, counters = file.steps(), file.counters()
+            rank = file.identity["rank"]
+            assert file.identity["node"] == f"n{rank}"
+            assert file.holder() is None
+            assert file.finished()
+        assert counters is not None
+        assert [step.step for step in steps] == list(range(6)) and counters.steps == 6
+        assert counters.errors == counters.lost == 0
+        for step in steps:
+            assert step.end - step.start == sum(step.phases) + step.waited
+            assert min(*step.phases, step.waited) >= 0
+        assert all(former.end == latter.start for former, latter in zip(steps, steps[1:], strict=False))
+        slowed = [step.phases[3] / 1e9 > 0.05 for step in steps[1:]]
+        assert all(slowed) if rank == 1 else not any(slowed)
+
+
+@pytest.mark.slow
+def test_switched_off_nothing_is_written(launch: Callable[..., Any], tmp_path: Path) -> None:
+    launch(TRAIN, ["--steps", "2"], extra={"LAGGARD_OFF": "1"})
+    assert not (tmp_path / "ranks").exists()
+
+
+@pytest.mark.slow
+def test_without_a_place_to_write_the_training_goes_on(launch: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ranks").write_text("a file stands where the directory should be")
+    ranks = launch(TRAIN, ["--steps", "2"])
+    assert all("no rank file in" in rank.stderr for rank in ranks)
