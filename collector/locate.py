@@ -113,7 +113,7 @@ class _Slow:
 def _slow_ranks(steps: _Steps) -> list[_Slow]:
     """The ranks that are slow up to the window's end, the slowest first."""
     slow = steps.excess > SLOW_RATIO * steps.duration[:, None]
-    since, share = _onset(slow)
+    since, share = _onset(slow, np.isfinite(steps.excess))
     found = []
     for column in np.flatnonzero(since >= 0):
         tail = slice(since[column], None)
@@ -125,12 +125,11 @@ def _slow_ranks(steps: _Steps) -> list[_Slow]:
     return sorted(found, key=lambda each: -each.excess)
 
 
-def _onset(slow: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Floats]:
-    """For each rank the first step from which on it was slow in PERSISTENT_SHARE of the steps, and in how many;
-    -1 where there is none that leaves MIN_STEPS."""
-    count = len(slow)
-    lengths = np.arange(count, 0, -1)[:, None]
-    share = slow[::-1].cumsum(axis=0)[::-1] / lengths
+def _onset(slow: NDArray[np.bool_], seen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Floats]:
+    """For each rank the first step from which on it was slow in PERSISTENT_SHARE of the steps in which it was seen,
+    and in how many; -1 where there is none that leaves MIN_STEPS."""
+    lengths = seen[::-1].cumsum(axis=0)[::-1]
+    share = slow[::-1].cumsum(axis=0)[::-1] / np.maximum(lengths, 1)
     possible = slow & (share >= PERSISTENT_SHARE) & (lengths >= MIN_STEPS)
     first = possible.argmax(axis=0)
     columns = np.arange(slow.shape[1])

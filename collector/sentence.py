@@ -17,9 +17,8 @@ def sentence(location: Location) -> str:
     if location.culprits:
         return one_line(_accusation(location))
     if location.verdict is Verdict.OK:
-        return (
-            f"No rank is slow: {counted(location.ranks_seen, 'rank')}, {counted(_steps(location), 'step')} looked at."
-        )
+        looked_at = f"{counted(location.ranks_seen, 'rank')}, {counted(_steps(location), 'step')} looked at"
+        return f"No rank is slow: {looked_at}."
     cause = _cause(location)
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"

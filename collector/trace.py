@@ -97,12 +97,10 @@ class _Reading:
             return
         try:
             self._add(record)
-        except (KeyError, TypeError, ValueError) as error:
-            raise UsageError(
-                f"{where}: a {record.get('kind')!r} record lacks {error}"
-                if isinstance(error, KeyError)
-                else f"{where}: {error}"
-            ) from None
+        except KeyError as error:
+            raise UsageError(f"{where}: a {record.get('kind')!r} record lacks {error}") from None
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"{where}: {error}") from None
 
     def _add(self, record: dict[str, Any]) -> None:
         kind = record.get("kind")
@@ -115,9 +113,13 @@ class _Reading:
             _add_to_step(rank.steps.setdefault(_whole(record["step"]), _Step()), kind, record)
 
     def _introduce(self, rank: _Rank, record: dict[str, Any]) -> None:
-        rank.node, rank.gpu = record.get("node"), record.get("gpu")
-        members = [member for group in (record.get("groups") or {}).values() for member in group.get("ranks") or ()]
-        self._world = max(self._world, record.get("world_size") or 0, *(member + 1 for member in members), 0)
+        rank.node, rank.gpu = _text(record.get("node")), _text(record.get("gpu"))
+        for group in _mapping(record.get("groups")).values():
+            members = _mapping(group).get("ranks") or ()
+            if not isinstance(members, list):
+                raise ValueError(f"{members!r} is not a list of ranks")
+            self._world = max(self._world, *(_whole(member) + 1 for member in members), 0)
+        self._world = max(self._world, _whole(record.get("world_size") or 0))
 
     def trace(self) -> Trace:
         rows = {number: _rows(rank) for number, rank in self._ranks.items()}
@@ -144,9 +146,21 @@ def _json(line: str) -> Any:
 
 
 def _whole(value: Any) -> int:
-    if type(value) is not int or not 0 <= value < 1 << 40:
+    if type(value) is not int or not 0 <= value < 1 << 31:
         raise ValueError(f"{value!r} is not a rank or step number")
     return value
+
+
+def _text(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a name")
+    return value
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{value!r} is not an object")
+    return value or {}
 
 
 def _seconds(value: Any) -> float:

@@ -10,6 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no defect: no test fails for its speed but where it says so.
+settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("laggard")
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 TRAIN = REPOSITORY / "src" / "laggard" / "demo" / "train.py"

@@ -74,7 +74,7 @@ function showHeat() {
   const { heat, summary } = state;
   const some = heat.rows.length > 0 && heat.steps.length > 0;
   for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !some;
-  setText(byId("heat-empty"), some ? "" : emptyWords(heat));
+  setText(byId("heat-empty"), some ? "" : emptyWords(heat, summary.location));
   if (!some) {
     state.drawn = null;
     setText(byId("heat-explain"), "");
@@ -91,7 +91,8 @@ function showHeat() {
   tipAgain();
 }
 
-function emptyWords(heat) {
+function emptyWords(heat, { notes }) {
+  if (notes.some((note) => note.kind === "no_agent")) return "No ranks are known while no agent answers.";
   return heat.rows.length ? "No step has been finished yet." : "No ranks yet. They appear when a job starts under laggard run.";
 }
 

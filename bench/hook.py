@@ -1,0 +1,136 @@
+"""What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
+
+Per collective: deepspeed.comm's call with the hook in it less the same call without, in interleaved pairs; the hook's
+whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ["DS_ACCELERATOR"] = "cpu"
+os.environ.setdefault("RANK", "0")
+os.environ.setdefault("WORLD_SIZE", "8")
+
+import deepspeed.comm
+import torch
+import torch.distributed
+from deepspeed.comm import comm
+from deepspeed.comm.torch import TorchBackend
+from figures import Figure, interleaved, quartiles, show
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from laggard.rankfile import RankFileWriter
+from laggard.trainer_hooks.collectives import DEEPSPEED_CALLS, instrument
+from laggard.trainer_hooks.groups import Groups
+from laggard.trainer_hooks.identity import header, identify
+from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.sinks import RankFileSink
+
+CALLS = 2000  # of a collective in one timing
+STEPS = 500
+
+
+def set_up(directory: str) -> Recorder:
+    """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
+    torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
+    comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
+    writer = RankFileWriter(directory, header(identify(os.environ)))
+    return Recorder([RankFileSink(writer)], writer.words)
+
+
+def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[tuple[float, float]]:
+    """Microseconds of one call, bare and hooked, by pairs."""
+    groups = Groups()
+    groups.learn("dp", range(8))
+    original = getattr(comm.cdb, name)
+    hooked = instrument(original, DEEPSPEED_CALLS[name], recorder, groups)
+
+    def timed(function: object) -> float:
+        setattr(comm.cdb, name, function)
+        recorder.enter(FORWARD)
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        spent = time.perf_counter() - start
+        recorder.leave()
+        recorder.end_step(0)
+        return spent / CALLS * 1e6
+
+    return interleaved(25, lambda: timed(original), lambda: timed(hooked))
+
+
+def collectives(recorder: Recorder) -> list[Figure]:
+    tensor, whole = torch.zeros(1024), torch.zeros(8192)
+    cases: list[tuple[str, str, Callable[[], object], float]] = [
+        ("all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor), 1.2),
+        ("all_gather", "all_gather_into_tensor", lambda: deepspeed.comm.all_gather_into_tensor(whole, tensor), 1.2),
+        ("async all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor, async_op=True).wait(), 2.0),
+    ]
+    figures = []
+    for what, name, call, budget in cases:
+        pairs = collective(recorder, name, call)
+        figures.append(quartiles(f"{what}, bare", [bare for bare, _ in pairs], "us"))
+        figures.append(quartiles(f"{what}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget))
+    return figures
+
+
+def step(recorder: Recorder) -> Figure:
+    """A step's phases without collectives: what the hook costs a step, the rank file included."""
+    times = []
+    for _ in range(15):
+        start = time.perf_counter()
+        for number in range(STEPS):
+            for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+                recorder.enter(phase)
+                recorder.leave()
+            recorder.end_step(number + 1)
+        times.append((time.perf_counter() - start) / STEPS * 1e6)
+    return quartiles("a step", times, "us", 20.0)
+
+
+def comms_logger() -> Figure:
+    """DeepSpeed's own logger on the same call. It keeps every latency and sums them anew: it grows with the run."""
+    tensor = torch.zeros(1024)
+
+    def timed() -> float:
+        start = time.perf_counter()
+        for _ in range(100):
+            deepspeed.comm.all_reduce(tensor)
+        return (time.perf_counter() - start) / 100 * 1e6
+
+    def logged() -> float:
+        deepspeed.comm.configure(enabled=True, prof_all=True, verbose=False)
+        try:
+            return timed()
+        finally:
+            deepspeed.comm.configure(enabled=False)
+
+    pairs = interleaved(15, timed, logged)
+    return quartiles("all_reduce, added by DeepSpeed's comms_logger", [one - bare for bare, one in pairs], "us")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--no-peers", action="store_true")
+    options = parser.parse_args()
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        recorder = set_up(directory)
+        figures = [*collectives(recorder), step(recorder)]
+        errors = recorder.totals.errors
+        if not options.no_peers:
+            figures.append(comms_logger())
+        good = show("The hook's cost to the training thread (fake process group)", figures)
+        print(f"\nerrors in the hook: {errors}")
+        recorder.close()
+    return 0 if good and not errors else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
