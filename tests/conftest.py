@@ -27,7 +27,11 @@ def launch(tmp_path: Path) -> Callable[..., Ranks]:
     """Runs a script as the ranks of a job on this machine, as srun would; all must end well."""
 
     def run(
-        script: Path, words: Sequence[str] = (), ranks: int = 2, hooks: bool = True, extra: Mapping[str, str] | None = None
+        script: Path,
+        words: Sequence[str] = (),
+        ranks: int = 2,
+        hooks: bool = True,
+        extra: Mapping[str, str] | None = None,
     ) -> Ranks:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]

@@ -96,8 +96,9 @@ def instrument(original: Callable[..., Any], call: Call, recorder: Recorder, gro
             except Exception:
                 size = _size(args, kwargs, sized_at, sized_name)
             if result is None or not hasattr(result, "wait"):
-                put((word, issued, now, now - issued, size))
-                waits(now - issued)
+                waited = now - issued
+                put((word, issued, now, waited, size))
+                waits(waited)
                 if not word & _FULL:
                     recorder.hand_on()
             else:

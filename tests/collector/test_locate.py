@@ -84,7 +84,9 @@ def test_two_slow_ranks_are_both_named_the_costlier_first() -> None:
 def test_a_machine_whose_ranks_are_all_slow_is_one_culprit() -> None:
     slow = [dict(rank=rank, phase="forward", by=0.08) for rank in (2, 3)]
     location = locate(job(8, slow=slow))
-    assert [(culprit.kind, culprit.ranks, culprit.node) for culprit in location.culprits] == [("slow_host", (2, 3), "n1")]
+    assert [(culprit.kind, culprit.ranks, culprit.node) for culprit in location.culprits] == [
+        ("slow_host", (2, 3), "n1")
+    ]
 
 
 def test_the_step_it_began_in_is_told() -> None:

@@ -79,8 +79,26 @@ def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) 
 
 def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
     extra: list[dict[str, Any]] = [
-        {"kind": "collective", "rank": 0, "step": 3, "group": "g", "op": "barrier", "seq": 9, "start": 1.0, "end": None},
-        {"kind": "collective", "rank": 0, "step": None, "group": "g", "op": "barrier", "seq": 8, "start": 1.0, "end": 2.0},
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": 3,
+            "group": "g",
+            "op": "barrier",
+            "seq": 9,
+            "start": 1.0,
+            "end": None,
+        },
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": None,
+            "group": "g",
+            "op": "barrier",
+            "seq": 8,
+            "start": 1.0,
+            "end": 2.0,
+        },
         {"kind": "rank", "rank": 0, "node": None, "gpu": None, "groups": None, "position": None},
         {"kind": "something new", "of": "a later version"},
     ]
@@ -144,7 +162,19 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
             {"kind": st.sampled_from(["rank", "step", "span", "collective"])},
             optional={
                 name: VALUES | st.integers(0, 3)
-                for name in ("rank", "step", "start", "end", "issued", "waited", "name", "node", "gpu", "groups", "world_size")
+                for name in (
+                    "rank",
+                    "step",
+                    "start",
+                    "end",
+                    "issued",
+                    "waited",
+                    "name",
+                    "node",
+                    "gpu",
+                    "groups",
+                    "world_size",
+                )
             },
         ),
         max_size=8,

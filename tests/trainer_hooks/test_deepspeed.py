@@ -46,9 +46,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", [0, 1, 2, 3])
-def test_every_collective_that_torch_saw_is_recorded(
-    stage: int, launch: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_every_collective_that_torch_saw_is_recorded(stage: int, launch: Callable[..., Any], tmp_path: Path) -> None:
     script = tmp_path / "witness.py"
     script.write_text(WITNESS)
     words = [str(TRAIN), "--steps", "5", "--zero", str(stage)]

@@ -1,0 +1,24 @@
+"""Every benchmark, one after the other: the figures of docs/measurements.md. Exit 1 where one is over its budget."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHES = ("hook", "healthcheck", "agent", "demo")
+
+
+def main() -> int:
+    here = Path(__file__).parent
+    asked = sys.argv[1:] or BENCHES
+    unknown = sorted(set(asked) - set(BENCHES))
+    if unknown:
+        print(f"no benchmark {unknown[0]}; there are {', '.join(BENCHES)}", file=sys.stderr)
+        return 64
+    status = [subprocess.run([sys.executable, str(here / f"{name}.py")]).returncode for name in asked]
+    return int(any(status))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
