@@ -184,9 +184,16 @@ def _culprit(evidence: Evidence, steps: _Steps, slow: _Slow, saved: float) -> Cu
         persistence="persistent",
         confidence=_confidence(slow, len(steps.numbers)),
         evidence=_reasons(steps, slow, mine, peers, phase),
-        findings=evidence.findings_by_node.get(node or "", ()),
+        findings=explaining(evidence, node),
         victims=tuple(int(other) for other in evidence.ranks if other != rank)[:64],
     )
+
+
+def explaining(evidence: Evidence, node: str | None) -> tuple[str, ...]:
+    """The findings of this node that not all others of the job have: what all have makes none of them the slower."""
+    others = [evidence.findings_by_node.get(other or "", ()) for other in set(evidence.nodes) if other != node]
+    mine = evidence.findings_by_node.get(node or "", ())
+    return tuple(code for code in mine if not others or not all(code in theirs for theirs in others))
 
 
 def _confidence(slow: _Slow, steps: int) -> float:

@@ -18,7 +18,7 @@ _FIX = (
 )
 
 
-class ClockThresholds(Thresholds):
+class ClockThresholds(Thresholds, frozen=True):
     """Seconds. A finding is a warning: a host without network time may be kept right by its hypervisor."""
 
     offset_seconds: float = 0.05

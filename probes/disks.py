@@ -13,7 +13,7 @@ from laggard.probes.mounts import Mount, read_mounts
 from laggard.probes.shape import Fact, Missing, NotApplicable, Thresholds, Unknown, finding
 
 
-class DiskThresholds(Thresholds):
+class DiskThresholds(Thresholds, frozen=True):
     """Used ratios are df's: of what unprivileged processes could ever have. 5 and 3 % left are the thresholds of the
     node-exporter mixin (NodeFilesystemAlmostOutOfSpace and ...OutOfFiles)."""
 
@@ -25,7 +25,14 @@ class DiskThresholds(Thresholds):
 
     enough_inodes: int = 1_000_000
 
-    never: tuple[str, ...] = ("/boot", "/boot/*", "/efi", "/run/user/*", "/run/credentials/*", "/var/lib/kubelet/pods/*")
+    never: tuple[str, ...] = (
+        "/boot",
+        "/boot/*",
+        "/efi",
+        "/run/user/*",
+        "/run/credentials/*",
+        "/var/lib/kubelet/pods/*",
+    )
     """Mount points not judged: filled once and then left alone, or the sized volume of one pod or one login."""
 
     warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
@@ -45,7 +52,9 @@ def look_at_disks(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | 
             sizes[mount.point] = host.file_system(mount.point)
         except Unknown as error:
             silent += _unless_gone(host, mount, error)
-    yield Fact("used_ratio", {_shown(point): round(_used_bytes(size), 4) for point, size in sizes.items() if size.total_bytes})
+    yield Fact(
+        "used_ratio", {_shown(point): round(_used_bytes(size), 4) for point, size in sizes.items() if size.total_bytes}
+    )
     for mount in _distinct(judged, sizes):
         yield from _judge(mount, sizes[mount.point], thresholds)
     if silent:
@@ -73,7 +82,11 @@ def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator
 def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
     used, inodes_used = _used_bytes(size), _used_inodes(size)
     tight = [  # (ratio, what to say of it)
-        (used, f"{_percent(used)} used, {size.available_bytes / 2**30:.1f} GiB left", size.available_bytes < thresholds.enough_bytes),
+        (
+            used,
+            f"{_percent(used)} used, {size.available_bytes / 2**30:.1f} GiB left",
+            size.available_bytes < thresholds.enough_bytes,
+        ),
         (inodes_used, f"{_percent(inodes_used)} of its inodes used", size.inodes_available < thresholds.enough_inodes),
     ]
     short = [(ratio, text) for ratio, text, few in tight if few and ratio >= thresholds.warning_used_ratio]

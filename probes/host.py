@@ -51,7 +51,7 @@ class Host:
         return tuple(sorted(_ask(f"list {path}", lambda: os.listdir(self._locate(path)))))
 
     def file_system(self, path: str) -> FileSystem:
-        """How full the file system mounted at `path` is. May hang on a dead server: only the runner's deadline helps."""
+        """How full the file system mounted at `path` is. May hang on a dead server."""
         return _ask(f"statvfs {path}", lambda: self._kernel.file_system(path))
 
     def clock(self) -> KernelClock:
@@ -66,14 +66,19 @@ class Host:
 
     def node(self) -> str:
         """The name this machine is reported under; a recording without one goes by its folder's name."""
-        for ask in (lambda: self.environ().get(ENV_NODE, ""), lambda: self.read("/proc/sys/kernel/hostname").strip()):
-            try:
-                name = ask()
-            except Unknown:
-                continue
-            if name:
-                return name
-        return os.path.basename(self.root) or os.uname().nodename
+        return self._chosen_name() or self._kernel_name() or os.path.basename(self.root) or "unknown"
+
+    def _chosen_name(self) -> str:
+        try:
+            return self.environ().get(ENV_NODE, "")
+        except Unknown:
+            return ""
+
+    def _kernel_name(self) -> str:
+        try:
+            return self.read("/proc/sys/kernel/hostname").strip()
+        except Unknown:
+            return ""
 
     def _read(self, path: str) -> bytes:
         with open(self._locate(path), "rb") as file:

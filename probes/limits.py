@@ -25,7 +25,7 @@ _FIX_MEMLOCK = (
 _FIX_FILES = "Raise `LimitNOFILE` in slurmd's (or the container runtime's) unit and `nofile` in /etc/security/limits.d."
 
 
-class LimitThresholds(Thresholds):
+class LimitThresholds(Thresholds, frozen=True):
     memlock_least_bytes: int = 1 << 30
     """Below: critical. A rank without GPUDirect registers NCCL's host buffers: 32 channels of 4 MiB to and from two
     peers are 512 MiB, and the verbs library's queues come on top."""
@@ -112,7 +112,7 @@ def _judged(host: Host) -> Judged:
 def _environ(host: Host) -> dict[str, str]:
     try:
         return dict(host.environ())
-    except Unknown:  # a recording without it was not made in a job
+    except Missing:  # a recording of files alone was not made in a job
         return {}
 
 
@@ -141,9 +141,7 @@ def _limit(text: str, name: str, path: str) -> Limit:
 
 
 def _evidence(limit: Limit) -> dict[str, int | str]:
-    return {
-        name: "unlimited" if value == float("inf") else int(value) for name, value in limit._asdict().items()
-    }
+    return {name: "unlimited" if value == float("inf") else int(value) for name, value in limit._asdict().items()}
 
 
 def _size(count: float) -> str:

@@ -10,16 +10,16 @@ from laggard.probes.shape import Unknown
 
 _MOUNTS = "/proc/self/mounts"
 
-LOCAL_TYPES: Final = frozenset(
-    "bcachefs btrfs erofs ext2 ext3 ext4 f2fs fuse.fuse-overlayfs jfs nilfs2 ntfs3 overlay reiserfs tmpfs xfs zfs".split()
+_LOCAL = "bcachefs btrfs ext2 ext3 ext4 f2fs fuse.fuse-overlayfs jfs nilfs2 ntfs3 overlay reiserfs tmpfs xfs zfs"
+_REMOTE = (
+    "9p afs beegfs ceph cifs fhgfs glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 smbfs virtiofs wekafs"
 )
+
+LOCAL_TYPES: Final = frozenset(_LOCAL.split())
 """Answered from this machine's memory and disks. Any other type is not asked: statvfs of a network or FUSE file
 system hangs with its server, and of an automount point mounts it."""
 
-REMOTE_TYPES: Final = frozenset(
-    "9p afs beegfs ceph cifs fhgfs glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 smbfs virtiofs wekafs"
-    .split()
-)
+REMOTE_TYPES: Final = frozenset(_REMOTE.split())
 
 
 class Mount(NamedTuple):

@@ -74,5 +74,5 @@ class RecordedKernel:
             except wire.WireError as error:
                 raise OSError(errno.EINVAL, f"{FACTS_PATH} is damaged: {error}") from None
             except FileNotFoundError:
-                raise OSError(errno.EIO, f"the recording has no {FACTS_PATH}") from None
+                raise FileNotFoundError(errno.ENOENT, f"the recording has no {FACTS_PATH}") from None
         return self._facts

@@ -7,9 +7,7 @@ import os
 
 from laggard.probes.kernel import KernelClock
 
-STA_UNSYNC = 0x0040
-STA_NANO = 0x2000
-TIME_ERROR = 5
+_STA_NANO = 0x2000  # the offset is in nanoseconds, not microseconds
 
 
 class _Timex(ctypes.Structure):
@@ -47,7 +45,7 @@ def read_clock() -> KernelClock:
     return KernelClock(
         state=state,
         status=answer.status,
-        offset_seconds=answer.offset / (1e9 if answer.status & STA_NANO else 1e6),
+        offset_seconds=answer.offset / (1e9 if answer.status & _STA_NANO else 1e6),
         maximum_error_seconds=answer.maxerror / 1e6,
         estimated_error_seconds=answer.esterror / 1e6,
     )

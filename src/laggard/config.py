@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import TypeVar
 
 import msgspec
-import yaml
 
 from laggard.errors import UsageError
 
@@ -17,10 +16,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """Base of every configuration value: unknown keys are refused."""
 
 
-def load(path: str | Path, kind: type[T]) -> T:
+def load(path: str | os.PathLike[str], kind: type[T]) -> T:
     """The settings in the YAML file at `path`. Raises UsageError naming the file and the key that is wrong."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise UsageError(f"cannot read {path}: {reason}; check the path given to --config") from None
@@ -29,6 +29,8 @@ def load(path: str | Path, kind: type[T]) -> T:
 
 def parse(text: str, kind: type[T], where: str) -> T:
     """The settings in `text`; `where` names their origin in errors."""
+    import yaml  # not at the top: the gate has settings, and most often no file of them
+
     try:
         tree = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -162,6 +162,12 @@ def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
 
 
+def test_what_all_nodes_have_explains_nothing() -> None:
+    findings = {"n0": ("CLOCK_SKEW",), "n1": ("CLOCK_SKEW", "GPU_THROTTLED")}
+    location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
+    assert location.culprits[0].findings == ("GPU_THROTTLED",)
+
+
 def test_a_rank_that_died_is_the_culprit_and_those_that_waited_for_it_are_not() -> None:
     waiting = RankState("died", 58, "backward", InFlight("all_reduce", "dp:0-3", 7, 2.0))
     dead = RankState("died", 58, "forward", None)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from laggard.rankfile import RankFileReader
 
 TRAIN = Path(__file__).resolve().parents[2] / "src" / "laggard" / "demo" / "train.py"

@@ -102,13 +102,16 @@ class RankFileReader:
     def holder(self) -> int | None:
         """Process id of the living writer as the kernel tells it; 0 where it is not visible from this pid namespace;
         None where no process holds the lock: the writer is gone."""
-        query = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        # Asked as a reader: a shared lock, which anybody may take on a file that is there to be read, is no writer's.
+        query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
     def words(self) -> tuple[int, ...]:
         data = self._pread(layout.LIVE_OFFSET, 8 * layout.LIVE_WORDS)
-        return struct.unpack(f"<{len(data) // 8}q", data[: len(data) // 8 * 8])
+        if len(data) < 8 * layout.LIVE_WORDS:  # cut since it was opened
+            raise RankFileError("truncated")
+        return struct.unpack(f"<{layout.LIVE_WORDS}q", data)
 
     def finished(self) -> bool:
         """Whether the writer said that it ended as it meant to."""

@@ -36,13 +36,15 @@ class RankFileWriter:
         _prune(directory)
         self.path = os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(8)}{layout.SUFFIX}")
         hidden = self.path + ".new"  # readers look for the suffix alone: they never see a file half made
-        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            os.fchmod(self._fd, 0o644)  # whatever the umask: the agent runs as another user
             os.posix_fallocate(self._fd, 0, layout.FILE_BYTES)
             self._map = mmap.mmap(self._fd, layout.FILE_BYTES)
             self._write_header(identity)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Readable, whatever the umask, for the agent runs as another user; but not before our own lock is on it,
+            # which another user's shared one would keep off.
+            os.fchmod(self._fd, 0o644)
             self.words = memoryview(self._map)[layout.LIVE_OFFSET : layout.LIVE_OFFSET + 8 * layout.LIVE_WORDS].cast(
                 "q"
             )

@@ -1,0 +1,84 @@
+"""A report as text. The first line is the answer, short enough for the reason of a SLURM drain."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+
+HEADLINE_LENGTH: Final = 80
+_GRAVITY: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+
+
+def render(report: Report) -> str:
+    findings = sorted(report.findings, key=lambda finding: _GRAVITY.index(finding.severity))
+    lines = [headline(report)]
+    lines += [_finding_line(finding) for finding in findings]
+    lines += [_probe_line(probe) for probe in report.probes]
+    return "".join(f"{_plain(line)}\n" for line in lines)
+
+
+def headline(report: Report) -> str:
+    """The answer in at most 80 characters of ASCII: `laggard: DISK_FULL / 99 % used, 1.2 GiB left (+1 more)`."""
+    serious = [finding for finding in report.findings if finding.severity is not Severity.INFO]
+    if report.verdict is Verdict.OK:
+        return _fit(f"ok, {_passed(report)} in {report.elapsed_seconds:.2f} s", _warned(serious))
+    if serious and report.verdict is Verdict.FAIL:
+        first = min(serious, key=lambda finding: _GRAVITY.index(finding.severity))
+        return _fit(f"{first.code} {first.device} {first.summary}", _more(len(serious) - 1))
+    unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
+    if unknown:
+        return _fit(f"unknown, {_named_reason(unknown[0])}", _more(len(unknown) - 1))
+    return _fit(f"unknown, nothing was judged: {_count(len(report.probes), 'probe')} skipped", "")
+
+
+def _passed(report: Report) -> str:
+    verdicts = [probe.verdict for probe in report.probes]
+    skipped = verdicts.count(Verdict.SKIPPED)
+    return f"{_count(verdicts.count(Verdict.OK), 'probe')} passed" + (f" and {skipped} skipped" if skipped else "")
+
+
+def _warned(serious: list[Finding]) -> str:
+    return f", {_count(len(serious), 'warning')}" if serious else ""
+
+
+def _named_reason(probe: ProbeResult) -> str:
+    return probe.reason if f"probe {probe.name}" in probe.reason else f"{probe.name}: {probe.reason}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _more(number: int) -> str:
+    return f" (+{number} more)" if number else ""
+
+
+def _fit(answer: str, tail: str) -> str:
+    """`tail` is kept whole; the answer gives way."""
+    answer = _plain(f"laggard: {answer}")
+    room = HEADLINE_LENGTH - len(tail)
+    return (answer if len(answer) <= room else answer[: room - 3] + "...") + tail
+
+
+def _finding_line(finding: Finding) -> str:
+    evidence = ", ".join(f"{name}={_value(value)}" for name, value in finding.evidence.items())
+    commands = f" [{'; '.join(finding.fix.commands)}]" if finding.fix.commands else ""
+    return (
+        f"{finding.severity.value} {finding.code} {finding.device} {finding.summary}"
+        f" | evidence: {evidence} | fix: {finding.fix.text}{commands} | {finding.doc}"
+    )
+
+
+def _probe_line(probe: ProbeResult) -> str:
+    reason = f"  {probe.reason}" if probe.reason else ""
+    return f"probe {probe.name:<8} {probe.verdict.value:<7} {probe.elapsed_seconds:.3f} s{reason}"
+
+
+def _value(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _plain(text: str) -> str:
+    """One line of printable ASCII: what a machine reports must not reach a terminal or a shell as control codes."""
+    return "".join(character if " " <= character <= "~" else ascii(character)[1:-1] for character in text)

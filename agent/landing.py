@@ -1,0 +1,117 @@
+"""The page at `/`: how this node is, in one sentence, then the evidence. Whatever was read somewhere is escaped."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections import Counter
+from collections.abc import Iterable
+from html import escape
+from string import Template
+from typing import Final
+
+from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.wire import RanksDocument
+
+_STYLE: Final = """
+:root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }
+body { max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; line-height: 1.3; }
+h2 { font-size: 1rem; margin-top: 2rem; }
+li { margin: .4rem 0; }
+code { overflow-wrap: anywhere; }
+footer { margin-top: 3rem; opacity: .7; font-size: .875rem; }
+"""
+_HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+
+PAGE_POLICY: Final = (
+    "Content-Security-Policy",
+    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+)
+
+_PAGE: Final = Template("""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>laggard: $node</title>
+<style>$style</style>
+<h1>$sentence</h1>
+<p>$ranks</p>
+$sections
+<h2>More</h2>
+<ul>
+<li><a href="/metrics">/metrics</a> for Prometheus</li>
+<li><a href="/api/v1/report">/api/v1/report</a>: what the probes found</li>
+<li><a href="/api/v1/ranks">/api/v1/ranks</a>: the ranks that train here</li>
+<li><a href="/-/healthy">/-/healthy</a>, <a href="/-/ready">/-/ready</a></li>
+</ul>
+<footer>laggard agent $version on $node</footer>
+</html>
+""")
+
+_MOST_LISTED: Final = 50
+
+
+def render(node: str, ranks: RanksDocument, report: Report, version: str) -> str:
+    undecided = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
+    sections = [
+        _section("Findings", [_finding(finding) for finding in report.findings]),
+        _section("Could not tell", [_probe(probe) for probe in undecided]),
+    ]
+    return _PAGE.substitute(
+        node=escape(node),
+        style=_STYLE,
+        sentence=escape(sentence(node, report)),
+        ranks=escape(ranks_sentence(ranks)),
+        sections="\n".join(filter(None, sections)),
+        version=escape(version),
+    )
+
+
+def sentence(node: str, report: Report) -> str:
+    """The answer about this node."""
+    severities = Counter(finding.severity for finding in report.findings)
+    critical, warnings = severities[Severity.CRITICAL], severities[Severity.WARNING]
+    if report.verdict is Verdict.FAIL:
+        worst = next((it for it in report.findings if it.severity is Severity.CRITICAL), None) or report.findings[0]
+        more = f", and {len(report.findings) - 1} more" if len(report.findings) > 1 else ""
+        return f"{node} is not fit for training: {worst.code} ({worst.device}){more}."
+    if report.verdict is not Verdict.OK:
+        reason = next((it.reason for it in report.probes if it.verdict is Verdict.UNKNOWN), "no probe applies")
+        return f"{node}: could not tell; {reason}."
+    looked = _count(sum(probe.verdict is Verdict.OK for probe in report.probes), "probe")
+    if critical or warnings:
+        return f"{node} can train, with {_count(warnings + critical, 'warning')} from {looked}."
+    return f"{node}: {looked} found nothing wrong."
+
+
+def ranks_sentence(ranks: RanksDocument) -> str:
+    states = Counter(row.state for row in ranks.ranks)
+    ignored = sum(it.count for it in ranks.ignored)
+    jobs = len({(row.owner, row.job_id) for row in ranks.ranks if row.state == "running"})
+    parts = [f"{_count(states['running'], 'rank')} of {_count(jobs, 'job')} run here"]
+    parts += [f"{states['died']} died"] if states["died"] else []
+    parts += [f"{states['finished']} finished"] if states["finished"] else []
+    parts += [f"{_count(ignored, 'rank file')} ignored"] if ignored else []
+    return (", ".join(parts) if ranks.ranks or ignored else "No rank trains here") + "."
+
+
+def _finding(finding: Finding) -> str:
+    commands = "".join(f"<br><code>{escape(command)}</code>" for command in finding.fix.commands)
+    what = (
+        f"<b>{escape(finding.code)}</b> ({finding.severity.value}) {escape(finding.device)}: {escape(finding.summary)}"
+    )
+    return f"{what}<br>{escape(finding.fix.text)}{commands}"
+
+
+def _probe(probe: ProbeResult) -> str:
+    return f"<b>{escape(probe.name)}</b>: {escape(probe.reason)}"
+
+
+def _section(title: str, items: Iterable[str]) -> str:
+    lines = "\n".join(f"<li>{item}</li>" for item in list(items)[:_MOST_LISTED])
+    return f"<h2>{title}</h2>\n<ul>\n{lines}\n</ul>" if lines else ""
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,79 @@
+"""`laggard agent`: the daemon on each node. It serves what the probes and the rank files of this node tell."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from typing import Final
+
+from laggard.agent.http_server import Server
+from laggard.agent.prober_process import Prober, prober_command
+from laggard.agent.profiles import PROFILES, choose, find_profile
+from laggard.agent.ranks import RankFiles
+from laggard.agent.recent import Recent
+from laggard.agent.rounds import Rounds
+from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
+from laggard.agent.web import Site, refuse
+from laggard.http import bind, url_of
+
+log = logging.getLogger("laggard.agent")
+
+PROBER_START_SECONDS: Final = 10.0
+"""For an answer, on top of the round's own deadline: the prober may have to start first."""
+
+_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", metavar="FILE", help="settings in YAML; flags win over it")
+    parser.add_argument(
+        "--web.listen-address",
+        dest="listen_address",
+        metavar="HOST:PORT",
+        help=f"where to serve; :PORT is every interface, port 0 any free one (default: {LISTEN_ADDRESS})",
+    )
+    parser.add_argument("--rank-dir", metavar="DIR", help="where this node's ranks leave their files")
+    parser.add_argument("--node", metavar="NAME", help="the name to report this machine under (default: its host name)")
+    parser.add_argument(
+        "--profile", metavar="NAME|FILE", help=f"the probes' profile: {', '.join(PROFILES)} (default: {PROFILE})"
+    )
+    parser.add_argument(
+        "--log.level", dest="log_level", choices=("debug", "info", "warning", "error"), default="info", help="to stderr"
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Serves until SIGTERM or SIGINT, then 0. Raises UsageError where it cannot start."""
+    settings = settle(arguments, os.environ)
+    profile = find_profile(settings.profile)
+    choose(profile, (), (), f"profile {settings.profile}")  # the prober does the same, but nobody reads what it says
+    with bind(settings.listen_address) as listener:
+        _log_to_stderr(arguments.log_level)
+        # Blocked before there is any thread, so that the signals wait for sigwait and interrupt nobody.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+        patience = profile.deadline_seconds + PROBER_START_SECONDS
+        prober = Prober(prober_command(settings.profile), settings.node, patience)
+        rounds = Rounds(prober.ask, settings.node, settings.probe_interval_seconds)
+        server = Server(listener, _site(settings, rounds).handle, refuse)
+        log.info("listening on %s", url_of(listener))
+        log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
+        rounds.start()
+        server.start()
+        log.info("%s: stopping", signal.Signals(signal.sigwait(_STOPPING)).name)
+        server.stop()
+        rounds.stop()
+        prober.stop()
+    return 0
+
+
+def _site(settings: AgentSettings, rounds: Rounds) -> Site:
+    ranks = RankFiles(settings.rank_dir, settings.node)
+    return Site(settings.node, ranks, Recent(ranks.read, settings.rank_interval_seconds), rounds)
+
+
+def _log_to_stderr(level: str) -> None:
+    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    logging.getLogger("laggard").setLevel(level.upper())

@@ -1,0 +1,138 @@
+"""One rank file as a row. The file is anybody's: what can be checked with the kernel is, the rest is bounded."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from laggard.agent.plausible import MOST_STEP_NS, check_counters, check_identity, is_plausible
+from laggard.agent.processes import Process, look_at
+from laggard.names import OPS, PHASES
+from laggard.rankfile import Counters, InFlightMark, Lane, RankFileError, RankFileReader
+from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
+
+MOST_PAIRS: Final = 10
+"""Operations by role that are told apart; a job with tensor, pipeline and expert parallelism has about ten. Lanes keep
+their order for good, so that a pair never moves into or out of the rest: its counters do not go back."""
+
+OTHER: Final = "other"
+_NOTHING: Final = Counters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
+
+
+class Clocks(NamedTuple):
+    """One moment on the clock of the rank files (CLOCK_MONOTONIC) and in Unix time; nanoseconds."""
+
+    monotonic_ns: int
+    wall_ns: int
+
+
+class Sighting(NamedTuple):
+    """A row, and what it is ranked by. `quiet_ns`: since the rank's last sign of life; negative where that is still
+    to come, which a file from before a reboot may say."""
+
+    path: str
+    row: RankRow
+    started_ns: int
+    quiet_ns: int
+
+
+class _Writer(NamedTuple):
+    """`pid` 0: not visible from here. `process` None: nor is what the kernel knows of it."""
+
+    pid: int
+    process: Process | None
+    lives: bool
+
+
+def sight(path: str, node: str, now: Clocks) -> Sighting:
+    """Reads the header, counters and live words. Raises RankFileError where the file is not to be believed."""
+    with RankFileReader(path) as file:
+        writer = _writer(file)
+        state = "running" if writer.lives else "finished" if file.finished() else "died"
+        live, counters, lanes, who = file.in_flight(), file.counters() or _NOTHING, file.lanes(), file.identity
+        check_identity(who)
+        check_counters(counters)
+        finished = state == "finished"
+        progress_ns = live.progress_ns or who["monotonic_ns"]
+        gpu = who.get("gpu")
+        row = RankRow(
+            job_id=who["job_id"],
+            rank=who["rank"],
+            local_rank=who["local_rank"],
+            world_size=who["world_size"],
+            node=node,  # the file lies on this machine, whatever it says: in a pod, the host name is the pod's
+            gpu=gpu if isinstance(gpu, str) else None,
+            attempt=who["attempt"],
+            owner=file.owner,
+            pid=writer.pid,
+            cgroup=writer.process.cgroup if writer.process else "",
+            state=state,
+            steps=counters.steps,
+            step_seconds=counters.step_ns / 1e9,
+            own_seconds=counters.own_ns / 1e9,
+            phase_seconds=tuple(spent / 1e9 for spent in counters.phases_ns),
+            last_progress_timestamp_seconds=_wall_ns(who["wall_ns"] - who["monotonic_ns"] + progress_ns, now) / 1e9,
+            collectives=_totals(lanes, counters),
+            in_flight=None if finished else _in_flight(live.mark, lanes, now),
+            phase=PHASES[live.phase] if not finished and 0 <= live.phase < len(PHASES) else None,
+            lost=counters.lost + counters.errors,
+        )
+        return Sighting(path, row, who["wall_ns"], now.monotonic_ns - progress_ns)
+
+
+def steps_of(sighting: Sighting, since_ns: int, most: int) -> tuple[StepRow, ...]:
+    """The newest `most` steps that ended at or after `since_ns`; none where the file is another one by now."""
+    expected = (sighting.row.owner, sighting.started_ns, sighting.row.job_id, sighting.row.rank)
+    try:
+        with RankFileReader(sighting.path) as file:
+            who = file.identity
+            if (file.owner, who["wall_ns"], who["job_id"], who["rank"]) != expected:
+                return ()
+            steps = file.steps(since_ns)[-most:]
+    except RankFileError:
+        return ()
+    return tuple(
+        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple(spent / 1e9 for spent in it.phases), it.waited / 1e9)
+        for it in steps
+        if is_plausible(it)
+    )
+
+
+def _writer(file: RankFileReader) -> _Writer:
+    """Who holds the lock. Asked again after the look at the process: the holder may be gone by then, and its number
+    another's."""
+    for _ in range(3):
+        pid = file.holder()
+        if not pid:  # none, or one in a pid namespace that we cannot see into: nobody to compare the owner with
+            return _Writer(0, None, pid is not None)
+        process = look_at(pid)
+        if file.holder() == pid:
+            if process is not None and file.owner not in process.uids:
+                raise RankFileError("not its owner's process")
+            return _Writer(pid, process, True)
+    raise RankFileError("the writer changes")
+
+
+def _totals(lanes: tuple[Lane, ...], counters: Counters) -> tuple[CollectiveTotal, ...]:
+    """By operation and role, in the order in which the rank first used them."""
+    sums: dict[tuple[str, str], list[int]] = {}
+    for lane, numbers in zip(lanes, counters.lanes, strict=False):
+        pair = (lane.op if lane.op in OPS else OTHER, lane.role or OTHER)
+        if pair not in sums and len(sums) >= MOST_PAIRS:
+            pair = (OTHER, OTHER)
+        total = sums.setdefault(pair, [0, 0, 0])
+        for place, number in enumerate(numbers):
+            total[place] += number
+    return tuple(CollectiveTotal(*pair, count, spent / 1e9, size) for pair, (count, spent, size) in sums.items())
+
+
+def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Clocks) -> InFlight | None:
+    if mark is None or not 0 <= mark.lane < len(lanes):
+        return None
+    lane = lanes[mark.lane]
+    waiting_ns = min(max(0, now.monotonic_ns - mark.issued_ns), MOST_STEP_NS)
+    return InFlight(lane.op, lane.group, mark.sequence, waiting_ns / 1e9)
+
+
+def _wall_ns(claimed_ns: int, now: Clocks) -> int:
+    """Nobody made progress in the future."""
+    return min(max(claimed_ns, 0), now.wall_ns)

@@ -1,0 +1,43 @@
+"""Where a daemon listens. The socket is bound before anything else runs: a busy port is a usage error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+
+from laggard.errors import UsageError
+
+
+def bind(address: str) -> socket.socket:
+    """A listening socket on `HOST:PORT`, `:PORT` (every interface) or `[IPV6]:PORT`; port 0 is any free one. Raises
+    UsageError."""
+    host, separator, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise UsageError(f"cannot read listen address {address!r}: write HOST:PORT, or :PORT for every interface")
+    try:
+        return _listen(host, int(port))
+    except (OSError, UnicodeError) as error:  # a label of a host name may be too long for IDNA
+        raise UsageError(_complaint(address, error)) from None
+
+
+def url_of(listener: socket.socket) -> str:
+    """The address that the socket has, with the real port where 0 was asked for."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not host and socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # compiled in, but switched off on this machine; or busy: see below
+            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def _complaint(address: str, error: Exception) -> str:
+    if getattr(error, "errno", None) == errno.EADDRINUSE:
+        return f"{address} is in use; stop what listens there or choose another with --web.listen-address"
+    reason = getattr(error, "strerror", None) or error
+    return f"cannot listen on {address}: {reason}; choose another with --web.listen-address"

@@ -1,0 +1,69 @@
+"""A rank for tests: writes a rank file as it is told on its standard input, a word a line, and says when it has.
+
+The writer must be another process than the reader: a process that closes its own file drops its own lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, WORD_PROGRESS
+
+MS = 10**6
+PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 50 * MS)
+WAITED = 250 * MS
+STEP = sum(PHASES) + WAITED
+
+
+class Rank:
+    def __init__(self, directory: str, identity: dict[str, object], lanes: list[list[str]]) -> None:
+        clocks = {"wall_ns": time.time_ns(), "monotonic_ns": time.perf_counter_ns()}
+        self.writer = RankFileWriter(directory, {**clocks, **identity})
+        self.lanes = [self.writer.add_lane(Lane(*lane)) for lane in lanes]
+        self.count = 0
+        self.end = time.perf_counter_ns()
+
+    def step(self) -> None:
+        """A step of a second that ended just now. Every number in it follows from how many there were."""
+        self.end = max(time.perf_counter_ns(), self.end + 1)
+        self.writer.write_step(self.count, self.end - STEP, self.end, *PHASES, WAITED)
+        self.count += 1
+        n = self.count
+        own = sum(PHASES) - PHASES[0]
+        fixed = (n, n - 1, n * STEP, n * own, *(n * phase for phase in PHASES), n * WAITED, 2, 1)
+        lanes = [number for lane in self.lanes for number in (4 * n, n * WAITED // len(self.lanes), (lane + 1) * n << 20)]
+        self.writer.write_counters(fixed, lanes)
+        self.writer.words[WORD_PROGRESS] = self.end
+
+    def block(self) -> None:
+        """In the seventh collective of lane 1, in the backward phase, for ever."""
+        self.writer.words[WORD_PHASE] = 2
+        self.writer.words[WORD_CURRENT] = 1 << LANE_SHIFT | 7
+        self.writer.words[WORD_ISSUED] = time.perf_counter_ns()
+
+    def finish(self) -> None:
+        self.writer.close()
+        raise SystemExit
+
+    def run(self) -> None:
+        """Steps without end and without a pause: to be killed in the middle of one."""
+        while True:
+            self.step()
+
+
+def main() -> None:
+    directory, user, identity, lanes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
+    if user:  # only now: the interpreter may lie where only root can read it
+        os.setresuid(user, user, user)
+    rank = Rank(directory, identity, lanes)
+    print(rank.writer.path, flush=True)
+    for line in sys.stdin:
+        getattr(rank, line.strip())()
+        print("done", flush=True)
+
+
+main()

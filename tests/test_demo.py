@@ -1,0 +1,109 @@
+"""The demo: the whole path on real parts, from the hooks in DeepSpeed to the verdict."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+
+def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "demo", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=110, **how)
+
+
+def left_over() -> list[str]:
+    """Network interfaces and directories that a demo made and did not take away."""
+    return [name for name in os.listdir("/sys/class/net") if name.startswith("laggard")] + [
+        name for name in os.listdir("/dev/shm") if name.startswith("laggard-demo")
+    ]
+
+
+def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) -> None:
+    recording = tmp_path / "recording"
+    live = demo("--slow-rank", "3", "--slow-phase", "backward", "--record", str(recording), "--format", "json")
+    assert live.returncode == 0, live.stderr
+    location = json.loads(live.stdout)
+    assert location.pop("injected") == {"rank": 3, "phase": "backward"}
+    assert [(each["ranks"], each["node"], each["phase"]) for each in location["culprits"]] == [([3], "n1", "backward")]
+
+    command = [sys.executable, "-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
+    traced = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
+    notes = [location.pop("notes"), traced.pop("notes")]  # that the job has ended is the live collector's knowledge
+    assert traced == location, notes
+    assert left_over() == []
+
+
+def test_a_calm_job_has_no_culprit() -> None:
+    result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("No rank is slow: 2 ranks, ")
+    assert result.stdout.splitlines()[-1] == "Injected: nothing. The verdict is right."
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: becoming another user takes root")
+def test_without_root_the_nodes_are_loopback_addresses(tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    for parent in list(tmp_path.parents)[:2]:
+        parent.chmod(0o755)
+    home = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    result = demo("--slow-rank", "1", "--slow-phase", "forward", user=65534, group=65534, extra_groups=[], env=home)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("Rank 1 on n0 is slow in forward")
+
+
+def test_kept_and_then_interrupted_it_leaves_nothing_behind() -> None:
+    command = [sys.executable, "-m", "laggard", "demo", "--keep", "--steps", "12", "--slow-rank", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        line = next(line for line in process.stderr if "The page stays at" in line)
+        page = urllib.request.urlopen(line.split()[4], timeout=10).read().decode()
+        assert "Rank 0" in page
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 0
+    finally:
+        process.kill()
+        process.communicate()
+    assert left_over() == []
+
+
+def test_interrupted_in_mid_run_it_leaves_nothing_behind() -> None:
+    process = subprocess.Popen([sys.executable, "-m", "laggard", "demo"], stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(4)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=20) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert left_over() == []
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["--slow-rank", "4"], "--slow-rank 4: give random, none or 0 to 3"),
+        (["--slow-rank", "x"], "--slow-rank x: give random, none or 0 to 3"),
+        (["--ranks", "1", "--nodes", "1"], "a rank is slow beside its peers: give at least 2 ranks"),
+        (["--nodes", "5"], "give at least one node, at least one rank a node, at most 64 ranks"),
+        (["--slow-by", "nan"], "--slow-by nan: give seconds, above 0 and below 60"),
+        (["--steps", "3"], "a verdict takes some steps: give at least 12"),
+        (["--record", "/"], "/ is not empty: give --record a new directory"),
+        (["--zero", "4"], "argument --zero: invalid choice: 4 (choose from 0, 1, 2, 3); see `laggard demo --help`"),
+    ],
+)
+def test_bad_flags_are_refused_in_one_line(words: list[str], complaint: str) -> None:
+    result = demo(*words, "--format", "json")
+    assert (result.returncode, result.stderr) == (64, f"laggard: {complaint}\n")
+    assert json.loads(result.stdout)["error"] == complaint
