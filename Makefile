@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast check bench demo-table format clean
+.PHONY: demo test test-fast check bench demo-table gpu-check format clean
 
 BIN := .venv/bin
 TESTS ?= tests
@@ -31,6 +31,11 @@ bench:
 demo-table:
 	@scripts/setup
 	@$(BIN)/python bench/demo_table.py $(ARGS)
+
+# On a machine with NVIDIA GPUs: what laggard says of them, how long it takes, and whether nvidia-smi agrees. Needs no
+# .venv: any Python with msgspec, nvidia-ml-py, psutil and PyYAML.
+gpu-check:
+	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
 format:
 	$(BIN)/ruff check --fix .

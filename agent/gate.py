@@ -5,47 +5,74 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from laggard import wire
-from laggard.agent.gate_text import render
-from laggard.agent.profiles import DEFAULT, PROFILES, Profile, choose, find_profile
-from laggard.errors import UsageError
-from laggard.model import EXIT_CODES, Report, Verdict
+from laggard.agent.gate_active import passive, with_active
+from laggard.agent.gate_cap import objection
+from laggard.agent.gate_flags import check, configure, disabled, host_of
+from laggard.agent.gate_job import for_job, job_gpus
+from laggard.agent.gate_log import log
+from laggard.agent.gate_policy import Orders, Outcome, follow
+from laggard.agent.gate_slurm import Slurm
+from laggard.agent.gate_text import headline, render
+from laggard.agent.profiles import Profile, choose, expecting, find_profile
+from laggard.model import Report, Verdict
 from laggard.probes.host import Host
 from laggard.probes.runner import run
+from laggard.probes.shape import Probe
 
+if TYPE_CHECKING:
+    from laggard.agent.gate_agent import Fresh
 
-def configure(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = "exit status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage"
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.report/1")
-    parser.add_argument(
-        "--profile",
-        default=DEFAULT,
-        metavar="NAME|FILE",
-        help=f"how strictly: {', '.join(PROFILES)}, or a YAML file (default: {DEFAULT})",
-    )
-    parser.add_argument("--host-root", metavar="DIR", help="judge the machine recorded in DIR instead of this one")
-    parser.add_argument("--only", action="append", default=[], metavar="PROBE", help="run this probe (repeatable)")
-    parser.add_argument("--skip", action="append", default=[], metavar="PROBE", help="leave out (repeatable)")
-    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time, come what may")
+__all__ = ["configure", "main"]
 
 
 def main(arguments: argparse.Namespace) -> int:
+    check(arguments)
     profile = find_profile(arguments.profile)
-    probes = choose(profile, arguments.only, arguments.skip, f"profile {arguments.profile}")
-    report = run(
-        _host(arguments.host_root),
-        probes,
-        deadline_seconds=arguments.deadline or profile.deadline_seconds,
-        warnings_fail=profile.warnings_fail,
-    )
-    report = _strict(report, profile)
-    text = wire.encode(report).decode() + "\n" if arguments.format == "json" else render(report)
-    sys.stdout.write(text)
-    sys.stdout.flush()
-    return EXIT_CODES[report.verdict]
+    profile = expecting(profile, arguments.expect) if arguments.expect else profile
+    active = arguments.active or profile.active
+    chosen = choose(profile, arguments.only, arguments.skip, f"profile {arguments.profile}", active)
+    probes = passive(chosen)
+    host = host_of(arguments.host_root)
+    if disabled(arguments):
+        return _say_disabled(arguments, host)
+    until = time.monotonic() + arguments.deadline if arguments.deadline else None
+    fresh = _seen_by_the_agent(arguments, profile, probes, host)
+    report = fresh.report if fresh else _look(arguments, profile, probes, host)
+    report = with_active(report, host, chosen, profile, until)
+    report = _strict(for_job(report, job_gpus(arguments.gpus, host)), profile)
+    age = fresh.age_seconds if fresh else None
+    outcome = follow(report, headline(report, age), _orders(arguments, report))
+    _say(arguments, report, age, outcome)
+    return outcome.status
+
+
+def _look(arguments: argparse.Namespace, profile: Profile, probes: tuple[Probe, ...], host: Host) -> Report:
+    seconds = arguments.deadline or profile.deadline_seconds
+    return run(host, probes, deadline_seconds=seconds, warnings_fail=profile.warnings_fail)
+
+
+def _seen_by_the_agent(
+    arguments: argparse.Namespace, profile: Profile, probes: tuple[Probe, ...], host: Host
+) -> Fresh | None:
+    """Only what answers the same question: all probes of this machine, as the agent judges them. A node is resumed on
+    a look of the gate's own: the agent's may be from before the drain."""
+    asks_for_more = arguments.only or arguments.skip or arguments.expect or arguments.resume or profile.warnings_fail
+    if arguments.no_agent or host.recorded or asks_for_more or not profile.agent_seconds:
+        return None
+    from laggard.agent.gate_agent import ask_agent  # sockets are slow to import
+    from laggard.agent.http_get import NoAnswer
+
+    try:
+        names = [probe.name for probe in probes]
+        return ask_agent(arguments.agent_port, host.node(), profile.agent_seconds, names)
+    except NoAnswer:
+        return None
 
 
 def _strict(report: Report, profile: Profile) -> Report:
@@ -55,21 +82,34 @@ def _strict(report: Report, profile: Profile) -> Report:
     return report
 
 
-def _host(root: str | None) -> Host:
-    if root is None:
-        return Host()
-    if not os.path.isdir(root):
-        raise UsageError(f"no directory {root}: --host-root takes the folder of a recorded machine")
-    if os.path.realpath(root) == "/":
-        raise UsageError("--host-root / is this machine itself: leave the flag out")
-    return Host(root)
+def _orders(arguments: argparse.Namespace, report: Report) -> Orders:
+    slurm_node = arguments.slurm_node or os.environ.get("SLURMD_NODENAME") or report.node.partition(".")[0]
+    return Orders(
+        mode=arguments.gate,
+        drain=arguments.drain,
+        resume=arguments.resume,
+        slurm=Slurm(slurm_node, arguments.scontrol),
+        objection=lambda: objection(arguments.collector, report.node),
+    )
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 86400:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below a day")
-    return seconds
+def _say(arguments: argparse.Namespace, report: Report, age: float | None, outcome: Outcome) -> None:
+    gate = {"says": outcome.says} if outcome.says else {}
+    source = {"agent_report_age_seconds": age} if age is not None else {}
+    if gate or source:
+        report = msgspec.structs.replace(report, facts={**report.facts, "gate": {**gate, **source}})
+    lines = "".join(f"{line}\n" for line in outcome.says)
+    text = wire.encode(report).decode() + "\n" if arguments.format == "json" else render(report, age) + lines
+    sys.stdout.write(text)
+    sys.stdout.flush()
+    if arguments.gate or outcome.says:
+        log("; ".join((headline(report, age), *outcome.says)), urgent=report.verdict is not Verdict.OK)
+
+
+def _say_disabled(arguments: argparse.Namespace, host: Host) -> int:
+    text = f"laggard: disabled by {arguments.kill_switch}"
+    if arguments.format == "json":
+        gate = {"gate": {"says": [text]}}
+        text = wire.encode(Report(Verdict.SKIPPED, host.node(), 0.0, (), (), gate)).decode()
+    print(text, flush=True)
+    return 0

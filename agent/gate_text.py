@@ -7,35 +7,39 @@ from typing import Any, Final
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
 
 HEADLINE_LENGTH: Final = 80
-_GRAVITY: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
+GRAVITY: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
-def render(report: Report) -> str:
-    findings = sorted(report.findings, key=lambda finding: _GRAVITY.index(finding.severity))
-    lines = [headline(report)]
-    lines += [_finding_line(finding) for finding in findings]
+def render(report: Report, age_seconds: float | None = None) -> str:
+    findings = sorted(report.findings, key=lambda finding: GRAVITY.index(finding.severity))
+    lines = [headline(report, age_seconds)]
+    lines += [finding_line(finding) for finding in findings]
     lines += [_probe_line(probe) for probe in report.probes]
-    return "".join(f"{_plain(line)}\n" for line in lines)
+    return "".join(f"{plain(line)}\n" for line in lines)
 
 
-def headline(report: Report) -> str:
+def headline(report: Report, age_seconds: float | None = None) -> str:
     """The answer in at most 80 characters of ASCII: `laggard: DISK_FULL / 99 % used, 1.2 GiB left (+1 more)`."""
     serious = [finding for finding in report.findings if finding.severity is not Severity.INFO]
     if report.verdict is Verdict.OK:
-        return _fit(f"ok, {_passed(report)} in {report.elapsed_seconds:.2f} s", _warned(serious))
+        return fit(f"ok, {_passed(report)} {_when(report, age_seconds)}", _warned(serious))
     if serious and report.verdict is Verdict.FAIL:
-        first = min(serious, key=lambda finding: _GRAVITY.index(finding.severity))
-        return _fit(f"{first.code} {first.device} {first.summary}", _more(len(serious) - 1))
+        first = min(serious, key=lambda finding: GRAVITY.index(finding.severity))
+        return fit(f"{first.code} {first.device} {first.summary}", more(len(serious) - 1))
     unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     if unknown:
-        return _fit(f"unknown, {_named_reason(unknown[0])}", _more(len(unknown) - 1))
-    return _fit(f"unknown, nothing was judged: {_count(len(report.probes), 'probe')} skipped", "")
+        return fit(f"unknown, {_named_reason(unknown[0])}", more(len(unknown) - 1))
+    return fit(f"unknown, nothing was judged: {_count(len(report.probes), 'probe')} skipped", "")
 
 
 def _passed(report: Report) -> str:
     verdicts = [probe.verdict for probe in report.probes]
     skipped = verdicts.count(Verdict.SKIPPED)
     return f"{_count(verdicts.count(Verdict.OK), 'probe')} passed" + (f" and {skipped} skipped" if skipped else "")
+
+
+def _when(report: Report, age_seconds: float | None) -> str:
+    return f"in {report.elapsed_seconds:.2f} s" if age_seconds is None else f"{age_seconds:.0f} s ago (the agent)"
 
 
 def _warned(serious: list[Finding]) -> str:
@@ -50,18 +54,18 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def _more(number: int) -> str:
+def more(number: int) -> str:
     return f" (+{number} more)" if number else ""
 
 
-def _fit(answer: str, tail: str) -> str:
+def fit(answer: str, tail: str) -> str:
     """`tail` is kept whole; the answer gives way."""
-    answer = _plain(f"laggard: {answer}")
+    answer = plain(f"laggard: {answer}")
     room = HEADLINE_LENGTH - len(tail)
     return (answer if len(answer) <= room else answer[: room - 3] + "...") + tail
 
 
-def _finding_line(finding: Finding) -> str:
+def finding_line(finding: Finding) -> str:
     evidence = ", ".join(f"{name}={_value(value)}" for name, value in finding.evidence.items())
     commands = f" [{'; '.join(finding.fix.commands)}]" if finding.fix.commands else ""
     return (
@@ -79,6 +83,6 @@ def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
     """One line of printable ASCII: what a machine reports must not reach a terminal or a shell as control codes."""
     return "".join(character if " " <= character <= "~" else ascii(character)[1:-1] for character in text)

@@ -14,6 +14,8 @@ from starlette.types import ASGIApp
 
 from laggard import __version__
 from laggard.collector.documents import JobLine, NodeFindingsDocument, ScrapeTargets, SummaryDocument
+from laggard.collector.drains import drains_document
+from laggard.collector.fleet_view import fleet_lines
 from laggard.collector.heat import MAX_ROWS, MEASURES, empty_heat, heat_document
 from laggard.collector.landing import page_files, render
 from laggard.collector.metrics import exposition
@@ -26,7 +28,7 @@ GetPicture = Callable[[], Picture]
 """The latest picture; swapped as a whole after each round, so that a handler sees one round and not two."""
 
 
-def make_app(picture: GetPicture, interval_seconds: float) -> ASGIApp:
+def make_app(picture: GetPicture, interval_seconds: float, max_drain_ratio: float) -> ASGIApp:
     """Only GET and HEAD have routes. Handlers are plain functions: starlette runs them in threads."""
 
     def page(request: Request) -> Response:
@@ -40,7 +42,7 @@ def make_app(picture: GetPicture, interval_seconds: float) -> ASGIApp:
         return Response(found[0], media_type=found[1], headers={"Cache-Control": "no-cache"})
 
     def metrics(request: Request) -> Response:
-        body, content_type = exposition(picture(), request.headers.get("accept", ""))
+        body, content_type = exposition(picture(), max_drain_ratio, request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     def healthy(request: Request) -> Response:
@@ -55,7 +57,10 @@ def make_app(picture: GetPicture, interval_seconds: float) -> ASGIApp:
         return _json(NodesDocument(picture().nodes))
 
     def findings(request: Request) -> Response:
-        return _json(NodeFindingsDocument(picture().findings))
+        return _json(NodeFindingsDocument(picture().findings, picture().fleet_notes))
+
+    def drains(request: Request) -> Response:
+        return _json(drains_document(picture(), max_drain_ratio, request.query_params.get("node")))
 
     def location(request: Request) -> Response:
         return _json(picture().location(_job(request)))
@@ -77,6 +82,7 @@ def make_app(picture: GetPicture, interval_seconds: float) -> ASGIApp:
         Route("/-/ready", ready),
         Route("/api/v1/nodes", nodes),
         Route("/api/v1/findings", findings),
+        Route("/api/v1/drains", drains),
         Route("/api/v1/location", location),
         Route("/api/v1/summary", summary),
         Route("/api/v1/ranks", ranks),
@@ -101,6 +107,7 @@ def _summary(picture: Picture, name: str | None, interval_seconds: float) -> Sum
         job=str(job.key) if job else None,
         jobs=tuple(lines),
         location=location,
+        fleet=fleet_lines(picture.fleet_findings, picture.fleet_notes),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from laggard.model import Finding, Location, Verdict
+from laggard.model import Finding, Location, Note, Verdict
 
 
 class JobLine(Struct, frozen=True):
@@ -19,7 +19,8 @@ class JobLine(Struct, frozen=True):
 
 
 class SummaryDocument(Struct, frozen=True):
-    """What the page shows first. `age_seconds`: since the agents were last asked; null: not yet."""
+    """What the page shows first. `age_seconds`: since the agents were last asked; null: not yet. `fleet`: what
+    comparing the nodes says."""
 
     version: str
     age_seconds: float | None
@@ -30,6 +31,7 @@ class SummaryDocument(Struct, frozen=True):
     job: str | None
     jobs: tuple[JobLine, ...]
     location: Location
+    fleet: tuple[str, ...] = ()
     schema: str = "laggard.summary/1"
 
 
@@ -67,9 +69,11 @@ class NodeFinding(Struct, frozen=True):
 
 
 class NodeFindingsDocument(Struct, frozen=True):
-    """The findings of all nodes, worst first."""
+    """The findings of all nodes, worst first, with those of comparing them. `notes`: what the comparison cannot say,
+    or says of many nodes at once."""
 
     findings: tuple[NodeFinding, ...]
+    notes: tuple[Note, ...] = ()
     schema: str = "laggard.node_findings/1"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 import httpx
@@ -13,6 +13,7 @@ import httpx
 from laggard.collector.believe import believe_ranks, believe_report
 from laggard.collector.documents import NodeFinding
 from laggard.collector.fetch import Failure, fetch, make_client
+from laggard.collector.fleet_view import compare, with_codes
 from laggard.collector.picture import Locate, Picture, paint
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.standing import Agent
@@ -63,10 +64,14 @@ class Gatherer:
         for agent, answer in zip(self._agents, answers, strict=True):
             self._take(agent, answer, now)
         self._windows.forget(now)
+        fleet = await asyncio.to_thread(compare, self._agents)
+        codes = fleet.codes()
         outline = Picture(
-            nodes=tuple(agent.row(now) for agent in self._agents),
+            nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
-            findings=_findings(self._agents),
+            findings=_worst_first((*_findings(self._agents), *fleet.findings)),
+            fleet_findings=fleet.findings,
+            fleet_notes=fleet.notes,
             rounds=self.picture.rounds + 1,
             taken_at=now,
         )
@@ -99,12 +104,12 @@ class Gatherer:
             log.log(level, "%s is %s%s", agent.url, agent.state, f": {agent.reason}" if agent.reason else "")
 
 
-def _findings(agents: Iterable[Agent]) -> tuple[NodeFinding, ...]:
-    """Worst first. The node is the one that its ranks are known under, so that the two can be joined."""
-    found = [
-        NodeFinding(agent.url, agent.node or agent.report.node, finding)
-        for agent in agents
-        if agent.report
-        for finding in agent.report.findings
-    ]
+def _findings(agents: Iterable[Agent]) -> Iterator[NodeFinding]:
+    """The node is the one that its ranks are known under, so that the two can be joined."""
+    for agent in agents:
+        for finding in agent.report.findings if agent.report else ():
+            yield NodeFinding(agent.url, agent.name, finding)
+
+
+def _worst_first(found: Iterable[NodeFinding]) -> tuple[NodeFinding, ...]:
     return tuple(sorted(found, key=lambda it: (_SEVERITIES.index(it.finding.severity), it.node, it.finding.code)))

@@ -8,17 +8,20 @@ in the same step: durations on each rank's own clock, never one clock with anoth
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.deaths import dead_culprits
-from laggard.collector.evidence import Evidence, Floats
+from laggard.collector.evidence import Evidence
+from laggard.collector.peers import Floats, blocks
+from laggard.collector.steps import MIN_STEPS, WARM_UP_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.names import PHASES
 
-MIN_STEPS = 8  # fewer say nothing: one garbage collection or page fault is a large share of them
-WARM_UP_STEPS = 2  # allocation, compilation and the first input are not the machine's speed
 SLOW_RATIO = 0.08  # of the step time: below it lies what healthy ranks differ by
 PERSISTENT_SHARE = 0.8  # of the steps since it began
 SPREADS = 4.0  # times the spread among the peers' own medians
@@ -27,7 +30,7 @@ INPUT = PHASES.index("input")
 
 def locate(evidence: Evidence) -> Location:
     """The verdict on one job. No culprit where the ranks differ by no more than healthy ones do."""
-    steps = _Steps.usable(evidence)
+    steps = Steps.usable(evidence)
     dead = dead_culprits(evidence)
     notes = [*_partial(evidence), *dead.notes]
     if steps is None:
@@ -49,58 +52,6 @@ def locate(evidence: Evidence) -> Location:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Steps:
-    """The steps to judge by, over S steps and R ranks."""
-
-    numbers: NDArray[np.int64]  # [S]
-    duration: Floats  # [S]: the ranks' median
-    phases: Floats  # [S, R, P]
-    busy: Floats  # [S, R]
-    waited: Floats  # [S, R]
-    excess: Floats  # [S, R]: busy less the peers' median
-
-    @staticmethod
-    def usable(evidence: Evidence) -> _Steps | None:
-        """Steps after the warm-up that at least half of the ranks have finished; None where they are too few."""
-        if len(evidence.ranks) < 2:
-            return None
-        seen = np.isfinite(evidence.step_seconds).sum(axis=1)
-        keep = (seen >= max(2, len(evidence.ranks) / 2)) & (evidence.steps >= WARM_UP_STEPS)
-        if keep.sum() < MIN_STEPS:
-            return None
-        phases = evidence.phase_seconds[keep]
-        busy = phases.sum(axis=2)
-        return _Steps(
-            numbers=evidence.steps[keep],
-            duration=np.nanmedian(evidence.step_seconds[keep], axis=1),
-            phases=phases,
-            busy=busy,
-            waited=evidence.waited_seconds[keep],
-            excess=busy - peers_median(busy),
-        )
-
-
-def peers_median(values: Floats) -> Floats:
-    """For each entry of [S, R] the median of the other ranks' in its row; nan stands for a rank that was not seen."""
-    ordered = np.sort(values, axis=1)  # nan last
-    count = np.isfinite(values).sum(axis=1)
-    rows = np.arange(len(values))
-
-    def at(index: NDArray[np.int64]) -> Floats:
-        column: Floats = ordered[rows, np.clip(index, 0, values.shape[1] - 1)][:, None]
-        return column
-
-    middle = (count - 1) // 2
-    below, centre, above = at(middle - 1), at(middle), at(middle + 1)
-    odd = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
-    odd = np.where(values == centre, (below + above) / 2, odd)
-    even = np.where(values <= centre, above, centre)
-    result: Floats = np.where((count % 2 == 1)[:, None], odd, even)
-    result[count < 2] = np.nan
-    return result
-
-
-@dataclasses.dataclass(frozen=True)
 class _Slow:
     """A rank that is slow from step index `since` of the window on."""
 
@@ -110,51 +61,44 @@ class _Slow:
     share: float  # of the steps since then in which it was slow
 
 
-def _slow_ranks(steps: _Steps) -> list[_Slow]:
+def _slow_ranks(steps: Steps) -> list[_Slow]:
     """The ranks that are slow up to the window's end, the slowest first."""
-    slow = steps.excess > SLOW_RATIO * steps.duration[:, None]
-    since, share = _onset(slow, np.isfinite(steps.excess))
     found = []
-    for column in np.flatnonzero(since >= 0):
-        tail = slice(since[column], None)
-        excess = float(np.nanmedian(steps.excess[tail, column]))
-        if excess > SLOW_RATIO * np.median(steps.duration[tail]) and excess > SPREADS * _spread(
-            steps, tail, int(column)
-        ):
-            found.append(_Slow(int(column), int(since[column]), excess, float(share[column])))
+    for block in blocks(steps.busy.shape[1]):
+        excess = steps.excess(block)
+        since, share = _onset(excess > SLOW_RATIO * steps.duration[:, None], np.isfinite(excess))
+        for place in np.flatnonzero(since >= 0):
+            first = int(since[place])
+            typical = float(np.nanmedian(excess[first:, place]))
+            if typical > SLOW_RATIO * np.median(steps.duration[first:]):
+                found.append(_Slow(block.start + int(place), first, typical, float(share[place])))
+    found = [each for each in found if each.excess > SPREADS * steps.peers(each.since).spread(each.column)]
     return sorted(found, key=lambda each: -each.excess)
 
 
 def _onset(slow: NDArray[np.bool_], seen: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Floats]:
     """For each rank the first step from which on it was slow in PERSISTENT_SHARE of the steps in which it was seen,
     and in how many; -1 where there is none that leaves MIN_STEPS."""
-    lengths = seen[::-1].cumsum(axis=0)[::-1]
-    share = slow[::-1].cumsum(axis=0)[::-1] / np.maximum(lengths, 1)
+    lengths = seen[::-1].cumsum(axis=0, dtype=np.int32)[::-1]
+    share = slow[::-1].cumsum(axis=0, dtype=np.int32)[::-1] / np.maximum(lengths, 1)
     possible = slow & (share >= PERSISTENT_SHARE) & (lengths >= MIN_STEPS)
     first = possible.argmax(axis=0)
     columns = np.arange(slow.shape[1])
     return np.where(possible[first, columns], first, -1), share[first, columns]
 
 
-def _spread(steps: _Steps, tail: slice, column: int) -> float:
-    """How much the other ranks' median excess differs among them: the median absolute deviation, as a sigma."""
-    if steps.busy.shape[1] < 4:
-        return 0.0
-    others = np.nanmedian(np.delete(steps.excess[tail], column, axis=1), axis=0)
-    return 1.4826 * float(np.nanmedian(np.abs(others - np.nanmedian(others))))
-
-
-def _savings(steps: _Steps, slow: list[_Slow]) -> tuple[list[float], float]:
+def _savings(steps: Steps, slow: list[_Slow]) -> tuple[list[float], float]:
     """What fixing each saves, as a share of the step time, one after the other from the slowest; and the step time
     over that with all of them fixed. A step lasts as long as its busiest rank: replayed with that rank's busy time
     brought down to its peers' median."""
-    busy = steps.busy.copy()
-    peers = peers_median(busy)
-    longest = np.nanmax(busy, axis=1)
-    savings, whole = [], np.zeros(len(busy))
-    for each in slow:
-        busy[each.since :, each.column] = np.minimum(busy, peers)[each.since :, each.column]
-        shorter = np.nanmax(busy, axis=1)
+    columns = np.array([each.column for each in slow], dtype=np.int64)
+    before = steps.busy[:, columns]
+    after = np.minimum(before, steps.middle.without(before))
+    for place, each in enumerate(slow):
+        after[: each.since, place] = before[: each.since, place]
+    longest, steps_after = _longest(steps.busy, columns, before, after)
+    savings, whole = [], np.zeros(len(before))
+    for each, shorter in zip(slow, steps_after, strict=True):
         saved = np.clip(longest - shorter, 0, steps.duration)
         savings.append(float(np.median(saved[each.since :] / steps.duration[each.since :])))
         whole += saved
@@ -164,12 +108,27 @@ def _savings(steps: _Steps, slow: list[_Slow]) -> tuple[list[float], float]:
     return savings, float(np.median(steps.duration[first:]) / np.median(left))
 
 
-def _culprit(evidence: Evidence, steps: _Steps, slow: _Slow, saved: float) -> Culprit:
+def _longest(
+    busy: Floats, columns: NDArray[np.int64], before: Floats, after: Floats
+) -> tuple[Floats, Iterator[Floats]]:
+    """The busiest rank's time in each step [S], and that with the first of `columns` brought from `before` to `after`,
+    with the first two, and so on."""
+    others = np.ones(busy.shape[1], dtype=np.bool_)
+    others[columns] = False
+    rest = np.fmax.reduce(busy, axis=1, where=others[None, :], initial=-np.inf)
+    done = np.fmax.accumulate(after, axis=1)
+    to_do = np.fmax.accumulate(before[:, ::-1], axis=1)[:, ::-1]
+    count = len(columns)
+    longest = np.fmax(rest, to_do[:, 0]) if count else rest
+    each = (np.fmax(rest, done[:, place]) for place in range(count))
+    return longest, (np.fmax(now, to_do[:, place + 1]) if place + 1 < count else now for place, now in enumerate(each))
+
+
+def _culprit(evidence: Evidence, steps: Steps, slow: _Slow, saved: float) -> Culprit:
     tail, column = slice(slow.since, None), slow.column
     mine = np.nanmedian(steps.phases[tail, column], axis=0)
-    peers = np.nanmedian(np.delete(steps.phases[tail], column, axis=1), axis=(0, 1))
+    peers, others_busy, others_waited = steps.peers(slow.since).medians(column)
     phase = int(np.argmax(mine - peers))
-    others_busy = float(np.nanmedian(np.delete(steps.busy[tail], column, axis=1)))
     node = evidence.nodes[column]
     rank = int(evidence.ranks[column])
     return Culprit(
@@ -183,16 +142,18 @@ def _culprit(evidence: Evidence, steps: _Steps, slow: _Slow, saved: float) -> Cu
         since_step=int(steps.numbers[slow.since]),
         persistence="persistent",
         confidence=_confidence(slow, len(steps.numbers)),
-        evidence=_reasons(steps, slow, mine, peers, phase),
+        evidence=_reasons(steps, slow, mine, peers, others_waited, phase),
         findings=explaining(evidence, node),
-        victims=tuple(int(other) for other in evidence.ranks if other != rank)[:64],
+        victims=tuple(itertools.islice((int(other) for other in evidence.ranks if other != rank), 64)),
     )
 
 
 def explaining(evidence: Evidence, node: str | None) -> tuple[str, ...]:
     """The findings of this node that not all others of the job have: what all have makes none of them the slower."""
-    others = [evidence.findings_by_node.get(other or "", ()) for other in set(evidence.nodes) if other != node]
     mine = evidence.findings_by_node.get(node or "", ())
+    if not mine:
+        return ()
+    others = [evidence.findings_by_node.get(other or "", ()) for other in set(evidence.nodes) if other != node]
     return tuple(code for code in mine if not others or not all(code in theirs for theirs in others))
 
 
@@ -202,14 +163,15 @@ def _confidence(slow: _Slow, steps: int) -> float:
     return round((slow.share * count + 1) / (count + 2), 2)
 
 
-def _reasons(steps: _Steps, slow: _Slow, mine: Floats, peers: Floats, phase: int) -> tuple[str, ...]:
+def _reasons(
+    steps: Steps, slow: _Slow, mine: Floats, peers: Floats, others_waited: float, phase: int
+) -> tuple[str, ...]:
     tail, column = slice(slow.since, None), slow.column
     waited = float(np.nanmedian(steps.waited[tail, column]))
-    others = float(np.nanmedian(np.delete(steps.waited[tail], column, axis=1)))
     count = len(steps.numbers) - slow.since
     return (
         f"{mine[phase]:.3f} s a step in {PHASES[phase]}, its peers {peers[phase]:.3f} s",
-        f"waits {waited:.3f} s a step in collectives, its peers {others:.3f} s",
+        f"waits {waited:.3f} s a step in collectives, its peers {others_waited:.3f} s",
         f"busier than its peers in {round(slow.share * count)} of the last {count} steps",
     )
 
@@ -217,9 +179,13 @@ def _reasons(steps: _Steps, slow: _Slow, mine: Floats, peers: Floats, phase: int
 def _by_host(evidence: Evidence, culprits: list[Culprit]) -> list[Culprit]:
     """Where all of a machine's ranks are slow in the same phase, and others' are not, the machine is the culprit."""
     merged: list[Culprit] = []
+    alike: dict[tuple[str | None, str | None], list[Culprit]] = {}
     for culprit in culprits:
-        mates = [each for each in culprits if each.node == culprit.node and each.phase == culprit.phase]
-        size = sum(node == culprit.node for node in evidence.nodes)
+        alike.setdefault((culprit.node, culprit.phase), []).append(culprit)
+    sizes = Counter(evidence.nodes) if culprits else Counter()
+    for culprit in culprits:
+        mates = alike[culprit.node, culprit.phase]
+        size = sizes[culprit.node]
         if culprit.node is None or len(mates) < 2 or len(mates) < size or size == len(evidence.nodes):
             merged.append(culprit)
         elif culprit is mates[0]:
@@ -253,7 +219,7 @@ def _partial(evidence: Evidence) -> list[Note]:
     return [Note("partial", text, ranks=tuple(unseen))]
 
 
-def _hidden_waits(evidence: Evidence, steps: _Steps) -> bool:
+def _hidden_waits(evidence: Evidence, steps: Steps) -> bool:
     """Whether a rank that is not seen may be what all that are seen wait for."""
     if len(evidence.ranks) >= evidence.world_size:
         return False
@@ -262,7 +228,7 @@ def _hidden_waits(evidence: Evidence, steps: _Steps) -> bool:
 
 def _location(
     evidence: Evidence,
-    steps: _Steps | None,
+    steps: Steps | None,
     verdict: Verdict,
     ratio: float | None,
     culprits: tuple[Culprit, ...],

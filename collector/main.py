@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
     targets = parse_targets(settings.targets)
     with bind(settings.listen_address) as listener:
         _log_to_stderr(arguments.log_level)
-        serve(listener, Gatherer(targets, settings, locate), settings.interval_seconds)
+        serve(listener, Gatherer(targets, settings, locate), settings)
     return 0
 
 

@@ -10,16 +10,17 @@ from prometheus_client.exposition import choose_encoder
 
 from laggard import __version__
 from laggard.catalogue import metric
+from laggard.collector.drains import drains_document
 from laggard.collector.picture import JobPicture, Picture
 from laggard.model import Culprit
 
 Samples = dict[tuple[str, ...], float]
 
 
-def exposition(picture: Picture, accept: str) -> tuple[bytes, str]:
+def exposition(picture: Picture, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
     """The body and its content type, in the format that `accept` asks for."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(picture))
+    registry.register(_Families(picture, max_drain_ratio))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
@@ -27,8 +28,9 @@ def exposition(picture: Picture, accept: str) -> tuple[bytes, str]:
 class _Families:
     """Made anew for each scrape: a job that is gone leaves no series behind."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, max_drain_ratio: float) -> None:
         self._picture = picture
+        self._drains = drains_document(picture, max_drain_ratio, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         jobs = _by_id(self._picture.jobs)
@@ -40,6 +42,9 @@ class _Families:
             "laggard_job_slowdown_ratio", {name: ratio for name, ratio in slowed.items() if ratio is not None}
         )
         yield _family("laggard_culprit", dict(_culprits(jobs.values())))
+        yield _family("laggard_fleet_finding", _fleet_findings(self._picture))
+        yield _family("laggard_fleet_failing_nodes", {(): float(self._drains.failing)})
+        yield _family("laggard_fleet_drain_cap_nodes", {(): float(self._drains.cap)})
 
 
 def _by_id(jobs: Iterable[JobPicture]) -> dict[str, JobPicture]:
@@ -57,6 +62,12 @@ def _culprits(jobs: Iterable[JobPicture]) -> Iterator[tuple[tuple[str, ...], flo
             for rank in _rank_labels(culprit):
                 labels = (job.key.job_id, rank, culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
+
+
+def _fleet_findings(picture: Picture) -> Samples:
+    return {
+        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in picture.fleet_findings
+    }
 
 
 def _rank_labels(culprit: Culprit) -> tuple[str, ...]:

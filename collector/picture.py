@@ -31,11 +31,14 @@ class JobPicture:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """`rounds`: how many times the agents were asked. `taken_at`: monotonic seconds. Jobs: the likeliest first."""
+    """`rounds`: how many times the agents were asked. `taken_at`: monotonic seconds. Jobs: the likeliest first.
+    `findings`: the nodes' own and those of comparing them (`fleet_findings` alone), worst first."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
     findings: tuple[NodeFinding, ...] = ()
+    fleet_findings: tuple[NodeFinding, ...] = ()
+    fleet_notes: tuple[Note, ...] = ()
     jobs: tuple[JobPicture, ...] = ()
     rounds: int = 0
     taken_at: float | None = None

@@ -14,6 +14,7 @@ import uvicorn
 
 from laggard.collector.app import make_app
 from laggard.collector.gather import Gatherer
+from laggard.collector.settings import CollectorSettings
 from laggard.model import UsageError
 
 log = logging.getLogger("laggard.collector")
@@ -45,9 +46,9 @@ def _bind_complaint(address: str, error: OSError) -> str:
     return f"cannot listen on {address}: {error.strerror or error}; choose another with --web.listen-address"
 
 
-def serve(listener: socket.socket, gatherer: Gatherer, interval_seconds: float) -> None:
+def serve(listener: socket.socket, gatherer: Gatherer, settings: CollectorSettings) -> None:
     """Gathers and serves until SIGTERM or SIGINT."""
-    app = make_app(lambda: gatherer.picture, interval_seconds)
+    app = make_app(lambda: gatherer.picture, settings.interval_seconds, settings.max_drain_ratio)
     config = uvicorn.Config(
         app,
         lifespan="off",

@@ -32,6 +32,8 @@ class CollectorSettings(Settings, frozen=True):
     """Over all jobs. A rank's window takes about 40 KiB."""
     forget_after_seconds: float = 900.0
     """How long a job that has ended, or that nobody reports any more, stays to be looked at."""
+    max_drain_ratio: float = 0.05
+    """Of the nodes that answer at most this share may be drained for failing at once, but always one; 0: none."""
 
 
 _POSITIVE = (
@@ -61,4 +63,6 @@ def settle(
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{name} is {value}: give a number above 0")
+    if not 0 <= settings.max_drain_ratio <= 1:
+        raise UsageError(f"max_drain_ratio is {settings.max_drain_ratio}: give a share from 0 to 1")
     return settings

@@ -35,6 +35,10 @@ class Agent:
     def url(self) -> str:
         return self.target.url
 
+    @property
+    def name(self) -> str:
+        return self.node or (self.report.node if self.report else self.url)
+
     def report_due(self, now: float, every_seconds: float) -> bool:
         return self.report_at is None or bool(self.report_failure) or now - self.report_at >= every_seconds
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 import msgspec
@@ -12,6 +13,7 @@ import msgspec
 from laggard import wire
 from laggard.model import Finding, Verdict
 from laggard.probes.host import Host
+from laggard.probes.last_look import Past, Remember
 from laggard.probes.shape import Fact, NotApplicable, Probe, Unknown
 
 MOST_ANSWER_BYTES: Final = 1 << 20
@@ -28,14 +30,18 @@ class Observation(msgspec.Struct, frozen=True):
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
+    remember: dict[str, int] | None = None
 
 
-def live(probe: Probe, host: Host, pipe: int, seconds: float) -> NoReturn:
-    """The whole life of a probe's process. `pipe` takes the answer; after `seconds` the parent no longer listens."""
+def live(probes: Sequence[Probe], host: Host, pasts: Mapping[str, Past], pipe: int, seconds: float) -> NoReturn:
+    """The whole life of the process of one probe or of a group: `pipe` takes one answer for each; after `seconds` the
+    parent no longer listens."""
     status = 1
     try:
         _leave_home(pipe, seconds)
-        _send(encode(observe(probe, host)))
+        for probe in probes:
+            host.past = pasts[probe.name]
+            _send(encode(observe(probe, host)))
         status = 0
     finally:
         os._exit(status)  # the interpreter's exit belongs to the parent: its handlers, its buffers
@@ -59,6 +65,7 @@ def _leave_home(pipe: int, seconds: float) -> None:
 def observe(probe: Probe, host: Host) -> Observation:
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
+    remember: dict[str, int] | None = None
     verdict, reason = Verdict.OK, ""
     try:
         for count, item in enumerate(probe.look(host, probe.thresholds)):
@@ -68,6 +75,8 @@ def observe(probe: Probe, host: Host) -> Observation:
                 findings.append(item)
             elif isinstance(item, Fact):
                 facts[item.name] = item.value
+            elif isinstance(item, Remember):
+                remember = {**(remember or {}), **item.counters}
             else:
                 raise Unknown(f"yielded a {type(item).__name__}, neither a finding nor a fact")
     except NotApplicable as error:
@@ -76,7 +85,7 @@ def observe(probe: Probe, host: Host) -> Observation:
         verdict, reason = Verdict.UNKNOWN, str(error)
     except BaseException as error:  # a probe may raise anything, SystemExit too; none of it is an answer
         verdict, reason = Verdict.UNKNOWN, f"failed: {type(error).__name__}: {error}"
-    return Observation(verdict, reason, tuple(findings), facts)
+    return Observation(verdict, reason, tuple(findings), facts, remember)
 
 
 def encode(observation: Observation) -> bytes:

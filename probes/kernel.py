@@ -7,12 +7,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
 
 FACTS_PATH: Final = "/laggard/facts.json"
+REPLIES_PATH: Final = "/laggard/replies.json"
+"""Of a recorded machine: Reply by mount point."""
+PFC_PATH: Final = "/laggard/pfc.json"
+"""Of a recorded machine: priority flow control by network device, `{"eth0": {"enabled": 8, "capable": 8}}`; null: the
+driver knows nothing of it."""
 
 
 class FileSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,6 +39,25 @@ class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     offset_seconds: float
     maximum_error_seconds: float
     estimated_error_seconds: float
+
+
+class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What statvfs of a mount point came to. `error`: the kernel's words; `silent_seconds`: how long it has been
+    waited for in vain."""
+
+    error: str = ""
+    silent_seconds: float = 0.0
+
+
+class Pfc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One network device's: `enabled` has a bit for each priority with flow control; `capable` is how many may."""
+
+    enabled: int
+    capable: int
+
+    @property
+    def priorities(self) -> tuple[int, ...]:
+        return tuple(priority for priority in range(8) if self.enabled >> priority & 1)
 
 
 class MachineFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,6 +82,10 @@ class Kernel(Protocol):
 
     def clock(self) -> KernelClock: ...
 
+    def pfc(self, netdev: str) -> Pfc: ...
+
+    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]: ...
+
 
 class LiveKernel:
     def environ(self) -> Mapping[str, str]:
@@ -81,3 +109,13 @@ class LiveKernel:
         from laggard.probes.timex import read_clock  # ctypes is slow to import and few need it
 
         return read_clock()
+
+    def pfc(self, netdev: str) -> Pfc:
+        from laggard.probes.dcb import read_pfc  # so are sockets
+
+        return read_pfc(netdev)
+
+    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
+        from laggard.probes.reach import reach  # only a machine with network mounts pays for it
+
+        return reach(points, seconds)

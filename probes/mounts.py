@@ -26,6 +26,8 @@ class Mount(NamedTuple):
     point: str
     kind: str
     writable: bool
+    source: str = ""
+    """The server and what it exports, as the mount names them."""
 
     @property
     def local(self) -> bool:
@@ -50,7 +52,7 @@ def _parse(line: str) -> Mount:
     words = line.split(" ")
     if len(words) < 4 or not words[1].startswith("/"):
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
-    return Mount(_unescape(words[1]), words[2], "rw" in words[3].split(","))
+    return Mount(_unescape(words[1]), words[2], "rw" in words[3].split(","), _unescape(words[0]))
 
 
 def _unescape(text: str) -> str:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from laggard import wire
-from laggard.probes.kernel import FACTS_PATH, FileSystem, KernelClock, MachineFacts
+from laggard.probes.kernel import (
+    FACTS_PATH,
+    PFC_PATH,
+    REPLIES_PATH,
+    FileSystem,
+    KernelClock,
+    MachineFacts,
+    Pfc,
+    Reply,
+)
 
+_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 _MOST_LINKS = 40  # as the kernel's own limit (path_resolution(7))
 
 
@@ -65,6 +75,42 @@ class RecordedKernel:
         if facts.clock is not None:
             return facts.clock
         raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
+
+    def pfc(self, netdev: str) -> Pfc:
+        try:
+            with open(resolve(self._root, PFC_PATH), "rb") as file:
+                known = wire.decode(file.read(), dict[str, Pfc | None])
+        except wire.WireError as error:
+            raise OSError(errno.EINVAL, f"{PFC_PATH} is damaged: {error}") from None
+        except FileNotFoundError:
+            raise OSError(errno.EIO, f"not recorded in {PFC_PATH}") from None
+        if netdev not in known:
+            raise OSError(errno.EIO, f"not recorded in {PFC_PATH}")
+        answer = known[netdev]
+        if answer is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return answer
+
+    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
+        try:
+            with open(resolve(self._root, REPLIES_PATH), "rb") as file:
+                known = wire.decode(file.read(), dict[str, Reply])
+        except wire.WireError as error:
+            raise OSError(errno.EINVAL, f"{REPLIES_PATH} is damaged: {error}") from None
+        except FileNotFoundError:
+            raise OSError(errno.EIO, f"not recorded in {REPLIES_PATH}") from None
+        missing = Reply(error=f"not recorded in {REPLIES_PATH}")
+        return {point: known.get(point, missing) for group in points.values() for point in group}
+
+    def refused(self, what: str) -> None:
+        """Raises what the machine gave for an answer, where an empty file or folder stands for one it refused: the
+        recording's `errors` hold "read /PATH" or "list /PATH", the path with its symlinks followed."""
+        try:
+            words = self._load().errors.get(what)
+        except OSError:
+            return
+        if words is not None:
+            raise OSError(_NUMBERS.get(words, errno.EIO), words)
 
     def _load(self) -> MachineFacts:
         if self._facts is None:

@@ -16,6 +16,8 @@ from laggard.model import Finding, Fix, Severity
 
 if TYPE_CHECKING:
     from laggard.probes.host import Host
+    from laggard.probes.last_look import Remember
+    from laggard.probes.nvml import Hang
 
 
 class NotApplicable(Exception):
@@ -43,10 +45,17 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 class Probe(NamedTuple):
     name: str
-    look: Callable[[Host, Any], Iterator[Finding | Fact]]
+    look: Callable[[Host, Any], Iterator[Finding | Fact | Remember]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
     """A passive probe takes milliseconds; two seconds is a machine that swaps, or a kernel that does not answer."""
+
+    group: str = ""
+    """Probes that name the same group run one after the other in one process and share what their Host has asked:
+    starting NVML costs more than all that is read from it. The longest of their deadlines is the group's."""
+
+    hung: Callable[[Hang], Finding] | None = None
+    """What it means that the group's process hangs in a call that it had announced (see progress.py)."""
 
 
 def finding(

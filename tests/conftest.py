@@ -22,6 +22,12 @@ TRAIN = REPOSITORY / "src" / "laggard" / "demo" / "train.py"
 Ranks = list[subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What the gate remembers of a test stays out of what it remembers of this machine."""
+    os.environ["LAGGARD_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+
+
 @pytest.fixture
 def launch(tmp_path: Path) -> Callable[..., Ranks]:
     """Runs a script as the ranks of a job on this machine, as srun would; all must end well."""

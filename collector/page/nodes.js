@@ -1,6 +1,6 @@
 // The table of nodes: those that need a look first.
 
-import { byId, element, setText } from "./dom.js";
+import { byId, element, setLines, setText } from "./dom.js";
 import { age, count, ranges } from "./format.js";
 
 const FEW = 20;
@@ -10,7 +10,8 @@ const WORDS = { ok: "passed", fail: "failed", unknown: "unknown", skipped: "skip
 
 let all = false;
 
-export function showNodes(nodes) {
+export function showNodes(nodes, fleet) {
+  setLines(byId("fleet"), fleet);
   const sorted = [...nodes].sort((a, b) => weight(a) - weight(b) || (a.node ?? a.url).localeCompare(b.node ?? b.url, "en", { numeric: true }));
   // Most of a large fleet is well: as many as need a look are shown, the others when asked for.
   const ill = sorted.filter((node) => weight(node) < weight({ state: "up", verdict: "ok" })).length;
@@ -22,7 +23,7 @@ export function showNodes(nodes) {
   setText(more, `Show all ${nodes.length}`);
   more.onclick = () => {
     all = true;
-    showNodes(nodes);
+    showNodes(nodes, fleet);
   };
 }
 

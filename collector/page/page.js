@@ -44,7 +44,7 @@ async function refresh() {
     showAnswer(summary);
     showJobs(summary);
     showHeat();
-    showNodes(nodes.nodes);
+    showNodes(nodes.nodes, summary.fleet);
   } catch {
     state.lostAt ??= new Date();
   }

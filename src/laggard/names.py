@@ -31,6 +31,7 @@ ENV_RANK_DIR: Final = "LAGGARD_RANK_DIR"
 ENV_JOB_ID: Final = "LAGGARD_JOB_ID"
 ENV_NODE: Final = "LAGGARD_NODE"
 ENV_RECORD_DIR: Final = "LAGGARD_RECORD_DIR"
+ENV_STATE_DIR: Final = "LAGGARD_STATE_DIR"
 
 SHARED_RANK_DIR: Final = "/run/laggard/ranks"
 FALLBACK_RANK_DIR: Final = "/dev/shm/laggard"
@@ -42,6 +43,17 @@ def rank_dir(environ: Mapping[str, str]) -> str:
     if chosen:
         return chosen
     return SHARED_RANK_DIR if os.path.isdir(SHARED_RANK_DIR) else FALLBACK_RANK_DIR
+
+
+def state_dir(environ: Mapping[str, str]) -> str:
+    """Where this user's laggard keeps what it saw last: LAGGARD_STATE_DIR, else /run/laggard/state for root, else a
+    directory of the user's own."""
+    if environ.get(ENV_STATE_DIR):
+        return environ[ENV_STATE_DIR]
+    if os.geteuid() == 0:
+        return "/run/laggard/state"
+    runtime = environ.get("XDG_RUNTIME_DIR")
+    return os.path.join(runtime, "laggard") if runtime else f"/tmp/laggard-{os.geteuid()}"
 
 
 def job_id(environ: Mapping[str, str]) -> str:

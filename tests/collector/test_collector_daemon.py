@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from laggard.collector.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.secure_headers import HEADERS
 from laggard.model import Location, Verdict
-from laggard.wire import NodeRow, NodesDocument, decode
+from laggard.wire import DrainsDocument, NodeRow, NodesDocument, decode
 
 Start = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
@@ -245,3 +246,47 @@ def test_a_configuration_file_is_enough(start_collector: Start, fake_agent: Star
     collector = start_collector("--config", str(file))
     collector.wait_ready()
     assert _location(collector).verdict is Verdict.OK
+
+
+def test_an_outlier_of_the_fleet_is_told_everywhere(
+    start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path
+) -> None:
+    """Four nodes, the last with another kernel; its rank is slow. The finding joins the verdict."""
+
+    def facts(number: int) -> dict[str, Any]:
+        release = "6.8.0-rc1" if number == 3 else "5.15.0"
+        return {"identity": {"product": "DGX H100", "gpu_models": ["H100"], "kernel_release": release}}
+
+    def told(number: int) -> Any:
+        return structs.replace(make.report(f"n{number}"), facts=facts(number))
+
+    agents = [fake_agent(make.node(f"n{i}", [i], slow=3), told(i)) for i in range(4)]
+    collector = _collect(start_collector, *(agent.address for agent in agents))
+    document = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument)
+    assert [(it.node, it.finding.code, it.finding.device) for it in document.findings] == [
+        ("n3", "FLEET_OUTLIER", "kernel release")
+    ]
+    assert {row.node: row.findings for row in _nodes(collector).values()}["n3"] == ("FLEET_OUTLIER",)
+    line = 'laggard_fleet_finding{code="FLEET_OUTLIER",device="kernel release",hostname="n3",severity="warning"} 1.0'
+    assert line in collector.get("/metrics").text
+    summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
+    assert summary.fleet == ("n3: kernel release is 6.8.0-rc1; 3 of 4 nodes of the same hardware have 5.15.0",)
+    command = [sys.executable, "-m", "laggard", "locate", "--collector", collector.url]
+    located = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert located.returncode == 1 and "FLEET_OUTLIER" in located.stdout, located.stdout
+    agents[3].close()  # what it said before has no vote, and no row
+    collector.wait_until(lambda: not decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings)
+
+
+def test_a_gate_may_ask_before_it_drains(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text("max_drain_ratio: 0.5\n")
+    agents = [fake_agent(make.ranks_document(f"n{i}", []), make.report(f"n{i}", ["X"] * (i < 2))) for i in range(4)]
+    flags = [word for agent in agents for word in ("--target", agent.address)]
+    collector = start_collector("--config", str(config), "--interval", "0.3", *flags)
+    collector.wait_ready()
+    told = decode(collector.get("/api/v1/drains").content, DrainsDocument)
+    assert (told.may_drain, told.failing, told.answering, told.cap) == (False, 2, 4, 2)
+    assert decode(collector.get("/api/v1/drains", node="n1").content, DrainsDocument).may_drain
+    assert collector.client.post("/api/v1/drains").status_code == 405
+    assert "laggard_fleet_failing_nodes 2.0" in collector.get("/metrics").text

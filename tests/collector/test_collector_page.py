@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
 OUT = Path(os.environ.get("LAGGARD_TEST_OUT", "out"))
@@ -189,4 +190,25 @@ def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: 
     browsed.keep("page-hostile")
     page.select_option("#job", "1000:other")
     page.locator("h1", has_text="No rank is slow").wait_for()
+    assert browsed.complaints == []
+
+
+def test_a_node_that_differs_is_told_under_the_nodes(
+    browser: Any, start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    agents = []
+    for number in range(5):
+        identity = {"product": "DGX H100", "gpu_models": ["NVIDIA H100 80GB HBM3"]}
+        release = HOSTILE if number == 3 else "5.15.0-113-generic"
+        report = structs.replace(make.report(f"n{number}"), facts={"identity": {**identity, "kernel_release": release}})
+        agents.append(fake_agent(make.node(f"n{number}", [number], slow=3, world_size=5), report))
+    odd = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
+    agents.append(fake_agent(make.ranks_document("a100", []), odd))
+    collector = _collector(start_collector, *(agent.address for agent in agents))
+    browsed = Browsed(browser, collector.url)
+    lines = browsed.page.locator("#fleet li").all_inner_texts()
+    assert lines[0].startswith("n3: kernel release is <script>") and "4 of 5 nodes of the same hardware" in lines[0]
+    assert lines[1].startswith("1 node of DGXA100 (a100): 3 are needed to compare")
+    assert browsed.page.locator("#nodes tr", has_text="n3").locator(".code").all_inner_texts() == ["FLEET_OUTLIER"]
+    browsed.keep("page-fleet")
     assert browsed.complaints == []

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.collector.evidence import Evidence, RankState
-from laggard.collector.locate import locate, peers_median
+from laggard.collector.locate import locate
+from laggard.collector.peers import peers_median
 from laggard.model import Verdict
 from laggard.names import PHASES
 from laggard.wire import InFlight
@@ -193,3 +194,12 @@ def test_the_peers_median_leaves_out_the_rank_itself(ranks: int, seed: int, unse
             others = [value for other, value in enumerate(values[row]) if other != column and np.isfinite(value)]
             if others and np.isfinite(values[row, column]) and len(others) >= 1:
                 assert result[row, column] == np.median(others)
+
+
+def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:
+    """More ranks than are looked at at once, and slow ones on both sides of the seam."""
+    places = (3, 8191, 8192, 8999)
+    slow = [dict(rank=rank, phase="forward", by=0.04 + 0.01 * number) for number, rank in enumerate(places)]
+    location = locate(job(9000, steps=16, slow=slow))
+    assert [culprit.ranks[0] for culprit in location.culprits] == list(reversed(places))
+    assert location.culprits[0].recoverable_ratio > 0 and len(location.culprits[0].victims) == 64

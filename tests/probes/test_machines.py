@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from machinery.archive import dump
+from machinery.materialise import MACHINES, expectation, names
+from machinery.write import MADE_UP
 
 from laggard.catalogue import FINDINGS
 from laggard.cli import main
 
-MACHINES = Path(__file__).resolve().parents[1] / "machines"
 REPOSITORY = MACHINES.parents[1]
 
 
-@pytest.mark.parametrize("machine", sorted(MACHINES.iterdir()), ids=lambda machine: machine.name)
-def test_expected_findings(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    expected = json.loads((machine / "expect.json").read_text())
-    status = main(["healthcheck", "--host-root", str(machine), "--format", "json"])
+@pytest.mark.parametrize("name", names())
+def test_expected_findings(name: str, machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    expected = expectation(name)
+    only = [word for probe in expected.get("only", ()) for word in ("--only", probe)]
+    only += ["--profile", expected["profile"]] if "profile" in expected else []
+    status = main(["healthcheck", "--host-root", str(machine(name)), "--format", "json", *only])
     report = json.loads(capsys.readouterr().out)
     found = [[finding["code"], finding["severity"], finding["device"]] for finding in report["findings"]]
-    assert (found, status) == (expected["findings"], expected["exit"]), expected["says"]
-    assert report["node"] == (machine / "proc/sys/kernel/hostname").read_text().strip()
+    reasons = {probe["name"]: probe["reason"] for probe in report["probes"] if probe["verdict"] == "unknown"}
+    assert (found, status) == (expected["findings"], expected["exit"]), f"{expected['says']}; unknown: {reasons}"
+    assert report["node"] == name
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_made_up_machines_are_as_their_source_says(name: str) -> None:
+    written = (MACHINES / name / "tree.txt").read_text()
+    assert written == dump(MADE_UP[name]()), "run `python -m machinery.write` in tests/"
 
 
 @pytest.mark.parametrize("code", ["MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "CLOCK_SKEW", "DISK_FULL"])
 def test_each_code_fires_somewhere_and_not_on_the_healthy_machine(code: str) -> None:
-    fires = {machine.name: code in (machine / "expect.json").read_text() for machine in MACHINES.iterdir()}
+    fires = {name: code in str(expectation(name)["findings"]) for name in names()}
     assert any(fires.values()) and not fires["healthy"]
 
 
@@ -39,8 +51,10 @@ def test_every_code_has_its_page(kind: object) -> None:
         assert part in text
 
 
-def test_a_finding_carries_evidence_and_a_fix(capsys: pytest.CaptureFixture[str]) -> None:
-    main(["healthcheck", "--host-root", str(MACHINES / "disk_full"), "--format", "json"])
+def test_a_finding_carries_evidence_and_a_fix(
+    machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["healthcheck", "--host-root", str(machine("disk_full")), "--only", "disks", "--format", "json"])
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert finding["evidence"]["used_ratio"] == pytest.approx(0.995, abs=1e-3)
     assert finding["evidence"]["available_bytes"] > 0

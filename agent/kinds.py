@@ -1,0 +1,40 @@
+"""The kinds of files that `laggard diagnose` knows: one file each, one line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from laggard.model import Finding
+
+
+class Told(NamedTuple):
+    """What the files together tell of the machine. None: nothing does."""
+
+    gpus: int | None = None
+    rdma: bool | None = None
+
+
+class Reading(NamedTuple):
+    findings: tuple[Finding, ...] = ()
+    facts: dict[str, Any] = {}
+    unknown: str = ""
+    """What could not be judged, and why; empty: everything was."""
+
+
+class Kind(NamedTuple):
+    name: str
+    recognise: Callable[[str], bool]
+    """Whether a file is of this kind, from its beginning."""
+    read: Callable[[str, Told], Reading]
+    tell: Callable[[str], Told] = lambda text: Told()
+
+
+def kinds() -> tuple[Kind, ...]:
+    """The first that recognises a file reads it: the strictest come first."""
+    from laggard.agent.kind_environment import ENVIRONMENT
+    from laggard.agent.kind_kernel_log import KERNEL_LOG
+    from laggard.agent.kind_lspci import LSPCI
+    from laggard.agent.kind_nvidia_smi import NVIDIA_SMI
+
+    return (NVIDIA_SMI, LSPCI, KERNEL_LOG, ENVIRONMENT)

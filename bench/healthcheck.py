@@ -1,0 +1,133 @@
+"""How long `laggard healthcheck` takes from start to exit: beside a bare interpreter, on a recorded node with 8 GPUs
+and 10 RDMA NICs, with a probe that hangs, from the agent's verdict, and beside LBNL NHC. `--pairs N`.
+
+LBNL NHC (github.com/mej/nhc) is in no package registry: give the folder of its sources as NHC=DIR to see it here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from figures import Figure, interleaved, quartiles, show
+
+BUDGET_SECONDS = 0.2
+BUDGET_RECORDED_SECONDS = 0.3
+DEADLINE_SECONDS = 1.0
+BUDGET_PAST_DEADLINE_SECONDS = 0.2
+AGENT_PORT = 19437
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+LAGGARD = (sys.executable, "-m", "laggard", "healthcheck")
+RECORDED = "hgx_h100"
+
+NHC_CONF = """\
+* || export MARK_OFFLINE=0 NHC_RM=slurm
+* || check_fs_mount_rw -f /
+* || check_fs_mount_rw -f /dev/shm
+* || check_fs_used / 99%
+* || check_fs_used /dev/shm 99%
+* || check_fs_iused / 99%
+* || check_hw_physmem 1kb 1tb
+* || check_hw_swap 0 1tb
+* || check_ps_loadavg 1000
+* || check_file_test -r /proc/self/limits
+"""
+
+
+def seconds(*command: str) -> float:
+    started = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    return time.perf_counter() - started
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=21, help="of runs, bare and laggard in turn")
+    pairs = max(2, parser.parse_args().pairs)
+    with tempfile.TemporaryDirectory() as folder:
+        figures = [*_here(pairs), *_recorded(pairs, Path(folder)), *_from_the_agent(pairs), *_nhc(pairs, Path(folder))]
+        fits = show("healthcheck, start to exit", figures)
+    return 0 if fits else 1
+
+
+def _here(pairs: int) -> Iterator[Figure]:
+    timed = interleaved(pairs, lambda: seconds(sys.executable, "-c", "pass"), lambda: seconds(*LAGGARD))
+    yield quartiles("python -c pass", [bare for bare, _ in timed], "s")
+    yield quartiles("laggard healthcheck", [checked for _, checked in timed], "s", BUDGET_SECONDS)
+
+
+def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
+    """The recorded node, and the same with a mount table whose reader waits for ever."""
+    sys.path.insert(0, str(REPOSITORY / "tests"))
+    from machinery.materialise import MACHINES, materialise
+
+    if not (MACHINES / RECORDED).is_dir():
+        print(f"no recorded machine {RECORDED}: its rows are left out", file=sys.stderr)
+        return
+    well, hung = (materialise(RECORDED, folder / name) for name in ("well", "hung"))
+    (hung / "proc/self/mounts").unlink()
+    os.mkfifo(hung / "proc/self/mounts")
+    deadline = ("--deadline", str(DEADLINE_SECONDS))
+    yield _alone("8 GPUs, 10 NICs, recorded", pairs, BUDGET_RECORDED_SECONDS, "--host-root", str(well))
+    yield _alone(
+        f"the same, one probe hangs, --deadline {DEADLINE_SECONDS:g}",
+        max(2, pairs // 3),
+        DEADLINE_SECONDS + BUDGET_PAST_DEADLINE_SECONDS,
+        "--host-root",
+        str(hung),
+        *deadline,
+    )
+
+
+def _from_the_agent(pairs: int) -> Iterator[Figure]:
+    with _agent():
+        words = ("--profile", "prolog", "--agent-port", str(AGENT_PORT))
+        if "(the agent)" in subprocess.run([*LAGGARD, *words], capture_output=True, text=True).stdout:
+            yield _alone("from the agent's verdict", pairs, BUDGET_SECONDS, *words)
+        else:
+            print("the agent gave no verdict that is ok: its row is left out", file=sys.stderr)
+
+
+@contextmanager
+def _agent() -> Iterator[None]:
+    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", f"127.0.0.1:{AGENT_PORT}"]
+    agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(4)  # its first round
+        yield
+    finally:
+        agent.terminate()
+        agent.wait(20)
+
+
+def _nhc(pairs: int, folder: Path) -> Iterator[Figure]:
+    """Nine checks of the host, the nearest to what the probes of a node without GPUs read. Bash, in one process."""
+    sources = os.environ.get("NHC", "")
+    if not os.access(f"{sources}/nhc", os.R_OK):
+        print("LBNL NHC is not here (NHC=DIR names its sources): its row is left out", file=sys.stderr)
+        return
+    conf = folder / "nhc.conf"
+    conf.write_text(NHC_CONF)
+    command = ("bash", f"{sources}/nhc", "-D", sources, "-c", str(conf), "-l", str(folder / "nhc.log"))
+    yield quartiles("LBNL NHC, 9 checks", _repeated(pairs, lambda: seconds(*command)), "s")
+
+
+def _alone(what: str, runs: int, budget: float, *words: str) -> Figure:
+    return quartiles(what, _repeated(runs, lambda: seconds(*LAGGARD, *words)), "s", budget)
+
+
+def _repeated(runs: int, once: Callable[[], float]) -> list[float]:
+    once()  # warms the caches
+    return [once() for _ in range(runs)]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

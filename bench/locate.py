@@ -1,0 +1,108 @@
+"""How long localisation takes on arrays, how it grows with the ranks, and how much memory the process then has.
+
+A synchronous job with one slow rank: the dearest of the ordinary cases, since a healthy one needs no peers' medians.
+Each size in a process of its own, so that the peak of its memory is its own; single precision, as the largest size
+needs it (the arrays of 131,072 ranks take half a gigabyte so).
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+
+import numpy as np
+from figures import Figure, quartiles, show
+
+from laggard.collector.evidence import Evidence, Member, RankState, build_evidence
+from laggard.collector.locate import locate
+from laggard.names import PHASES
+from laggard.wire import StepRow
+
+STEPS = 128
+SIZES = (1024, 16_384, 131_072)
+REPEATS = {1024: 15, 16_384: 9, 131_072: 5}
+BUDGET_SECONDS = {16_384: 0.5, 131_072: 4.0}  # 0.5 s, and from there on in proportion
+BUDGET_MIB = {131_072: 1024.0}
+TYPICAL = (0.01, 0.05, 0.08, 0.02, 0.005)  # seconds in each phase
+SYNC = 0.03  # seconds in collectives that nobody can save
+
+
+def job(ranks: int, slow: int | None) -> Evidence:
+    generator = np.random.default_rng(0)
+    phases = np.empty((STEPS, ranks, len(PHASES)), dtype=np.float32)
+    for phase, seconds in enumerate(TYPICAL):
+        noise = generator.standard_normal((STEPS, ranks), dtype=np.float32)
+        phases[:, :, phase] = np.float32(seconds) * (1 + np.float32(0.02) * noise)
+    if slow is not None:
+        phases[:, slow, 1] *= 1.8
+    waited = phases.sum(axis=2)
+    duration = waited.max(axis=1, keepdims=True) + np.float32(SYNC)
+    np.subtract(duration, waited, out=waited)
+    return Evidence(
+        job_id="bench",
+        world_size=ranks,
+        steps=np.arange(STEPS),
+        ranks=np.arange(ranks),
+        nodes=tuple(f"n{rank // 8}" for rank in range(ranks)),
+        gpus=(None,) * ranks,
+        step_seconds=np.repeat(duration, ranks, axis=1),
+        phase_seconds=phases,
+        waited_seconds=waited,
+        states=(RankState("running", STEPS - 1, None, None),) * ranks,
+        findings_by_node={},
+    )
+
+
+def measure(ranks: int) -> list[Figure]:
+    figures = []
+    for name, slow in (("healthy", None), ("a slow rank", ranks // 3)):
+        evidence = job(ranks, slow)
+        times = []
+        for _ in range(REPEATS[ranks] + 1):
+            began = time.perf_counter()
+            location = locate(evidence)
+            times.append(time.perf_counter() - began)
+            assert [culprit.ranks for culprit in location.culprits] == ([] if slow is None else [(slow,)])
+        figures.append(quartiles(f"locate, {ranks} ranks, {name}", times[1:], "s", BUDGET_SECONDS.get(ranks)))
+        del evidence
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    figures.append(Figure(f"the process at its peak, {ranks} ranks", peak, "MiB", peak, peak, BUDGET_MIB.get(ranks)))
+    return figures
+
+
+def measure_building(ranks: int = 1024) -> list[Figure]:
+    """From the rows of a live window; what the collector keeps is bounded to 8,192 ranks."""
+    source = job(ranks, None)
+    rows = {
+        rank: [
+            StepRow(step, float(step), step + 0.2, tuple(source.phase_seconds[step, rank].tolist()), 0.01)
+            for step in range(STEPS)
+        ]
+        for rank in range(ranks)
+    }
+    members = {rank: build_member(rank) for rank in range(ranks)}
+    times = []
+    for _ in range(6):
+        began = time.perf_counter()
+        build_evidence("bench", ranks, members, rows, {})
+        times.append(time.perf_counter() - began)
+    return [quartiles(f"build_evidence, {ranks} ranks x {STEPS} rows", times[1:], "s")]
+
+
+def build_member(rank: int) -> Member:
+    return Member(f"n{rank // 8}", None, RankState("running", STEPS - 1, None, None))
+
+
+def main() -> int:
+    if len(sys.argv) > 1:
+        figures = measure(int(sys.argv[1]))
+        return 0 if show(f"locate, {STEPS} steps x {sys.argv[1]} ranks", figures) else 1
+    statuses = [subprocess.run([sys.executable, __file__, str(ranks)]).returncode for ranks in SIZES]
+    show("From rows to arrays", measure_building())
+    return int(any(statuses))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# What prolog.sh, epilog.sh and healthcheck.sh share. Sourced. Needs bash and no other program, and fails open: a
+# laggard that is broken, missing, slow or hung rejects no job. Only its own line `gate: reject` does.
+
+LAGGARD=/opt/laggard/bin/laggard
+MODE=report-only
+COLLECTOR=
+SCONTROL=/usr/bin/scontrol
+DISABLED=/etc/laggard/disabled
+GATE_SECONDS=15
+FLAGS=()
+
+gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
+    [ -e "$DISABLED" ] && return 0
+    local answer line reject=0 until=$((SECONDS + GATE_SECONDS))
+    local words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
+    [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
+    # Nothing that is started here holds this script's output open: SLURM reads it to its end.
+    exec {answer}< <(exec "$LAGGARD" "${words[@]}" "${@:2}" "${FLAGS[@]}" </dev/null 2>&1)
+    while ((SECONDS < until)) && IFS= read -r -t $((until - SECONDS)) -u "$answer" line; do
+        echo "$line" >&2
+        [ "$line" = "gate: reject" ] && reject=1
+    done
+    ((SECONDS < until)) || echo "laggard: no answer within $GATE_SECONDS s" >&2
+    return $reject
+}

@@ -1,0 +1,9 @@
+#!/bin/bash
+# SLURM's HealthCheckProgram: drains a node that became unfit, and resumes it when it is well again, if laggard had
+# drained it. SLURM ignores the exit status.
+# shellcheck source-path=SCRIPTDIR source=gate.sh
+. "${0%/*}/gate.sh" || exit 0
+# shellcheck source-path=SCRIPTDIR source=gate.conf
+[ -r "${0%/*}/gate.conf" ] && . "${0%/*}/gate.conf"
+gate periodic --drain --resume
+exit 0

@@ -1,0 +1,64 @@
+"""The kernel's log: read from /dev/kmsg, and split into messages, in that form or in dmesg's."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+KMSG_PATH: Final = "/laggard/kmsg"
+"""Of a recorded machine."""
+
+_RECORD_BYTES: Final = 8192  # more than the longest record (CONSOLE_EXT_LOG_MAX)
+_MOST_BYTES: Final = 64 << 20  # the largest buffer that log_buf_len makes anybody wish for
+_KMSG = re.compile(r"\d+,(\d+),(\d+),[^;]*;(.*)")
+_SECONDS = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\[[^\]]*\]\s)?(.*)")
+_DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
+_SYSLOG = re.compile(r".{1,80}? kernel: (.*)")
+
+
+class Message(NamedTuple):
+    """`seconds` after boot; None where the form does not tell."""
+
+    seconds: float | None
+    text: str
+
+
+def read_kmsg() -> str:
+    """All records that the kernel still holds. One read is one record; EPIPE: the oldest was overwritten meanwhile."""
+    records: list[bytes] = []
+    size = 0
+    descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while size < _MOST_BYTES:
+            try:
+                records.append(os.read(descriptor, _RECORD_BYTES))
+                size += len(records[-1])
+            except BlockingIOError:
+                break
+            except BrokenPipeError:
+                continue
+    finally:
+        os.close(descriptor)
+    return b"".join(records).decode(errors="replace")
+
+
+def messages(text: str) -> Iterator[Message]:
+    """Each line's message. Lines that continue a record (they begin with a space) and empty ones are left out."""
+    for line in text.splitlines():
+        if line and not line.startswith(" "):
+            yield _message(line)
+
+
+def _message(line: str) -> Message:
+    if found := _KMSG.match(line):
+        return Message(int(found[2]) / 1e6, found[3])
+    if found := _SECONDS.match(line):
+        return Message(float(found[1]), found[2])
+    if found := _DATE.match(line):
+        return Message(None, found[1])
+    if found := _SYSLOG.match(line):
+        inner = _SECONDS.match(found[1])
+        return Message(float(inner[1]), inner[2]) if inner else Message(None, found[1])
+    return Message(None, line)

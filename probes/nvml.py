@@ -1,0 +1,177 @@
+"""What NVML says of a machine, as plain values: read live, or kept in NVML_PATH of a recorded machine.
+
+Each value stands beside the error that NVML gave in its place: a field that is None has a line in `errors`, so that
+"this board has no ECC" and "the GPU fell off the bus in this very call" stay two different things. Units are in the
+names; numbers without one are NVML's own constants (nvml.h).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+NVML_PATH: Final = "/laggard/nvml.json"
+
+ERRORS: Final[dict[int, str]] = {
+    1: "UNINITIALIZED",
+    2: "INVALID_ARGUMENT",
+    3: "NOT_SUPPORTED",
+    4: "NO_PERMISSION",
+    6: "NOT_FOUND",
+    8: "INSUFFICIENT_POWER",
+    9: "DRIVER_NOT_LOADED",
+    10: "TIMEOUT",
+    11: "IRQ_ISSUE",
+    12: "LIBRARY_NOT_FOUND",
+    13: "FUNCTION_NOT_FOUND",
+    14: "CORRUPTED_INFOROM",
+    15: "GPU_IS_LOST",
+    16: "RESET_REQUIRED",
+    17: "OPERATING_SYSTEM",
+    18: "LIB_RM_VERSION_MISMATCH",
+    19: "IN_USE",
+    20: "MEMORY",
+    21: "NO_DATA",
+    23: "INSUFFICIENT_RESOURCES",
+    25: "ARGUMENT_VERSION_MISMATCH",
+    26: "DEPRECATED",
+    27: "NOT_READY",
+    28: "GPU_NOT_FOUND",
+    29: "INVALID_STATE",
+    999: "UNKNOWN",
+}
+"""nvmlReturn_t without its prefix NVML_ERROR_."""
+
+LOST: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
+ABSENT: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
+"""The device says that it has no such thing. An old library that lacks a call (FUNCTION_NOT_FOUND) says nothing."""
+
+
+class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    pass
+
+
+class Rows(_Value, frozen=True):
+    """Row remapping of HBM (Ampere and newer)."""
+
+    correctable: int
+    uncorrectable: int
+    pending: bool
+    failed: bool
+
+
+class Process(_Value, frozen=True):
+    pid: int
+    used_bytes: int | None = None
+
+
+class Fabric(_Value, frozen=True):
+    """nvmlGpuFabricInfo: the GPU's registration with the NVLink fabric. Constants NVML_GPU_FABRIC_*."""
+
+    state: int  # 0 not supported, 1 not started, 2 in progress, 3 completed
+    status: int = 0  # an nvmlReturn_t, of the registration; means something once it is completed
+    health_mask: int | None = None
+    cluster_uuid: str = ""
+    clique: int = 0
+
+
+class Gpu(_Value, frozen=True):
+    """One GPU. `errors` holds, by field, the error that stood in the value's place; "handle": there is no more."""
+
+    index: int
+    errors: dict[str, str] = {}
+    bus_id: str | None = None  # as sysfs names it: 0000:9b:00.0
+    uuid: str | None = None
+    name: str | None = None
+    minor: int | None = None  # N of /dev/nvidiaN, which is how SLURM counts
+    mig: bool | None = None
+    persistence: bool | None = None
+    ecc_volatile: int | None = None  # uncorrected errors since the driver was loaded
+    ecc_aggregate: int | None = None  # in the board's life
+    rows: Rows | None = None
+    recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
+    clocks_event_reasons: int | None = None  # nvmlClocksEventReason* bits
+    throttled_nanoseconds: dict[str, int] | None = None  # how long in all, by reason; see THROTTLE_REASONS
+    temperature_celsius: int | None = None
+    memory_temperature_celsius: int | None = None
+    shutdown_celsius: int | None = None
+    slowdown_celsius: int | None = None
+    gpu_max_celsius: int | None = None
+    memory_max_celsius: int | None = None
+    margin_celsius: int | None = None  # how far below the limit (T.limit) of Hopper and newer
+    slowdown_margin_celsius: int | None = None  # the margin at which the hardware slows down
+    gpu_max_margin_celsius: int | None = None
+    max_sm_mhz: int | None = None
+    max_memory_mhz: int | None = None
+    application_sm_mhz: int | None = None
+    application_memory_mhz: int | None = None
+    default_sm_mhz: int | None = None
+    sm_mhz: int | None = None
+    power_limit_watts: float | None = None
+    default_power_limit_watts: float | None = None
+    processes: tuple[Process, ...] | None = None  # with a compute context
+    links: tuple[bool, ...] | None = None  # NVLinks: up or not
+    link_errors: dict[str, tuple[int, ...]] | None = None  # replay, recovery, crc: by link, or one total
+    fabric: Fabric | None = None
+
+    @property
+    def device(self) -> str:
+        """How findings name it."""
+        return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
+
+    @property
+    def key(self) -> str:
+        """A name that stays when another GPU goes missing."""
+        return self.uuid or self.bus_id or str(self.index)
+
+
+class Hang(_Value, frozen=True):
+    """A process that gave no answer: in which call, for how long, and how the kernel shows it."""
+
+    doing: str
+    seconds: float
+    patience_seconds: float
+    pid: int
+    state: str = ""
+    wchan: str = ""
+    stack: tuple[str, ...] = ()
+
+
+class Nvml(_Value, frozen=True, omit_defaults=False):
+    """The whole answer. `error` stands where NVML itself could not be asked; `hung` where it was recorded as hung."""
+
+    laggard_nvml: int = 1  # the version of this document
+    error: str = ""
+    driver_version: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    p2p_read: tuple[tuple[int | None, ...], ...] = ()  # NVML_P2P_STATUS_* from row to column; None on the diagonal
+    p2p_write: tuple[tuple[int | None, ...], ...] = ()
+    p2p_error: str = ""
+    hung: Hang | None = None
+
+
+THROTTLE_REASONS: Final = ("sw_thermal", "hw_thermal", "hw_power_brake", "thermal", "board_limit")
+"""Of `throttled_nanoseconds`: the first three of newer drivers, which tell them apart; the last two of older ones."""
+
+
+def document(nvml: Nvml) -> bytes:
+    """What stands in NVML_PATH of a recorded machine: one GPU a line, to be read and changed by hand. Processes are
+    kept by number alone; nothing in it tells a user or a command."""
+    whole = msgspec.json.encode(msgspec.structs.replace(nvml, gpus=()))
+    gpus = b",\n ".join(msgspec.json.encode(gpu) for gpu in nvml.gpus)
+    return whole.replace(b'"gpus":[]', b'"gpus":[\n ' + gpus + b"\n]", 1) + b"\n"
+
+
+def error_name(code: int) -> str:
+    return ERRORS.get(code, f"ERROR_{code}")
+
+
+def bus_id(text: str) -> str:
+    """NVML's `00000000:9B:00.0` as sysfs writes it: four digits of domain unless it has more, small letters."""
+    domain, _, rest = text.strip().lower().partition(":")
+    return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
+
+
+def is_lost(gpu: Gpu) -> bool:
+    return any(error in LOST for error in gpu.errors.values())

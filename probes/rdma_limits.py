@@ -1,0 +1,47 @@
+"""How fast the error counters of an RDMA port may grow.
+
+The limits follow NVSentinel's monitor of NIC counters where it has one (its fatal ones are critical here if they are
+of the link itself, warnings if a peer that died can cause them). 120 symbol errors an hour are the bit error rate that
+InfiniBand allows its links (10^-12).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+HOUR: Final = 3600.0
+
+
+class Limit(NamedTuple):
+    """More than `most` in `period` seconds is too much."""
+
+    most: float
+    period: float
+    critical: bool
+    meaning: str
+
+
+LIMITS: Final[Mapping[str, Limit]] = {
+    "counters/symbol_error": Limit(120, HOUR, True, "bits arrive damaged: cable, transceiver"),
+    "counters/local_link_integrity_errors": Limit(0, 1, True, "the link was on the verge of failing"),
+    "counters/excessive_buffer_overrun_errors": Limit(0, 1, True, "buffers overran for many packets in a row"),
+    "counters/link_error_recovery": Limit(5, 60, False, "the link had to be trained anew"),
+    "counters/port_rcv_errors": Limit(10, 1, False, "damaged packets arrive"),
+    "counters/port_xmit_discards": Limit(100, 1, False, "packets are thrown away, as the link is down or congested"),
+    "hw_counters/local_ack_timeout_err": Limit(1, 1, False, "packets are lost: no answer came"),
+    "hw_counters/rnr_nak_retry_err": Limit(0, 1, False, "a peer was not ready to receive until retries ran out"),
+    "hw_counters/packet_seq_err": Limit(10, 1, False, "packets are lost on the way to peers"),
+    "hw_counters/implied_nak_seq_err": Limit(10, 1, False, "answers are lost on the way back"),
+    "hw_counters/out_of_sequence": Limit(100, 1, False, "packets arrive out of order, or are lost before here"),
+    "hw_counters/roce_slow_restart": Limit(10, 1, False, "senders start slowly again after loss"),
+}
+SATURATED: Final = {  # of the widths in the PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5
+    "counters/symbol_error": 0xFFFF,
+    "counters/link_error_recovery": 0xFF,
+    "counters/link_downed": 0xFF,
+    "counters/port_rcv_errors": 0xFFFF,
+    "counters/port_xmit_discards": 0xFFFF,
+    "counters/local_link_integrity_errors": 0xF,
+    "counters/excessive_buffer_overrun_errors": 0xF,
+}

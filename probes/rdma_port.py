@@ -1,0 +1,68 @@
+"""An RDMA port as a value, and the formats of the files that tell of it (sysfs-class-infiniband)."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+RDMA: Final = "/sys/class/infiniband"
+ACTIVE: Final = 4  # enum ib_port_state: 1 DOWN, 2 INIT, 3 ARMED, 4 ACTIVE, 5 ACTIVE_DEFER
+LINK_UP: Final = 5  # enum ib_port_phys_state: 1 Sleep, 2 Polling, 3 Disabled, 4 Training, 5 LinkUp, 6 ErrorRecovery
+
+_STATE = re.compile(r"(\d{1,2}): (\S.*)")
+_RATE = re.compile(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
+
+
+class Kind(NamedTuple):
+    """Ports of one kind are peers: what most of them do is expected of the others. The function number keeps apart
+    the two ports of a dual-port card, of which often only the first is cabled."""
+
+    type: str
+    board: str
+    link_layer: str
+    function: str
+
+
+class Port(NamedTuple):
+    device: str
+    number: int
+    address: str  # of the PCI device, or empty
+    path: tuple[str, ...]  # of PCI addresses, from the root to the device
+    kind: Kind
+    state: int
+    state_text: str
+    phys_state: int
+    phys_text: str
+    rate_gigabits: float
+    lanes: int  # 0: not told
+    rate_text: str
+    virtual_function: bool  # of a physical function on this very machine: a guest's
+
+    @property
+    def name(self) -> str:
+        """As the field writes it: the device, and the port where it is not the first."""
+        return self.device if self.number == 1 else f"{self.device}:{self.number}"
+
+    @property
+    def folder(self) -> str:
+        return f"{RDMA}/{self.device}/ports/{self.number}"
+
+    @property
+    def active(self) -> bool:
+        return self.state == ACTIVE
+
+    @property
+    def ethernet(self) -> bool:
+        return self.kind.link_layer == "Ethernet"
+
+
+def parse_state(text: str) -> tuple[int, str] | None:
+    """`4: ACTIVE`."""
+    match = _STATE.fullmatch(text.strip())
+    return (int(match[1]), match[2]) if match else None
+
+
+def parse_rate(text: str) -> tuple[float, int] | None:
+    """`400 Gb/sec (4X NDR)`: gigabits a second and the number of lanes, 0 where it is not told."""
+    match = _RATE.fullmatch(text.strip())
+    return (float(match[1]), int(match[2] or 0)) if match else None

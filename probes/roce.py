@@ -1,0 +1,87 @@
+"""What the two probes of lossless Ethernet share: which network devices to ask, and what is said of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, Literal
+
+from laggard.model import Finding
+from laggard.probes.host import Host
+from laggard.probes.rdma import gpu_paths, read_ports
+from laggard.probes.rdma_kinds import fabric, majority
+from laggard.probes.rdma_netdev import netdev_name
+from laggard.probes.rdma_port import Port
+from laggard.probes.shape import NotApplicable, Thresholds, Unknown, finding
+
+Priorities = tuple[int, ...]
+_NAMES: Final = {"PFC_OFF": "priority flow control", "ECN_OFF": "congestion control by ECN"}
+
+
+class RoceThresholds(Thresholds, frozen=True):
+    expect: Literal["on", "off", "alike"] = "on"
+    """`off`: this fabric does without, and a port that has it on differs; `alike`: only differences are findings."""
+
+    ignore: tuple[str, ...] = ()
+    """Devices that are not judged, as patterns."""
+
+
+def roce_netdevs(host: Host, ignore: Sequence[str]) -> tuple[dict[str, Port], list[str]]:
+    """The network devices of the active RoCE ports that jobs use, and what could not be read. Raises NotApplicable
+    where there is none."""
+    ports, _, unread = read_ports(host, ignore)
+    node = fabric(ports, gpu_paths(host))
+    complaints = list(unread)
+    found: dict[str, Port] = {}
+    for port in node.ports:
+        if port.kind == node.compute and port.ethernet and port.active:
+            try:
+                name = netdev_name(host, port)
+            except Unknown as error:
+                complaints.append(str(error))
+                continue
+            if name:
+                found[name] = port
+            else:
+                complaints.append(f"the network device of {port.name} is not told")
+    if not found and not complaints:
+        raise NotApplicable("no active RoCE port that jobs use")
+    return found, complaints
+
+
+def judge_priorities(
+    code: str,
+    enabled: Mapping[str, Priorities],
+    ports: Mapping[str, Port],
+    expect: str,
+    fix: str,
+    commands: Sequence[str],
+) -> Iterator[Finding]:
+    """`enabled`: by network device, the priorities for which it is on."""
+    if not enabled:
+        return
+    usual = majority(enabled)
+    wanted = () if expect == "off" else usual or ()
+    odd = [name for name, priorities in enabled.items() if priorities != wanted and (wanted or expect == "off")]
+    if expect == "on" and not wanted:  # no port of most, or no majority at all: those without it are the fault
+        odd = [name for name, priorities in enabled.items() if not priorities]
+    for name in odd[:1] if len(odd) == len(enabled) else odd:
+        yield finding(
+            code,
+            ports[name].name,
+            _summary(code, enabled[name], wanted, len(odd), len(enabled)),
+            evidence={"netdev": name, "priorities": {one: list(those) for one, those in enabled.items()}},
+            fix=fix,
+            commands=[command.format(netdev=name) for command in commands],
+        )
+
+
+def _summary(code: str, own: Priorities, wanted: Priorities, odd: int, all_ports: int) -> str:
+    what = _NAMES[code]
+    has = f"has {what} on for priority {_listed(own)}" if own else f"has {what} off"
+    if odd == all_ports:
+        return has + (f", as all {all_ports} RoCE ports" if all_ports > 1 else "")
+    return f"{has}, its peers {'on for priority ' + _listed(wanted) if wanted else 'not'}"
+
+
+def _listed(priorities: Priorities) -> str:
+    return ", ".join(map(str, priorities))

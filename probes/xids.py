@@ -1,0 +1,114 @@
+"""What the driver's Xid numbers mean, and what to do: one table for the gate and for reading logs.
+
+From NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), whose
+"immediate action" decides: resetting or rebooting is critical, restarting the application is the application's affair.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Final, NamedTuple
+
+TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10"
+
+
+class Action(enum.Enum):
+    """What an Xid asks for. APPLICATION and NOTE never fail a node."""
+
+    RESET = "reset the GPU"
+    REBOOT = "reboot the node"
+    REPAIR = "have the hardware looked at"
+    WATCH = "watch it: reset the GPU when it is idle, and look for a cause if it comes back"
+    APPLICATION = "look at the application: its own error, or the end of it"
+
+
+class Xid(NamedTuple):
+    meaning: str
+    action: Action
+
+
+_APPLICATION: Final = {
+    8: "the GPU stopped processing",
+    11: "invalid or corrupted push buffer",
+    13: "exception of the graphics engine (an illegal address or instruction)",
+    25: "illegal push buffer",
+    31: "page fault of the GPU's memory",
+    32: "corrupted push buffer",
+    43: "a channel was reset after a fault of its program",
+    44: "fault in a context switch",
+    45: "a channel was removed after an earlier error, or by the end of its program",
+    60: "exception of the video processor",
+    66: "illegal access by the driver",
+    67: "illegal access by the driver",
+    68: "exception of the video decoder",
+    69: "class error of the graphics engine",
+    80: "corrupted data sent to the GPU",
+    86: "exception of the optical-flow engine",
+    137: "a peer's access over NVLink was refused",
+    141: "error of CUDA's fast path",
+}
+_ENGINES: Final = (
+    *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
+)  # fmt: skip
+"""Copy, video and image engines, and messages that NVIDIA says to ignore: errors of a job, not of the node."""
+
+_TABLE: Final[dict[int, Xid]] = {
+    **{code: Xid("error of an engine under a program", Action.APPLICATION) for code in _ENGINES},
+    **{code: Xid(meaning, Action.APPLICATION) for code, meaning in _APPLICATION.items()},
+    46: Xid("the GPU stopped processing", Action.RESET),
+    48: Xid("an error in memory that ECC cannot correct", Action.RESET),
+    54: Xid("auxiliary power is not connected", Action.REPAIR),
+    62: Xid("the internal micro-controller halted", Action.RESET),
+    63: Xid("a faulty row of memory was remapped", Action.WATCH),
+    64: Xid("a faulty row of memory could not be remapped", Action.RESET),
+    74: Xid("NVLink error", Action.RESET),
+    78: Xid("a virtual GPU did not start", Action.WATCH),
+    79: Xid("the GPU has fallen off the bus", Action.REBOOT),
+    92: Xid("many memory errors that ECC corrects", Action.WATCH),
+    93: Xid("wear of the InfoROM", Action.WATCH),
+    94: Xid("a memory error, contained to one program", Action.WATCH),
+    95: Xid("a memory error that could not be contained", Action.RESET),
+    109: Xid("a context switch timed out", Action.RESET),
+    110: Xid("security fault", Action.RESET),
+    119: Xid("the GPU's firmware (GSP) gives no answer", Action.RESET),
+    120: Xid("error of the GPU's firmware (GSP)", Action.RESET),
+    121: Xid("error of the link between chips (C2C)", Action.WATCH),
+    136: Xid("an NVLink could not be trained", Action.RESET),
+    140: Xid("a memory error that could not be recovered from", Action.RESET),
+    143: Xid("the GPU could not be initialised", Action.RESET),
+    **{code: Xid("NVLink error", Action.WATCH) for code in range(144, 151)},  # fatal ones say so in the text
+    151: Xid("keys could not be exchanged", Action.WATCH),
+    154: Xid("the driver asks for recovery", Action.RESET),
+    155: Xid("NVLink error, defined by software", Action.RESET),
+    156: Xid("a part of the GPU was retired, from the next reset on", Action.RESET),
+    157: Xid("a part of the GPU could not be retired", Action.REPAIR),
+    158: Xid("fatal timeout of the GPU", Action.RESET),
+    167: Xid("fatal timeout on PCIe", Action.WATCH),
+    168: Xid("less memory than the GPU should have", Action.WATCH),
+    171: Xid("uncorrectable error in DRAM (goes with Xid 48)", Action.WATCH),
+    172: Xid("uncorrectable error in SRAM (goes with Xid 48)", Action.WATCH),
+}
+_NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
+_NVLINK5: Final = range(144, 151)
+_TO = re.compile(r"\bto 0x[0-9a-fA-F]+ \(([^)]*)\)")
+
+
+def explain_xid(code: int, text: str) -> Xid:
+    """What the Xid means, with what its text adds: Xid 154 names the action, NVLink 5 errors say whether they are fatal
+    (`149, NETIR_LINK_EVT Fatal XC0 ...`)."""
+    known = _TABLE.get(code, _NOT_IN_TABLE)
+    if code in _NVLINK5 and re.search(r"\bFatal\b", text):
+        return Xid("fatal NVLink error", Action.RESET)
+    if code == 154 and (found := _TO.search(text)):
+        return _recovery(found[1])
+    return known
+
+
+def _recovery(wanted: str) -> Xid:
+    meaning = f"the driver asks for: {wanted}"
+    if wanted.lower() == "none":
+        return Xid("the driver asks for nothing any more", Action.APPLICATION)
+    if "reboot" in wanted.lower():
+        return Xid(meaning, Action.REBOOT)
+    return Xid(meaning, Action.RESET if "reset" in wanted.lower() else Action.WATCH)

@@ -1,0 +1,138 @@
+"""The text form of a recorded tree, `tree.txt`: small to keep, easy to read and to change by hand.
+
+A line that begins with `/` names a directory; the lines after it say what stands in it:
+
+    /sys/devices/pci0000:15/0000:15:01.0
+    vendor = 0x8086                          a text file of one line (an empty text: an empty file)
+    driver -> ../../../bus/pci/drivers/nvme  a symlink
+    config : 4096 0:8680 40:1000             bytes: the size, then hexadecimal OFFSET:BYTES; zeros between
+    config ~ 176:1d00                        in an overlay: the base's bytes with these over them
+    power /                                  an empty directory
+    mounts |                                 a text file of the lines that follow, each after a tab
+
+`#` begins a comment line. Names hold no spaces.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Patch(NamedTuple):
+    """Bytes to lay over a file, by offset."""
+
+    pieces: tuple[tuple[int, bytes], ...]
+
+
+Tree = dict[str, "str | bytes | Path | None"]
+"""By path: the text, the bytes, the target of a symlink, or None for an empty directory."""
+
+
+def unpack(text: str, root: Path) -> None:
+    """Writes the tree below `root`, over what is there."""
+    made: set[Path] = set()
+    for name, content in parse(text):
+        path = root / name.lstrip("/")
+        folder = path if content is None else path.parent
+        if folder not in made:
+            folder.mkdir(parents=True, exist_ok=True)
+            made.add(folder)
+        if isinstance(content, Path):
+            path.unlink(missing_ok=True)
+            path.symlink_to(content)
+        elif isinstance(content, Patch):
+            path.write_bytes(_over(path.read_bytes(), content.pieces))
+        elif content is not None:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+def parse(text: str) -> Iterator[tuple[str, str | bytes | Path | Patch | None]]:
+    folder = ""
+    lines = text.split("\n")
+    for number, line in enumerate(lines):
+        if line.startswith("/"):
+            folder = line
+        elif line and line[0] not in "#\t":
+            name, sign, rest = (*line.split(" ", 2), "")[:3]
+            yield os.path.join(folder, name), _content(sign, rest, lines[number + 1 :])
+
+
+def _content(sign: str, rest: str, following: Iterable[str]) -> str | bytes | Path | Patch | None:
+    if sign == "=":
+        return rest + "\n" if rest else ""
+    if sign == "->":
+        return Path(rest)
+    if sign == ":":
+        return _bytes(rest)
+    if sign == "~":
+        return Patch(_parsed(rest))
+    if sign == "|":
+        return "".join(line[1:] + "\n" for line in _while_indented(following))
+    if sign == "/":
+        return None
+    raise ValueError(f"tree.txt: no such sign {sign!r}")
+
+
+def _while_indented(lines: Iterable[str]) -> Iterator[str]:
+    for line in lines:
+        if not line.startswith("\t"):
+            return
+        yield line
+
+
+def _bytes(text: str) -> bytes:
+    size, _, parts = text.partition(" ")
+    return _over(bytes(int(size)), _parsed(parts))
+
+
+def _over(data: bytes, pieces: Iterable[tuple[int, bytes]]) -> bytes:
+    laid = bytearray(data)
+    for offset, piece in pieces:
+        laid[offset : offset + len(piece)] = piece
+    return bytes(laid)
+
+
+def _parsed(text: str) -> tuple[tuple[int, bytes], ...]:
+    parts = (part.split(":") for part in text.split())
+    return tuple((int(offset, 16), bytes.fromhex(digits)) for offset, digits in parts)
+
+
+def dump(tree: Mapping[str, str | bytes | Path | None]) -> str:
+    """The text of a tree, sorted; what `unpack` reads."""
+    lines: list[str] = []
+    folder = ""
+    for path in sorted(tree, key=lambda path: (os.path.dirname(path), os.path.basename(path))):
+        if os.path.dirname(path) != folder:
+            folder = os.path.dirname(path)
+            lines.append(folder)
+        lines += _lines(os.path.basename(path), tree[path])
+    return "\n".join(lines) + "\n"
+
+
+def _lines(name: str, content: str | bytes | Path | None) -> list[str]:
+    if content is None:
+        return [f"{name} /"]
+    if isinstance(content, Path):
+        return [f"{name} -> {content}"]
+    if isinstance(content, bytes):
+        return [f"{name} : {len(content)} {' '.join(_pieces(content))}"]
+    lines = content.split("\n")
+    if content == "" or (len(lines) == 2 and lines[0]):
+        return [f"{name} = {lines[0]}".rstrip(" ")]
+    return [f"{name} |", *("\t" + line for line in lines[:-1])]
+
+
+def _pieces(data: bytes) -> Iterator[str]:
+    """The 4-byte words that are not zero, neighbours joined."""
+    start, digits = 0, ""
+    for offset in range(0, len(data) + 4, 4):
+        word = data[offset : offset + 4]
+        if any(word):
+            start = start if digits else offset
+            digits += word.hex()
+        elif digits:
+            yield f"{start:x}:{digits}"
+            digits = ""

@@ -1,0 +1,52 @@
+"""Writes docs/findings/README.md anew: `cd tests && python -m machinery.findings_table`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from laggard.catalogue import FINDINGS, FindingKind
+from machinery.coverage import ELSEWHERE, firing, near, raisers
+from machinery.materialise import MACHINES, materialise
+
+README = MACHINES.parents[1] / "docs" / "findings" / "README.md"
+
+_HEAD = """# Findings
+
+Every code, made by `python -m machinery.findings_table` in `tests/` from the catalogue and from what the probes say of
+the recorded machines in `tests/machines`. *Fires on* is one machine that has the fault, *quiet on* its nearest healthy
+look-alikes. A code's severity is its usual one; its page says when it is another. `laggard findings explain CODE` shows
+a page.
+
+| code | severity | what it means | raised by | fires on | quiet on |
+|---|---|---|---|---|---|
+"""
+
+
+def table(machine: Callable[[str], Path]) -> str:
+    return _HEAD + "".join(_row(kind, machine) for kind in sorted(FINDINGS, key=lambda kind: kind.code))
+
+
+def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
+    fires = firing(kind.code)
+    if kind.later:
+        raised = f"not yet: {kind.later}"
+    elif kind.code in ELSEWHERE or not fires:
+        raised = ELSEWHERE.get(kind.code, "")
+    else:
+        raised = ", ".join(f"`{probe}`" for probe in raisers(kind.code, machine))
+    cells = (
+        f"[{kind.code}]({kind.code}.md)",
+        kind.severity.value,
+        kind.summary,
+        raised,
+        fires[0] if fires else "",
+        ", ".join(near(kind.code)),
+    )
+    return f"| {' | '.join(cells)} |\n"
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        README.write_text(table(lambda name: materialise(name, Path(folder) / name)))

@@ -1,0 +1,255 @@
+"""A real SLURM on this machine: slurmctld and four slurmd, as the current user, with the scripts of deploy/slurm. Each
+node is a recorded machine of its own. No munge and no accounts: auth/none and cred/none."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from machinery.materialise import materialise
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODES = ("n1", "n2", "n3", "n4")
+PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
+PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+PATIENCE_SECONDS = 60.0
+
+SLURM_CONF = """
+ClusterName=laggardtest
+SlurmctldHost={host}(127.0.0.1)
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/none
+CredType=cred/none
+SlurmctldPort={ctld_port}
+SlurmdPort={ctld_port}
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool/%n
+SlurmctldPidFile={folder}/run/slurmctld.pid
+SlurmdPidFile={folder}/run/slurmd.%n.pid
+SlurmctldLogFile={folder}/log/slurmctld.log
+SlurmdLogFile={folder}/log/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+MpiDefault=none
+SwitchType=switch/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+MailProg=/bin/true
+ReturnToService=0
+SlurmdParameters=config_overrides
+SchedulerParameters=nohold_on_prolog_fail
+Prolog={folder}/gate/prolog.sh
+Epilog={folder}/gate/epilog.sh
+PrologFlags=Alloc,DeferBatch
+PrologEpilogTimeout=30
+HealthCheckProgram={folder}/gate/healthcheck-if-on.sh
+HealthCheckInterval=4
+HealthCheckNodeState=ANY
+{gres}
+NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports}] {node_gres} CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+"""  # noqa: E501
+
+GATE_CONF = """
+export SLURM_CONF={folder}/slurm.conf
+LAGGARD={folder}/laggard
+MODE=$(<{folder}/settings/mode)
+COLLECTOR=$(<{folder}/settings/collector)
+DISABLED={folder}/settings/disabled
+SCONTROL={scontrol}
+FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
+GATE_SECONDS=$(<{folder}/settings/seconds)
+"""
+
+LAGGARD = """#!/bin/bash
+PYTHONPATH={source} exec {python} -m laggard "$@"
+"""
+
+
+class Cluster:
+    """Four nodes that prologs, epilogs and health checks judge as the recorded machine of the same name. `gpus`:
+    whether jobs can ask for some of the eight GPUs of a node."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.gpus = (folder / "gres.conf").exists()
+        self._environ = {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
+
+    def run(self, *command: str, seconds: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command, env=self._environ, capture_output=True, text=True, timeout=seconds, cwd=self.folder
+        )
+
+    def say(self, **settings: str) -> None:
+        """mode, collector, seconds, flags: what gate.conf takes from now on."""
+        for name, value in settings.items():
+            (self.folder / "settings" / name).write_text(value)
+
+    def make(self, node: str, machine: str) -> Path:
+        """From now on `node` is the recorded machine `machine`."""
+        root = self.folder / "machines" / node
+        shutil.rmtree(root, ignore_errors=True)
+        materialise(machine, root)
+        (root / "proc/sys/kernel/hostname").write_text(f"{node}\n")
+        return root
+
+    def state(self, node: str) -> str:
+        """`idle`, `drained`, `draining`, ... and the reason, if any: `drained laggard: ...`."""
+        text = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T %E").stdout.strip()
+        return text.removesuffix(" none")
+
+    def settled(self, node: str) -> str:
+        """The state once no job and no epilog runs there any more."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while (state := self.state(node)).startswith(("alloc", "mixed", "comp", "draining")):
+            assert time.monotonic() < until, f"{node} is still {state!r}\n{self.log(node)}"
+            time.sleep(0.1)
+        return state
+
+    def wait(self, node: str, wanted: str) -> str:
+        """Until the node's state begins with `wanted`."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while not (state := self.state(node)).startswith(wanted) or "*" in state:  # *: it does not respond yet
+            assert time.monotonic() < until, f"{node} is {state!r}, not {wanted}\n{self.log(node)}"
+            time.sleep(0.1)
+        return state
+
+    def srun(self, *nodes: str, gpus: int = 0) -> subprocess.CompletedProcess[str]:
+        """A job on these nodes that says where it ran."""
+        words = (
+            "-w",
+            ",".join(nodes),
+            "-N",
+            str(len(nodes)),
+            "--immediate=30",
+            *((f"--gres=gpu:{gpus}",) * bool(gpus)),
+        )
+        return self.run("srun", *words, "sh", "-c", "echo $SLURMD_NODENAME")
+
+    def update(self, node: str, *words: str) -> None:
+        done = self.run("scontrol", "update", f"NodeName={node}", *words)
+        assert done.returncode == 0, done.stderr
+
+    def log(self, node: str) -> str:
+        return (self.folder / f"log/slurmd.{node}.log").read_text(errors="replace")[-3000:]
+
+    def reset(self) -> None:
+        """All nodes well and idle, the gate as shipped but for the cap."""
+        (self.folder / "settings/disabled").unlink(missing_ok=True)
+        (self.folder / "settings/healthcheck").unlink(missing_ok=True)
+        self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
+        self.say(mode="report-only", collector="none", flags="--only disks", seconds="15")
+        self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
+        for node in NODES:
+            self.make(node, "plain")
+            if self.settled(node).startswith("drain"):
+                self.update(node, "State=RESUME")
+            self.wait(node, "idle")
+
+    def set_laggard(self, script: str) -> None:
+        new = self.folder / "laggard.new"
+        new.write_text(script)
+        new.chmod(0o755)
+        new.replace(self.folder / "laggard")  # a script that runs must not be written to
+
+
+@pytest.fixture(scope="session")
+def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    missing = [name for name in PROGRAMS if shutil.which(name, path=PATH) is None]
+    if missing:
+        pytest.skip(f"needs SLURM ({missing[0]}): scripts/setup --system installs it on Debian")
+    folder = tmp_path_factory.mktemp("slurm")
+    _lay_out(folder)
+    cluster = Cluster(folder)
+    try:
+        _start(cluster)
+        yield cluster
+    finally:
+        _stop(folder)
+
+
+@pytest.fixture
+def cluster(_cluster: Cluster) -> Iterator[Cluster]:
+    _cluster.reset()
+    yield _cluster
+
+
+def _lay_out(folder: Path) -> None:
+    for name in ("run", "log", "state", "spool", "settings", "machines"):
+        (folder / name).mkdir()
+    scontrol = shutil.which("scontrol", path=PATH)
+    ports = _free_ports(1 + len(NODES))
+    gpus = _device_files(folder / "dev")
+    if gpus:
+        (folder / "gres.conf").write_text(f"NodeName=n[1-4] Name=gpu File={folder}/dev/gpu[0-7]\n")
+    conf = SLURM_CONF.format(
+        folder=folder,
+        host=socket.gethostname().partition(".")[0],
+        user=getpass.getuser(),
+        ctld_port=ports[0],
+        ports=",".join(map(str, ports[1:])),
+        gres="GresTypes=gpu" if gpus else "",
+        node_gres="Gres=gpu:8" if gpus else "",
+    )
+    (folder / "slurm.conf").write_text(conf)
+    shutil.copytree(REPOSITORY / "deploy/slurm", folder / "gate")
+    (folder / "gate/gate.conf").write_text(GATE_CONF.format(folder=folder, scontrol=scontrol))
+    on = folder / "gate/healthcheck-if-on.sh"
+    on.write_text(f"#!/bin/bash\n[ -e {folder}/settings/healthcheck ] && exec {folder}/gate/healthcheck.sh\nexit 0\n")
+    on.chmod(0o755)
+    Cluster(folder).say(mode="report-only", collector="none", flags="--only disks", seconds="15")
+
+
+def _device_files(folder: Path) -> bool:
+    """Stand-ins for /dev/nvidia0 and so on: SLURM takes character devices alone, which only root can make."""
+    folder.mkdir()
+    try:
+        for number in range(8):
+            os.mknod(folder / f"gpu{number}", 0o600 | stat.S_IFCHR, os.makedev(195, number))
+    except PermissionError:
+        return False
+    return True
+
+
+def _start(cluster: Cluster) -> None:
+    conf = str(cluster.folder / "slurm.conf")
+    commands = [["slurmctld", "-f", conf, "-c"], *(["slurmd", "-f", conf, "-N", node] for node in NODES)]
+    for command in commands:
+        done = cluster.run(*command)
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+    for node in NODES:
+        cluster.wait(node, "idle")
+
+
+def _stop(folder: Path) -> None:
+    pids = [int(text) for path in sorted((folder / "run").glob("*.pid")) if (text := path.read_text().strip())]
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    until = time.monotonic() + 10
+    for pid in pids:
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _free_ports(count: int) -> list[int]:
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
+        return [it.getsockname()[1] for it in sockets]

@@ -1,0 +1,63 @@
+"""The scripts of deploy/slurm: clean, and harmless as shipped."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "deploy/slurm"
+ENTRIES = ("prolog.sh", "epilog.sh", "healthcheck.sh")
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, "gate.sh", "gate.conf"])
+def test_shellcheck_has_nothing_to_say(name: str) -> None:
+    if shutil.which("shellcheck") is None:
+        pytest.skip("needs shellcheck: scripts/setup --system installs it on Debian")
+    words = ("-x", "-s", "bash", *(("-e", "SC2034") if name.startswith("gate.") else ()))  # what it sets others read
+    done = subprocess.run(["shellcheck", *words, str(SCRIPTS / name)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("conf", [None, "MODE=enforce\nCOLLECTOR=none\n"], ids=["as_shipped", "enforcing"])
+def test_without_a_path_and_without_laggard_nothing_is_rejected(name: str, conf: str | None, tmp_path: Path) -> None:
+    """SLURM gives its scripts no PATH; and laggard is not where the scripts look for it here."""
+    shutil.copytree(SCRIPTS, tmp_path / "slurm")
+    settings = f"LAGGARD={tmp_path}/nowhere\nDISABLED={tmp_path}/disabled\n{conf or ''}"
+    with (tmp_path / "slurm/gate.conf").open("a") as file:
+        file.write(settings)
+    done = subprocess.run([str(tmp_path / "slurm" / name)], env={}, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0 and "nowhere" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
+@pytest.mark.parametrize(
+    ("says", "status"),
+    [("gate: reject", 1), ("gate: pass, nothing critical", 0), ("gate: rejected", 0), ("", 0)],
+)
+def test_only_the_gates_own_word_rejects(name: str, says: str, status: int, tmp_path: Path) -> None:
+    shutil.copytree(SCRIPTS, tmp_path / "slurm")
+    laggard = tmp_path / "laggard"
+    laggard.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/words\necho "laggard: X"\necho "{says}"\nexit 1\n')
+    laggard.chmod(0o755)
+    with (tmp_path / "slurm/gate.conf").open("a") as file:
+        file.write(f"LAGGARD={laggard}\nDISABLED={tmp_path}/disabled\n")
+    run = lambda: subprocess.run(  # noqa: E731
+        [str(tmp_path / "slurm" / name)], env={"SLURM_JOB_GPUS": "0,3"}, capture_output=True, text=True, timeout=30
+    )
+    done = run()
+    assert done.returncode == status and "laggard: X" in done.stderr
+    words = (tmp_path / "words").read_text()
+    assert words.startswith(f"healthcheck --profile {name.removesuffix('.sh')} --gate report-only ")
+    assert words.endswith("--drain --gpus 0,3\n")
+    (tmp_path / "disabled").touch()
+    (tmp_path / "words").unlink()
+    assert run().returncode == 0 and not (tmp_path / "words").exists()
+
+
+def test_gate_conf_is_as_harmless_as_no_gate_conf() -> None:
+    lines = [line for line in (SCRIPTS / "gate.conf").read_text().splitlines() if line and not line.startswith("#")]
+    assert lines == ["MODE=report-only"]

@@ -1,0 +1,205 @@
+"""What runs in the virtual machine, as root: changes its hardware's registers and asks the gate each time.
+
+Prints one line of JSON: by step, the exit status and the report. See machinery/vm.py for the PCI tree.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import laggard.agent.gate  # noqa: F401  (once, before the forks)
+from laggard import cli
+from laggard.probes.host import Host
+from laggard.probes.pci_config import Config
+from laggard.probes.pci_lspci import parse_lspci
+from laggard.probes.pci_model import PciTree
+from laggard.probes.pci_sysfs import read_tree, with_config
+
+NEAR_ROOT, BEHIND_SWITCH, ALSO_BEHIND_SWITCH = "0000:01:00.0", "0000:04:00.0", "0000:05:00.0"
+
+Steps = dict[str, dict[str, Any]]
+
+
+def gate(*words: str, thresholds: dict[str, Any] | None = None, privileged: bool = True) -> dict[str, Any]:
+    """The command line in a process of its own. Not in an interpreter of its own: starting one takes seconds here."""
+    with open("/run/profile.yaml", "w") as file:
+        json.dump({"thresholds": thresholds or {}, "deadline_seconds": 60}, file)  # YAML too
+    command = ["healthcheck", "--format", "json", "--profile", "/run/profile.yaml", *words]
+    with open("/run/out", "w+") as out, open("/run/err", "w+") as err:
+        pid = os.fork()
+        if pid == 0:
+            _become(privileged, out.fileno(), err.fileno(), command)
+        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        out.seek(0)
+        err.seek(0)
+        return {"status": status, "report": json.loads(out.read() or "null"), "complaint": err.read()}
+
+
+def _become(privileged: bool, out: int, err: int, command: list[str]) -> NoReturn:
+    status = 70
+    try:
+        os.dup2(out, 1)
+        os.dup2(err, 2)
+        if not privileged:
+            _drop_sys_admin()
+        status = cli.main(command)
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def _drop_sys_admin() -> None:
+    """The capability without which the kernel shows 64 bytes of configuration space (capabilities(7), capset(2))."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, sets) == 0
+    sets[0] &= ~(1 << 21)  # of the effective ones
+    assert libc.capset(header, sets) == 0
+
+
+def acs(endpoints: Sequence[str], virtual: bool | None = False, privileged: bool = True) -> dict[str, Any]:
+    chosen = {"endpoints": list(endpoints), "virtual": virtual}
+    return gate("--only", "acs", thresholds={"acs": chosen}, privileged=privileged)
+
+
+def set_acs(port: str, control: int) -> None:
+    subprocess.run(["setpci", "-s", port, f"ECAP_ACS+6.w={control:04x}"], check=True)
+
+
+def acs_steps(steps: Steps) -> None:
+    apart, together = (NEAR_ROOT, BEHIND_SWITCH), (BEHIND_SWITCH, ALSO_BEHIND_SWITCH)
+    steps["as the kernel set it"] = acs(apart)
+    set_acs("00:02.0", 0x00)
+    set_acs("00:03.0", 0x00)
+    steps["acs off"] = acs(apart)
+    set_acs("00:03.0", 0x1D)
+    steps["acs on"] = acs(apart)
+    steps["seen twice"] = seen_twice()
+    steps["acs on, above the switch"] = acs(together)
+    steps["acs on, virtual"] = acs(apart, virtual=True)
+    steps["acs on, not said whether virtual"] = acs(apart, virtual=None)
+    steps["acs on, not root"] = acs(apart, privileged=False)
+    set_acs("00:03.0", 0x01)
+    steps["source validation alone"] = acs(apart)
+    set_acs("00:03.0", 0x00)
+    steps["acs off again"] = acs(apart)
+    steps["no endpoint named"] = gate("--only", "acs")
+
+
+def other_steps(steps: Steps) -> None:
+    chosen = {"endpoints": [NEAR_ROOT, BEHIND_SWITCH]}
+    probes = ("iommu", "pcie_links", "pcie_requests", "pcie_errors", "numa")
+    words = [word for probe in probes for word in ("--only", probe)]
+    steps["other probes"] = gate(*words, thresholds=dict.fromkeys(probes, chosen))
+
+
+def seen_twice() -> dict[str, Any]:
+    """The same registers from /sys and from lspci's words."""
+    host = Host()
+    tree = read_tree(host)
+    of_sysfs = PciTree({device.address: device for device in with_config(host, tree)})
+    text = subprocess.run(["lspci", "-vvv", "-nn", "-D"], capture_output=True, text=True, check=True).stdout
+    return {"sysfs": registers(of_sysfs), "lspci": registers(parse_lspci(text))}
+
+
+def registers(tree: PciTree) -> dict[str, Any]:
+    return {
+        device.address: [device.parent, device.kind, device.vendor, device.device, _express(config), config.acs]
+        for device in tree
+        if (config := device.config)
+    }
+
+
+def _express(config: Config) -> Any:
+    """Without the target speed: where the register holds none, lspci prints the lowest."""
+    return config.express and config.express._replace(target_speed=0.0)
+
+
+def rdma_steps(steps: Steps) -> None:
+    """Live, devices in software are no hardware to judge. Copied without sysfs's links they count, with what a real
+    kernel says of them before and after."""
+    judged = ("--host-root", "/run/machine", "--only", "rdma_ports")
+    expected = {"rdma_ports": {"expected": ["rxe0"]}}
+    steps["rdma, live"] = gate("--only", "rdma_ports", "--only", "rdma_errors")
+    record("/run/machine")
+    steps["rdma"] = gate(*judged, thresholds=expected)
+    before = packets()
+    move_traffic()
+    steps["traffic"] = {"packets": packets() - before}
+    subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
+    record("/run/machine")
+    steps["rdma, eth0 down"] = gate(*judged, "--only", "rdma_net", thresholds=expected)
+    subprocess.run(["ip", "link", "set", "eth0", "up"], check=True)
+    wait_until_active()
+    record("/run/machine")
+    steps["rdma, eth0 up again"] = gate(*judged, thresholds=expected)
+
+
+def wait_until_active() -> None:
+    for _ in range(100):
+        with open("/sys/class/infiniband/rxe0/ports/1/state") as file:
+            if "ACTIVE" in file.read():
+                return
+        time.sleep(0.2)
+
+
+def record(root: str) -> None:
+    shutil.rmtree(root, ignore_errors=True)
+    for path in ("/proc/sys/kernel/hostname", "/proc/sys/kernel/random/boot_id", "/proc/uptime"):
+        copy(path, root + path)
+    for kind in ("infiniband", "net"):
+        for name in os.listdir(f"/sys/class/{kind}"):
+            source = os.path.realpath(f"/sys/class/{kind}/{name}")
+            for folder, _, files in os.walk(source):
+                for file in files:
+                    place = os.path.relpath(f"{folder}/{file}", source)
+                    copy(f"{folder}/{file}", f"{root}/sys/class/{kind}/{name}/{place}")
+
+
+def copy(source: str, target: str) -> None:
+    """What cannot be read is left out: sysfs has files to be written alone."""
+    try:
+        with open(source, "rb") as file:
+            data = file.read()
+    except OSError:
+        return
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    with open(target, "wb") as file:
+        file.write(data)
+
+
+def packets() -> int:
+    with open("/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts") as file:
+        return int(file.read())
+
+
+def move_traffic() -> None:
+    command = ["ib_write_bw", "-d", "rxe0", "-D", "2", "-s", "65536"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    time.sleep(2)
+    subprocess.run([*command, "10.77.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
+    server.wait(60)
+
+
+def main() -> None:
+    steps: Steps = {}
+    parts: tuple[Callable[[Steps], None], ...] = (acs_steps, other_steps, rdma_steps)
+    for part in parts:
+        try:
+            part(steps)
+            print(f"{part.__name__} done", flush=True)
+        except Exception as error:
+            steps[part.__name__] = {"error": f"{type(error).__name__}: {error}"}
+    print("STEPS:" + json.dumps(steps), flush=True)
+
+
+if __name__ == "__main__":
+    main()

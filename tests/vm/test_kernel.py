@@ -1,0 +1,132 @@
+"""The probes on a real kernel: registers of PCI Express ports that are really set, RDMA devices that really count.
+
+One boot runs every step; each test looks at some. Slow: about a minute. Where there is no QEMU or no kernel to be had
+they are skipped, and say so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+from machinery.vm import Unavailable, boot
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+INSIDE = Path(__file__).with_name("inside.py")
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[str, Any]:
+    environ = {"PYTHONPATH": str(REPOSITORY / "src"), "PYTHONDONTWRITEBYTECODE": "1", "LAGGARD_STATE_DIR": "/run/state"}
+    try:
+        ended = boot([sys.executable, str(INSIDE)], environ, seconds=500)
+    except Unavailable as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            warnings.warn(f"NOT TESTED on a real kernel: {error}", stacklevel=1)
+        print(f"NOT TESTED on a real kernel: {error}", file=sys.__stderr__)
+        pytest.skip(f"no virtual machine: {error}")
+    line = next((line for line in ended.output.splitlines() if line.startswith("STEPS:")), None)
+    assert line, f"the script in the machine ended with {ended.status}:\n{ended.output[-3000:]}"
+    found: dict[str, Any] = json.loads(line.removeprefix("STEPS:"))
+    if os.environ.get("LAGGARD_VM_SHOW"):
+        print(json.dumps(found, indent=1), file=sys.__stderr__)
+    return found
+
+
+def findings(step: dict[str, Any]) -> list[tuple[str, str]]:
+    assert step["report"] and "findings" in step["report"], step
+    return [(finding["code"], finding["device"]) for finding in step["report"]["findings"]]
+
+
+def reason(step: dict[str, Any]) -> str:
+    return "; ".join(probe["reason"] for probe in step["report"]["probes"])
+
+
+def test_all_steps_were_taken(steps: dict[str, Any]) -> None:
+    assert {name: step["error"] for name, step in steps.items() if "error" in step} == {}
+
+
+@pytest.mark.parametrize("step", ["acs off", "source validation alone", "acs off again", "acs on, above the switch"])
+def test_quiet(step: str, steps: dict[str, Any]) -> None:
+    assert (findings(steps[step]), steps[step]["status"]) == ([], 0), reason(steps[step])
+
+
+def test_the_kernel_switches_acs_on_with_the_iommu(steps: dict[str, Any]) -> None:
+    found = findings(steps["as the kernel set it"])
+    assert found == [("ACS_ENABLED", "0000:00:02.0"), ("ACS_ENABLED", "0000:00:03.0")]
+
+
+def test_lspci_and_sysfs_say_the_same(steps: dict[str, Any]) -> None:
+    both = steps["seen twice"]
+    assert both["lspci"] == both["sysfs"]
+    assert both["sysfs"]["0000:00:03.0"][-1] == [0x5F, 0x1D]  # capability and control
+    assert both["sysfs"]["0000:04:00.0"][0] == "0000:03:00.0"
+
+
+def test_the_other_probes_on_a_real_tree(steps: dict[str, Any]) -> None:
+    step = steps["other probes"]
+    assert findings(step) == [
+        ("PCIE_MAX_READ_REQUEST_LOW", "0000:01:00.0"),  # QEMU's devices ask for 128 bytes
+        ("PCIE_MAX_READ_REQUEST_LOW", "0000:04:00.0"),
+        ("IOMMU_ENABLED", "iommu"),
+    ]
+    verdicts = {probe["name"]: probe["verdict"] for probe in step["report"]["probes"]}
+    assert verdicts == {
+        "iommu": "ok",  # with its warning
+        "pcie_links": "ok",
+        "pcie_requests": "ok",
+        "pcie_errors": "ok",
+        "numa": "skipped",
+    }
+
+
+def test_redirection_that_the_hardware_really_does_is_found(steps: dict[str, Any]) -> None:
+    step = steps["acs on"]
+    assert findings(step) == [("ACS_ENABLED", "0000:00:03.0")], reason(step)
+    (finding,) = step["report"]["findings"]
+    assert finding["evidence"]["acs_control"] == "0x1d"
+    assert "setpci -s 0000:00:03.0 ECAP_ACS+0x6.w=0000" in finding["fix"]["commands"]
+
+
+@pytest.mark.parametrize("step", ["acs on, virtual", "acs on, not said whether virtual"])
+def test_a_virtual_machine_is_not_told_to_switch_it_off(step: str, steps: dict[str, Any]) -> None:
+    assert findings(steps[step]) == []
+    assert steps[step]["report"]["facts"]["acs"]["virtual"] is True
+
+
+def test_without_root_it_is_unknown(steps: dict[str, Any]) -> None:
+    step = steps["acs on, not root"]
+    assert (findings(step), step["status"]) == ([], 2)
+    assert "to root alone" in reason(step)
+
+
+def test_a_machine_without_gpu_and_rdma_nic_is_skipped(steps: dict[str, Any]) -> None:
+    (probe,) = steps["no endpoint named"]["report"]["probes"]
+    assert probe["verdict"] == "skipped", probe
+
+
+def test_rdma_devices_in_software_are_no_hardware(steps: dict[str, Any]) -> None:
+    assert {probe["verdict"] for probe in steps["rdma, live"]["report"]["probes"]} == {"skipped"}
+    assert "rxe0" in reason(steps["rdma, live"])
+
+
+def test_the_kernels_rdma_counters_count(steps: dict[str, Any]) -> None:
+    assert steps["traffic"]["packets"] > 1000
+
+
+@pytest.mark.parametrize("step", ["rdma", "rdma, eth0 up again"])
+def test_an_active_port_is_quiet(step: str, steps: dict[str, Any]) -> None:
+    assert (findings(steps[step]), steps[step]["status"]) == ([], 0), reason(steps[step])
+
+
+def test_a_port_that_goes_down_is_found(steps: dict[str, Any]) -> None:
+    step = steps["rdma, eth0 down"]
+    assert ("RDMA_PORT_DOWN", "rxe0") in findings(step), (findings(step), reason(step))
