@@ -16,6 +16,8 @@ T = TypeVar("T")
 MOST_BYTES: Final = 4 << 20
 """No file that a probe reads is near this size; what is larger is not what it seems."""
 
+_CHUNK_BYTES: Final = 1 << 16  # /proc/sys reserves what a read asks for, and refuses megabytes
+
 
 class Host:
     """A live machine, or a recorded one: then nothing at all is read from the machine that laggard runs on.
@@ -81,8 +83,15 @@ class Host:
             return ""
 
     def _read(self, path: str) -> bytes:
-        with open(self._locate(path), "rb") as file:
-            return file.read(MOST_BYTES + 1)
+        descriptor = os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = chunk = os.read(descriptor, _CHUNK_BYTES)
+            while chunk and len(data) <= MOST_BYTES:
+                chunk = os.read(descriptor, _CHUNK_BYTES)
+                data += chunk
+            return data
+        finally:
+            os.close(descriptor)
 
     def _locate(self, path: str) -> str:
         return resolve(self.root, path) if self.recorded else path
