@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -72,6 +73,30 @@ def test_the_real_one_ends_its_probes_with_itself(tmp_path: Path) -> None:
     began = time.monotonic()
     prober.stop()
     assert time.monotonic() - began < 1.0 and psutil.Process().children() == []
+
+
+def test_it_ends_with_its_input_in_the_middle_of_a_round() -> None:
+    script = """
+import time
+from laggard.agent import prober
+prober._end_with_the_agent()
+print("up", flush=True)
+try:
+    time.sleep(60)
+finally:
+    print("probes ended", flush=True)
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(python(script), stdin=pipe, stdout=pipe, text=True) as helper:
+        assert helper.stdin is not None and helper.stdout is not None
+        assert helper.stdout.readline() == "up\n"
+        helper.stdin.write("round\n")  # a signal, too, but no reason to end
+        helper.stdin.flush()
+        with pytest.raises(subprocess.TimeoutExpired):
+            helper.wait(0.2)
+        helper.stdin.close()
+        assert helper.stdout.read() == "probes ended\n"
+        assert helper.wait(2) == 0
 
 
 def test_one_that_heeds_nothing_is_killed() -> None:
