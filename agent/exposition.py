@@ -58,11 +58,9 @@ def one_of_each(rows: Iterable[RankRow]) -> tuple[list[RankRow], int]:
     A claim that SLURM does not confirm is no lie: LAGGARD_JOB_ID may be anything, another number too. It is told of
     like any other unless its name is taken; the documents tell users apart.
     """
-    chosen: dict[tuple[str, int], RankRow] = {}
-    count = 0
-    for count, row in enumerate(sorted(rows, key=_claim), start=1):  # noqa: B007
-        chosen[row.job_id, row.rank] = row
-    return list(chosen.values()), count - len(chosen)
+    claims = sorted(rows, key=_claim)
+    chosen = {(row.job_id, row.rank): row for row in claims}
+    return [chosen[name] for name in sorted(chosen)], len(claims) - len(chosen)
 
 
 def _claim(row: RankRow) -> tuple[bool, bool, int]:

@@ -46,7 +46,7 @@ class BadRequest(Exception):
 def read_request(connection: socket.socket) -> Request | None:
     """None where the client left without asking. Raises BadRequest; OSError where the connection broke."""
     head = _read_head(connection, time.monotonic() + HEAD_SECONDS)
-    return _parse(head) if head else None
+    return None if head is None else _parse(head)
 
 
 def send_answer(connection: socket.socket, answer: Answer, with_body: bool) -> None:
@@ -65,7 +65,7 @@ def send_answer(connection: socket.socket, answer: Answer, with_body: bool) -> N
     _linger(connection)
 
 
-def _read_head(connection: socket.socket, deadline: float) -> bytes:
+def _read_head(connection: socket.socket, deadline: float) -> bytes | None:
     head = bytearray()
     while b"\r\n\r\n" not in head:
         left = deadline - time.monotonic()
@@ -77,7 +77,7 @@ def _read_head(connection: socket.socket, deadline: float) -> bytes:
         except TimeoutError:
             continue
         if not data:
-            return b""
+            return None
         head += data
         if len(head) > MOST_HEAD_BYTES:
             raise BadRequest(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 from string import Template
 from typing import Final
@@ -70,19 +70,23 @@ def render(node: str, ranks: RanksDocument, report: Report, version: str) -> str
 
 def sentence(node: str, report: Report) -> str:
     """The answer about this node."""
-    severities = Counter(finding.severity for finding in report.findings)
-    critical, warnings = severities[Severity.CRITICAL], severities[Severity.WARNING]
     if report.verdict is Verdict.FAIL:
-        worst = next((it for it in report.findings if it.severity is Severity.CRITICAL), None) or report.findings[0]
-        more = f", and {len(report.findings) - 1} more" if len(report.findings) > 1 else ""
-        return f"{node} is not fit for training: {worst.code} ({worst.device}){more}."
+        return f"{node} is not fit for training{_worst(report.findings)}."
     if report.verdict is not Verdict.OK:
         reason = next((it.reason for it in report.probes if it.verdict is Verdict.UNKNOWN), "no probe applies")
         return f"{node}: could not tell; {reason}."
     looked = _count(sum(probe.verdict is Verdict.OK for probe in report.probes), "probe")
-    if critical or warnings:
-        return f"{node} can train, with {_count(warnings + critical, 'warning')} from {looked}."
+    warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
+    if warnings:
+        return f"{node} can train, with {_count(warnings, 'warning')} from {looked}."
     return f"{node}: {looked} found nothing wrong."
+
+
+def _worst(findings: Sequence[Finding]) -> str:
+    """Critical before the rest, in the order of the probes."""
+    ranked = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
+    more = f", and {len(ranked) - 1} more" if len(ranked) > 1 else ""
+    return f": {ranked[0].code} ({ranked[0].device}){more}" if ranked else ""
 
 
 def ranks_sentence(ranks: RanksDocument) -> str:

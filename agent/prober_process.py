@@ -66,7 +66,7 @@ class Prober:
         process.stdin.close()  # at which it ends its probes, and itself
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(0.3)
-        _kill(process)
+        _end(process)
 
     def _started(self) -> subprocess.Popen[bytes]:
         with self._lock:
@@ -77,10 +77,7 @@ class Prober:
             return self._process
 
     def _given_up(self, process: subprocess.Popen[bytes], reason: str) -> ProberError:
-        _kill(process)
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+        _end(process)
         with self._lock:
             self._process = None
         return ProberError(f"{reason}; the next round starts another")
@@ -107,7 +104,7 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Raises TimeoutError, and EOFError where the helper closed its end or says more than a report can be."""
+    """Raises TimeoutError; EOFError where the helper closed its end; WireError where it says more than a report can."""
     assert process.stdout is not None
     deadline = time.monotonic() + seconds
     line = bytearray()
@@ -117,9 +114,11 @@ def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
             chunk = os.read(process.stdout.fileno(), 65_536)
-            if not chunk or len(line) > MOST_BYTES:
+            if not chunk:
                 raise EOFError
             line += chunk
+            if len(line) > MOST_BYTES:
+                raise WireError(f"more than {MOST_BYTES} bytes")
     return bytes(line)
 
 
@@ -131,11 +130,13 @@ def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Probes have process groups of their own and end by their alarms; what the helper itself started goes with it."""
-    if process.poll() is not None:
-        return
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(0.3)
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Probes have process groups of their own, and alarms; what else the helper started goes with it."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.3)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()

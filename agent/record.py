@@ -4,6 +4,7 @@ it."""
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import sys
 from typing import Any
@@ -62,7 +63,8 @@ def _record(source: Host, folder: str, probes: tuple[Probe, ...]) -> Report:
     """The report of the machine, made while its answers are kept."""
     known = _recorded_answers(source, folder)
     host = RecordingHost(source.root, folder)
-    host.time()
+    with contextlib.suppress(Unknown):  # a recorded machine of files alone has no time
+        host.time()
     report = run(host, probes, deadline_seconds=_DEADLINE_SECONDS)
     _say("copying what the probes of other machines would ask for")
     swept = run(host, [SWEEP], deadline_seconds=_DEADLINE_SECONDS)

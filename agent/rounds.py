@@ -61,6 +61,9 @@ class Rounds:
             report, complete = _unknown(self._node, str(error), time.monotonic() - began), False
             if not self._stopped.is_set():
                 log.warning("no probe report: %s", error)
+        except Exception as error:  # the rounds go on: a report that grows old would look like one that holds
+            report, complete = _unknown(self._node, f"a defect in laggard: {error!r}", 0.0), False
+            log.exception("a defect in laggard, in a round of probes")
         self.latest = Round(report, time.time(), complete)
         self.ready = self.ready or complete
 

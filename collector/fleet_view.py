@@ -34,7 +34,7 @@ def compare(agents: Sequence[Agent]) -> Fleet:
     labels: dict[str, Agent] = {}
     facts = {}
     for agent in agents:
-        if agent.report:
+        if agent.state == "up" and agent.report:
             label = agent.name if agent.name not in labels else f"{agent.name} ({agent.url})"
             labels[label], facts[label] = agent, agent.report.facts
     agreed = consensus(facts)

@@ -8,9 +8,10 @@ import sys
 
 from laggard.collector.gather import Gatherer
 from laggard.collector.locate import locate
-from laggard.collector.serve import bind, serve
+from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, settle
 from laggard.collector.targets import LOCAL_AGENT, parse_targets
+from laggard.http import bind
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

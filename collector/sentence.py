@@ -65,13 +65,9 @@ def _accusation(location: Location) -> str:
     first, *others = location.culprits
     dead = {rank for note in location.notes if note.kind == "rank_died" for rank in note.ranks}
     died = first.kind == "hung" and bool(first.ranks) and dead.issuperset(first.ranks)
-    clauses = [f"{capital(who(first))} {_death(first) if died else _deed(first)}"]
+    text = f"{capital(who(first))} {_death(first) if died else _deed(first)}"
     cost = _cost(first, location)
-    if cost:
-        clauses[0] += f": {cost}"
-    if first.recoverable_ratio:
-        clauses.append(f"fixing it would save {first.recoverable_ratio:.0%} of the step time".replace("%", " %"))
-    text = "; ".join(clauses) + "."
+    text += f": {cost}." if cost else "."
     if others:
         also = f"{len(others)} more culprits, the next" if len(others) > 1 else "One more culprit"
         text += f" {also}: {who(others[0])}."
@@ -116,17 +112,18 @@ def _place(culprit: Culprit) -> str:
 
 
 def _cost(culprit: Culprit, location: Location) -> str:
-    """What it costs, in seconds of each step where the window tells a step's length, else as a ratio."""
+    """What it costs the job, in time of each step where the window tells a step's length."""
     if culprit.kind == "hung":
         return "the others wait for " + ("them" if len(culprit.ranks) > 1 else "it")
-    peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
+    if not culprit.recoverable_ratio:
+        peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
+        return f"{culprit.slowdown_ratio:.2f} times the time of {peers}" if culprit.slowdown_ratio else ""
+    share = f"{culprit.recoverable_ratio:.0%} of the step time".replace("%", " %")
     steps = _steps(location)
-    if steps and location.window.seconds > 0 and culprit.recoverable_ratio:
-        seconds = culprit.recoverable_ratio * location.window.seconds / steps
-        return f"{seconds_text(seconds)} more than {peers} in each step"
-    if culprit.slowdown_ratio:
-        return f"{culprit.slowdown_ratio:.2f} times the time of {peers}"
-    return ""
+    if not steps or location.window.seconds <= 0:
+        return f"fixing it would save {share}"
+    seconds = culprit.recoverable_ratio * location.window.seconds / steps
+    return f"fixing it would save {seconds_text(seconds)} of each step, {share}"
 
 
 def _possessive(culprit: Culprit) -> str:

@@ -9,7 +9,7 @@ from msgspec import structs
 
 from laggard.collector.targets import LOCAL_AGENT
 from laggard.config import Settings, load
-from laggard.model import UsageError
+from laggard.errors import UsageError
 from laggard.names import COLLECTOR_PORT
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from laggard.model import UsageError
+from laggard.errors import UsageError
 from laggard.names import AGENT_PORT
 
 LOCAL_AGENT = f"127.0.0.1:{AGENT_PORT}"

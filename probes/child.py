@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
@@ -59,6 +60,7 @@ def _leave_home(pipe: int, seconds: float) -> None:
     for stream in range(_PIPE):
         os.dup2(null, stream)
     os.dup2(pipe, _PIPE, inheritable=False)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", closefd=False)  # the parent's may write to a descriptor of its own
     os.closerange(_PIPE + 1, os.sysconf("SC_OPEN_MAX"))
 
 

@@ -15,6 +15,8 @@ import msgspec
 FACTS_PATH: Final = "/laggard/facts.json"
 REPLIES_PATH: Final = "/laggard/replies.json"
 """Of a recorded machine: Reply by mount point."""
+REFUSED_PATH: Final = "/laggard/refused.json"
+"""Of a recorded machine: the kernel's words for what could not be read, `{"read /PATH": "Permission denied"}`."""
 PFC_PATH: Final = "/laggard/pfc.json"
 """Of a recorded machine: priority flow control by network device, `{"eth0": {"enabled": 8, "capable": 8}}`; null: the
 driver knows nothing of it."""

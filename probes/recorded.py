@@ -10,6 +10,7 @@ from laggard import wire
 from laggard.probes.kernel import (
     FACTS_PATH,
     PFC_PATH,
+    REFUSED_PATH,
     REPLIES_PATH,
     FileSystem,
     KernelClock,
@@ -57,6 +58,7 @@ class RecordedKernel:
     def __init__(self, root: str) -> None:
         self._root = root
         self._facts: MachineFacts | None = None
+        self._refusals: dict[str, str] | None = None
 
     def environ(self) -> Mapping[str, str]:
         return self._load().environ
@@ -103,12 +105,15 @@ class RecordedKernel:
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
     def refused(self, what: str) -> None:
-        """Raises what the machine gave for an answer, where an empty file or folder stands for one it refused: the
-        recording's `errors` hold "read /PATH" or "list /PATH", the path with its symlinks followed."""
-        try:
-            words = self._load().errors.get(what)
-        except OSError:
-            return
+        """Raises what the machine gave for an answer, where an empty file or folder stands for one it refused: "read
+        /PATH" or "list /PATH", the path with its symlinks followed."""
+        if self._refusals is None:
+            try:
+                with open(resolve(self._root, REFUSED_PATH), "rb") as file:
+                    self._refusals = wire.decode(file.read(), dict[str, str])
+            except (OSError, wire.WireError):
+                self._refusals = {}
+        words = self._refusals.get(what)
         if words is not None:
             raise OSError(_NUMBERS.get(words, errno.EIO), words)
 

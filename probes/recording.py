@@ -96,7 +96,8 @@ class RecordingHost(Host):
         try:
             log = super().kernel_log()
         except Unknown as error:
-            self._note(Note("error", f"read {KMSG_PATH}", _words(error)))
+            if not self.recorded:
+                self._stand_in(KMSG_PATH, _words(error))
             raise
         self._keep(KMSG_PATH, log.encode())
         return log
@@ -206,7 +207,7 @@ class RecordingHost(Host):
         if os.path.isdir(self._source(place)):
             os.makedirs(self._folder + place, exist_ok=True)
             if verb == "list":
-                self._note(Note("error", f"list {place}", _words(error)))
+                self._note(Note("refused", f"list {place}", _words(error)))
         elif verb == "read":
             self._stand_in(place, _words(error))
 
@@ -215,7 +216,7 @@ class RecordingHost(Host):
         self._make_room(path)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644))
-        self._note(Note("error", f"read {place}", why))
+        self._note(Note("refused", f"read {place}", why))
 
     def _keep(self, place: str, data: bytes) -> None:
         path = self._folder + place

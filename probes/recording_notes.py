@@ -11,15 +11,15 @@ from typing import Any, Final
 import msgspec
 
 from laggard import wire
-from laggard.probes.kernel import FACTS_PATH, PFC_PATH, REPLIES_PATH
+from laggard.probes.kernel import FACTS_PATH, PFC_PATH, REFUSED_PATH, REPLIES_PATH
 
 NOT_RECORDED: Final = "not recorded"
 _NOTES: Final = "/laggard/.notes"
 
 
 class Note(msgspec.Struct, frozen=True, array_like=True):
-    """`kind`: file_system, clock, environ, time, pfc, reply; error: `key` could not be asked; empty: a file that is
-    truly so. `value` is JSON, or the error's words."""
+    """`kind`: file_system, clock, environ, time, pfc, reply; error: `key` could not be asked; refused: `key` could not
+    be read; empty: a file that is truly so. `value` is JSON, or the kernel's words."""
 
     kind: str
     key: str
@@ -33,29 +33,31 @@ def notes_path(folder: str, pid: int) -> str:
 def put_together(folder: str, known: dict[str, Any]) -> None:
     """Writes the answers that are no files. `known`: facts to begin with, those of a recorded machine."""
     notes = list(_take(folder))
-    facts = {**known, "errors": {**known.get("errors", {}), **_errors(folder, notes)}}
+    facts = {**known}
     for note in notes:
         if note.kind == "file_system":
-            facts.setdefault("file_systems", {})[note.key] = _value(note)
+            facts["file_systems"] = {**facts.get("file_systems", {}), note.key: _value(note)}
         elif note.kind in ("clock", "environ", "time"):
             facts[note.kind] = _value(note)
-    _write(folder + FACTS_PATH, facts)
+        elif note.kind == "error":
+            facts["errors"] = {**facts.get("errors", {}), note.key: note.value}
+    if "time" in facts:  # else the recorded machine had none
+        _write(folder + FACTS_PATH, facts)
+    _write(folder + REFUSED_PATH, _refused(folder, notes))
     for kind, path in (("pfc", PFC_PATH), ("reply", REPLIES_PATH)):
-        answers = {note.key: _value(note) for note in notes if note.kind == kind}
-        if answers:
-            _write(folder + path, answers)
+        _write(folder + path, {note.key: _value(note) for note in notes if note.kind == kind})
 
 
-def _errors(folder: str, notes: Iterable[Note]) -> dict[str, str]:
-    """A file that one probe only listed and another one read is no error."""
-    errors: dict[str, str] = {}
+def _refused(folder: str, notes: Iterable[Note]) -> dict[str, str]:
+    """A file that one probe only listed and another one read was not refused."""
+    refused: dict[str, str] = {}
     empty = {note.key for note in notes if note.kind == "empty"}
     for note in notes:
         verb, _, place = note.key.partition(" ")
         was_read = verb == "read" and (place in empty or _size(folder + place))
-        if note.kind == "error" and not was_read and errors.get(note.key, NOT_RECORDED) == NOT_RECORDED:
-            errors[note.key] = note.value
-    return errors
+        if note.kind == "refused" and not was_read and refused.get(note.key, NOT_RECORDED) == NOT_RECORDED:
+            refused[note.key] = note.value
+    return refused
 
 
 def _size(path: str) -> int:
@@ -80,5 +82,7 @@ def _value(note: Note) -> Any:
 
 
 def _write(path: str, document: dict[str, Any]) -> None:
+    if not document:
+        return
     with open(path, "wb") as file:
         file.write(msgspec.json.format(wire.encode(document), indent=1) + b"\n")

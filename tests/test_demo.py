@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +23,17 @@ def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=110, **how)
 
 
-def left_over() -> list[str]:
-    """Network interfaces and directories that a demo made and did not take away."""
-    return [name for name in os.listdir("/sys/class/net") if name.startswith("laggard")] + [
-        name for name in os.listdir("/dev/shm") if name.startswith("laggard-demo")
-    ]
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    """A demo takes away the network interfaces, namespaces and directories that it made."""
+    before = _made_by_demos()
+    yield
+    assert _made_by_demos() - before == set()
+
+
+def _made_by_demos() -> set[str]:
+    places = [place for place in ("/sys/class/net", "/dev/shm", "/run/netns") if os.path.isdir(place)]
+    return {name for place in places for name in os.listdir(place) if name.startswith("laggard")}
 
 
 def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) -> None:
@@ -41,7 +48,6 @@ def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) ->
     traced = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
     notes = [location.pop("notes"), traced.pop("notes")]  # that the job has ended is the live collector's knowledge
     assert traced == location, notes
-    assert left_over() == []
 
 
 def test_a_calm_job_has_no_culprit() -> None:
@@ -51,18 +57,17 @@ def test_a_calm_job_has_no_culprit() -> None:
     assert result.stdout.splitlines()[-1] == "Injected: nothing. The verdict is right."
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="NOT TESTED: becoming another user takes root")
-def test_without_root_the_nodes_are_loopback_addresses(tmp_path: Path) -> None:
-    tmp_path.chmod(0o777)
-    for parent in list(tmp_path.parents)[:2]:
-        parent.chmod(0o755)
-    home = {**os.environ, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
-    result = demo("--slow-rank", "1", "--slow-phase", "forward", user=65534, group=65534, extra_groups=[], env=home)
+def test_where_no_namespace_may_be_made_the_nodes_are_loopback_addresses() -> None:
+    words = ["demo", "--slow-rank", "1", "--slow-phase", "forward"]
+    powerless = ["setpriv", "--bounding-set=-net_admin,-sys_admin"] if os.geteuid() == 0 else []
+    result = subprocess.run(
+        [*powerless, sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=110
+    )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("Rank 1 on n0 is slow in forward")
 
 
-def test_kept_and_then_interrupted_it_leaves_nothing_behind() -> None:
+def test_kept_the_page_stays_until_interrupted() -> None:
     command = [sys.executable, "-m", "laggard", "demo", "--keep", "--steps", "12", "--slow-rank", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -75,10 +80,9 @@ def test_kept_and_then_interrupted_it_leaves_nothing_behind() -> None:
     finally:
         process.kill()
         process.communicate()
-    assert left_over() == []
 
 
-def test_interrupted_in_mid_run_it_leaves_nothing_behind() -> None:
+def test_it_can_be_ended_in_mid_run() -> None:
     process = subprocess.Popen([sys.executable, "-m", "laggard", "demo"], stderr=subprocess.DEVNULL)
     try:
         time.sleep(4)
@@ -87,7 +91,6 @@ def test_interrupted_in_mid_run_it_leaves_nothing_behind() -> None:
     finally:
         process.kill()
         process.wait()
-    assert left_over() == []
 
 
 @pytest.mark.parametrize(

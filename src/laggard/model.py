@@ -8,9 +8,6 @@ from typing import Any
 
 import msgspec
 
-from laggard.errors import EXIT_USAGE as EXIT_USAGE
-from laggard.errors import UsageError as UsageError
-
 REPORT_SCHEMA = "laggard.report/1"
 LOCATION_SCHEMA = "laggard.location/1"
 RANKS_SCHEMA = "laggard.ranks/1"

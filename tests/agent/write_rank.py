@@ -35,7 +35,9 @@ class Rank:
         n = self.count
         own = sum(PHASES) - PHASES[0]
         fixed = (n, n - 1, n * STEP, n * own, *(n * phase for phase in PHASES), n * WAITED, 2, 1)
-        lanes = [number for lane in self.lanes for number in (4 * n, n * WAITED // len(self.lanes), (lane + 1) * n << 20)]
+        lanes = [
+            number for lane in self.lanes for number in (4 * n, n * WAITED // len(self.lanes), (lane + 1) * n << 20)
+        ]
         self.writer.write_counters(fixed, lanes)
         self.writer.words[WORD_PROGRESS] = self.end
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from laggard.collector.serve import bind, url_of
 from laggard.collector.settings import settle
 from laggard.collector.targets import LOCAL_AGENT, parse_target, parse_targets
-from laggard.model import UsageError
+from laggard.errors import UsageError
+from laggard.http import bind, url_of
 
 
 @pytest.mark.parametrize(

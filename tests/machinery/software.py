@@ -8,7 +8,8 @@ from machinery.archive import Tree
 
 _CPU = "/sys/devices/system/cpu"
 OPEN_DRIVER = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  (dvs-builder@U16-I1-N07-12-3)\n"
+    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.124.06  Release Build  "
+    "(dvs-builder@U16-I1-N07-12-3)\n"
     "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1~22.04)\n"
 )
 

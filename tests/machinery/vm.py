@@ -146,11 +146,7 @@ def _kept() -> Path:
 
 def _make(folder: Path) -> None:
     """Debian's kernel package, unpacked, and an initial file system with the modules that the machine needs."""
-    depends = _run("apt-cache", "depends", "linux-image-amd64", cwd=folder)
-    package = re.search(r"Depends: (linux-image-\S+)", depends)
-    if not package:
-        raise Unavailable("apt knows no kernel package; run `apt-get update` as root")
-    _run("apt-get", "download", "-q", package[1], cwd=folder)
+    _run("apt-get", "download", "-q", _kernel_package(folder), cwd=folder)
     archive = next(folder.glob("*.deb"))
     _run("dpkg", "-x", str(archive), "kernel", cwd=folder)
     archive.unlink()
@@ -172,6 +168,20 @@ def _make(folder: Path) -> None:
     _run("sh", "-c", "find . | cpio -o -H newc | gzip -1 > ../initrd.gz", cwd=root)
     shutil.rmtree(root)
     shutil.rmtree(folder / "kernel")
+
+
+def _kernel_package(folder: Path) -> str:
+    """The one that Debian's newest kernel comes in."""
+    for before in ((), ("apt-get", "update", "-q")):
+        try:
+            if before:
+                _run(*before, cwd=folder)
+            depends = _run("apt-cache", "depends", "linux-image-amd64", cwd=folder)
+        except subprocess.CalledProcessError:
+            continue
+        if found := re.search(r"Depends: (linux-image-\S+)", depends):
+            return found[1]
+    raise Unavailable("apt knows no kernel package linux-image-amd64: this is no Debian, or there is no network")
 
 
 def _module_files(folder: Path, version: str) -> list[Path]:

@@ -186,6 +186,7 @@ def test_what_is_no_answer_is_unknown(look: Callable[[Host, Any], Items], reason
     report = look_with(probe(look), probe(look_well))
     broken, well = report.probes
     assert broken.verdict is Verdict.UNKNOWN and reason in broken.reason
+    assert report.node == os.uname().nodename
     assert broken.reason.isprintable() and len(broken.reason) <= 300
     assert well.verdict is Verdict.OK and report.verdict is Verdict.UNKNOWN
 

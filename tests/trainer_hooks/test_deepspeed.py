@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -106,3 +109,36 @@ def test_without_a_place_to_write_the_training_goes_on(launch: Callable[..., Any
     (tmp_path / "ranks").write_text("a file stands where the directory should be")
     ranks = launch(TRAIN, ["--steps", "2"])
     assert all("no rank file in" in rank.stderr for rank in ranks)
+
+
+@pytest.mark.slow
+def test_under_torchrun_no_line_is_changed(tmp_path: Path) -> None:
+    bin_directory = Path(sys.executable).parent
+    command = [str(bin_directory / "torchrun"), "--nproc-per-node", "2", "--no-python", str(bin_directory / "laggard")]
+    done = subprocess.run(
+        [*command, "run", "--record", str(tmp_path / "recording"), str(TRAIN), "--steps", "3"],
+        env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    heads = [read(path)[0] for path in sorted((tmp_path / "recording").iterdir())]
+    assert len(heads) == 2 and heads[0] == heads[1] and heads[0]["laggard_recording"] == 1
+
+
+@pytest.mark.slow
+def test_one_line_in_the_script_is_enough(launch: Callable[..., Any], tmp_path: Path) -> None:
+    script = tmp_path / "attached.py"
+    text = TRAIN.read_text()
+    line = "    engine, *_ = deepspeed.initialize("
+    (before, after) = text.split(line)
+    call, _, rest = after.partition("\n")
+    script.write_text(
+        f"{before}{line}{call}\n    __import__('laggard.trainer_hooks').trainer_hooks.attach(engine)\n{rest}"
+    )
+    launch(script, ["--steps", "3"], hooks=False)
+    for path in (tmp_path / "ranks").glob("*.rank"):
+        with RankFileReader(str(path)) as file:
+            assert [step.step for step in file.steps()] == [0, 1, 2] and file.finished()
+    assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2

@@ -9,6 +9,8 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -88,19 +90,23 @@ def _play(
     processes.start("collector", command)
     url = processes.listening("collector")
     progress.stage(f"the page is {url}/")
+    check = partial(processes.must_run, "collector", *(f"agent-{node.name}" for node in nodes))
     while not processes.done(ranks):
+        check()
         progress.step(last_step(url))
         time.sleep(0.25)
     progress.stage("the job is done")
-    return _final_location(url, arguments.steps), url
+    return _final_location(url, arguments.steps, check), url
 
 
-def _final_location(url: str, steps: int) -> dict[str, object]:
+def _final_location(url: str, steps: int, check: Callable[[], None]) -> dict[str, object]:
     """The location once the collector has seen the last step, and had one more round for the slower agents."""
     deadline = time.monotonic() + 10.0
     while last_step(url) != steps - 1 and time.monotonic() < deadline:
+        check()
         time.sleep(0.25)
     time.sleep(1.5)
+    check()
     return location_of(url)
 
 

@@ -27,16 +27,26 @@ class Node(NamedTuple):
 @contextlib.contextmanager
 def machines(count: int) -> Iterator[tuple[Node, ...]]:
     """`count` nodes; what was made for them is gone afterwards."""
-    if os.geteuid() == 0 and shutil.which("ip"):
-        _remove_left_overs()
-        bridge = f"{_PREFIX}{os.getpid()}"
-        try:
-            with contextlib.suppress(subprocess.CalledProcessError):  # no right to: a container without CAP_NET_ADMIN
-                yield _namespaces(bridge, count)
-                return
-        finally:
-            _remove(bridge)
-    yield tuple(Node(f"n{index}", f"127.0.1.{index + 1}", "lo", ()) for index in range(count))
+    bridge = f"{_PREFIX}{os.getpid()}"
+    try:
+        yield _namespaces_if_allowed(bridge, count) or _loopback(count)
+    finally:
+        _remove(bridge)
+
+
+def _namespaces_if_allowed(bridge: str, count: int) -> tuple[Node, ...] | None:
+    """None where we may not make any: not root, or a container without CAP_NET_ADMIN and CAP_SYS_ADMIN."""
+    if os.geteuid() != 0 or not shutil.which("ip"):
+        return None
+    _remove_left_overs()
+    try:
+        return _namespaces(bridge, count)
+    except subprocess.CalledProcessError:
+        return None
+
+
+def _loopback(count: int) -> tuple[Node, ...]:
+    return tuple(Node(f"n{index}", f"127.0.1.{index + 1}", "lo", ()) for index in range(count))
 
 
 def _namespaces(bridge: str, count: int) -> tuple[Node, ...]:
@@ -64,15 +74,14 @@ def _ip(*words: str) -> str:
 
 
 def _remove(bridge: str) -> None:
-    """Takes down the bridge and its namespaces, whatever of them there is; veth pairs go with their namespace."""
-    with contextlib.suppress(subprocess.CalledProcessError):
-        for line in _ip("netns", "list").splitlines():
-            space = line.split()[0]
-            if space.startswith(f"{bridge}-"):
-                with contextlib.suppress(subprocess.CalledProcessError):
-                    _ip("netns", "delete", space)
-    with contextlib.suppress(subprocess.CalledProcessError):
-        _ip("link", "delete", bridge)
+    """Takes down the bridge, its links and namespaces, whatever of them there is. A veth pair would go with its
+    namespace, but some time after."""
+    links = [entry.name for entry in Path("/sys/class/net").iterdir() if entry.name.startswith(f"{bridge}v")]
+    spaces = [entry.name for entry in Path("/run/netns").glob(f"{bridge}-*")]
+    removals = [("link", "delete", link) for link in (*links, bridge)] + [("netns", "delete", each) for each in spaces]
+    for words in removals:
+        with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
+            _ip(*words)
 
 
 def _remove_left_overs() -> None:

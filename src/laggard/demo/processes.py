@@ -81,6 +81,13 @@ class Processes:
                 raise DemoError(f"{name} ended with status {status}: {self.last_line(name)}")
         return all(self._running[name].poll() == 0 for name in names)
 
+    def must_run(self, *names: str) -> None:
+        """Raises DemoError for a daemon that has ended."""
+        for name in names:
+            status = self._running[name].poll()
+            if status is not None:
+                raise DemoError(f"the {name} ended with status {status}: {self.last_line(name)}")
+
     def last_line(self, name: str) -> str:
         lines = [line for line in self.output(name).splitlines() if line.strip()]
         return lines[-1] if lines else "it said nothing"

@@ -155,10 +155,11 @@ class RankFileReader:
     def steps(self, since_ns: int = 0) -> list[Step]:
         """The steps still in the ring that ended at or after `since_ns`, oldest first."""
         newest = self.words()[layout.WORD_STEP_CELLS]
+        ring = self._pread(layout.STEPS_OFFSET, layout.STEP_SLOT * layout.STEP_COUNT)
         found: list[Step] = []
         for sequence in range(newest, max(newest - layout.STEP_COUNT, 0), -1):
-            offset = layout.STEPS_OFFSET + (sequence % layout.STEP_COUNT) * layout.STEP_SLOT
-            opened = layout.unseal(self._pread(offset, layout.STEP_SLOT), layout.STEP_BODY.size)
+            offset = (sequence % layout.STEP_COUNT) * layout.STEP_SLOT
+            opened = layout.unseal(ring[offset : offset + layout.STEP_SLOT], layout.STEP_BODY.size)
             if opened is None or opened[0] != sequence:
                 continue  # torn, or overwritten meanwhile
             step, start, end, *phases, waited = layout.STEP_BODY.unpack(opened[1])

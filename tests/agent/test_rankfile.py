@@ -1,0 +1,212 @@
+"""The rank file against damage: a writer killed anywhere, flipped bits, cut files, a full file system."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from laggard.rankfile import Counters, RankFileError, RankFileReader, RankFileWriter, Step
+from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
+
+Start = Callable[..., Any]
+MS = 10**6
+PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 50 * MS)
+
+thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+class Content(NamedTuple):
+    """Everything in a file that has a checksum."""
+
+    identity: dict[str, Any]
+    lanes: tuple[Any, ...]
+    counters: Counters | None
+    steps: list[Step]
+    collectives: list[Any]
+
+
+def read(path: Path) -> Content:
+    with RankFileReader(str(path)) as file:
+        file.in_flight()
+        file.holder()
+        file.finished()
+        return Content(file.identity, file.lanes(), file.counters(), file.steps(), file.collectives())
+
+
+def assert_whole(content: Content) -> None:
+    """Every number is one that the writer of write_rank.py meant."""
+    for step in content.steps:
+        assert step.phases == PHASES and step.end - step.start == 1000 * MS and step.waited == 250 * MS
+    numbers = [step.step for step in content.steps]
+    assert numbers == sorted(set(numbers))
+    if content.counters:
+        n = content.counters.steps
+        assert (content.counters.last_step, content.counters.step_ns) == (n - 1, n * 1000 * MS)
+        assert content.counters.phases_ns == tuple(n * phase for phase in PHASES)
+        assert [lane[0] for lane in content.counters.lanes] == [4 * n] * 3
+
+
+def test_a_writer_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:
+    for _ in range(12):
+        rank = start_rank()
+        rank.tell("run")
+        time.sleep(random.uniform(0.0, 0.08))
+        rank.kill()
+        content = read(rank.path)
+        assert_whole(content)
+        if content.counters:
+            steps = [step.step for step in content.steps]
+            assert steps == list(range(steps[0], steps[-1] + 1))
+            assert steps[-1] - content.counters.last_step in (0, 1)  # the step is written, then the counters
+
+
+def test_a_file_that_is_being_written_shows_whole_records(start_rank: Start) -> None:
+    rank = start_rank()
+    rank.tell("run")
+    until = time.monotonic() + 2.0
+    last = -1
+    while time.monotonic() < until:
+        content = read(rank.path)
+        assert_whole(content)
+        if content.steps:
+            assert content.steps[-1].step >= last
+            last = content.steps[-1].step
+    assert last > STEP_COUNT  # the ring went round under the reader
+
+
+@pytest.fixture
+def sample(start_rank: Start) -> tuple[Path, bytes, Content]:
+    rank = start_rank()
+    rank.do(*["step"] * 9, "block")
+    rank.kill()
+    return rank.path, rank.path.read_bytes(), read(rank.path)
+
+
+def assert_is_part_of(found: Content, whole: Content) -> None:
+    """Less may be there, but nothing else."""
+    assert found.identity == whole.identity
+    assert found.lanes == whole.lanes[: len(found.lanes)]
+    assert set(found.steps) <= set(whole.steps) and set(found.collectives) <= set(whole.collectives)
+    assert_whole(found)
+
+
+@thorough
+@given(flips=st.lists(st.tuples(st.integers(0, 40_000), st.integers(0, 7)), min_size=1, max_size=20))
+def test_flipped_bits_never_become_numbers(sample: tuple[Path, bytes, Content], flips: list[tuple[int, int]]) -> None:
+    path, whole, content = sample
+    data = bytearray(whole)
+    for place, bit in flips:
+        data[place] ^= 1 << bit
+    path.write_bytes(data)
+    try:
+        found = read(path)
+    except RankFileError:
+        assert any(place < LIVE_OFFSET for place, _ in flips)  # only the header can make a whole file unreadable
+    else:
+        assert_is_part_of(found, content)
+
+
+@thorough
+@given(place=st.integers(0, 34_000), junk=st.binary(min_size=1, max_size=5_000))
+def test_overwritten_stretches_never_become_numbers(
+    sample: tuple[Path, bytes, Content], place: int, junk: bytes
+) -> None:
+    path, whole, content = sample
+    path.write_bytes(whole[:place] + junk + whole[place + len(junk) :])
+    try:
+        assert_is_part_of(read(path), content)
+    except RankFileError:
+        assert place < LIVE_OFFSET
+
+
+@thorough
+@given(size=st.integers(0, FILE_BYTES - 1))
+def test_a_cut_file_is_refused_also_when_cut_while_open(sample: tuple[Path, bytes, Content], size: int) -> None:
+    path, whole, content = sample
+    path.write_bytes(whole)
+    with RankFileReader(str(path)) as file:
+        os.truncate(path, size)
+        for look in (file.in_flight, file.finished, file.steps):
+            try:
+                look()
+            except RankFileError as error:
+                assert error.reason == "truncated"
+        assert file.lanes() == content.lanes[: len(file.lanes())]
+        assert file.counters() is None or file.counters().steps in (8, 9)
+        assert file.collectives() == []
+        file.holder()
+    with pytest.raises(RankFileError, match="truncated"):
+        RankFileReader(str(path))
+
+
+@thorough
+@given(head=st.binary(max_size=8_192))
+def test_random_bytes_are_refused(tmp_path: Path, head: bytes) -> None:
+    path = tmp_path / "x.rank"
+    path.write_bytes(head.ljust(FILE_BYTES, b"\xff"))
+    with pytest.raises(RankFileError):
+        RankFileReader(str(path))
+
+
+@pytest.fixture
+def small_file_system(tmp_path: Path) -> Iterator[Path]:
+    """Room for two rank files, and not for three."""
+    place = tmp_path / "small"
+    place.mkdir()
+    size = f"size={2 * FILE_BYTES + FILE_BYTES // 2}"
+    if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", size, "laggard-test", place]).returncode:
+        pytest.skip("needs root and the right to mount: it fills a small tmpfs")
+    yield place
+    subprocess.run(["umount", "-l", place], check=True)
+
+
+def test_a_full_file_system_is_an_error_at_the_start(small_file_system: Path, start_rank: Start) -> None:
+    script = f"""
+import errno, sys, time
+from laggard.rankfile import RankFileWriter
+identity = dict(job_id="j", rank=0, local_rank=0, world_size=1, node="n", attempt=0, wall_ns=1, monotonic_ns=1)
+writers = []
+try:
+    for _ in range(3):
+        writers.append(RankFileWriter({str(small_file_system)!r}, identity))
+except OSError as error:
+    assert error.errno == errno.ENOSPC, error
+    print(len(writers))
+for number in range(5000):  # those that were made have all their room: no SIGBUS
+    for writer in writers:
+        writer.write_step(number, *range(8))
+        writer.write_counters([0] * 12, [])
+        writer.write_collectives(number, [0] * 320)
+"""
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+    assert len(list(small_file_system.iterdir())) == 2  # nothing half made is left
+
+
+def test_the_file_is_for_all_to_read_and_for_its_owner_to_write(rank_dir: Path, start_rank: Start) -> None:
+    before = os.umask(0o077)
+    try:
+        rank = start_rank()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(rank.path.stat().st_mode) == 0o644
+    assert rank.path.stat().st_blocks * 512 >= FILE_BYTES  # no holes
+
+
+def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError) as caught:
+        RankFileWriter(str(tmp_path / "file" / "ranks"), {})
+    assert caught.value.errno == errno.ENOTDIR

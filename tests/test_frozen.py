@@ -1,0 +1,56 @@
+"""Names that users' scripts, alerts and dashboards rely on. A change here is a change for them: say so in CHANGELOG.md.
+
+After a change on purpose: LAGGARD_WRITE_GOLDEN=1 make test TESTS=tests/test_frozen.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+from pathlib import Path
+
+from laggard import catalogue
+from laggard.cli import COMMANDS
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def check(name: str, text: str) -> None:
+    path = GOLDEN / name
+    if os.environ.get("LAGGARD_WRITE_GOLDEN"):
+        path.write_text(text)
+    assert text == path.read_text(), f"{path} says otherwise; if the change is meant, write it anew (see above)"
+
+
+def test_commands_and_flags() -> None:
+    lines = []
+    for command in COMMANDS:
+        parser = argparse.ArgumentParser(add_help=False)
+        importlib.import_module(command.module).configure(parser)
+        lines.append(f"laggard {command.name}")
+        for action in parser._actions:
+            words = " ".join(action.option_strings) or str(action.metavar or action.dest)
+            choices = "|".join(map(str, action.choices)) if action.choices else ""
+            lines.append(f"    {words} {choices}".rstrip())
+    check("command_line.txt", "\n".join(lines) + "\n")
+
+
+def test_metrics() -> None:
+    lines = [f"{metric.name} {metric.kind} {','.join(metric.labels)}".rstrip() for metric in catalogue.METRICS]
+    check("metric_names.txt", "\n".join(sorted(lines)) + "\n")
+
+
+def test_finding_codes() -> None:
+    lines = [f"{kind.code} {kind.severity.value}" for kind in catalogue.FINDINGS]
+    check("finding_codes.txt", "\n".join(sorted(lines)) + "\n")
+
+
+def test_every_metric_is_named_as_prometheus_wants_it() -> None:
+    for metric in catalogue.METRICS:
+        assert metric.name.startswith("laggard_") and metric.help.endswith(".")
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert ("job_id" in metric.labels) == (
+            metric.name.startswith(("laggard_rank_", "laggard_culprit", "laggard_job_"))
+            and metric.name != "laggard_rank_files_ignored"
+        )
