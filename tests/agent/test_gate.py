@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,19 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machinery.materialise import materialise
 
 from laggard.cli import main
+from laggard.probes.registry import PROBES
 
-MACHINES = Path(__file__).resolve().parents[1] / "machines"
+NAMES = [probe.name for probe in PROBES]
+THREE = ("limits", "clock", "disks")
+EVERY_OTHER = [word for name in NAMES if name not in THREE for word in ("--skip", name)]
 
 
 @pytest.fixture
-def judge(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Runs the gate on a recorded machine: exit status and stdout."""
+def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Runs the gate's three oldest probes on a recorded machine, by name or folder: exit status and stdout."""
 
     def run(machine: str | Path, *words: str) -> tuple[int, str]:
+        root = machine if isinstance(machine, Path) else tmp_path / "machines" / machine
+        if not root.exists():
+            materialise(str(machine), root)
         capsys.readouterr()
-        status = main(["healthcheck", "--host-root", str(MACHINES / machine), *words])
+        status = main(["healthcheck", "--host-root", str(root), *EVERY_OTHER, *words])
         return status, capsys.readouterr().out
 
     return run
@@ -77,10 +85,9 @@ def test_a_warning_is_told_and_does_not_fail(judge: Judge, tmp_path: Path) -> No
 
 def broken_machine(folder: Path, *names: str) -> Path:
     """disk_full's and memlock_low's faults together, and a mount with a long name full of control characters."""
-    machine = folder / "machine"
-    for source in (MACHINES / "disk_full", MACHINES / "memlock_low"):
-        subprocess.run(["cp", "-r", f"{source}/.", str(machine)], check=True)
-    facts = json.loads((MACHINES / "disk_full/laggard/facts.json").read_text())
+    machine = materialise("memlock_low", folder / "machine")
+    shutil.copytree(materialise("disk_full", folder / "disk_full") / "laggard", machine / "laggard", dirs_exist_ok=True)
+    facts = json.loads((machine / "laggard/facts.json").read_text())
     point = "/\x1b[31m" + "d" * 100
     facts["file_systems"][point] = facts["file_systems"]["/"] | {
         "total_bytes": 10**9,
@@ -153,8 +160,8 @@ def test_a_daemons_own_limit_is_no_reason_to_fail(judge: Judge, tmp_path: Path) 
 
 
 USAGE = [
-    (["--only", "disc"], "limits, clock, disks"),
-    (["--skip", "disc"], "limits, clock, disks"),
+    (["--only", "disc"], ", ".join(NAMES)),
+    (["--skip", "disc"], ", ".join(NAMES)),
     (["--only", "disks", "--skip", "disks"], "no probe is left"),
     (["--deadline", "soon"], "number of seconds"),
     (["--deadline", "-1"], "number of seconds"),
@@ -186,7 +193,7 @@ def test_wrong_usage_is_64_with_one_line_and_one_document(
         ("deadline_seconds: fast\n", "deadline_seconds"),
         ("thresholds: {disks: {critical: 0.9}}\n", "thresholds.disks: unknown key `critical`"),
         ("thresholds: {disks: {enough_bytes: many}}\n", "enough_bytes"),
-        ("thresholds: {discs: {}}\n", "limits, clock, disks"),
+        ("thresholds: {discs: {}}\n", ", ".join(NAMES)),
         ("only: [disks\n", "YAML"),
         ("- 1\n", "profile.yaml"),
     ],
@@ -202,7 +209,7 @@ def test_json_is_one_document_with_the_contracts_fields(
     machine: str, status: int, judge: Judge, tmp_path: Path
 ) -> None:
     (tmp_path / "unreadable").mkdir()
-    place = tmp_path / machine if machine == "unreadable" else MACHINES / machine
+    place = tmp_path / machine if machine == "unreadable" else machine
     got, out = judge(place, "--format", "json")
     report: dict[str, Any] = json.loads(out)
     assert got == status and out.count("\n") == 1
@@ -220,18 +227,18 @@ def healthcheck(*words: str, options: tuple[str, ...] = ()) -> subprocess.Comple
 
 def test_a_probe_that_hangs_is_named_in_time(tmp_path: Path) -> None:
     """A pipe that nobody writes to hangs its reader, as a dead server does."""
-    machine = tmp_path / "machine"
-    subprocess.run(["cp", "-r", str(MACHINES / "healthy"), str(machine)], check=True)
+    machine = materialise("plain", tmp_path / "machine")
     (machine / "proc/self/mounts").unlink()
     os.mkfifo(machine / "proc/self/mounts")
-    done = healthcheck("--host-root", str(machine), "--deadline", "0.5", "--format", "json")
+    words = ("--host-root", str(machine), "--deadline", "0.5", *EVERY_OTHER)
+    done = healthcheck(*words, "--format", "json")
     report = json.loads(done.stdout)
     verdicts = {result["name"]: result["verdict"] for result in report["probes"]}
     assert (done.returncode, done.stderr) == (2, "")
     assert verdicts == {"limits": "ok", "clock": "ok", "disks": "unknown"}
     assert "probe disks gave no answer in 0.5 s" in report["probes"][2]["reason"]
     assert report["elapsed_seconds"] < 2.5  # 0.7 on an idle machine
-    text = healthcheck("--host-root", str(machine), "--deadline", "0.5").stdout
+    text = healthcheck(*words).stdout
     assert text.startswith("laggard: unknown, probe disks gave no answer in 0.5 s")
 
 
@@ -239,7 +246,7 @@ def test_the_live_machine_gets_an_answer() -> None:
     done = healthcheck("--format", "json")
     report = json.loads(done.stdout)
     assert done.returncode in (0, 1, 2) and done.stderr == ""
-    assert report["node"] and [result["name"] for result in report["probes"]] == ["limits", "clock", "disks"]
+    assert report["node"] and [result["name"] for result in report["probes"]] == NAMES
 
 
 def test_the_gate_imports_nothing_heavy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -49,4 +50,4 @@ def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        README.write_text(table(lambda name: materialise(name, Path(folder) / name)))
+        README.write_text(table(functools.cache(lambda name: materialise(name, Path(folder) / name))))

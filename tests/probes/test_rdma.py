@@ -295,6 +295,12 @@ def test_counters_that_the_driver_refuses_are_named(copy_of: Machine, capsys: py
     assert document["facts"]["rdma_errors"]["not_readable"] == {"mlx5_3": ["hw_counters/out_of_sequence"]}
 
 
+def test_counters_that_are_full_are_named(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = report(machine("rdma_link_counts_of_old"), "rdma_errors", capsys)
+    full = document["facts"]["rdma_errors"]["at_their_limit"]
+    assert full["mlx5_0"] == ["counters/link_downed"]
+
+
 def test_a_port_without_any_counter_is_unknown(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("hgx_h100_nics")
     for folder in ("counters", "hw_counters"):
