@@ -30,7 +30,7 @@ class GovernorThresholds(Thresholds, frozen=True):
 
 def look_at_governor(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact]:
     policies = _policies(host)
-    settings = Counter(_setting(host, policy) for policy in policies)
+    settings = Counter(_setting(host, policy, thresholds) for policy in policies)
     named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
     yield Fact("governors", named)
     slow = {setting: count for setting, count in settings.items() if not _fast(setting, thresholds)}
@@ -66,23 +66,24 @@ def _why(host: Host) -> str:
     return "a virtual machine does not set its processors' frequency" if guest else "no driver sets the frequency"
 
 
-def _setting(host: Host, policy: str) -> tuple[str, str, str]:
+def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[str, str, str]:
+    """Driver, governor and energy preference; of a domain whose governor is right the governor alone, since a large
+    machine has hundreds of them."""
     folder = f"{_CPU}/cpufreq/{policy}"
-    driver = host.read(f"{folder}/scaling_driver").strip()
     governor = host.read(f"{folder}/scaling_governor").strip()
     if not governor:
         raise Unknown(f"{folder}/scaling_governor is empty")
-    preference = ""
-    if driver in _ACTIVE_DRIVERS:
-        try:
-            preference = host.read(f"{folder}/energy_performance_preference").strip()
-        except Missing:  # a processor without hardware-managed states
-            preference = ""
-    return driver, governor, preference
+    if governor in thresholds.governors:
+        return "", governor, ""
+    driver = host.read(f"{folder}/scaling_driver").strip()
+    if driver not in _ACTIVE_DRIVERS:
+        return driver, governor, ""
+    try:
+        return driver, governor, host.read(f"{folder}/energy_performance_preference").strip()
+    except Missing:  # a processor without hardware-managed states
+        return driver, governor, ""
 
 
 def _fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
-    driver, governor, preference = setting
-    if driver in _ACTIVE_DRIVERS and preference:
-        return governor in thresholds.governors or preference in thresholds.preferences
-    return governor in thresholds.governors
+    _, governor, preference = setting
+    return governor in thresholds.governors or preference in thresholds.preferences

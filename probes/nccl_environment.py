@@ -17,7 +17,7 @@ from laggard.probes.nccl_ranks import Ranks, read_ranks
 from laggard.probes.nccl_rules import NcclFacts
 from laggard.probes.nccl_variables import Version
 from laggard.probes.rdma_pci import read_nics
-from laggard.probes.shape import Fact, Missing, NotApplicable, Thresholds, Unknown, finding
+from laggard.probes.shape import Fact, Missing, Thresholds, Unknown, finding
 
 T = TypeVar("T")
 
@@ -43,13 +43,11 @@ def look_at_nccl_environment(host: Host, thresholds: NcclThresholds) -> Iterator
     yield Fact("ranks", len(found.ranks))
     if found.closed:
         yield Fact("not_permitted", f"the environment of {found.closed} processes is not for this user to read")
-    facts = _facts(host)
-    if not any(origin.settings for origin in origins) and not etc.idle and facts.gpus == 0:
-        raise NotApplicable("no GPU in the PCI tree, and no variable of NCCL is set")
     yield from _idle(ETC, etc)
     for path, conf in {rank.conf_path: rank.conf for rank in found.ranks}.items():
         yield from _idle(path, conf)
-    yield from _merged(origins, facts, frozenset(thresholds.ignore))
+    if any(origin.settings for origin in origins):  # else what is plugged in does not matter
+        yield from _merged(origins, _facts(host), frozenset(thresholds.ignore))
 
 
 def _machine_conf(host: Host) -> Conf:
@@ -78,14 +76,14 @@ def _own_environment(host: Host) -> Mapping[str, str]:
         return {}
 
 
-def _merged(origins: list[Origin], facts: _Facts, ignored: frozenset[str]) -> Iterator[Finding]:
+def _merged(origins: list[Origin], facts: NcclFacts, ignored: frozenset[str]) -> Iterator[Finding]:
     """Each fault once, with all who have it: eight ranks of a job have the same variables."""
     found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
     judged: dict[tuple[Version, frozenset[tuple[str, str]]], tuple[Finding, ...]] = {}
     for origin in origins:
         key = origin.version, frozenset(origin.settings.items())
         if key not in judged:
-            judged[key] = judge_environment(origin.settings, facts.nccl._replace(version=origin.version))
+            judged[key] = judge_environment(origin.settings, facts._replace(version=origin.version))
         for fault in judged[key]:
             if fault.device not in ignored:
                 found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(origin.name)
@@ -105,24 +103,16 @@ def _idle(path: str, conf: Conf) -> Iterator[Finding]:
         )
 
 
-class _Facts(NamedTuple):
-    nccl: NcclFacts
-    gpus: int | None
-
-
-def _facts(host: Host) -> _Facts:
+def _facts(host: Host) -> NcclFacts:
     """What cannot be read is not known, and then nothing is taken for granted."""
     nics = _known(lambda: read_nics(host))
     cards = _known(lambda: read_gpus(host))
     names = _known(lambda: host.entries(_INFINIBAND))
-    return _Facts(
-        NcclFacts(
-            rdma=None if nics is None else any(nic.rdma_device for nic in nics),
-            devices=names,
-            links=frozenset(_links(host, names or ())),
-            peers=None if cards is None else len(cards) > 1,
-        ),
-        None if cards is None else len(cards),
+    return NcclFacts(
+        rdma=None if nics is None else any(nic.rdma_device for nic in nics),
+        devices=names,
+        links=frozenset(_links(host, names or ())),
+        peers=None if cards is None else len(cards) > 1,
     )
 
 

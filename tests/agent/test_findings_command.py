@@ -54,6 +54,7 @@ def test_a_code_that_is_almost_one(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_an_installed_wheel_has_the_pages(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a build leaves things in the tree that it builds
     for name in ("src", "agent", "collector", "probes", "trainer_hooks", "docs"):

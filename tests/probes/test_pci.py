@@ -15,7 +15,7 @@ from laggard.cli import main
 from laggard.model import Severity
 from laggard.probes.acs import judge
 from laggard.probes.acs_rules import Where, faults, paths
-from laggard.probes.pci_config import Acs, Config
+from laggard.probes.pci_config import ROOT_PORT, Acs, Config, Express
 from laggard.probes.pci_judge import judge_tree, unknowns
 from laggard.probes.pci_lspci import parse_lspci
 from laggard.probes.pci_model import Link, PciDevice, PciTree
@@ -237,6 +237,20 @@ def test_translation_is_blocked_only_for_those_that_translate() -> None:
     assert len(list(judge(behind_a_switch(True), paths_of(behind_a_switch(True)), False))) == 2
 
 
+@pytest.mark.parametrize(("nic_port", "wrong"), [(0x5D, 0), (0x1D, 2), (0x5F, 2)])
+def test_a_nic_that_translates_needs_a_port_that_lets_it(nic_port: int, wrong: int) -> None:
+    machine = tree(
+        bridge("0000:00:01.0", None, 0),
+        bridge("0000:01:00.0", "0000:00:01.0", None),
+        bridge("0000:02:00.0", "0000:01:00.0", 0x1D),
+        bridge("0000:02:01.0", "0000:01:00.0", nic_port),
+        gpu("0000:03:00.0", "0000:02:00.0"),
+        nic("0000:04:00.0", "0000:02:01.0", ats=True),
+    )
+    assert len(list(judge(machine, paths_of(machine), virtual=False))) == wrong
+    assert len(list(judge(machine, paths_of(machine), virtual=True))) == min(wrong, 1)
+
+
 def paths_of(machine: PciTree) -> Any:
     return paths(machine, machine.endpoints())
 
@@ -315,6 +329,48 @@ def test_ports_that_a_hypervisor_makes_up_do_not_count() -> None:
     slower = slots(Link(16.0, 16))
     assert list(judge_tree(passed_through, virtual=True)) == list(judge_tree(slower, virtual=True)) == []
     assert len(list(judge_tree(slower, virtual=False))) == 1
+
+
+def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
+    """Nobody to compare it with, and it may be idle: what its port is set to tells."""
+    port = bridge("0000:00:00.0", None, 0)._replace(link=Link(most_speed=32.0, most_width=16))
+    end = gpu("0000:10:00.0", "0000:00:00.0")._replace(link=Link(2.5, 16, 32.0, 16))
+
+    def judged(target: float) -> list[str]:
+        express = Express(ROOT_PORT, 2.5, 16, 32.0, 16, target, 256, 512)
+        config = port.config._replace(express=express) if port.config else None
+        return [finding.summary for finding in judge_tree(tree(port._replace(config=config), end), virtual=False)]
+
+    assert judged(32.0) == []
+    (summary,) = judged(8.0)
+    assert "the port is set to 8" in summary
+
+
+@pytest.mark.parametrize(("size", "codes"), [(128, ["warning"]), (256, ["warning"]), (512, []), (4096, [])])
+def test_a_read_request_size_without_peers(size: int, codes: list[str]) -> None:
+    express = Express(0, 8.0, 16, 8.0, 16, 8.0, 256, size)
+    end = nic("0000:10:00.0", None)._replace(config=Config(0x15B3, 1, express=express), link=Link(8.0, 16, 8.0, 16))
+    assert [finding.severity.value for finding in judge_tree(tree(end), virtual=False)] == codes
+
+
+@pytest.mark.parametrize(("ats", "verdict"), [("", "skipped"), ("0080", "ok")])
+def test_a_guest_cannot_see_the_bridges_that_count(
+    ats: str, verdict: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A virtual machine without a sign of ACS: its hypervisor has it. What can be seen is whether NICs translate."""
+    root = copy_of("hgx_h100")
+    (root / "proc/cpuinfo").write_text("flags\t\t: fpu hypervisor\n")
+    for name in ("0000:1b:00.0", "0000:9d:00.0"):  # the storage NICs have no such capability
+        (root / "sys/bus/pci/devices" / name).unlink()
+    for path in (root / "sys/bus/pci/drivers/mlx5_core").iterdir():
+        if not (root / "sys/bus/pci/devices" / path.name).exists():
+            continue
+        config = path / "config"
+        data = bytearray(config.read_bytes())
+        data[0x206 : 0x206 + len(ats) // 2] = bytes.fromhex(ats)
+        config.write_bytes(data)
+    report = run(root, capsys, "acs")
+    assert (found(report), verdicts(report)) == ([], {"acs": verdict})
 
 
 @pytest.mark.parametrize("text", ["", "RxErr\n", "RxErr x\n", "RxErr -1\n", "\u00b2 \u00b2\n"])
