@@ -36,7 +36,7 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock() -> KernelClock:
-    """Changes nothing (`modes` is 0). Raises OSError where a sandbox forbids the call."""
+    """Changes nothing (`modes` is 0). Raises OSError where a container forbids the call."""
     answer = _Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(answer))
     if state < 0:

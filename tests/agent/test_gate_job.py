@@ -82,7 +82,8 @@ def test_any_list_is_read(gpus: frozenset[int]) -> None:
 
 @given(st.text())
 def test_any_text_is_a_list_or_none(text: str) -> None:
-    parse_gpus(text)
+    gpus = parse_gpus(text)
+    assert gpus is None or all(gpu >= 0 for gpu in gpus)
 
 
 @pytest.mark.parametrize(("gpus", "status"), [("0-3", 0), ("4-7", 1), ("0-7", 1), ("5", 1), ("0,12", 1)])
