@@ -11,12 +11,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from laggard import __version__
+from laggard import __version__, rank_metrics
 from laggard.agent.processes import slurm_job
 from laggard.agent.rounds import Round
 from laggard.catalogue import metric
 from laggard.model import Verdict
-from laggard.names import PHASES
 from laggard.wire import RankRow, RanksDocument
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -47,8 +46,8 @@ class _Node(Collector):
         yield _family("laggard_build_info", [((__version__,), 1)])
         yield _family("laggard_rank_files_ignored", [((reason,), n) for reason, n in ignored.items() if n])
         yield from _probes(self._latest)
-        yield from _ranks(rows)
-        yield from _collectives(rows)
+        for described, samples in rank_metrics.families([_row(row) for row in rows]):
+            yield _family(described.name, samples)
 
 
 def one_of_each(rows: Iterable[RankRow]) -> tuple[list[RankRow], int]:
@@ -77,37 +76,26 @@ def _probes(latest: Round) -> Iterator[Metric]:
     yield _family("laggard_finding", named.items())
 
 
-def _ranks(rows: list[RankRow]) -> Iterator[Metric]:
-    keyed = [((row.job_id, str(row.rank)), row) for row in rows]
-    phases = [
-        ((*key, name), spent) for key, row in keyed for name, spent in zip(PHASES, row.phase_seconds, strict=True)
-    ]
-    yield _family("laggard_rank_info", [((*key, *_description(row)), 1) for key, row in keyed])
-    yield _family("laggard_rank_up", [(key, float(row.state == "running")) for key, row in keyed])
-    yield _family("laggard_rank_steps_total", [(key, row.steps) for key, row in keyed])
-    yield _family("laggard_rank_step_seconds_total", [(key, row.step_seconds) for key, row in keyed])
-    yield _family("laggard_rank_own_seconds_total", [(key, row.own_seconds) for key, row in keyed])
-    yield _family("laggard_rank_input_seconds_total", [(key, row.phase_seconds[_INPUT]) for key, row in keyed])
-    yield _family("laggard_rank_phase_seconds_total", phases)
-    yield _family("laggard_rank_lost_events_total", [(key, row.lost) for key, row in keyed])
-    yield _family(
-        "laggard_rank_last_progress_timestamp_seconds",
-        [(key, row.last_progress_timestamp_seconds) for key, row in keyed],
+def _row(row: RankRow) -> rank_metrics.Row:
+    return rank_metrics.Row(
+        job_id=row.job_id,
+        rank=row.rank,
+        node=row.node,
+        local_rank=row.local_rank,
+        gpu=row.gpu,
+        world_size=row.world_size,
+        attempt=row.attempt,
+        up=row.state == "running",
+        steps=row.steps,
+        step_seconds=row.step_seconds,
+        own_seconds=row.own_seconds,
+        phase_seconds=row.phase_seconds,
+        last_progress=row.last_progress_timestamp_seconds,
+        last_beat=row.last_beat_timestamp_seconds,
+        in_flight_seconds=row.in_flight.seconds if row.in_flight else 0.0,
+        collectives=row.collectives,
+        lost=row.lost,
     )
-
-
-_INPUT = PHASES.index("input")
-
-
-def _description(row: RankRow) -> tuple[str, ...]:
-    return row.node, str(row.local_rank), row.gpu or "", str(row.world_size), str(row.attempt)
-
-
-def _collectives(rows: list[RankRow]) -> Iterator[Metric]:
-    keyed = [((row.job_id, str(row.rank), it.op, it.group), it) for row in rows for it in row.collectives]
-    yield _family("laggard_rank_collectives_total", [(key, it.count) for key, it in keyed])
-    yield _family("laggard_rank_collective_seconds_total", [(key, it.seconds) for key, it in keyed])
-    yield _family("laggard_rank_collective_bytes_total", [(key, it.bytes) for key, it in keyed])
 
 
 def _family(name: str, samples: Samples) -> Metric:

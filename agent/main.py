@@ -9,7 +9,6 @@ import signal
 import sys
 from typing import Final
 
-from laggard.agent.http_server import Server
 from laggard.agent.prober_process import Prober, prober_command
 from laggard.agent.profiles import PROFILES, choose, find_profile
 from laggard.agent.ranks import RankFiles
@@ -18,6 +17,7 @@ from laggard.agent.rounds import Rounds
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
 from laggard.agent.web import Site, refuse
 from laggard.http import bind, url_of
+from laggard.http_server import Server
 
 log = logging.getLogger("laggard.agent")
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from laggard.rankfile import Counters, RankFileError, Step
+from laggard.rankfile import Beat, Counters, RankFileError, Step
+from laggard.rankfile.layout import FLIGHT_RECORDER
 
 MOST_RANKS_OF_A_JOB: Final = 1 << 20
 MOST: Final = 1 << 53  # beyond, a number is no longer exact in JSON
@@ -38,6 +39,18 @@ def is_plausible(step: Step) -> bool:
     """A step that took as long as it says, in phases that each took some time or none."""
     spent = (*step.phases, step.waited, step.end - step.start)
     return 0 <= step.step <= MOST and step.start >= 0 and step.end <= MOST_SUM and _within(spent, MOST_STEP_NS)
+
+
+def check_beat(beat: Beat | None) -> None:
+    """Raises RankFileError."""
+    if beat is None:
+        return
+    clocks = (beat.at_ns, beat.interval_ns, *(group.moved_ns for group in beat.groups))
+    numbers = (number + 1 for group in beat.groups for number in group[1:4])  # -1: not told
+    entered = (number for lane in beat.lanes for number in lane)
+    known = 0 <= beat.flight_recorder < len(FLIGHT_RECORDER)
+    if not (known and _within(clocks, MOST_SUM) and _within((*numbers, *entered), MOST)):
+        raise RankFileError("impossible beat")
 
 
 def _within(numbers: Any, most: int) -> bool:

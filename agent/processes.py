@@ -11,10 +11,12 @@ _SLURM_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)")
 
 
 class Process(NamedTuple):
-    """`uids`: the real and the effective one. `cgroup`: its path, "" where it is in none."""
+    """`uids`: the real and the effective one. `cgroup`: its path, "" where it is in none. `stopped`: by a signal, or by
+    who traces it."""
 
     uids: tuple[int, int]
     cgroup: str
+    stopped: bool = False
 
 
 def look_at(pid: int, proc: str = "/proc") -> Process | None:
@@ -25,7 +27,10 @@ def look_at(pid: int, proc: str = "/proc") -> Process | None:
     except OSError:
         return None
     uids = re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE)
-    return Process((int(uids[1]), int(uids[2])), _cgroup(groups)) if uids else None
+    if uids is None:
+        return None
+    stopped = re.search(r"^State:\s+[Tt]\b", status, re.MULTILINE) is not None
+    return Process((int(uids[1]), int(uids[2])), _cgroup(groups), stopped)
 
 
 def slurm_job(cgroup: str) -> str | None:

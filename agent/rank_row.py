@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from laggard.agent.plausible import MOST_STEP_NS, check_counters, check_identity, is_plausible
+from laggard import wire
+from laggard.agent.plausible import MOST_STEP_NS, check_beat, check_counters, check_identity, is_plausible
 from laggard.agent.processes import Process, look_at
-from laggard.names import OPS, PHASES
-from laggard.rankfile import Counters, InFlightMark, Lane, RankFileError, RankFileReader
+from laggard.names import PHASES
+from laggard.rank_metrics import sums
+from laggard.rankfile import Beat, Counters, InFlightMark, Lane, RankFileError, RankFileReader
+from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
 
-MOST_PAIRS: Final = 10
-"""Operations by role that are told apart; a job with tensor, pipeline and expert parallelism has about ten. Lanes keep
-their order for good, so that a pair never moves into or out of the rest: its counters do not go back."""
-
-OTHER: Final = "other"
 _NOTHING: Final = Counters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
 
 
@@ -51,8 +49,11 @@ def sight(path: str, node: str, now: Clocks) -> Sighting:
         live, counters, lanes, who = file.in_flight(), file.counters() or _NOTHING, file.lanes(), file.identity
         check_identity(who)
         check_counters(counters)
+        beat = file.beat()
+        check_beat(beat)
         finished = state == "finished"
         progress_ns = live.progress_ns or who["monotonic_ns"]
+        began_ns = who["wall_ns"] - who["monotonic_ns"]  # Unix time of the monotonic clock's zero
         gpu = who.get("gpu")
         row = RankRow(
             job_id=who["job_id"],
@@ -70,11 +71,15 @@ def sight(path: str, node: str, now: Clocks) -> Sighting:
             step_seconds=counters.step_ns / 1e9,
             own_seconds=counters.own_ns / 1e9,
             phase_seconds=tuple(spent / 1e9 for spent in counters.phases_ns),
-            last_progress_timestamp_seconds=_wall_ns(who["wall_ns"] - who["monotonic_ns"] + progress_ns, now) / 1e9,
+            last_progress_timestamp_seconds=_wall_ns(began_ns + progress_ns, now) / 1e9,
             collectives=_totals(lanes, counters),
             in_flight=None if finished else _in_flight(live.mark, lanes, now),
             phase=PHASES[live.phase] if not finished and 0 <= live.phase < len(PHASES) else None,
             lost=counters.lost + counters.errors,
+            stopped=writer.process is not None and writer.process.stopped,
+            beat=None if finished or beat is None else _beat(beat, lanes, now),
+            last_beat_timestamp_seconds=_wall_ns(began_ns + beat.at_ns, now) / 1e9 if beat else None,
+            facts=file.facts(),
         )
         return Sighting(path, row, who["wall_ns"], now.monotonic_ns - progress_ns)
 
@@ -113,24 +118,33 @@ def _writer(file: RankFileReader) -> _Writer:
 
 
 def _totals(lanes: tuple[Lane, ...], counters: Counters) -> tuple[CollectiveTotal, ...]:
-    """By operation and role, in the order in which the rank first used them."""
-    sums: dict[tuple[str, str], list[int]] = {}
-    for lane, numbers in zip(lanes, counters.lanes, strict=False):
-        pair = (lane.op if lane.op in OPS else OTHER, lane.role or OTHER)
-        if pair not in sums and len(sums) >= MOST_PAIRS:
-            pair = (OTHER, OTHER)
-        total = sums.setdefault(pair, [0, 0, 0])
-        for place, number in enumerate(numbers):
-            total[place] += number
-    return tuple(CollectiveTotal(*pair, count, spent / 1e9, size) for pair, (count, spent, size) in sums.items())
+    found = sums(((lane.op, lane.role) for lane in lanes), counters.lanes)
+    return tuple(CollectiveTotal(it.op, it.group, it.count, it.seconds, it.bytes) for it in found)
 
 
 def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Clocks) -> InFlight | None:
     if mark is None or not 0 <= mark.lane < len(lanes):
         return None
     lane = lanes[mark.lane]
-    waiting_ns = min(max(0, now.monotonic_ns - mark.issued_ns), MOST_STEP_NS)
-    return InFlight(lane.op, lane.group, mark.sequence, waiting_ns / 1e9)
+    return InFlight(lane.op, lane.group, mark.sequence, _since(mark.issued_ns, now))
+
+
+def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Clocks) -> wire.Beat:
+    pairs = zip(lanes, beat.lanes, strict=False)
+    return wire.Beat(
+        age_seconds=_since(beat.at_ns, now),
+        interval_seconds=beat.interval_ns / 1e9,
+        flight_recorder=FLIGHT_RECORDER[beat.flight_recorder],
+        lanes=tuple(wire.LaneProgress(lane.op, lane.group, *numbers) for lane, numbers in pairs),
+        groups=tuple(
+            wire.GroupProgress(it.name, it.enqueued, it.started, it.completed, _since(it.moved_ns, now))
+            for it in beat.groups
+        ),
+    )
+
+
+def _since(moment_ns: int, now: Clocks) -> float:
+    return min(max(0, now.monotonic_ns - moment_ns), MOST_STEP_NS) / 1e9
 
 
 def _wall_ns(claimed_ns: int, now: Clocks) -> int:

@@ -25,6 +25,9 @@ MOST_ROWS: Final = 65_536
 FORGET_AFTER_NS: Final = 600 * 10**9
 """How long a rank that ended is still told of."""
 
+TWO_JOBS: Final = "another running job of this user has its name"
+"""Two that run at once under one job_id: the later one is told of. Another LAGGARD_JOB_ID tells them apart."""
+
 _MARGIN_NS: Final = 10**9  # a step is in its ring at most this long after it ended
 _VANISHED: Final = os.strerror(errno.ENOENT)
 
@@ -82,17 +85,27 @@ class RankFiles:
         self._ignored.count("too many files", listing.left_out)
         return listing.files
 
-    def _choose(self, sightings: Iterable[Sighting]) -> list[Sighting]:
+    def _choose(self, found: Iterable[Sighting]) -> list[Sighting]:
         """One sighting for each rank, and at most MOST_RANKS, dealt out to their owners in turn."""
+        sightings = list(found)
         newest = {_key(sighting.row): sighting for sighting in sorted(sightings, key=_recency)}
         best_first = sorted(newest.values(), key=_recency, reverse=True)
         chosen = list(islice(in_turn(best_first, lambda sighting: sighting.row.owner), MOST_RANKS))
+        for sighting in sightings:
+            chosen_one = newest[_key(sighting.row)]
+            if sighting is not chosen_one and _run_at_once(sighting.row, chosen_one.row):
+                self._ignored.add(sighting.path, TWO_JOBS)
         self._ignored.count("too many ranks", len(newest) - len(chosen))
         return chosen
 
 
 def _key(row: RankRow) -> tuple[int, str, int]:
     return row.owner, row.job_id, row.rank
+
+
+def _run_at_once(one: RankRow, other: RankRow) -> bool:
+    """An attempt that is being torn down while the next one starts is the same job."""
+    return one.state == other.state == "running" and one.attempt == other.attempt
 
 
 def _recency(sighting: Sighting) -> tuple[bool, int, int]:

@@ -12,11 +12,11 @@ from urllib.parse import parse_qs
 
 from laggard import __version__
 from laggard.agent.exposition import exposition
-from laggard.agent.http_message import Answer, BadRequest, Request
 from laggard.agent.landing import PAGE_POLICY, render
 from laggard.agent.ranks import RankFiles
 from laggard.agent.recent import Recent
 from laggard.agent.rounds import Rounds
+from laggard.http_message import Answer, BadRequest, Request
 from laggard.wire import encode
 
 log = logging.getLogger("laggard.agent")

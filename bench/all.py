@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHES = ("hook", "healthcheck", "agent", "locate", "demo")
+BENCHES = ("hook", "beat", "healthcheck", "agent", "locate", "demo")
 
 
 def main() -> int:

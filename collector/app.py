@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.applications import Starlette
@@ -20,6 +21,7 @@ from laggard.collector.heat import MAX_ROWS, MEASURES, empty_heat, heat_document
 from laggard.collector.landing import page_files, render
 from laggard.collector.metrics import exposition
 from laggard.collector.picture import Picture
+from laggard.collector.recording import Recording
 from laggard.collector.secure_headers import with_secure_headers
 from laggard.collector.sentence import evidence_lines, note_lines, sentence
 from laggard.wire import NodesDocument, encode
@@ -28,8 +30,18 @@ GetPicture = Callable[[], Picture]
 """The latest picture; swapped as a whole after each round, so that a handler sees one round and not two."""
 
 
-def make_app(picture: GetPicture, interval_seconds: float, max_drain_ratio: float) -> ASGIApp:
-    """Only GET and HEAD have routes. Handlers are plain functions: starlette runs them in threads."""
+Look = Callable[[], Awaitable[None]]
+"""Returns when the picture is at most about a second old, or that takes too long."""
+
+
+Record = Callable[[str | None], Recording | None]
+"""What is held of a job; to be called in the event loop."""
+
+
+def make_app(
+    picture: GetPicture, look: Look, record: Record, interval_seconds: float, max_drain_ratio: float
+) -> ASGIApp:
+    """Only GET and HEAD have routes. Most handlers are plain functions: starlette runs them in threads."""
 
     def page(request: Request) -> Response:
         return HTMLResponse(render(_summary(picture(), _job(request), interval_seconds)))
@@ -62,8 +74,19 @@ def make_app(picture: GetPicture, interval_seconds: float, max_drain_ratio: floa
     def drains(request: Request) -> Response:
         return _json(drains_document(picture(), max_drain_ratio, request.query_params.get("node")))
 
-    def location(request: Request) -> Response:
+    async def location(request: Request) -> Response:
+        if request.query_params.get("fresh"):
+            await look()
         return _json(picture().location(_job(request)))
+
+    async def recording(request: Request) -> Response:
+        if request.query_params.get("fresh"):
+            await look()
+        found = record(_job(request))
+        if found is None:
+            return PlainTextResponse("no such job is known here\n", 404)
+        lines = await asyncio.to_thread(lambda: b"".join(encode(line) + b"\n" for line in found.lines()))
+        return Response(lines, media_type="application/x-ndjson")
 
     def summary(request: Request) -> Response:
         return _json(_summary(picture(), _job(request), interval_seconds))
@@ -84,6 +107,7 @@ def make_app(picture: GetPicture, interval_seconds: float, max_drain_ratio: floa
         Route("/api/v1/findings", findings),
         Route("/api/v1/drains", drains),
         Route("/api/v1/location", location),
+        Route("/api/v1/recording", recording),
         Route("/api/v1/summary", summary),
         Route("/api/v1/ranks", ranks),
         Route("/api/v1/targets", targets),

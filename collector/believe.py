@@ -7,13 +7,15 @@ from typing import TypeVar
 
 from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Report, Verdict
 from laggard.names import PHASES
-from laggard.wire import RankRow, RanksDocument, StepRow, WireError, decode
+from laggard.wire import Beat, RankRow, RanksDocument, StepRow, WireError, decode, encode
 
 T = TypeVar("T")
 
 MAX_RANKS = 1024
 MAX_ROWS = 8192  # of one rank in one answer
 MAX_FINDINGS = 512
+MAX_LANES = 256
+MAX_FACTS = 64 << 10
 MAX_WORLD = 1 << 20
 MAX_TEXT = 256
 MAX_PROSE = 4096
@@ -73,14 +75,33 @@ def _check_rank(row: RankRow) -> None:
     for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
         _require(_within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
     seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
+    seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
     _require(_all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
     if row.in_flight:
         _short(f"{where}: op", row.in_flight.op)
         _short(f"{where}: group", row.in_flight.group)
         _require(_within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
+    if row.beat:
+        _check_beat(where, row.beat)
+    _require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
     _require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
     for step in row.rows:
         _check_step(where, step)
+
+
+def _check_beat(where: str, beat: Beat) -> None:
+    _short(f"{where}: flight_recorder", beat.flight_recorder)
+    _require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
+    times = (beat.age_seconds, beat.interval_seconds, *(group.seconds for group in beat.groups))
+    _require(_all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
+    for lane in beat.lanes:
+        _short(f"{where}: op", lane.op)
+        _short(f"{where}: group", lane.group)
+        _require(_all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
+    for group in beat.groups:
+        _short(f"{where}: group", group.name)
+        numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
+        _require(_all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
 
 
 def _check_step(where: str, row: StepRow) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.names import PHASES
-from laggard.wire import InFlight, RankRow, StepRow
+from laggard.wire import Beat, InFlight, RankRow, StepRow
 
 WINDOW_STEPS = 128
 """How many of the newest steps a verdict looks at."""
@@ -19,12 +19,15 @@ Floats = NDArray[np.float64]
 
 
 class RankState(NamedTuple):
-    """How a rank's process stands. `step`: the last step that it finished, None before the first."""
+    """How a rank's process stands. `step`: the last step that it finished, None before the first. `stopped`: by a
+    signal or a debugger. `beat`: its last sign of life."""
 
     state: str  # running, finished, died
     step: int | None
     phase: str | None
     in_flight: InFlight | None
+    stopped: bool = False
+    beat: Beat | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +107,8 @@ def evidence_from_rows(
     members = {}
     for rank, known in identities.items():
         rows = rows_by_rank.get(rank, ())
-        state = RankState(known.state, rows[-1].step if rows else None, known.phase, known.in_flight)
+        state = RankState(
+            known.state, rows[-1].step if rows else None, known.phase, known.in_flight, known.stopped, known.beat
+        )
         members[rank] = Member(known.node, known.gpu, state)
     return build_evidence(job_id, world_size, members, rows_by_rank, findings_by_node)

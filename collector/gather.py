@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +16,7 @@ from laggard.collector.documents import NodeFinding
 from laggard.collector.fetch import Failure, fetch, make_client
 from laggard.collector.fleet_view import compare, with_codes
 from laggard.collector.picture import Locate, Picture, paint
+from laggard.collector.recording import Recording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.standing import Agent
 from laggard.collector.targets import Target
@@ -25,6 +27,9 @@ from laggard.wire import RanksDocument, WireError
 log = logging.getLogger("laggard.collector")
 
 T = TypeVar("T")
+
+MOST_OFTEN_SECONDS = 1.0
+"""From a look to the next at the soonest, whoever asks for it: what agents are to expect."""
 
 _SEVERITIES = tuple(Severity)
 
@@ -45,9 +50,37 @@ class Gatherer:
         self._locate = locate
         self._windows = Windows(settings.max_jobs, settings.max_ranks, settings.forget_after_seconds)
         self.picture = Picture(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._wanted = asyncio.Event()
+        self._done = asyncio.Condition()
+
+    async def fresh(self) -> None:
+        """Returns once `picture` is from a round that began at most MOST_OFTEN_SECONDS ago, or such a round takes too
+        long. However many ask, rounds begin no more often."""
+        began = time.monotonic()
+        if not self._is_since(began):
+            self._wanted.set()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._round_since(began), self._settings.timeout_seconds)
+
+    async def _round_since(self, moment: float) -> None:
+        async with self._done:
+            await self._done.wait_for(lambda: self._is_since(moment))
+
+    def recording(self, name: str | None) -> Recording | None:
+        """What is held of that job; None where it is not known. From the event loop: nothing is folded meanwhile."""
+        painted = self.picture.job(name)
+        job = self._windows.jobs.get(painted.key) if painted else None
+        if painted is None or job is None:
+            return None
+        answering = {row.url for row in self.picture.nodes if row.state == "up"}
+        steps = {number: tuple(rank.rows.values()) for number, rank in job.ranks.items()}
+        return Recording(painted.key.job_id, job.known(answering), steps, painted.evidence.findings_by_node)
+
+    def _is_since(self, moment: float) -> bool:
+        return self.picture.asked_at is not None and self.picture.asked_at >= moment - MOST_OFTEN_SECONDS
 
     async def run(self) -> None:
-        """Rounds, for ever, `interval_seconds` from start to start."""
+        """Rounds, for ever, `interval_seconds` from start to start, or sooner where a fresh look is asked for."""
         async with make_client(self._settings.timeout_seconds, self._settings.concurrency) as client:
             while True:
                 began = time.monotonic()
@@ -55,9 +88,22 @@ class Gatherer:
                     await self.round(client)
                 except Exception:  # a round that failed must not be the last
                     log.exception("a defect in laggard: this round was lost")
-                await asyncio.sleep(max(0.05, began + self._settings.interval_seconds - time.monotonic()))
+                async with self._done:
+                    self._done.notify_all()
+                await self._pause(began)
+
+    async def _pause(self, began: float) -> None:
+        await asyncio.sleep(max(0.05, began + min(MOST_OFTEN_SECONDS, self._interval) - time.monotonic()))
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._wanted.wait(), max(0.0, began + self._interval - time.monotonic()))
+        self._wanted.clear()
+
+    @property
+    def _interval(self) -> float:
+        return self._settings.interval_seconds
 
     async def round(self, client: httpx.AsyncClient) -> None:
+        asked_at = time.monotonic()
         gate = asyncio.Semaphore(self._settings.concurrency)
         answers = await asyncio.gather(*(self._ask(client, gate, agent) for agent in self._agents))
         now = time.monotonic()
@@ -74,6 +120,7 @@ class Gatherer:
             fleet_notes=fleet.notes,
             rounds=self.picture.rounds + 1,
             taken_at=now,
+            asked_at=asked_at,
         )
         # The analysis may take long on many ranks: in a thread, so that the page goes on answering.
         self.picture = await asyncio.to_thread(paint, self._windows, outline, self._locate)

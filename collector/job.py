@@ -75,6 +75,13 @@ class Job:
         told = max((rank.known.last_progress_timestamp_seconds for rank in self.ranks.values()), default=0.0)
         return self.running, self.progressed_at, told
 
+    def known(self, answering: Collection[str]) -> dict[int, RankRow]:
+        """The newest row about each rank, without its steps."""
+        return {
+            number: rank.known if rank.source in answering else structs.replace(rank.known, state="unknown")
+            for number, rank in self.ranks.items()
+        }
+
     def evidence(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> Evidence:
         """The newest STEPS steps. A rank whose agent does not answer keeps its steps, but how it stands is unknown:
         silence of an agent is no evidence of a hang."""
@@ -83,9 +90,6 @@ class Job:
         rows = {
             number: [row for step, row in rank.rows.items() if step >= first] for number, rank in self.ranks.items()
         }
-        known = {
-            number: rank.known if rank.source in answering else structs.replace(rank.known, state="unknown")
-            for number, rank in self.ranks.items()
-        }
+        known = self.known(answering)
         world_size = max((row.world_size for row in known.values()), default=0)
         return evidence_from_rows(job_id, world_size, rows, known, findings)

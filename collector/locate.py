@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.deaths import dead_culprits
 from laggard.collector.evidence import Evidence
+from laggard.collector.hangs import NOBODY, hung_ranks
 from laggard.collector.peers import Floats, blocks
 from laggard.collector.steps import MIN_STEPS, WARM_UP_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict, Window
@@ -32,23 +33,29 @@ def locate(evidence: Evidence) -> Location:
     """The verdict on one job. No culprit where the ranks differ by no more than healthy ones do."""
     steps = Steps.usable(evidence)
     dead = dead_culprits(evidence)
-    notes = [*_partial(evidence), *dead.notes]
+    hung = hung_ranks(evidence, _typical_step(steps)) if not dead.culprits else NOBODY
+    stuck = (*dead.culprits, *hung.culprits)
+    notes = [*_partial(evidence), *dead.notes, *hung.notes]
     if steps is None:
         count = len(evidence.steps)
         notes.append(Note("too_few_steps", f"{count} steps seen, {MIN_STEPS + WARM_UP_STEPS} are needed for a verdict"))
-        verdict = Verdict.FAIL if dead.culprits else Verdict.UNKNOWN
-        return _location(evidence, None, verdict, None, dead.culprits, notes)
+        verdict = Verdict.FAIL if stuck else Verdict.UNKNOWN
+        return _location(evidence, None, verdict, None, stuck, notes)
     slow = _slow_ranks(steps)
     savings, ratio = _savings(steps, slow)
     culprits = [_culprit(evidence, steps, each, saved) for each, saved in zip(slow, savings, strict=True)]
-    culprits = [*dead.culprits, *_by_host(evidence, culprits)]
-    verdict = Verdict.FAIL if culprits else Verdict.OK
+    culprits = [*stuck, *_by_host(evidence, culprits)]
+    verdict = Verdict.FAIL if culprits else Verdict.UNKNOWN if hung.notes else Verdict.OK
     if not culprits and _hidden_waits(evidence, steps):
         verdict = Verdict.UNKNOWN
         notes.append(
             Note("unseen_ranks", "the ranks that are seen wait for others; the slow one may be one that is not")
         )
     return _location(evidence, steps, verdict, ratio, tuple(culprits), notes)
+
+
+def _typical_step(steps: Steps | None) -> float | None:
+    return None if steps is None else float(np.median(steps.duration))
 
 
 @dataclasses.dataclass(frozen=True)

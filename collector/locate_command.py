@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import msgspec
 
@@ -22,12 +23,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--collector", metavar="URL", default=f"http://127.0.0.1:{COLLECTOR_PORT}", help="default: %(default)s"
     )
     source.add_argument("--trace", metavar="PATH", nargs="+", help="a recording: files or directories of them")
+    parser.add_argument(
+        "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
+    )
     parser.add_argument("--job", metavar="ID", help="which job of the collector's; default: the one that moved last")
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.trace and arguments.record:
+        raise UsageError("--record copies from a collector: leave out --trace, which reads a recording")
     location = _from_trace(arguments.trace) if arguments.trace else _ask(arguments.collector, arguments.job)
+    if arguments.record:
+        _record(arguments.collector, location.job_id if arguments.job is None else arguments.job, arguments.record)
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(location) + b"\n")
     else:
@@ -45,20 +53,41 @@ def _from_trace(paths: list[str]) -> Location:
 
 
 def _ask(url: str, job: str | None) -> Location:
+    try:
+        return wire.decode(_get(url, "location", job), Location)
+    except wire.WireError as error:
+        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+
+
+def _record(url: str, job: str | None, directory: str) -> None:
+    """Writes DIR/job.jsonl, which `locate --trace DIR` judges as the collector does. Nothing is overwritten."""
+    lines = _get(url, "recording", job)
+    path = Path(directory) / "job.jsonl"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "xb") as file:
+            file.write(lines)
+    except FileExistsError:
+        raise UsageError(f"{path} is there already: give --record another directory") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _get(url: str, what: str, job: str | None) -> bytes:
+    """Asks for what holds now, not for what held in the last round, up to 5 s ago. Raises UsageError."""
     import httpx
 
     try:
-        answer = httpx.get(f"{url.rstrip('/')}/api/v1/location", params={"job": job} if job else {}, timeout=10.0)
+        query = {"fresh": "1", **({"job": job} if job else {})}
+        answer = httpx.get(f"{url.rstrip('/')}/api/v1/{what}", params=query, timeout=10.0)
         answer.raise_for_status()
-        return wire.decode(answer.content, Location)
+        return answer.content
     except httpx.HTTPStatusError as error:
         raise UsageError(
             f"the collector at {url} answers {error.response.status_code}{_said(error.response)}"
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL):
         raise UsageError(f"no collector answers at {url}; start one, or name it with --collector") from None
-    except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
 
 def _said(response: object) -> str:

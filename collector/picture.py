@@ -31,7 +31,8 @@ class JobPicture:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """`rounds`: how many times the agents were asked. `taken_at`: monotonic seconds. Jobs: the likeliest first.
+    """`rounds`: how many times the agents were asked. `asked_at`, `taken_at`: when a round began and when its answers
+    were there, monotonic seconds. Jobs: the likeliest first.
     `findings`: the nodes' own and those of comparing them (`fleet_findings` alone), worst first."""
 
     nodes: tuple[NodeRow, ...]
@@ -42,6 +43,7 @@ class Picture:
     jobs: tuple[JobPicture, ...] = ()
     rounds: int = 0
     taken_at: float | None = None
+    asked_at: float | None = None
 
     def job(self, name: str | None) -> JobPicture | None:
         """The job of that key or id, else None; with no name the job that progressed last."""

@@ -21,7 +21,13 @@ log = logging.getLogger("laggard.collector")
 
 def serve(listener: socket.socket, gatherer: Gatherer, settings: CollectorSettings) -> None:
     """Gathers and serves until SIGTERM or SIGINT."""
-    app = make_app(lambda: gatherer.picture, settings.interval_seconds, settings.max_drain_ratio)
+    app = make_app(
+        lambda: gatherer.picture,
+        gatherer.fresh,
+        gatherer.recording,
+        settings.interval_seconds,
+        settings.max_drain_ratio,
+    )
     config = uvicorn.Config(
         app,
         lifespan="off",

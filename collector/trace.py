@@ -8,10 +8,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from laggard.collector.evidence import WINDOW_STEPS, Evidence, Member, RankState, build_evidence
 from laggard.errors import UsageError
 from laggard.names import PHASES
-from laggard.wire import StepRow
+from laggard.wire import Beat, InFlight, StepRow
 
 OTHER = PHASES.index("other")
 
@@ -24,6 +26,8 @@ class _Step:
     end: float | None = None
     spans: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)  # phase, start, end
     waits: list[tuple[float, float]] = dataclasses.field(default_factory=list)  # when a wait ended, how long it took
+    own: tuple[float, ...] | None = None  # by phase, where that is told in place of spans and collectives
+    waited: float = 0.0
 
 
 @dataclasses.dataclass
@@ -31,6 +35,7 @@ class _Rank:
     node: str | None = None
     gpu: str | None = None
     attempt: int = 0
+    state: RankState | None = None
     steps: dict[int, _Step] = dataclasses.field(default_factory=dict)
 
 
@@ -70,6 +75,9 @@ class _Reading:
         self._ranks: dict[int, _Rank] = {}
         self._world = 0
         self._lacks: list[str] = []
+        self._codes: dict[str, tuple[str, ...]] = {}
+        self._here: set[int] = set()  # of the file that is being read
+        self._ended: set[int] = set()
 
     def read(self, path: Path) -> None:
         try:
@@ -84,8 +92,13 @@ class _Reading:
                 f'{path} is not a laggard recording: its first line is not {{"laggard_recording": 1, ...}}'
             )
         self._job = self._job or head.get("job_id")
+        self._here, self._ended = set(), set()
         for number, line in enumerate(lines[1:], 2):
             self._take(line, f"{path}:{number}")
+        if head.get("ends"):
+            self._lacks += [_unended(rank, self._ranks[rank]) for rank in sorted(self._here - self._ended)]
+            if not self._here:
+                self._lacks.append(f"{path} holds no record: its process was killed before its first step was over")
 
     def _take(self, line: str, where: str) -> None:
         record = _json(line)
@@ -104,13 +117,26 @@ class _Reading:
 
     def _add(self, record: dict[str, Any]) -> None:
         kind = record.get("kind")
-        if kind not in ("rank", "step", "span", "collective"):
+        if kind == "findings":
+            self._codes[str(_text(record["node"]))] = tuple(str(_text(code)) for code in record["codes"])
+        if kind not in ("rank", "step", "span", "collective", "state", "end"):
             return  # later versions may add kinds
-        rank = self._ranks.setdefault(_whole(record["rank"]), _Rank())
+        number = _whole(record["rank"])
+        self._here.add(number)
+        rank = self._ranks.setdefault(number, _Rank())
         if kind == "rank":
             self._introduce(rank, record)
+        elif kind == "state":
+            rank.state = _state(record)
+        elif kind == "end":
+            self._end(number, _whole(record.get("lost") or 0))
         elif record.get("step") is not None:
             _add_to_step(rank.steps.setdefault(_whole(record["step"]), _Step()), kind, record)
+
+    def _end(self, rank: int, lost: int) -> None:
+        self._ended.add(rank)
+        if lost:
+            self._lacks.append(f"the recording of rank {rank} lacks {lost} records that could not be written")
 
     def _introduce(self, rank: _Rank, record: dict[str, Any]) -> None:
         rank.node, rank.gpu = _text(record.get("node")), _text(record.get("gpu"))
@@ -126,16 +152,37 @@ class _Reading:
         if not any(rows.values()):
             self._lacks.append("no record carries a step")
         members = {
-            number: Member(
-                rank.node, rank.gpu, RankState("finished", rows[number][-1].step if rows[number] else None, None, None)
-            )
-            for number, rank in self._ranks.items()
+            number: Member(rank.node, rank.gpu, _final(rank, rows[number])) for number, rank in self._ranks.items()
         }
         world = max(self._world, max(self._ranks, default=-1) + 1)
         last = sorted({row.step for each in rows.values() for row in each})[-WINDOW_STEPS:]
         first = last[0] if last else 0
         kept = {number: [row for row in each if row.step >= first] for number, each in rows.items()}
-        return Trace(build_evidence(self._job, world, members, kept, {}), tuple(self._lacks))
+        return Trace(build_evidence(self._job, world, members, kept, self._codes), tuple(self._lacks))
+
+
+def _final(rank: _Rank, rows: Sequence[StepRow]) -> RankState:
+    """How the rank stood when the recording was made; at its end, where that is not told."""
+    state = rank.state or RankState("finished", None, None, None)
+    return state._replace(step=rows[-1].step if rows else None)
+
+
+def _unended(number: int, rank: _Rank) -> str:
+    last = max((step for step, it in rank.steps.items() if it.end is not None), default=None)
+    after = "its first step" if last is None else f"step {last}"
+    return f"the recording of rank {number} has no end: its process was killed, and what it did after {after} is lost"
+
+
+def _state(record: dict[str, Any]) -> RankState:
+    """As `laggard locate --record` writes it."""
+    return RankState(
+        str(_text(record["state"])),
+        None,
+        _text(record.get("phase")),
+        msgspec.convert(record.get("in_flight"), InFlight | None),
+        record.get("stopped") is True,
+        msgspec.convert(record.get("beat"), Beat | None),
+    )
 
 
 def _json(line: str) -> Any:
@@ -183,10 +230,16 @@ def _add_to_step(step: _Step, kind: str, record: dict[str, Any]) -> None:
         step.spans.append((phase, _seconds(record["start"]), _seconds(end)))
     elif end is not None:
         step.start, step.end = _seconds(record["start"]), _seconds(end)
+        if record.get("own") is not None:
+            own = _mapping(record["own"])
+            step.own, step.waited = tuple(_seconds(own.get(name, 0.0)) for name in PHASES), _seconds(record["waited"])
 
 
 def _rows(rank: _Rank) -> list[StepRow]:
-    return [row for number in sorted(rank.steps) if (row := _row(number, rank.steps[number])) is not None]
+    """Where steps are told as such, what follows the last is none: the collectives of one that was broken off."""
+    told = any(step.end is not None for step in rank.steps.values())
+    steps = {number: step for number, step in rank.steps.items() if step.end is not None or not told}
+    return [row for number in sorted(steps) if (row := _row(number, steps[number])) is not None]
 
 
 def _row(number: int, step: _Step) -> StepRow | None:
@@ -197,6 +250,8 @@ def _row(number: int, step: _Step) -> StepRow | None:
     end = max(ends, default=0.0) if step.end is None else step.end
     if end <= start:
         return None
+    if step.own is not None:
+        return StepRow(number, start, end, step.own, step.waited)
     phases = [0.0] * len(PHASES)
     for phase, began, ended in step.spans:
         phases[phase] += ended - began - _waited_within(step.waits, began, ended)

@@ -7,8 +7,10 @@ import logging
 import os
 from typing import Any
 
-from laggard.names import ENV_OFF, ENV_RECORD_DIR, rank_dir
+from laggard.errors import UsageError
+from laggard.names import ENV_EXPORT, ENV_OFF, ENV_RECORD_DIR, rank_dir
 from laggard.rankfile import RankFileWriter
+from laggard.trainer_hooks.facts import FACTS
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import Identity, header, identify
 from laggard.trainer_hooks.recorder import Recorder
@@ -38,12 +40,34 @@ def _start() -> tuple[Recorder, Groups]:
     """This process's one recorder; the first call makes it."""
     global _active
     if _active is None:
-        sinks, words = _sinks(identify(os.environ))
+        identity = identify(os.environ)
+        sinks, words = _sinks(identity)
         recorder = Recorder(sinks, words)
+        _beat(sinks, recorder)
+        if os.environ.get(ENV_EXPORT):
+            _export(os.environ[ENV_EXPORT], identity, recorder)
         atexit.register(recorder.close)
         os.register_at_fork(after_in_child=recorder.silence)
         _active = recorder, Groups()
     return _active
+
+
+def _beat(sinks: list[Sink], recorder: Recorder) -> None:
+    for sink in sinks:
+        if isinstance(sink, RankFileSink):
+            try:
+                sink.beat(recorder.progress, FACTS)
+            except RuntimeError as error:
+                log.warning("laggard: no heartbeat, a hang of this rank is seen later: %s", error)
+
+
+def _export(address: str, identity: Identity, recorder: Recorder) -> None:
+    from laggard.trainer_hooks.export import export  # an HTTP server: for those who ask for one
+
+    try:
+        log.info("laggard: metrics on %s/metrics", export(address, identity, recorder))
+    except (UsageError, RuntimeError) as error:
+        log.warning("laggard: no metrics are served from rank %d: %s", identity.rank, error)
 
 
 def _sinks(identity: Identity) -> tuple[list[Sink], memoryview | None]:

@@ -16,7 +16,15 @@ from typing import Any, Final, TypeVar
 
 from laggard.names import PHASES
 from laggard.rankfile import Lane
-from laggard.rankfile.layout import LANE_SHIFT, LIVE_WORDS, RECORDS_PER_BLOCK, WORD_PHASE, WORD_PROGRESS
+from laggard.rankfile.layout import (
+    LANE_SHIFT,
+    LIVE_WORDS,
+    RECORDS_PER_BLOCK,
+    WORD_CURRENT,
+    WORD_ISSUED,
+    WORD_PHASE,
+    WORD_PROGRESS,
+)
 from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, Span, StepRecord, Totals
 
 INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
@@ -51,12 +59,18 @@ class LaneLog:
     """The collectives of one lane since the last hand_on(), as flat numbers (see records.py): adding five numbers
     to a list and summing every fifth of them later is what costs a training thread least."""
 
-    __slots__ = ("numbers", "put", "take")
+    __slots__ = ("_first", "_words", "numbers", "put", "take")
 
     def __init__(self, index: int) -> None:
         self.numbers: list[int] = []
         self.put = self.numbers.extend
-        self.take = itertools.count((index << LANE_SHIFT) + 1).__next__
+        self._first = (index << LANE_SHIFT) + 1
+        self._words = itertools.count(self._first)
+        self.take = self._words.__next__
+
+    def entered(self) -> int:
+        """How many words were taken. For another thread than the training's: it disturbs nothing."""
+        return int(repr(self._words)[len("count(") : -1]) - self._first  # where alone a count shows its next number
 
 
 class Recorder:
@@ -87,6 +101,18 @@ class Recorder:
             for sink in self._sinks:
                 sink.add_lane(lane, members)
         return known
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """In the order of their indices. For any thread."""
+        return tuple(self._logs)
+
+    def progress(self) -> tuple[tuple[int, int], ...]:
+        """How many collectives of each lane were entered, and are done. For another thread than the training's: while
+        that hands on, what is done may be told too low for a moment."""
+        lanes, logs = self.totals.lanes, list(self._logs.values())
+        return tuple(
+            (log.entered(), lanes[3 * index] + len(log.numbers) // RECORD_NUMBERS) for index, log in enumerate(logs)
+        )
 
     def _begin(self, now: int, step: int) -> None:
         self.step = step
@@ -189,13 +215,26 @@ class Recorder:
         """A handle that nobody waited for by the end of the step after its launch was never seen to end."""
         stale = [word for word, (*_, step) in self.open.items() if step < self.step]
         stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
-        for word in dict.fromkeys(stale):
+        self._give_up(list(dict.fromkeys(stale)))
+
+    def _give_up(self, words: Sequence[int]) -> None:
+        for word in words:
             log, launched, size, _ = self.open.pop(word)
             log.put((word, launched, 0, 0, size))
+
+    def _give_up_all(self) -> None:
+        """At the end: handles that nobody waited for, and the collective that an exception was raised out of."""
+        word, issued = self.words[WORD_CURRENT], self.words[WORD_ISSUED]
+        inside = issued and word not in self.open
+        self._give_up(list(self.open))
+        logs = list(self._logs.values())
+        if inside and word >> LANE_SHIFT < len(logs):
+            logs[word >> LANE_SHIFT].put((word, issued, 0, 0, 0))
 
     @_harmless
     def close(self) -> None:
         """The training is over: hands on what is left. Later calls are recorded nowhere."""
+        self._give_up_all()
         self.hand_on()
         sinks = self._sinks
         self.silence()

@@ -10,7 +10,10 @@ from typing import Any
 from laggard.names import PHASES
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT, LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.facts import Facts
+from laggard.trainer_hooks.heartbeat import Heartbeat, Lanes
 from laggard.trainer_hooks.identity import Identity
+from laggard.trainer_hooks.line_file import LineFile
 from laggard.trainer_hooks.recorder import BEFORE_STEPS, INPUT
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
 
@@ -21,6 +24,13 @@ class RankFileSink:
     def __init__(self, writer: RankFileWriter) -> None:
         self._writer = writer
         self._lost = 0  # lanes beyond the table: their counters are not exported
+        self._heartbeat: Heartbeat | None = None
+
+    def beat(self, lanes: Lanes, facts: Facts) -> None:
+        """From now on the file shows a sign of life about once a second, with the lanes' progress and the facts."""
+        self._heartbeat = Heartbeat(self._writer, lanes, facts)
+        self._heartbeat.start()
+        self._heartbeat.around_forks()
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         if self._writer.add_lane(lane) is None:
@@ -40,32 +50,35 @@ class RankFileSink:
             *phases,
             totals.waited_ns,
             totals.lost + self._lost,
-            totals.errors,
+            totals.errors + (self._heartbeat.errors if self._heartbeat else 0),
         )
         self._writer.write_counters(fixed, totals.lanes[: 3 * LANE_COUNT])
 
     def close(self) -> None:
+        if self._heartbeat:
+            self._heartbeat.stop()
         self._writer.close()
 
 
 class RecordingSink:
-    """A recording (docs/contracts.md): JSON lines, one file a rank, complete up to the last finished step."""
+    """A recording (docs/contracts.md): JSON lines, one file a rank. What a step did is in the file once the step is
+    over; a process that is killed, or ends by os._exit, leaves out its last, unfinished step and the `end` record."""
 
     def __init__(self, directory: str, identity: Identity) -> None:
-        """Raises FileExistsError where the directory holds this rank's recording already: nothing is overwritten."""
+        """Raises OSError; FileExistsError where the directory holds this rank's recording already: nothing is
+        overwritten."""
         os.makedirs(directory, exist_ok=True)
         attempt = f".{identity.attempt}" if identity.attempt else ""
-        self._file = open(  # noqa: SIM115 - open for as long as the training runs
-            os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"), "x", encoding="utf-8"
-        )
+        self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"))
         self._identity = identity
         self._lanes: list[Lane] = []
         self._groups: dict[str, dict[str, Any]] = {}
         self._groups_written = -1
-        self._write({"laggard_recording": 1, "job_id": identity.job_id})
+        self._write({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
+        self._file.flush()
 
     def _write(self, value: dict[str, Any]) -> None:
-        self._file.write(json.dumps(value) + "\n")
+        self._file.write(json.dumps(value))
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         self._lanes.append(lane)
@@ -134,7 +147,9 @@ class RecordingSink:
             )
         self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
         self._file.flush()
+        totals.lost += self._file.news_of_loss()
 
     def close(self) -> None:
         self._introduce()
+        self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost})
         self._file.close()

@@ -5,16 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from laggard.model import Severity
-
-
-@dataclasses.dataclass(frozen=True)
-class Metric:
-    """A metric family. Names follow Prometheus' conventions: base units, counters end in `_total`."""
-
-    name: str
-    kind: str  # gauge, counter, info
-    help: str
-    labels: tuple[str, ...] = ()
+from laggard.rank_metrics import RANK_METRICS, Metric
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +22,6 @@ class FindingKind:
     def doc(self) -> str:
         return f"docs/findings/{self.code}.md"
 
-
-_RANK = ("job_id", "rank")
 
 METRICS: tuple[Metric, ...] = (
     Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",)),
@@ -51,35 +40,7 @@ METRICS: tuple[Metric, ...] = (
         ("code", "severity", "device"),
     ),
     Metric("laggard_rank_files_ignored", "gauge", "Rank files that were not believed, by reason.", ("reason",)),
-    Metric(
-        "laggard_rank_info",
-        "gauge",
-        "Who a rank is; always 1. Join on job_id and rank.",
-        (*_RANK, "hostname", "local_rank", "gpu", "world_size", "attempt"),
-    ),
-    Metric("laggard_rank_up", "gauge", "1 while the rank's process holds its file's lock.", _RANK),
-    Metric("laggard_rank_steps_total", "counter", "Optimizer steps done.", _RANK),
-    Metric("laggard_rank_step_seconds_total", "counter", "Time in steps.", _RANK),
-    Metric("laggard_rank_own_seconds_total", "counter", "Time not waiting in a collective or for input.", _RANK),
-    Metric("laggard_rank_input_seconds_total", "counter", "Time waiting for input.", _RANK),
-    Metric(
-        "laggard_rank_phase_seconds_total", "counter", "Own time by phase, collectives taken out.", (*_RANK, "phase")
-    ),
-    Metric("laggard_rank_collectives_total", "counter", "Collectives done.", (*_RANK, "op", "group")),
-    Metric("laggard_rank_collective_seconds_total", "counter", "Time blocked in collectives.", (*_RANK, "op", "group")),
-    Metric(
-        "laggard_rank_collective_bytes_total",
-        "counter",
-        "Size of the collectives as nccl-tests counts it.",
-        (*_RANK, "op", "group"),
-    ),
-    Metric(
-        "laggard_rank_last_progress_timestamp_seconds",
-        "gauge",
-        "When the rank last finished a step or phase, Unix time.",
-        _RANK,
-    ),
-    Metric("laggard_rank_lost_events_total", "counter", "Events that the hook could not record.", _RANK),
+    *RANK_METRICS,
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
     Metric(
         "laggard_culprit",

@@ -9,17 +9,23 @@ import socket
 from laggard.errors import UsageError
 
 
-def bind(address: str) -> socket.socket:
+def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
     """A listening socket on `HOST:PORT`, `:PORT` (every interface) or `[IPV6]:PORT`; port 0 is any free one. Raises
-    UsageError."""
+    UsageError, which says with which `setting` to choose another."""
+    host, port = split(address)
+    try:
+        return _listen(host, port)
+    except (OSError, UnicodeError, OverflowError) as error:  # a label of a host name may be too long for IDNA
+        raise UsageError(_complaint(address, error, setting)) from None
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host and port; an empty host is every interface. Raises UsageError."""
     host, separator, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
         raise UsageError(f"cannot read listen address {address!r}: write HOST:PORT, or :PORT for every interface")
-    try:
-        return _listen(host, int(port))
-    except (OSError, UnicodeError) as error:  # a label of a host name may be too long for IDNA
-        raise UsageError(_complaint(address, error)) from None
+    return host, int(port)
 
 
 def url_of(listener: socket.socket) -> str:
@@ -36,8 +42,8 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family)
 
 
-def _complaint(address: str, error: Exception) -> str:
+def _complaint(address: str, error: Exception, setting: str) -> str:
     if getattr(error, "errno", None) == errno.EADDRINUSE:
-        return f"{address} is in use; stop what listens there or choose another with --web.listen-address"
+        return f"{address} is in use; stop what listens there or choose another with {setting}"
     reason = getattr(error, "strerror", None) or error
-    return f"cannot listen on {address}: {reason}; choose another with --web.listen-address"
+    return f"cannot listen on {address}: {reason}; choose another with {setting}"

@@ -34,6 +34,36 @@ class InFlight(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class LaneProgress(msgspec.Struct, frozen=True):
+    """How many collectives of an operation in a group a rank has entered, and how many of them are done."""
+
+    op: str
+    group: str
+    entered: int
+    done: int
+
+
+class GroupProgress(msgspec.Struct, frozen=True):
+    """A process group as torch's Flight Recorder tells it: numbers of the last collectives, -1 where it does not say.
+    `seconds`: for how long they have not moved."""
+
+    name: str
+    enqueued: int
+    started: int
+    completed: int
+    seconds: float
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """A rank's last sign of life, which comes about every `interval_seconds` from beside its training."""
+
+    age_seconds: float
+    interval_seconds: float
+    flight_recorder: str  # on, off, absent
+    lanes: tuple[LaneProgress, ...]
+    groups: tuple[GroupProgress, ...]
+
+
 class CollectiveTotal(msgspec.Struct, frozen=True):
     op: str
     group: str  # the role: dp, tp, pp, ep, world
@@ -76,6 +106,10 @@ class RankRow(msgspec.Struct, frozen=True):
     in_flight: InFlight | None
     phase: str | None
     lost: int  # events that the hook could not record
+    stopped: bool = False  # whether the kernel says that the process is stopped (SIGSTOP, a debugger)
+    beat: Beat | None = None  # none before the first, and of a rank that has finished
+    last_beat_timestamp_seconds: float | None = None
+    facts: dict[str, Any] = {}
     rows: tuple[StepRow, ...] = ()
 
 

@@ -17,8 +17,8 @@ from typing import Any
 import psutil
 import pytest
 
-from laggard.agent.http_server import MOST_CONNECTIONS
 from laggard.collector.believe import believe_ranks, believe_report
+from laggard.http_server import MOST_CONNECTIONS
 from laggard.rankfile import RankFileReader
 
 Start = Callable[..., Any]

@@ -18,9 +18,10 @@ import pytest
 
 from laggard.agent import directory as directory_module
 from laggard.agent.directory import MOST_FILES, list_files
-from laggard.agent.rank_row import MOST_PAIRS, Clocks
+from laggard.agent.rank_row import Clocks
 from laggard.agent.ranks import FORGET_AFTER_NS, MOST_RANKS, RankFiles
 from laggard.collector.believe import believe_ranks
+from laggard.rank_metrics import MOST_PAIRS
 from laggard.rankfile.layout import FILE_BYTES
 from laggard.wire import RanksDocument, encode
 

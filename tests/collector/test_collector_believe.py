@@ -32,6 +32,9 @@ def _set(*path: Any, value: Any) -> Change:
 
 RANK = ("ranks", 0)
 STEP = (*RANK, "rows", 0)
+LANE = {"op": "all_reduce", "group": "dp", "entered": 2, "done": 1}
+GROUP = {"name": "#0", "enqueued": 2, "started": -1, "completed": 1, "seconds": 1.0}
+BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "lanes": [LANE], "groups": [GROUP]}
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,14 @@ STEP = (*RANK, "rows", 0)
         (_set(*RANK, "owner", value=-5), "owner"),
         (_set(*RANK, "step_seconds", value=1e300), "a time is out of range"),
         (_set(*RANK, "rows", value=[[0, 0.0, 1.0]]), "Expected `array`"),
+        (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "a time of the beat"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), "more than 256 lanes"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"entered": 1 << 60}]}), "a lane's count"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "longer than"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "a group's count"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "a time of the beat"),
+        (_set(*RANK, "facts", value={"x": "y" * 70_000}), "the facts are more than"),
+        (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "a time is out of range"),
         (_set(*STEP, 0, value=-1), "step number"),
         (_set(*STEP, 0, value=1 << 60), "step number"),
         (_set(*STEP, 1, value=9e11), "ends before"),

@@ -6,14 +6,16 @@ writer makes no system call after that, and either side survives the other's dea
 cell, another version, a symlink) is an error to the reader, never data.
 """
 
-from laggard.rankfile.layout import VERSION, Counters, InFlightMark, Lane
+from laggard.rankfile.layout import VERSION, Beat, Counters, GroupMark, InFlightMark, Lane
 from laggard.rankfile.reader import Collective, RankFileError, RankFileReader, Step
 from laggard.rankfile.writer import RankFileWriter
 
 __all__ = [
     "VERSION",
+    "Beat",
     "Collective",
     "Counters",
+    "GroupMark",
     "InFlightMark",
     "Lane",
     "RankFileError",

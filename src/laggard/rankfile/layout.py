@@ -6,6 +6,8 @@
     16384   counters    two cells that are written in turn, so that one is always whole
     32768   steps       ring of step cells
     163840  collectives ring of blocks, each the collectives of one step (or 64 of them)
+    499712  beats       two cells that are written in turn, about one a second, by a thread beside the training
+    516096  facts       two cells that are written in turn: what the rank knows of itself, as JSON
 
 A cell is `sequence, body, low half of the sequence, CRC-32 of all that`: a reader that meets a cell in the middle of
 being written, or one left half-written by a writer that was killed, sees a wrong sum and takes the cell for absent.
@@ -18,7 +20,7 @@ import zlib
 from typing import Final, NamedTuple
 
 MAGIC: Final = b"LAGGRANK"
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".rank"
 
 HEADER: Final = struct.Struct("<8sIIQII")  # magic, version, reserved, file size, identity length, identity CRC
@@ -60,11 +62,28 @@ RECORDS_PER_BLOCK: Final = 64
 BLOCK_SLOT: Final = 2624  # sequence 8 + head 16 + 64 records of 40 + trailer 8, and room
 BLOCK_COUNT: Final = 128
 
-FILE_BYTES: Final = BLOCKS_OFFSET + BLOCK_SLOT * BLOCK_COUNT
+BEATS_OFFSET: Final = BLOCKS_OFFSET + BLOCK_SLOT * BLOCK_COUNT
+BEATS_BYTES: Final = 8192
+BEAT_HEAD: Final = struct.Struct("<5q")  # when, interval, Flight Recorder's state, number of lanes, of groups
+BEAT_LANE: Final = struct.Struct("<2q")  # collectives of the lane entered, and done
+BEAT_GROUP: Final = struct.Struct("<48s4q")  # torch's name, last enqueued, started, completed, when these last moved
+BEAT_GROUPS: Final = 64
+
+FACTS_OFFSET: Final = BEATS_OFFSET + 2 * BEATS_BYTES
+FACTS_BYTES: Final = 8192
+FACTS_HEAD: Final = struct.Struct("<q")  # length of the JSON after it
+
+FILE_BYTES: Final = FACTS_OFFSET + 2 * FACTS_BYTES
+
+FLIGHT_RECORDER: Final = ("absent", "on", "off")
+"""How torch's Flight Recorder stands: `absent` without torch, a process group or the function that tells."""
 
 _SEQUENCE: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<II")
 CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
+
+FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
+"""Bytes of JSON that fit."""
 
 
 class Lane(NamedTuple):
@@ -95,6 +114,28 @@ class InFlightMark(NamedTuple):
     lane: int
     sequence: int
     issued_ns: int
+
+
+class GroupMark(NamedTuple):
+    """A process group as torch's Flight Recorder tells it: the numbers of the last collectives, -1 where it does not
+    say. `moved_ns`: when any of the three was last seen to change."""
+
+    name: str
+    enqueued: int
+    started: int
+    completed: int
+    moved_ns: int
+
+
+class Beat(NamedTuple):
+    """A sign of life. `flight_recorder`: index into FLIGHT_RECORDER. `lanes`: collectives (entered, done) of each lane,
+    in the order of the lanes."""
+
+    at_ns: int
+    interval_ns: int
+    flight_recorder: int
+    lanes: tuple[tuple[int, int], ...]
+    groups: tuple[GroupMark, ...]
 
 
 def seal(sequence: int, body: bytes) -> bytes:

@@ -9,13 +9,16 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 from laggard.rankfile import layout
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _TEXT_LIMIT = 256
+_DEEPEST = 6  # of the facts
+
+T = TypeVar("T")
 
 
 class RankFileError(Exception):
@@ -145,11 +148,21 @@ class RankFileReader:
 
     def counters(self) -> layout.Counters | None:
         """The newest whole counters; None before the first."""
-        cells = (
-            self._pread(layout.COUNTERS_OFFSET + index * layout.COUNTERS_BYTES, layout.COUNTERS_BYTES)
-            for index in (0, 1)
-        )
-        whole = [counters for cell in cells if (counters := _counters(cell)) is not None]
+        return self._newest(layout.COUNTERS_OFFSET, layout.COUNTERS_BYTES, _counters)
+
+    def beat(self) -> layout.Beat | None:
+        """The newest whole sign of life; None before the first."""
+        return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, _beat)
+
+    def facts(self) -> dict[str, Any]:
+        """What the rank last said of itself; nothing where it said nothing that can be read. Its text is bounded and
+        printable, its nesting bounded."""
+        return self._newest(layout.FACTS_OFFSET, layout.FACTS_BYTES, _facts) or {}
+
+    def _newest(self, offset: int, size: int, read: Callable[[bytes], tuple[int, T] | None]) -> T | None:
+        """What the later of two cells that are written in turn says."""
+        both = self._pread(offset, 2 * size)
+        whole = [found for cell in (both[:size], both[size:]) if (found := read(cell)) is not None]
         return max(whole, key=lambda found: found[0])[1] if whole else None
 
     def steps(self, since_ns: int = 0) -> list[Step]:
@@ -211,6 +224,59 @@ def _counters(cell: bytes) -> tuple[int, layout.Counters] | None:
     rest = values[layout.COUNTERS_FIXED :]
     triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3))
     return opened[0], layout.Counters(steps, last_step, step_ns, own_ns, tuple(phases), waited, lost, errors, triples)
+
+
+def _beat(cell: bytes) -> tuple[int, layout.Beat] | None:
+    if len(cell) < layout.BEATS_BYTES:
+        return None
+    *_, lanes, groups = layout.BEAT_HEAD.unpack_from(cell, 8)
+    if not (0 <= lanes <= layout.LANE_COUNT and 0 <= groups <= layout.BEAT_GROUPS):
+        return None
+    names_at = layout.BEAT_HEAD.size + lanes * layout.BEAT_LANE.size
+    opened = layout.unseal(cell, names_at + groups * layout.BEAT_GROUP.size)
+    if opened is None:
+        return None
+    sequence, body = opened
+    at, interval, recorder, *_ = layout.BEAT_HEAD.unpack_from(body)
+    pairs = layout.BEAT_LANE.iter_unpack(body[layout.BEAT_HEAD.size : names_at])
+    marks = (
+        layout.GroupMark(_printable(name.rstrip(b"\0").decode(errors="replace")), *numbers)
+        for name, *numbers in layout.BEAT_GROUP.iter_unpack(body[names_at:])
+    )
+    return sequence, layout.Beat(at, interval, recorder, tuple((pair[0], pair[1]) for pair in pairs), tuple(marks))
+
+
+def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:
+    if len(cell) < layout.FACTS_BYTES:
+        return None
+    (length,) = layout.FACTS_HEAD.unpack_from(cell, 8)
+    if not 0 <= length <= layout.FACTS_LIMIT:
+        return None
+    opened = layout.unseal(cell, layout.FACTS_HEAD.size + length)
+    if opened is None:
+        return None
+    found: Any = None
+    with contextlib.suppress(ValueError, RecursionError):
+        found = json.loads(opened[1][layout.FACTS_HEAD.size :], parse_constant=_no_number)
+    return (opened[0], _bounded(found, _DEEPEST)) if isinstance(found, dict) else None
+
+
+def _no_number(name: str) -> None:
+    """NaN and Infinity are no JSON: they would not pass on."""
+
+
+def _bounded(value: Any, depth: int) -> Any:
+    """`value` with its text made printable, what lies deeper than `depth` left out, and no number that JSON readers
+    disagree on."""
+    if isinstance(value, str):
+        return _printable(value)
+    if isinstance(value, (dict, list)) and depth == 0:
+        return None
+    if isinstance(value, dict):
+        return {_printable(key): _bounded(inner, depth - 1) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_bounded(inner, depth - 1) for inner in value]
+    return value if abs(value or 0) < 1 << 53 else None
 
 
 _IDENTITY_FIELDS: dict[str, type] = {

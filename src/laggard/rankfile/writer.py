@@ -60,6 +60,8 @@ class RankFileWriter:
         self._counters = 0
         self._steps = 0
         self._blocks = 0
+        self._beats = 0
+        self._facts = 0
 
     def _write_header(self, identity: Mapping[str, Any]) -> None:
         text = json.dumps(dict(identity)).encode()
@@ -104,6 +106,32 @@ class RankFileWriter:
         body = layout.BLOCK_HEAD.pack(step, len(records) // 5) + struct.pack(f"<{len(records)}q", *records)
         cell = layout.seal(self._blocks, body)
         offset = layout.BLOCKS_OFFSET + (self._blocks % layout.BLOCK_COUNT) * layout.BLOCK_SLOT
+        self._map[offset : offset + len(cell)] = cell
+
+    def write_beat(self, beat: layout.Beat) -> None:
+        """From any one thread: no other part of the file is touched."""
+        lanes, groups = beat.lanes[: layout.LANE_COUNT], beat.groups[: layout.BEAT_GROUPS]
+        self._beats += 1
+        body = bytearray(
+            layout.BEAT_HEAD.pack(beat.at_ns, beat.interval_ns, beat.flight_recorder, len(lanes), len(groups))
+        )
+        for lane in lanes:
+            body += layout.BEAT_LANE.pack(*lane)
+        for name, *numbers in groups:
+            body += layout.BEAT_GROUP.pack(_clip(name, 48), *numbers)
+        self._put_in_turn(layout.BEATS_OFFSET, layout.BEATS_BYTES, self._beats, bytes(body))
+
+    def write_facts(self, text: bytes) -> None:
+        """`text`: a JSON object. Raises ValueError for more than FACTS_LIMIT bytes. From the beats' thread."""
+        if len(text) > layout.FACTS_LIMIT:
+            raise ValueError(f"the facts take {len(text)} bytes, {layout.FACTS_LIMIT} are there")
+        self._facts += 1
+        body = layout.FACTS_HEAD.pack(len(text)) + text
+        self._put_in_turn(layout.FACTS_OFFSET, layout.FACTS_BYTES, self._facts, body)
+
+    def _put_in_turn(self, offset: int, size: int, sequence: int, body: bytes) -> None:
+        cell = layout.seal(sequence, body)
+        offset += (sequence & 1) * size
         self._map[offset : offset + len(cell)] = cell
 
     def close(self) -> None:

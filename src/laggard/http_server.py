@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import logging
 import socket
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
-from laggard.agent.http_message import Answer, BadRequest, Request, read_request, send_answer
-
-log = logging.getLogger("laggard.agent")
+from laggard.http_message import Answer, BadRequest, Request, read_request, send_answer
 
 MOST_CONNECTIONS: Final = 32
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
@@ -24,23 +21,29 @@ Refusal = Callable[[BadRequest], Answer]
 
 
 class Server:
-    """Serves on a thread of its own until it is stopped."""
+    """Serves on a thread of its own until it is stopped, at most `most` clients at once."""
 
-    def __init__(self, listener: socket.socket, handle: Handler, refuse: Refusal) -> None:
+    def __init__(self, listener: socket.socket, handle: Handler, refuse: Refusal, most: int = MOST_CONNECTIONS) -> None:
         self._listener = listener
         self._handle = handle
         self._refuse = refuse
         self._open: dict[socket.socket, None] = {}  # oldest first
-        self._threads = threading.BoundedSemaphore(2 * MOST_CONNECTIONS)
+        self._threads = threading.BoundedSemaphore(2 * most)
+        self._most = most
         self._lock = threading.Lock()
 
     def start(self) -> None:
         threading.Thread(target=self._accept_all, name="http", daemon=True).start()
 
     def stop(self) -> None:
+        """Accepts nobody any more; who is being served is hung up on."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
+        with self._lock:
+            for connection in self._open:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
 
     def _accept_all(self) -> None:
         while True:
@@ -56,7 +59,7 @@ class Server:
 
     def _admit(self, connection: socket.socket) -> None:
         with self._lock:
-            if len(self._open) >= MOST_CONNECTIONS:
+            if len(self._open) >= self._most:
                 self._evict(next(iter(self._open)))
             self._open[connection] = None
         self._threads.acquire()  # those evicted need a moment to notice

@@ -1,0 +1,63 @@
+"""What a heartbeat costs the training: the CPU time of its thread, which bounds what it takes of the GIL."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+
+import torch
+from figures import Figure, quartiles, show
+
+from laggard.rankfile import Lane, RankFileWriter
+from laggard.trainer_hooks.facts import Facts
+from laggard.trainer_hooks.heartbeat import Heartbeat
+from laggard.trainer_hooks.identity import header, identify
+from laggard.trainer_hooks.recorder import Recorder
+from laggard.trainer_hooks.sinks import RankFileSink
+
+LANES = 12  # of a job with tensor, pipeline and data parallelism
+GROUPS = 6
+
+
+def job(directory: str) -> tuple[Recorder, RankFileWriter]:
+    """A process with lanes that were used, and process groups that torch's Flight Recorder knows."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+    for _ in range(GROUPS):
+        torch.distributed.all_reduce(torch.ones(1), group=torch.distributed.new_group([0]))
+    writer = RankFileWriter(directory, header(identify(os.environ)))
+    recorder = Recorder([RankFileSink(writer)], writer.words)
+    for number in range(LANES):
+        log = recorder.lane(Lane("all_reduce", "dp", f"dp:0-7#{number}"), range(8))
+        for _ in range(100):
+            log.put((log.take(), 1, 2, 1, 4096))
+    return recorder, writer
+
+
+def a_beat(recorder: Recorder, writer: RankFileWriter) -> Figure:
+    beating = Heartbeat(writer, recorder.progress, Facts())
+    spent = []
+    for _ in range(2000):
+        began = time.thread_time_ns()
+        beating.beat()
+        spent.append((time.thread_time_ns() - began) / 1e3)
+    assert not beating.errors
+    return quartiles("a beat, CPU time", spent, "us", 100.0)
+
+
+def main() -> int:
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory(dir=memory) as directory:
+        recorder, writer = job(directory)
+        beat = a_beat(recorder, writer)
+        share = Figure("CPU at one beat a second", beat.value / 1e4, "%", beat.low / 1e4, beat.high / 1e4)
+        good = show(f"The heartbeat's cost ({LANES} lanes, {GROUPS + 1} process groups)", [beat, share])
+        recorder.close()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

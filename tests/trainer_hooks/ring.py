@@ -1,0 +1,40 @@
+"""A plain training loop on gloo for tests: a collective a step through laggard's hook, or, told `bare`, past it.
+
+Stands in for a trainer without its start-up: what is recorded, and how, is laggard's own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+
+from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.collectives import Call, instrument
+from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
+
+
+def main() -> None:
+    steps, bare = int(sys.argv[1]), "bare" in sys.argv
+    dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
+    recorder, groups = _start()
+    groups.learn("dp", tuple(range(dist.get_world_size())))
+    call = Call("all_reduce", 2, 0, "tensor")
+    reduce = dist.all_reduce if bare else instrument(dist.all_reduce, call, recorder, groups)
+    tensor = torch.ones(1024)
+    for step in range(steps):
+        for phase in (FORWARD, BACKWARD):
+            recorder.enter(phase)
+            time.sleep(0.002)
+            if phase == BACKWARD:
+                reduce(tensor)
+            recorder.leave()
+        recorder.enter(OPTIMIZER)
+        recorder.leave()
+        recorder.end_step(step + 1)
+
+
+main()

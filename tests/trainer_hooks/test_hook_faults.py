@@ -1,0 +1,127 @@
+"""What may befall a trainer with the hooks in it: its behaviour and exit are as without, and the loss is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from laggard.rankfile import RankFileReader
+from laggard.rankfile.layout import FILE_BYTES
+
+TRAINER = """
+import os, sys, time
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+recorder, _ = _start()
+log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
+for step in range(20):
+    for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+        recorder.enter(phase); recorder.leave()
+    log.put((log.take(), 1, 2, 1, 4096))
+    recorder.end_step(step + 1)
+print("trained", recorder.totals.steps, recorder.totals.errors)
+raise SystemExit(7)
+"""
+
+
+def train(rank_dir: Path, script: str = TRAINER, **extra: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LAGGARD_RANK_DIR": str(rank_dir), "RANK": "0", "WORLD_SIZE": "2", **extra}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """A tmpfs with these options, where root may mount one."""
+    places: list[Path] = []
+
+    def mount(options: str) -> Path:
+        place = tmp_path / "mounted"
+        place.mkdir()
+        command = ["mount", "-t", "tmpfs", "-o", options, "laggard-test", str(place)]
+        if os.geteuid() != 0 or subprocess.run(command).returncode:
+            pytest.skip("needs root and the right to mount")
+        places.append(place)
+        return place
+
+    yield mount
+    for place in places:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [(f"size={FILE_BYTES // 2}", "No space left"), ("ro", "Read-only file system"), ("nr_inodes=1", "No space left")],
+)
+def test_a_rank_dir_that_takes_no_file_is_one_line(mounted: Callable[[str], Path], options: str, reason: str) -> None:
+    place = mounted(options)
+    done = train(place)
+    assert (done.returncode, done.stdout) == (7, "trained 20 0\n")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"laggard: no rank file in {place}, this rank stays unseen: ") and reason in line
+    assert list(place.iterdir()) == []
+
+
+def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root: it becomes another user")
+    place = tmp_path / "ranks"
+    place.mkdir(mode=0o700)
+    for parent in (tmp_path, *tmp_path.parents[:2]):
+        parent.chmod(0o711)
+    become = (
+        "from laggard.trainer_hooks import attach, export, exposition\nimport os\nos.setresuid(61001, 61001, 61001)\n"
+    )
+    done = train(place, become + TRAINER)
+    assert done.returncode == 7 and "this rank stays unseen" in done.stderr and "Permission denied" in done.stderr
+
+
+def test_a_rank_dir_that_vanishes_under_the_trainer(tmp_path: Path) -> None:
+    vanish = "import shutil; shutil.rmtree(os.environ['LAGGARD_RANK_DIR'])\n"
+    done = train(tmp_path / "ranks", TRAINER.replace("for step in range(20):", f"{vanish}for step in range(20):"))
+    assert (done.returncode, done.stdout, done.stderr) == (7, "trained 20 0\n", "")
+
+
+WORKERS = """
+import torch
+from torch.utils.data import DataLoader, Dataset
+from laggard.trainer_hooks import input_pipeline
+from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
+import sys
+
+class Numbers(Dataset):
+    def __len__(self): return 24
+    def __getitem__(self, place):
+        recorder, _ = _start()
+        recorder.enter(FORWARD); recorder.leave(); recorder.end_step(99)  # as a hooked function would, called in here
+        return place
+
+if __name__ == "__main__":
+    recorder, _ = _start()
+    input_pipeline.hook(recorder)
+    for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork"):
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            recorder.enter(phase); recorder.leave()
+        recorder.end_step(recorder.step + 1)
+    print(recorder.totals.steps)
+"""
+
+
+@pytest.mark.slow
+def test_data_loader_workers_write_nothing(tmp_path: Path) -> None:
+    script = tmp_path / "workers.py"
+    script.write_text(WORKERS)
+    environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
+    (path,) = (tmp_path / "ranks").glob("*.rank")
+    with RankFileReader(str(path)) as file:
+        counters = file.counters()
+        assert [step.step for step in file.steps()] == list(range(6)) and file.finished()
+        assert counters is not None and counters.errors == counters.lost == 0
