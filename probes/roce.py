@@ -7,28 +7,25 @@ from typing import Final, Literal
 
 from laggard.model import Finding
 from laggard.probes.host import Host
-from laggard.probes.rdma import gpu_paths, read_ports
+from laggard.probes.rdma import RdmaThresholds, gpu_paths, read_ports
 from laggard.probes.rdma_kinds import fabric, majority
 from laggard.probes.rdma_netdev import netdev_name
 from laggard.probes.rdma_port import Port
-from laggard.probes.shape import NotApplicable, Thresholds, Unknown, finding
+from laggard.probes.shape import NotApplicable, Unknown, finding
 
 Priorities = tuple[int, ...]
 _NAMES: Final = {"PFC_OFF": "priority flow control", "ECN_OFF": "congestion control by ECN"}
 
 
-class RoceThresholds(Thresholds, frozen=True):
+class RoceThresholds(RdmaThresholds, frozen=True):
     expect: Literal["on", "off", "alike"] = "on"
     """`off`: this fabric does without, and a port that has it on differs; `alike`: only differences are findings."""
 
-    ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns."""
 
-
-def roce_netdevs(host: Host, ignore: Sequence[str]) -> tuple[dict[str, Port], list[str]]:
+def roce_netdevs(host: Host, thresholds: RdmaThresholds) -> tuple[dict[str, Port], list[str]]:
     """The network devices of the active RoCE ports that jobs use, and what could not be read. Raises NotApplicable
     where there is none."""
-    ports, _, unread = read_ports(host, ignore)
+    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
     found: dict[str, Port] = {}

@@ -22,7 +22,7 @@ _COMMANDS = (
 
 
 def look_at_roce_pfc(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
-    ports, complaints = roce_netdevs(host, thresholds.ignore)
+    ports, complaints = roce_netdevs(host, thresholds)
     enabled: dict[str, Priorities] = {}
     silent: list[str] = []
     for name in ports:
