@@ -32,6 +32,7 @@ ENV_JOB_ID: Final = "LAGGARD_JOB_ID"
 ENV_NODE: Final = "LAGGARD_NODE"
 ENV_RECORD_DIR: Final = "LAGGARD_RECORD_DIR"
 ENV_STATE_DIR: Final = "LAGGARD_STATE_DIR"
+ENV_NCCL_LOG: Final = "LAGGARD_NCCL_LOG"
 
 SHARED_RANK_DIR: Final = "/run/laggard/ranks"
 FALLBACK_RANK_DIR: Final = "/dev/shm/laggard"
