@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -60,14 +61,28 @@ def diagnose(dumps: Sequence[tuple[str, Dump]]) -> Diagnosis:
     files: list[FileRead] = []
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
-    for path, dump, kind in known:
-        reading = kind.read(dump.text, told) if kind else Reading(unknown="is of no kind that is known")
+    for (path, dump, kind), reading in zip(known, _readings(known, told), strict=True):
         unknown = dump.trouble or reading.unknown
         files.append(FileRead(path, kind.name if kind else None, unknown))
         findings += reading.findings
         if reading.facts:
             facts[path] = reading.facts
     return Diagnosis(_verdict(files, findings), tuple(files), tuple(findings), facts)
+
+
+def _readings(known: Sequence[tuple[str, Dump, Kind | None]], told: Told) -> Iterator[Reading]:
+    """One for each file. Files that are parts of one thing are read with the first of them."""
+    met: set[str] = set()
+    for _, dump, kind in known:
+        if kind is None:
+            yield Reading(unknown="is of no kind that is known")
+        elif kind.read_together is None:
+            yield kind.read(dump.text, told)
+        elif kind.name in met:
+            yield Reading()
+        else:
+            met.add(kind.name)
+            yield kind.read_together([part.text for _, part, other in known if other is kind], told)
 
 
 def _recognise(text: str) -> Kind | None:
@@ -103,7 +118,8 @@ def _headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
         first = serious[0]
         return fit(f"{first.code} {first.device} {first.summary}", more(len(serious) - 1))
     if unclear:
-        return fit(f"unknown, {unclear[0].path} {unclear[0].unknown}", more(len(unclear) - 1))
+        which = f"{os.path.basename(unclear[0].path)} " if len(diagnosis.files) > 1 else ""
+        return fit(f"unknown, {which}{unclear[0].unknown}", more(len(unclear) - 1))
     warned = f", {len(serious)} warning{'s' * (len(serious) > 1)}" if serious else ""
     count = len(diagnosis.files)
     return fit(f"ok, nothing critical in {count} file{'s' * (count > 1)}", warned)

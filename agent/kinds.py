@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from laggard.model import Finding
@@ -28,6 +28,8 @@ class Kind(NamedTuple):
     """Whether a file is of this kind, from its beginning."""
     read: Callable[[str, Told], Reading]
     tell: Callable[[str], Told] = lambda text: Told()
+    read_together: Callable[[Sequence[str], Told], Reading] | None = None
+    """All files of this kind at once, where they are parts of one thing."""
 
 
 def kinds() -> tuple[Kind, ...]:
@@ -35,6 +37,7 @@ def kinds() -> tuple[Kind, ...]:
     from laggard.agent.kind_environment import ENVIRONMENT
     from laggard.agent.kind_kernel_log import KERNEL_LOG
     from laggard.agent.kind_lspci import LSPCI
+    from laggard.agent.kind_nccl_log import NCCL_LOG
     from laggard.agent.kind_nvidia_smi import NVIDIA_SMI
 
-    return (NVIDIA_SMI, LSPCI, KERNEL_LOG, ENVIRONMENT)
+    return (NVIDIA_SMI, LSPCI, KERNEL_LOG, NCCL_LOG, ENVIRONMENT)

@@ -17,6 +17,7 @@ from laggard.model import Report
 from laggard.probes.host import Host
 from laggard.probes.kernel import FACTS_PATH
 from laggard.probes.masking import Mask
+from laggard.probes.mounts import REMOTE_TYPES, read_mounts
 from laggard.probes.recording import RecordingHost
 from laggard.probes.recording_notes import put_together
 from laggard.probes.recording_trees import SWEEP
@@ -122,8 +123,13 @@ def _mask_file(path: str, mask: Mask) -> None:
 
 
 def _names(source: Host) -> set[str]:
+    """Of this host, with and without its domain, and of its file servers. One called nfs keeps its name: so is the
+    type of its file system called."""
     node = source.node()
-    return {node, node.partition(".")[0]}
+    servers: set[str] = set()
+    with contextlib.suppress(Unknown):
+        servers = {server for mount in read_mounts(source) if mount.remote for server in mount.servers}
+    return {node, node.partition(".")[0]} | (servers - REMOTE_TYPES)
 
 
 def _compare(live: Report, again: Report) -> int:

@@ -21,13 +21,23 @@ def end(pid: int) -> None:
 
 
 def bury(pids: Iterable[int]) -> list[int]:
-    """Reap the killed within a small grace. Returns those that do not die: they are stuck in the kernel."""
+    """Reap the killed within a small grace. Returns those that are stuck in the kernel; others that are still there
+    die as soon as a busy machine lets them run."""
     until = time.monotonic() + _GRACE_SECONDS
     left = [pid for pid in pids if not is_gone(pid)]
     while left and time.monotonic() < until:
         time.sleep(_POLL_SECONDS)
         left = [pid for pid in left if not is_gone(pid)]
-    return left
+    return [pid for pid in left if _sleeps_uninterruptibly(pid)]
+
+
+def _sleeps_uninterruptibly(pid: int) -> bool:
+    """The one state in which a process does not heed SIGKILL: D (proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] == b"D"
+    except (OSError, IndexError):
+        return False
 
 
 def cause_of_death(pid: int) -> str:

@@ -14,7 +14,8 @@ from laggard.probes.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.last_look import Past
 from laggard.probes.nvml import NVML_PATH, Nvml
 from laggard.probes.progress import Progress
-from laggard.probes.recorded import RecordedKernel, resolve
+from laggard.probes.recorded import RecordedKernel
+from laggard.probes.recorded_tree import RecordedTree
 from laggard.probes.shape import Missing, Unknown
 
 T = TypeVar("T")
@@ -37,9 +38,9 @@ class Host:
         self.recorded = self.root != "/"
         self.past = Past()  # of the probe that this Host is handed to; the runner says which
         self.progress: Progress | None = None  # where the process says what it does; the runner makes it
-        self._kernel: Kernel = RecordedKernel(self.root) if self.recorded else LiveKernel()
+        self._tree = RecordedTree(self.root)
+        self._kernel: Kernel = RecordedKernel(self._tree) if self.recorded else LiveKernel()
         self._nvml: Nvml | None = None
-        self._folders: dict[str, str] = {}  # of a recorded machine, where each is
 
     def read(self, path: str) -> str:
         """The text at `path`. Bytes that are not text are Unknown too."""
@@ -76,7 +77,7 @@ class Host:
         """`path` with every symlink in it followed; as on the machine, also of a recorded one."""
         if not self.recorded:
             return _ask(f"resolve {path}", lambda: os.path.realpath(path, strict=True))
-        place = _ask(f"resolve {path}", lambda: resolve(self.root, path))
+        place = _ask(f"resolve {path}", lambda: self._tree.resolve(path))
         if not os.path.lexists(place):
             raise Missing(f"cannot resolve {path}: {os.strerror(errno.ENOENT)}")
         return place[len(self.root) :]
@@ -183,13 +184,7 @@ class Host:
             os.close(descriptor)
 
     def _locate(self, path: str) -> str:
-        if not self.recorded:
-            return path
-        folder, _, name = path.rpartition("/")
-        if folder not in self._folders:  # many files are read in each, and resolving asks of every part of a path
-            self._folders[folder] = resolve(self.root, folder)
-        place = f"{self._folders[folder]}/{name}"
-        return resolve(self.root, path) if name in ("", ".", "..") or os.path.islink(place) else place
+        return self._tree.locate(path) if self.recorded else path
 
 
 def _ask(what: str, question: Callable[[], T]) -> T:

@@ -30,6 +30,14 @@ class Mount(NamedTuple):
     """The server and what it exports, as the mount names them."""
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        """The hosts that `source` names: of `filer:/export`, `//filer/share`, `mon1,mon2:/`, `mds@o2ib:/scratch`."""
+        if self.source.startswith("//"):
+            return (self.source[2:].split("/")[0],)
+        hosts, slash, _ = self.source.partition(":/")
+        return tuple(name for part in hosts.split(",") if slash and (name := re.split("[@:]", part)[0]))
+
+    @property
     def local(self) -> bool:
         return self.kind in LOCAL_TYPES
 

@@ -13,14 +13,13 @@ from typing import Final, NamedTuple
 from laggard.names import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.probes.host import Host
 from laggard.probes.nccl_conf import Conf, parse_conf
-from laggard.probes.nccl_variables import Version, parse_version, reader, variables
+from laggard.probes.nccl_variables import SECRET, Version, parse_version, reader, variables
 from laggard.probes.shape import Missing, Unknown
 
 _HOLDS: Final = re.compile(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
 _NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
 _LIBRARY = re.compile(r"/\S*/libnccl\.so(?:\.(\d+\.\d+\.\d+)|\.\d+)?\b")
 _WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
-_SECRET: Final = frozenset({"NCCL_SOCKET_MAGIC", "NCCL_COMM_ID"})
 _MOST_VALUE = 4096
 
 
@@ -100,7 +99,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 def _kept(name: str, value: str) -> str:
     """Whatever is not known to be a setting of NCCL or of a plugin may be anything, a password too."""
-    known = (name in variables() or reader(name) is not None) and name not in _SECRET
+    known = (name in variables() or reader(name) is not None) and name not in SECRET
     return value[:_MOST_VALUE] if known else ""
 
 

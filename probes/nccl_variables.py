@@ -402,6 +402,10 @@ MISTAKEN: Final[Mapping[str, str]] = {
 """Names seen in published configurations that no version of NCCL reads, and what was probably meant."""
 
 
+SECRET: Final = frozenset({"NCCL_SOCKET_MAGIC", "NCCL_COMM_ID"})
+"""Variables whose values are for the ranks alone."""
+
+
 @functools.cache
 def variables() -> Mapping[str, Variable]:
     """By name: the 246 variables of NCCL, those of former versions, and those of plugins that stand alone."""
@@ -425,6 +429,12 @@ def parse_version(text: str) -> Version:
     """`2.27.5` and `2.27.5+cuda12.9` as (2, 27, 5); () where `text` is no version."""
     words = text.strip().split("+")[0].split("-")[0].split(".")
     return tuple(map(int, words)) if all(word.isdecimal() and word.isascii() for word in words) else ()
+
+
+def version_of_code(code: int) -> str:
+    """NCCL_VERSION_CODE as people write it: 22705 is 2.27.5; before 2.9 it had a digit less, 2708 is 2.7.8."""
+    thousands = 10_000 if code >= 10_000 else 1_000
+    return f"{code // thousands}.{code % thousands // 100}.{code % 100}"
 
 
 def _row(line: str) -> Variable:

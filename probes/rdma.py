@@ -14,9 +14,19 @@ from typing import NamedTuple
 from laggard.probes.host import Host
 from laggard.probes.rdma_pci import PCI, Nic, gpu_addresses, read_nics
 from laggard.probes.rdma_port import RDMA, Kind, Port, parse_rate, parse_state
-from laggard.probes.shape import Missing, NotApplicable, Unknown
+from laggard.probes.shape import Missing, NotApplicable, Thresholds, Unknown
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+
+
+class RdmaThresholds(Thresholds, frozen=True):
+    """What the probes of RDMA ports have in common."""
+
+    ignore: tuple[str, ...] = ()
+    """Devices that are not judged, as patterns."""
+
+    soft: bool = False
+    """Judge devices made of software (rxe, siw) as well: for laboratories, where they are all there is."""
 
 
 class Ports(NamedTuple):
@@ -36,13 +46,13 @@ def device_names(host: Host) -> tuple[str, ...]:
     return host.entries(RDMA) if "infiniband" in host.entries("/sys/class") else ()
 
 
-def read_ports(host: Host, ignore: Sequence[str] = ()) -> Ports:
+def read_ports(host: Host, ignore: Sequence[str] = (), judge_soft: bool = False) -> Ports:
     """Of the devices that no pattern of `ignore` names. Raises NotApplicable where there is provably no RDMA device,
     Unknown where that cannot be told."""
     names = device_names(host)
     if not names:
         _explain_none(host)
-    soft = tuple(name for name in names if is_soft(host, name))
+    soft = () if judge_soft else tuple(name for name in names if is_soft(host, name))
     unread: list[str] = []
     hard = [name for name in names if name not in soft and not is_any(name, ignore)]
     ports = tuple(port for name in hard for port in _device_ports(host, name, unread))

@@ -10,22 +10,20 @@ from typing import Final, NamedTuple
 from laggard.model import Finding, Severity
 from laggard.probes.host import Host
 from laggard.probes.last_look import Growth, Past, Remember
-from laggard.probes.rdma import finish, gpu_paths, read_ports
+from laggard.probes.rdma import RdmaThresholds, finish, gpu_paths, read_ports
+from laggard.probes.rdma_flows import FLOWS, traffic
 from laggard.probes.rdma_kinds import fabric
 from laggard.probes.rdma_limits import HOUR, LIMITS, SATURATED
 from laggard.probes.rdma_netdev import NET, netdev_name
 from laggard.probes.rdma_port import Port
-from laggard.probes.shape import Fact, Missing, Thresholds, Unknown, finding
+from laggard.probes.shape import Fact, Missing, Unknown, finding
 
-_DOWNED: Final = "counters/link_downed"
 _CARRIER: Final = "carrier_down_count"
+_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER)  # one of the same; rxe has the second
 _LEAST_DOWNS = 1
 
 
-class RdmaErrorThresholds(Thresholds, frozen=True):
-    ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns."""
-
+class RdmaErrorThresholds(RdmaThresholds, frozen=True):
     flaps: int = 3
     """Losses of the link within `flap_seconds` from which it is critical; one is a warning. gpud takes 3 in 12 hours,
     Azure's node check 5 in 24."""
@@ -36,16 +34,18 @@ class RdmaErrorThresholds(Thresholds, frozen=True):
 class Counters(NamedTuple):
     port: Port
     values: dict[str, int]
+    flows: dict[str, int]
     refused: tuple[str, ...]  # there, and not readable: a driver's EINVAL
 
 
 def look_at_rdma_errors(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | Remember]:
-    ports, _, unread = read_ports(host, thresholds.ignore)
+    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
     read = [_read(host, port) for port in node.ports]
-    yield Remember({f"{one.port.name} {name}": value for one in read for name, value in one.values.items()})
+    yield Remember({f"{one.port.name} {name}": v for one in read for name, v in (one.values | one.flows).items()})
     yield from _facts(read)
+    yield from traffic(((one.port.name, one.flows) for one in read), host.past)
     for one in read:
         compute = one.port.kind == node.compute
         yield from _judge_flaps(one, host.past, thresholds, compute)
@@ -71,7 +71,7 @@ def _facts(read: list[Counters]) -> Iterator[Fact]:
 def _read(host: Host, port: Port) -> Counters:
     values: dict[str, int] = {}
     refused: list[str] = []
-    names = {name: f"{port.folder}/{name}" for name in (_DOWNED, *LIMITS)}
+    names = {name: f"{port.folder}/{name}" for name in (*_DOWNS[:2], *LIMITS, *FLOWS)}
     try:
         netdev = netdev_name(host, port)
     except Unknown:
@@ -89,7 +89,8 @@ def _read(host: Host, port: Port) -> Counters:
             refused.append(name)
         else:
             values[name] = value
-    return Counters(port, values, tuple(refused))
+    flows = {name: values.pop(name) for name in FLOWS if name in values}
+    return Counters(port, values, flows, tuple(name for name in refused if name not in FLOWS))
 
 
 def parse_count(text: str) -> int | None:
@@ -104,8 +105,8 @@ def _growth(one: Counters, past: Past, name: str, seconds: float) -> Growth | No
 
 
 def _judge_flaps(one: Counters, past: Past, thresholds: RdmaErrorThresholds, compute: bool) -> Iterator[Finding]:
-    """The two counts are of the same events, one by the port and one by the network device: the larger counts."""
-    long = [growth for name in (_DOWNED, _CARRIER) if (growth := _growth(one, past, name, thresholds.flap_seconds))]
+    """The counts are of the same events, by the port and by the network device: the largest counts."""
+    long = [growth for name in _DOWNS if (growth := _growth(one, past, name, thresholds.flap_seconds))]
     downs = max((growth.per(thresholds.flap_seconds) for growth in long), default=0.0)
     if downs < _LEAST_DOWNS:
         return
@@ -120,7 +121,7 @@ def _judge_flaps(one: Counters, past: Past, thresholds: RdmaErrorThresholds, com
             "seconds": round(growth.seconds),
             "critical_from": thresholds.flaps,
             "state": one.port.state_text,
-            **{name: one.values[name] for name in (_DOWNED, _CARRIER) if name in one.values},
+            **{name: one.values[name] for name in _DOWNS if name in one.values},
         },
         fix="Reseat or swap the cable and the transceiver; look into the switch's log at the same times.",
         commands=(f"mlxlink -d {one.port.device} --show_module --show_counters", "dmesg -T | grep -i 'link down'"),

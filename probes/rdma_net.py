@@ -11,21 +11,18 @@ from typing import NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.host import Host
-from laggard.probes.rdma import finish, gpu_paths, read_ports
+from laggard.probes.rdma import RdmaThresholds, finish, gpu_paths, read_ports
 from laggard.probes.rdma_gid_judge import judge_gids, pinned_index
 from laggard.probes.rdma_gids import Gid, read_gids
 from laggard.probes.rdma_kinds import Fabric, fabric, majority
 from laggard.probes.rdma_netdev import Netdev, ib_mtu, netdev_name, read_netdev
 from laggard.probes.rdma_port import Port
-from laggard.probes.shape import Fact, Thresholds, Unknown, finding
+from laggard.probes.shape import Fact, Unknown, finding
 
 _UP = ("up", "unknown")  # operstate of drivers that do not tell is "unknown" (sysfs-class-net)
 
 
-class RdmaNetThresholds(Thresholds, frozen=True):
-    ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns."""
-
+class RdmaNetThresholds(RdmaThresholds, frozen=True):
     least_mtu_bytes: int = 4096
     """RoCE path MTU; 4096 is the most that InfiniBand's verbs know, and what every RoCE NIC for training can do."""
 
@@ -37,7 +34,7 @@ class Seen(NamedTuple):
 
 
 def look_at_rdma_net(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
-    ports, _, unread = read_ports(host, thresholds.ignore)
+    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
     seen = [_look(host, port, complaints) for port in node.ports]

@@ -11,26 +11,23 @@ from collections.abc import Iterator
 
 from laggard.model import Finding, Severity
 from laggard.probes.host import Host
-from laggard.probes.rdma import finish, gpu_paths, is_any, read_ports
+from laggard.probes.rdma import RdmaThresholds, finish, gpu_paths, is_any, read_ports
 from laggard.probes.rdma_kinds import Fabric, fabric
 from laggard.probes.rdma_netdev import was_up
 from laggard.probes.rdma_port import LINK_UP, Kind, Port
-from laggard.probes.shape import Fact, Thresholds, finding
+from laggard.probes.shape import Fact, finding
 
 
-class RdmaPortThresholds(Thresholds, frozen=True):
+class RdmaPortThresholds(RdmaThresholds, frozen=True):
     expected: tuple[str, ...] = ()
     """Devices that must be active, as patterns: `mlx5_[0-7]`. The others are then not judged."""
-
-    ignore: tuple[str, ...] = ()
-    """Devices that are not judged."""
 
     least_gigabits: float = 0.0
     """Rate below which a port that jobs use is too slow; 0: its peers tell."""
 
 
 def look_at_rdma_ports(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact]:
-    ports, soft, unread = read_ports(host, thresholds.ignore)
+    ports, soft, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
         ports = tuple(port for port in ports if is_any(port.device, thresholds.expected))
     node = fabric(ports, gpu_paths(host))

@@ -1,4 +1,4 @@
-"""A recorded machine: a folder that stands for `/`, and the answers that were not files."""
+"""A recorded machine: the answers that were not files."""
 
 from __future__ import annotations
 
@@ -18,45 +18,16 @@ from laggard.probes.kernel import (
     Pfc,
     Reply,
 )
+from laggard.probes.recorded_tree import RecordedTree
 
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
-_MOST_LINKS = 40  # as the kernel's own limit (path_resolution(7))
-
-
-def resolve(root: str, path: str) -> str:
-    """Where `path` lies below `root`, following symlinks as if `root` were `/`: none leads out of it."""
-    todo = path.split("/")[::-1]
-    done: list[str] = []
-    links = 0
-    while todo:
-        name = todo.pop()
-        if name == "..":
-            done = done[:-1]
-        elif name not in ("", "."):
-            target = _link(os.path.join(root, *done, name))
-            if target is None:
-                done.append(name)
-                continue
-            links += 1
-            if links > _MOST_LINKS:
-                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-            todo.extend(target.split("/")[::-1])
-            done = [] if target.startswith("/") else done
-    return os.path.join(root, *done)
-
-
-def _link(path: str) -> str | None:
-    try:
-        return os.readlink(path)
-    except OSError:  # not a symlink, or not there: opening it will say which
-        return None
 
 
 class RecordedKernel:
     """Answers from the recording, and from nothing else. What it does not hold is an OSError, never a guess."""
 
-    def __init__(self, root: str) -> None:
-        self._root = root
+    def __init__(self, tree: RecordedTree) -> None:
+        self._tree = tree
         self._facts: MachineFacts | None = None
         self._refusals: dict[str, str] | None = None
 
@@ -80,7 +51,7 @@ class RecordedKernel:
 
     def pfc(self, netdev: str) -> Pfc:
         try:
-            with open(resolve(self._root, PFC_PATH), "rb") as file:
+            with open(self._tree.resolve(PFC_PATH), "rb") as file:
                 known = wire.decode(file.read(), dict[str, Pfc | None])
         except wire.WireError as error:
             raise OSError(errno.EINVAL, f"{PFC_PATH} is damaged: {error}") from None
@@ -95,7 +66,7 @@ class RecordedKernel:
 
     def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
         try:
-            with open(resolve(self._root, REPLIES_PATH), "rb") as file:
+            with open(self._tree.resolve(REPLIES_PATH), "rb") as file:
                 known = wire.decode(file.read(), dict[str, Reply])
         except wire.WireError as error:
             raise OSError(errno.EINVAL, f"{REPLIES_PATH} is damaged: {error}") from None
@@ -109,7 +80,7 @@ class RecordedKernel:
         /PATH" or "list /PATH", the path with its symlinks followed."""
         if self._refusals is None:
             try:
-                with open(resolve(self._root, REFUSED_PATH), "rb") as file:
+                with open(self._tree.resolve(REFUSED_PATH), "rb") as file:
                     self._refusals = wire.decode(file.read(), dict[str, str])
             except (OSError, wire.WireError):
                 self._refusals = {}
@@ -120,7 +91,7 @@ class RecordedKernel:
     def _load(self) -> MachineFacts:
         if self._facts is None:
             try:
-                with open(resolve(self._root, FACTS_PATH), "rb") as file:
+                with open(self._tree.resolve(FACTS_PATH), "rb") as file:
                     self._facts = wire.decode(file.read(), MachineFacts)
             except wire.WireError as error:
                 raise OSError(errno.EINVAL, f"{FACTS_PATH} is damaged: {error}") from None

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Final, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, Literal, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.host import Host
-from laggard.probes.rdma import gpu_paths, read_ports
+from laggard.probes.rdma import RdmaThresholds, finish, gpu_paths, read_ports
 from laggard.probes.rdma_kinds import fabric, majority
 from laggard.probes.rdma_netdev import netdev_name
 from laggard.probes.rdma_port import Port
-from laggard.probes.shape import NotApplicable, Thresholds, Unknown, finding
+from laggard.probes.shape import Fact, Missing, NotApplicable, Unknown, finding
 
 Priorities = tuple[int, ...]
 _NAMES: Final = {"PFC_OFF": "priority flow control", "ECN_OFF": "congestion control by ECN"}
 
 
-class RoceThresholds(Thresholds, frozen=True):
+class RoceThresholds(RdmaThresholds, frozen=True):
     expect: Literal["on", "off", "alike"] = "on"
     """`off`: this fabric does without, and a port that has it on differs; `alike`: only differences are findings."""
 
-    ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns."""
 
-
-def roce_netdevs(host: Host, ignore: Sequence[str]) -> tuple[dict[str, Port], list[str]]:
+def roce_netdevs(host: Host, thresholds: RdmaThresholds) -> tuple[dict[str, Port], list[str]]:
     """The network devices of the active RoCE ports that jobs use, and what could not be read. Raises NotApplicable
     where there is none."""
-    ports, _, unread = read_ports(host, ignore)
+    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
     found: dict[str, Port] = {}
@@ -48,15 +45,39 @@ def roce_netdevs(host: Host, ignore: Sequence[str]) -> tuple[dict[str, Port], li
     return found, complaints
 
 
-def judge_priorities(
-    code: str,
-    enabled: Mapping[str, Priorities],
-    ports: Mapping[str, Port],
-    expect: str,
-    fix: str,
-    commands: Sequence[str],
+class Setting(NamedTuple):
+    """One of the two. `absent`: what a driver that knows nothing of it lacks; `commands`: with `{netdev}`."""
+
+    code: str
+    absent: str
+    fix: str
+    commands: Sequence[str]
+
+
+def look_at_priorities(
+    host: Host, thresholds: RoceThresholds, setting: Setting, read: Callable[[Host, str], Priorities]
+) -> Iterator[Finding | Fact]:
+    """`read`: for which priorities a network device has it on; raises Missing where its driver does not tell."""
+    ports, complaints = roce_netdevs(host, thresholds)
+    enabled: dict[str, Priorities] = {}
+    silent: list[str] = []
+    for name in ports:
+        try:
+            enabled[name] = read(host, name)
+        except Missing:
+            silent.append(name)
+        except Unknown as error:
+            complaints.append(str(error))
+    yield Fact("priorities", enabled)
+    yield from _judge(setting, enabled, ports, thresholds.expect)
+    finish(complaints + ([f"the driver of {silent[0]} has no {setting.absent}"] if silent and enabled else []))
+    if silent:
+        raise NotApplicable(f"the driver of {', '.join(silent)} has no {setting.absent}")
+
+
+def _judge(
+    setting: Setting, enabled: Mapping[str, Priorities], ports: Mapping[str, Port], expect: str
 ) -> Iterator[Finding]:
-    """`enabled`: by network device, the priorities for which it is on."""
     if not enabled:
         return
     usual = majority(enabled)
@@ -66,12 +87,12 @@ def judge_priorities(
         odd = [name for name, priorities in enabled.items() if not priorities]
     for name in odd[:1] if len(odd) == len(enabled) else odd:
         yield finding(
-            code,
+            setting.code,
             ports[name].name,
-            _summary(code, enabled[name], wanted, len(odd), len(enabled)),
+            _summary(setting.code, enabled[name], wanted, len(odd), len(enabled)),
             evidence={"netdev": name, "priorities": {one: list(those) for one, those in enabled.items()}},
-            fix=fix,
-            commands=[command.format(netdev=name) for command in commands],
+            fix=setting.fix,
+            commands=[command.format(netdev=name) for command in setting.commands],
         )
 
 

@@ -7,42 +7,35 @@ with congestion notifications; `roce_rp`, the reaction point, slows down on them
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.host import Host
-from laggard.probes.rdma import finish
 from laggard.probes.rdma_netdev import NET
-from laggard.probes.roce import Priorities, RoceThresholds, judge_priorities, roce_netdevs
-from laggard.probes.shape import Fact, NotApplicable, Unknown
+from laggard.probes.roce import Priorities, RoceThresholds, Setting, look_at_priorities
+from laggard.probes.shape import Fact, Missing, Unknown
 
-_FIX = (
+_ECN: Final = Setting(
+    "ECN_OFF",
+    "ECN settings to show; NVIDIA's own does",
     "Turn DCQCN on for the priority of the RDMA traffic, both as notification and as reaction point, and ECN marking "
-    'on the switches; or tell the profile that this fabric does without (roce_ecn.expect: "off").'
-)
-_COMMANDS = (
-    "grep . /sys/class/net/{netdev}/ecn/roce_*/enable/*",
-    "echo 1 > /sys/class/net/{netdev}/ecn/roce_np/enable/3",
-    "echo 1 > /sys/class/net/{netdev}/ecn/roce_rp/enable/3",
+    'on the switches; or tell the profile that this fabric does without (roce_ecn.expect: "off").',
+    (
+        "grep . /sys/class/net/{netdev}/ecn/roce_*/enable/*",
+        "echo 1 > /sys/class/net/{netdev}/ecn/roce_np/enable/3",
+        "echo 1 > /sys/class/net/{netdev}/ecn/roce_rp/enable/3",
+    ),
 )
 
 
 def look_at_roce_ecn(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
-    ports, complaints = roce_netdevs(host, thresholds.ignore)
-    enabled: dict[str, Priorities] = {}
-    silent: list[str] = []
-    for name in ports:
-        try:
-            if "ecn" in host.entries(f"{NET}/{name}"):
-                enabled[name] = _both(_priorities(host, name, "roce_np"), _priorities(host, name, "roce_rp"))
-            else:
-                silent.append(name)
-        except Unknown as error:
-            complaints.append(str(error))
-    yield Fact("priorities", enabled)
-    yield from judge_priorities("ECN_OFF", enabled, ports, thresholds.expect, _FIX, _COMMANDS)
-    finish(complaints + ([f"{NET}/{silent[0]} has no ecn folder"] if silent and enabled else []))
-    if silent:
-        raise NotApplicable(f"the driver of {', '.join(silent)} shows no ECN settings; NVIDIA's own does")
+    return look_at_priorities(host, thresholds, _ECN, _read)
+
+
+def _read(host: Host, netdev: str) -> Priorities:
+    if "ecn" not in host.entries(f"{NET}/{netdev}"):
+        raise Missing(f"{NET}/{netdev} has no ecn folder")
+    return _both(_priorities(host, netdev, "roce_np"), _priorities(host, netdev, "roce_rp"))
 
 
 def _priorities(host: Host, netdev: str, point: str) -> Priorities:

@@ -22,6 +22,11 @@ TRAIN = REPOSITORY / "src" / "laggard" / "demo" / "train.py"
 Ranks = list[subprocess.CompletedProcess[str]]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that import torch come last: see machinery/later.py."""
+    items.sort(key=lambda item: item.get_closest_marker("torch") is not None)
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What the gate remembers of a test stays out of what it remembers of this machine."""

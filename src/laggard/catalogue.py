@@ -113,10 +113,10 @@ FINDINGS: tuple[FindingKind, ...] = (
     FindingKind("NCCL_ENV_UNKNOWN", Severity.WARNING, "An NCCL variable that nothing reads: most often a typo."),
     FindingKind("NCCL_ENV_HARMFUL", Severity.WARNING, "An NCCL variable switches a fast path off or is dangerous."),
     FindingKind("NCCL_ENV_INERT", Severity.INFO, "An NCCL variable that has no effect here."),
-    FindingKind("TCP_FALLBACK", Severity.CRITICAL, "NCCL uses TCP although RDMA is there.", later="NCCL logs, rings"),
-    FindingKind("GPUDIRECT_OFF", Severity.CRITICAL, "RDMA goes through host memory.", later="NCCL logs, rings"),
-    FindingKind("SHM_INSTEAD_OF_P2P", Severity.CRITICAL, "GPUs of a node talk by host memory.", later="NCCL logs"),
-    FindingKind("NCCL_VERSION_MIXED", Severity.CRITICAL, "Ranks of one job run different NCCLs.", later="NCCL logs"),
+    FindingKind("TCP_FALLBACK", Severity.CRITICAL, "NCCL uses TCP although RDMA is there."),
+    FindingKind("GPUDIRECT_OFF", Severity.CRITICAL, "RDMA goes through host memory."),
+    FindingKind("SHM_INSTEAD_OF_P2P", Severity.CRITICAL, "GPUs of a node talk by host memory."),
+    FindingKind("NCCL_VERSION_MIXED", Severity.CRITICAL, "Ranks of one job run different NCCLs."),
     FindingKind(
         "NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel.", later="tuner tables"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -20,6 +21,16 @@ REPORT = (
     '{"verdict":"ok","node":"x","elapsed_seconds":0.1,"probes":[],"findings":[],"facts":{},"schema":"laggard.report/1"}'
 )
 ANSWERING = f"import sys\nfor line in sys.stdin: print({REPORT!r}, flush=True)"
+
+
+Children = Callable[[], list[psutil.Process]]
+
+
+@pytest.fixture
+def children() -> Children:
+    """Tells the processes that the test has started and not reaped. Tests before it may have left dead ones."""
+    before = psutil.Process().children()
+    return lambda: [child for child in psutil.Process().children() if child not in before]
 
 
 def python(script: str) -> list[str]:
@@ -38,13 +49,13 @@ def python(script: str) -> list[str]:
         (f"print('x' * {2 * MOST_BYTES})", f"more than {MOST_BYTES} bytes"),
     ],
 )
-def test_a_prober_without_a_report(script: str, complaint: str) -> None:
+def test_a_prober_without_a_report(children: Children, script: str, complaint: str) -> None:
     prober = Prober(python(script), "n0", 0.5)
     began = time.monotonic()
     with pytest.raises(ProberError, match=complaint):
         prober.ask()
     assert time.monotonic() - began < 2.0
-    assert psutil.Process().children() == []
+    assert children() == []
 
 
 def test_a_command_that_is_not_there() -> None:
@@ -52,27 +63,27 @@ def test_a_command_that_is_not_there() -> None:
         Prober(["/nowhere/python"], "n0", 0.5).ask()
 
 
-def test_another_is_started_after_one_that_failed(tmp_path: Path) -> None:
+def test_another_is_started_after_one_that_failed(children: Children, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"import os, sys\nif not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w'); sys.exit(1)\n{ANSWERING}"
     prober = Prober(python(script), "n0", 5.0)
     with pytest.raises(ProberError):
         prober.ask()
     assert prober.ask().node == "n0"  # the agent's word for this machine counts
-    (child,) = psutil.Process().children()
-    assert prober.ask().verdict is Verdict.OK and psutil.Process().children() == [child]
+    (child,) = children()
+    assert prober.ask().verdict is Verdict.OK and children() == [child]
     prober.stop()
-    assert psutil.Process().children() == []
+    assert children() == []
     with pytest.raises(ProberError, match="stopping"):
         prober.ask()
 
 
-def test_the_real_one_ends_its_probes_with_itself(tmp_path: Path) -> None:
+def test_the_real_one_ends_its_probes_with_itself(children: Children) -> None:
     prober = Prober(prober_command("periodic"), "n0", 20.0)
     assert {probe.name for probe in prober.ask().probes} >= {"limits", "clock", "disks"}
     began = time.monotonic()
     prober.stop()
-    assert time.monotonic() - began < 1.0 and psutil.Process().children() == []
+    assert time.monotonic() - began < 1.0 and children() == []
 
 
 def test_it_ends_with_its_input_in_the_middle_of_a_round() -> None:
@@ -99,12 +110,12 @@ finally:
         assert helper.wait(2) == 0
 
 
-def test_one_that_heeds_nothing_is_killed() -> None:
+def test_one_that_heeds_nothing_is_killed(children: Children) -> None:
     prober = Prober(python(f"{ANSWERING}\nimport time; time.sleep(60)"), "n0", 5.0)
     prober.ask()
     began = time.monotonic()
     prober.stop()
-    assert time.monotonic() - began < 1.0 and psutil.Process().children() == []
+    assert time.monotonic() - began < 1.0 and children() == []
 
 
 def report(verdict: Verdict, *findings: Finding) -> Report:

@@ -236,7 +236,8 @@ def test_json_tells_what_was_done(gate: Gate) -> None:
 @given(st.text())
 def test_any_text_is_a_node_or_a_refusal(text: str) -> None:
     with contextlib.suppress(SlurmError):
-        parse_node(text)
+        node = parse_node(text)
+        assert f"State={node.base}" in text or node.base in text, "a state that slurmctld did not say"
 
 
 def test_a_reason_cannot_pose_as_a_state() -> None:

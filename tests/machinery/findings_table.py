@@ -10,15 +10,16 @@ from pathlib import Path
 from laggard.catalogue import FINDINGS, FindingKind
 from machinery.coverage import ELSEWHERE, firing, near, raisers
 from machinery.materialise import MACHINES, materialise
+from machinery.nccl_logs import logs_firing, logs_near
 
 README = MACHINES.parents[1] / "docs" / "findings" / "README.md"
 
 _HEAD = """# Findings
 
 Every code, made by `python -m machinery.findings_table` in `tests/` from the catalogue and from what the probes say of
-the recorded machines in `tests/machines`. *Fires on* is one machine that has the fault, *quiet on* its nearest healthy
-look-alikes. A code's severity is its usual one; its page says when it is another. `laggard findings explain CODE` shows
-a page.
+the recorded machines in `tests/machines` (and of the logs in `tests/nccl_logs`). *Fires on* is one machine that has
+the fault, *quiet on* its nearest healthy look-alikes. A code's severity is its usual one; its page says when it is
+another. `laggard findings explain CODE` shows a page.
 
 | code | severity | what it means | raised by | fires on | quiet on |
 |---|---|---|---|---|---|
@@ -30,7 +31,7 @@ def table(machine: Callable[[str], Path]) -> str:
 
 
 def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
-    fires = firing(kind.code)
+    fires = firing(kind.code) or logs_firing(kind.code)
     if kind.later:
         raised = f"not yet: {kind.later}"
     elif kind.code in ELSEWHERE or not fires:
@@ -43,7 +44,7 @@ def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
         kind.summary,
         raised,
         fires[0] if fires else "",
-        ", ".join(near(kind.code)),
+        ", ".join([*near(kind.code), *logs_near(kind.code)]),
     )
     return f"| {' | '.join(cells)} |\n"
 

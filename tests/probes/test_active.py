@@ -13,9 +13,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from machinery.later import Later
 
 from laggard.agent.profiles import ACTIVE_NAMES, Profile, choose
 from laggard.cli import main
@@ -29,6 +29,10 @@ from laggard.probes.active_memory import copy
 from laggard.probes.host import Host
 from laggard.probes.nvml import Gpu, Process
 from laggard.probes.shape import NotApplicable, Unknown
+
+pytestmark = pytest.mark.torch
+
+torch = Later("torch")
 
 MACHINES = Path(__file__).resolve().parents[1] / "machines"
 CPU = Device("CPU run 0", "CPU", "cpu")

@@ -77,4 +77,5 @@ def test_anything_else_is_refused(text: str, reason: str) -> None:
 def test_damage_never_ends_in_a_traceback(noise: str, at: int, cut: int) -> None:
     for text in (noise, SMALL[:at] + noise + SMALL[at + cut :]):
         with contextlib.suppress(NotNvidiaSmi):
-            parse_nvidia_smi(text)
+            parsed = parse_nvidia_smi(text)
+            assert len(parsed.gpus) <= text.count("<gpu"), "a GPU that is not in the text"

@@ -56,6 +56,7 @@ def test_this_machine_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]
         ("plain", ()),
         ("mount_hung", ()),
         ("disk_full", ("--mask",)),
+        ("mount_hung", ("--mask",)),
         pytest.param("hgx_h100", ("--mask",), marks=pytest.mark.slow),
         pytest.param("rdma_gid_v1", ("--mask",), marks=pytest.mark.slow),
     ],
@@ -72,6 +73,13 @@ def test_a_recorded_machine_replays(
             [(found["code"], found["severity"]) for found in document["findings"]] for document in (before, after)
         )
     assert after == before
+
+
+def test_the_mask_hides_file_servers(copy_of: Copy, tmp_path: Path) -> None:
+    assert record(tmp_path / "again", "--host-root", str(copy_of("mount_hung")), "--mask").returncode == 0
+    mounts = (tmp_path / "again/proc/self/mounts").read_text()
+    assert "nfs.example" not in mounts and "10.9.0.4" not in mounts, mounts
+    assert ":/home /home nfs4 " in mounts and "@o2ib:/work /work lustre" in mounts, mounts
 
 
 @pytest.mark.slow

@@ -1,0 +1,55 @@
+"""Where a path lies in a folder that stands for `/`."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Final
+
+_MOST_LINKS: Final = 40  # as the kernel's own limit (path_resolution(7))
+
+
+class RecordedTree:
+    """Follows symlinks as if `root` were `/`: none leads out of it. What was found is kept: probes read many files of
+    few folders, and each part of each path is a question to the file system."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._places: dict[str, str] = {}
+        self._steps: dict[tuple[str, str], str] = {}
+
+    def resolve(self, path: str) -> str:
+        """Where `path` lies, whether or not it exists. Raises OSError (ELOOP) where links go round in a circle."""
+        place = self._places.get(path)
+        if place is None:
+            place = self._places[path] = self._walk(self.root, path, 0)
+        return place
+
+    def locate(self, path: str) -> str:
+        """As resolve(), for a file: only its folder is kept."""
+        folder, _, name = path.rpartition("/")
+        place = f"{self.resolve(folder)}/{name}"
+        return self.resolve(path) if name in ("", ".", "..") or os.path.islink(place) else place
+
+    def _walk(self, place: str, path: str, links: int) -> str:
+        if path.startswith("/"):
+            place = self.root
+        for name in path.split("/"):
+            if name == "..":
+                place = place if place == self.root else os.path.dirname(place)
+            elif name not in ("", "."):
+                place = self._steps.get((place, name)) or self._step(place, name, links)
+        return place
+
+    def _step(self, place: str, name: str, links: int) -> str:
+        inside = f"{place}/{name}"
+        try:
+            target = os.readlink(inside)
+        except OSError:  # not a symlink, or not there: opening it will say which
+            reached = inside
+        else:
+            if links == _MOST_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), inside)
+            reached = self._walk(place, target, links + 1)
+        self._steps[place, name] = reached
+        return reached

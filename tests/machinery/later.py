@@ -1,0 +1,15 @@
+"""A module that is imported when it is first used. The suite forks hundreds of times, and a process that has torch in
+it takes twenty times as long to fork."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class Later:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self._name), name)
