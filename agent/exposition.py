@@ -15,7 +15,7 @@ from laggard import __version__, rank_metrics
 from laggard.agent.processes import slurm_job
 from laggard.agent.rounds import Round
 from laggard.catalogue import metric
-from laggard.model import Verdict
+from laggard.model import Finding, Verdict
 from laggard.wire import RankRow, RanksDocument
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -45,7 +45,7 @@ class _Node(Collector):
         ignored[TWO_CLAIMS] += turned_away
         yield _family("laggard_build_info", [((__version__,), 1)])
         yield _family("laggard_rank_files_ignored", [((reason,), n) for reason, n in ignored.items() if n])
-        yield from _probes(self._latest)
+        yield from _probes(self._latest, self._ranks.findings)
         for described, samples in rank_metrics.families([_row(row) for row in rows]):
             yield _family(described.name, samples)
 
@@ -66,8 +66,8 @@ def _claim(row: RankRow) -> tuple[bool, bool, int]:
     return slurm_job(row.cgroup) == row.job_id, row.state == "running", -row.owner
 
 
-def _probes(latest: Round) -> Iterator[Metric]:
-    probes, findings = latest.report.probes, latest.report.findings
+def _probes(latest: Round, of_jobs: Iterable[Finding]) -> Iterator[Metric]:
+    probes, findings = latest.report.probes, (*latest.report.findings, *of_jobs)
     verdicts = [((it.name, verdict.value), float(it.verdict is verdict)) for it in probes for verdict in Verdict]
     named = {(it.code, it.severity.value, it.device): 1.0 for it in findings}
     yield _family("laggard_probe_verdict", verdicts)

@@ -10,14 +10,17 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+from msgspec import structs
+
 from laggard import __version__
 from laggard.agent.exposition import exposition
+from laggard.agent.job_transport import JobTransports
 from laggard.agent.landing import PAGE_POLICY, render
 from laggard.agent.ranks import RankFiles
 from laggard.agent.recent import Recent
 from laggard.agent.rounds import Rounds
 from laggard.http_message import Answer, BadRequest, Request
-from laggard.wire import encode
+from laggard.wire import RanksDocument, encode
 
 log = logging.getLogger("laggard.agent")
 
@@ -41,6 +44,7 @@ class Site:
         self._ranks = ranks
         self._recent = recent
         self._rounds = rounds
+        self._transports = JobTransports()
         self._routes: Mapping[str, Route] = {
             "/": self._page,
             "/metrics": self._metrics,
@@ -72,7 +76,7 @@ class Site:
         return _answer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), PAGE_POLICY)
 
     def _metrics(self, request: Request) -> Answer:
-        body, content_type = exposition(self._recent.ranks(), self._rounds.latest, request.accept)
+        body, content_type = exposition(self._judged(self._recent.ranks()), self._rounds.latest, request.accept)
         return _answer(HTTPStatus.OK, content_type, body)
 
     def _ready(self, _: Request) -> Answer:
@@ -89,7 +93,11 @@ class Site:
         return answer._replace(headers=(*answer.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Answer:
-        return _json(HTTPStatus.OK, self._ranks.read(_since(request.query)))
+        return _json(HTTPStatus.OK, self._judged(self._ranks.read(_since(request.query))))
+
+    def _judged(self, ranks: RanksDocument) -> RanksDocument:
+        findings = self._transports.findings(ranks.ranks, self._rounds.latest.report)
+        return structs.replace(ranks, findings=findings) if findings else ranks
 
 
 def refuse(error: BadRequest) -> Answer:

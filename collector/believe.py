@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Report, Verdict
+from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Finding, Report, Verdict
 from laggard.names import PHASES
 from laggard.wire import Beat, RankRow, RanksDocument, StepRow, WireError, decode, encode
 
@@ -37,6 +37,7 @@ def believe_ranks(body: bytes) -> RanksDocument:
     _require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
     for row in document.ranks:
         _check_rank(row)
+    _check_findings(document.findings)
     return document
 
 
@@ -45,14 +46,18 @@ def believe_report(body: bytes) -> Report:
     report = _decoded(body, Report)
     _require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
     _require(report.verdict in tuple(Verdict), "verdict is unknown to us")
-    _require(len(report.findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
     _short("node", report.node)
-    for finding in report.findings:
+    _check_findings(report.findings)
+    return report
+
+
+def _check_findings(findings: tuple[Finding, ...]) -> None:
+    _require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
+    for finding in findings:
         _short("code", finding.code)
         _short("device", finding.device)
         _short("doc", finding.doc)
         _require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
-    return report
 
 
 def _decoded(body: bytes, kind: type[T]) -> T:

@@ -154,7 +154,8 @@ class Gatherer:
 def _findings(agents: Iterable[Agent]) -> Iterator[NodeFinding]:
     """The node is the one that its ranks are known under, so that the two can be joined."""
     for agent in agents:
-        for finding in agent.report.findings if agent.report else ():
+        of_node = agent.report.findings if agent.report else ()
+        for finding in (*of_node, *agent.job_findings):
             yield NodeFinding(agent.url, agent.name, finding)
 
 

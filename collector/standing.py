@@ -8,7 +8,7 @@ from laggard.collector.fetch import Failure
 from laggard.collector.targets import Target
 from laggard.collector.window import Windows
 from laggard.collector.wording import one_line
-from laggard.model import Report, Verdict
+from laggard.model import Finding, Report, Verdict
 from laggard.wire import NodeRow, RanksDocument
 
 _REASON_LETTERS = 200
@@ -26,6 +26,7 @@ class Agent:
     node: str | None = None
     ranks: tuple[int, ...] = ()
     ignored: str = ""
+    job_findings: tuple[Finding, ...] = ()
     seen_at: float | None = None
     report: Report | None = None
     report_at: float | None = None
@@ -48,6 +49,7 @@ class Agent:
             return
         self.state, self.reason, self.seen_at, self.node = "up", "", now, answer.node
         self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
+        self.job_findings = answer.findings
         self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
         if self.boot_id not in (None, answer.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.

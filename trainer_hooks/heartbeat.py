@@ -33,12 +33,18 @@ class Heartbeat:
     """One rank's. `errors` counts the beats that failed."""
 
     def __init__(
-        self, writer: RankFileWriter, lanes: Lanes, facts: Facts, interval_seconds: float = INTERVAL_SECONDS
+        self,
+        writer: RankFileWriter,
+        lanes: Lanes,
+        facts: Facts,
+        interval_seconds: float = INTERVAL_SECONDS,
+        watch: Callable[[], None] = lambda: None,
     ) -> None:
         self.errors = 0
         self._writer = writer
         self._lanes = lanes
         self._facts = facts
+        self._watch = watch  # called at each beat: may set facts
         self._interval = interval_seconds
         self._progress = Progress(ABSENT, ())
         self._dear = 0  # answers in a row that were
@@ -90,6 +96,7 @@ class Heartbeat:
             groups = self._groups(now)
             interval = int(self._interval * 1e9)
             self._writer.write_beat(Beat(now, interval, self._progress.state, self._lanes(), groups))
+            self._watch()
             news = self._facts.news()
             if news is not None:
                 self._writer.write_facts(news)

@@ -6,6 +6,7 @@ Works wherever a launcher starts `python`: `torchrun --no-python laggard run tra
 from __future__ import annotations
 
 import argparse
+import atexit
 import os
 import runpy
 import sys
@@ -16,6 +17,7 @@ from laggard.errors import UsageError
 from laggard.names import ENV_OFF, ENV_RECORD_DIR
 from laggard.trainer_hooks.attach import attach
 from laggard.trainer_hooks.post_import import after_import
+from laggard.trainer_hooks.transport_watch import WATCH
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +34,8 @@ def main(arguments: argparse.Namespace) -> int:
         os.environ[ENV_RECORD_DIR] = str(Path(arguments.record).absolute())
     if os.environ.get(ENV_OFF, "") in ("", "0"):
         after_import("deepspeed", _hook_deepspeed)
+        WATCH.prepare()
+        atexit.register(WATCH.close)
     sys.argv = [arguments.script, *arguments.arguments]
     sys.path[0] = str(Path(arguments.script).parent.absolute())  # as `python SCRIPT` has it
     runpy.run_path(arguments.script, run_name="__main__")

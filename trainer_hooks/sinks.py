@@ -16,6 +16,7 @@ from laggard.trainer_hooks.identity import Identity
 from laggard.trainer_hooks.line_file import LineFile
 from laggard.trainer_hooks.recorder import BEFORE_STEPS, INPUT
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
+from laggard.trainer_hooks.transport_watch import WATCH
 
 
 class RankFileSink:
@@ -28,7 +29,7 @@ class RankFileSink:
 
     def beat(self, lanes: Lanes, facts: Facts) -> None:
         """From now on the file shows a sign of life about once a second, with the lanes' progress and the facts."""
-        self._heartbeat = Heartbeat(self._writer, lanes, facts)
+        self._heartbeat = Heartbeat(self._writer, lanes, facts, watch=WATCH.beat)
         self._heartbeat.start()
         self._heartbeat.around_forks()
 

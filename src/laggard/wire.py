@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from laggard.model import Finding
+
 T = TypeVar("T")
 
 
@@ -129,6 +131,8 @@ class RanksDocument(msgspec.Struct, frozen=True):
     next: float
     ranks: tuple[RankRow, ...]
     ignored: tuple[Ignored, ...]
+    findings: tuple[Finding, ...] = ()
+    """About the jobs that run here, from what their ranks say; the node's own are in its report."""
     schema: str = "laggard.ranks/1"
 
 

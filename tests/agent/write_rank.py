@@ -47,6 +47,11 @@ class Rank:
         self.writer.words[WORD_CURRENT] = 1 << LANE_SHIFT | 7
         self.writer.words[WORD_ISSUED] = time.perf_counter_ns()
 
+    def facts(self, path: str) -> None:
+        """The JSON in that file."""
+        with open(path, "rb") as file:
+            self.writer.write_facts(file.read())
+
     def finish(self) -> None:
         self.writer.close()
         raise SystemExit
@@ -64,7 +69,8 @@ def main() -> None:
     rank = Rank(directory, identity, lanes)
     print(rank.writer.path, flush=True)
     for line in sys.stdin:
-        getattr(rank, line.strip())()
+        word, *arguments = line.split()
+        getattr(rank, word)(*arguments)
         print("done", flush=True)
 
 

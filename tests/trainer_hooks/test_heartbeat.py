@@ -130,7 +130,7 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
     """Beats without a pause, so that every exit meets one."""
     body = TRAINER.replace("recorder, _ = _start()", "import laggard.trainer_hooks.heartbeat as it\n"
-        "it.Heartbeat.__init__.__defaults__ = (1e-6,)\nrecorder, _ = _start()")  # fmt: skip
+        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nrecorder, _ = _start()")  # fmt: skip
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path)}
     for _ in range(10):
         done = subprocess.run([sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=20)
