@@ -15,7 +15,7 @@ from laggard import __version__, rank_metrics
 from laggard.agent.processes import slurm_job
 from laggard.agent.rounds import Round
 from laggard.catalogue import metric
-from laggard.model import Finding, Verdict
+from laggard.model import Finding
 from laggard.wire import RankRow, RanksDocument
 
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -68,7 +68,7 @@ def _claim(row: RankRow) -> tuple[bool, bool, int]:
 
 def _probes(latest: Round, of_jobs: Iterable[Finding]) -> Iterator[Metric]:
     probes, findings = latest.report.probes, (*latest.report.findings, *of_jobs)
-    verdicts = [((it.name, verdict.value), float(it.verdict is verdict)) for it in probes for verdict in Verdict]
+    verdicts = [((it.name, it.verdict.value), 1.0) for it in probes]  # one each: there are many probes
     named = {(it.code, it.severity.value, it.device): 1.0 for it in findings}
     yield _family("laggard_probe_verdict", verdicts)
     yield _family("laggard_probe_duration_seconds", [((it.name,), it.elapsed_seconds) for it in probes])

@@ -28,7 +28,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_probe_verdict",
         "gauge",
-        "1 for the verdict of the probe's last run (cached), 0 for the others.",
+        "The verdict of the probe's last run (cached); always 1.",
         ("probe", "verdict"),
     ),
     Metric("laggard_probe_duration_seconds", "gauge", "How long the probe's last run took (cached).", ("probe",)),
