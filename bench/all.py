@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHES = ("hook", "beat", "healthcheck", "agent", "locate", "demo")
+BENCHES = ("hook", "hook_peers", "hook_job", "beat", "healthcheck", "agent", "locate", "demo")
 
 
 def main() -> int:
