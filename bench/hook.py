@@ -1,7 +1,7 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
-Per collective: deepspeed.comm's call with the hook in it less the same call without, in interleaved pairs; the hook's
-whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
+Per collective: torch.distributed's call with the hook in it less the same call without, in interleaved pairs; the
+hook's whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from figures import Figure, interleaved, quartiles, show
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import RankFileWriter
-from laggard.trainer_hooks.collectives import DEEPSPEED_CALLS, instrument
+from laggard.trainer_hooks.collectives import CALLS as METHODS
+from laggard.trainer_hooks.collectives import hook
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -47,15 +48,32 @@ def set_up(directory: str) -> Recorder:
     return Recorder([RankFileSink(writer)], writer.words)
 
 
-def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[tuple[float, float]]:
-    """Microseconds of one call, bare and hooked, by pairs."""
-    groups = Groups()
-    groups.learn("dp", range(8))
-    original = getattr(comm.cdb, name)
-    hooked = instrument(original, DEEPSPEED_CALLS[name], recorder, groups)
+class Methods:
+    """What the hook replaces in torch's classes, as it is without and with the hook."""
 
-    def timed(function: object) -> float:
-        setattr(comm.cdb, name, function)
+    def __init__(self, recorder: Recorder) -> None:
+        distributed = torch.distributed
+        self._classes = (distributed.ProcessGroup, distributed.Work, *distributed.Work.__subclasses__())
+        self._bare = self._now()
+        groups = Groups()
+        groups.learn("dp", range(8))
+        hook(distributed, recorder, groups)
+        self._hooked = self._now()
+
+    def _now(self) -> list[tuple[type, str, object]]:
+        names = (*METHODS, "wait", "_start_coalescing", "_end_coalescing")
+        return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
+
+    def put(self, hooked: bool) -> None:
+        for owner, name, method in self._hooked if hooked else self._bare:
+            setattr(owner, name, method)
+
+
+def collective(recorder: Recorder, methods: Methods, call: Callable[[], object]) -> list[tuple[float, float]]:
+    """Microseconds of one call, bare and hooked, by pairs."""
+
+    def timed(hooked: bool) -> float:
+        methods.put(hooked)
         recorder.enter(FORWARD)
         start = time.perf_counter()
         for _ in range(CALLS):
@@ -65,19 +83,23 @@ def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[
         recorder.end_step(0)
         return spent / CALLS * 1e6
 
-    return interleaved(25, lambda: timed(original), lambda: timed(hooked))
+    pairs = interleaved(25, lambda: timed(False), lambda: timed(True))
+    methods.put(False)
+    return pairs
 
 
 def collectives(recorder: Recorder) -> list[Figure]:
-    tensor, whole = torch.zeros(1024), torch.zeros(8192)
-    cases: list[tuple[str, str, Callable[[], object], float]] = [
-        ("all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor), 1.2),
-        ("all_gather", "all_gather_into_tensor", lambda: deepspeed.comm.all_gather_into_tensor(whole, tensor), 1.2),
-        ("async all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor, async_op=True).wait(), 2.0),
+    tensor, whole, methods = torch.zeros(1024), torch.zeros(8192), Methods(recorder)
+    distributed = torch.distributed
+    gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)  # torch 2.13's new name
+    cases: list[tuple[str, Callable[[], object], float]] = [
+        ("all_reduce", lambda: distributed.all_reduce(tensor), 1.2),
+        ("all_gather", lambda: gather(whole, tensor), 1.2),
+        ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), 2.0),
     ]
     figures = []
-    for what, name, call, budget in cases:
-        pairs = collective(recorder, name, call)
+    for what, call, budget in cases:
+        pairs = collective(recorder, methods, call)
         figures.append(quartiles(f"{what}, bare", [bare for bare, _ in pairs], "us"))
         figures.append(quartiles(f"{what}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget))
     return figures

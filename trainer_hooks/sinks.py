@@ -77,9 +77,9 @@ class RecordingSink:
             return
         self._groups_written = len(self._groups)
         who = self._identity
-        position = {
+        position = {  # in the largest group of a role: experts' data-parallel groups are part of the data-parallel one
             group["role"]: group["ranks"].index(who.rank)
-            for group in self._groups.values()
+            for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
             if group["role"] in ("dp", "tp", "pp", "ep") and who.rank in group["ranks"]
         }
         self._write(
@@ -100,6 +100,7 @@ class RecordingSink:
         self._introduce()
         for word, issued, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self._lanes[word >> LANE_SHIFT]
+            peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
                 {
                     "kind": "collective",
@@ -107,6 +108,7 @@ class RecordingSink:
                     "step": None if step == BEFORE_STEPS else step,
                     "group": lane.group,
                     "op": lane.op,
+                    **peer,
                     "seq": (word & SEQUENCE_MASK) - 1,
                     "bytes": size,
                     "issued": issued / 1e9,

@@ -18,7 +18,7 @@ import zlib
 from typing import Final, NamedTuple
 
 MAGIC: Final = b"LAGGRANK"
-VERSION: Final = 1
+VERSION: Final = 2
 SUFFIX: Final = ".rank"
 
 HEADER: Final = struct.Struct("<8sIIQII")  # magic, version, reserved, file size, identity length, identity CRC
@@ -41,7 +41,8 @@ STATE_RUNNING: Final = 1
 STATE_FINISHED: Final = 2
 
 LANES_OFFSET: Final = 8192
-LANE: Final = struct.Struct("<16s16s88sI4x")  # operation, role, group, CRC
+LANE: Final = struct.Struct("<16s16s88siI")  # operation, role, group, peer, CRC of all that
+LANE_BODY: Final = LANE.size - 4
 LANE_COUNT: Final = 64
 
 COUNTERS_OFFSET: Final = 16384
@@ -68,11 +69,13 @@ CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
 
 
 class Lane(NamedTuple):
-    """One kind of collective of a rank: the operation, the group's role (dp, tp, ...) and the group's name."""
+    """One kind of collective of a rank: the operation, the group's role (dp, tp, ...) and the group's name. A `send`
+    or `recv` has a lane for each `peer`, the other side's global rank; -1: no such operation, or any peer."""
 
     op: str
     role: str
     group: str
+    peer: int = -1
 
 
 class Counters(NamedTuple):
