@@ -1,7 +1,9 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
 Per collective: deepspeed.comm's call with the hook in it less the same call without, in interleaved pairs; the hook's
-whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
+whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger. On a device the
+events are torch's and CUDA's work: here they cost nothing, and what is left is the hook's part. `make gpu-check` has
+the whole on a GPU.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import RankFileWriter
 from laggard.trainer_hooks.collectives import DEEPSPEED_CALLS, instrument
+from laggard.trainer_hooks.device import Device
+from laggard.trainer_hooks.device_calls import DeviceCalls
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -35,16 +39,61 @@ from laggard.trainer_hooks.sinks import RankFileSink
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
 
+
+class FreeEvents:
+    """A device whose marks cost nothing and are passed at once: what the hook does around them is left."""
+
+    def __init__(self) -> None:
+        self._free: list[FreeMark] = []
+        self._serial = 0
+
+    def stream(self) -> int:
+        return 0
+
+    def capturing(self) -> bool:
+        return False
+
+    def record(self) -> FreeMark:
+        mark = self._free.pop() if self._free else FreeMark()
+        self._serial += 1
+        mark.serial, mark.at = self._serial, time.perf_counter_ns()
+        return mark
+
+    def done(self, mark: FreeMark) -> bool:
+        return True
+
+    def nanoseconds_between(self, earlier: FreeMark, later: FreeMark) -> int:
+        return later.at - earlier.at
+
+    def release(self, mark: FreeMark) -> None:
+        self._free.append(mark)
+
+    def carries(self, tensors: object, group: object) -> bool:
+        return True
+
+
+class FreeMark:
+    __slots__ = ("at", "serial", "stream")
+
+    def __init__(self) -> None:
+        self.stream = self.serial = self.at = 0
+
+
 CALLS = 2000  # of a collective in one timing
 STEPS = 500
 
 
-def set_up(directory: str) -> Recorder:
-    """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
+def set_up() -> None:
+    """A world of eight ranks that exists in this process alone."""
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
+
+
+def new_recorder(directory: str, device: Device | None = None) -> Recorder:
+    """One on a rank file, as in training."""
     writer = RankFileWriter(directory, header(identify(os.environ)))
-    return Recorder([RankFileSink(writer)], writer.words)
+    find = (lambda recorder: recorder.device or DeviceCalls(device, recorder)) if device else None
+    return Recorder([RankFileSink(writer)], writer.words, find)
 
 
 def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[tuple[float, float]]:
@@ -68,22 +117,34 @@ def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[
     return interleaved(25, lambda: timed(original), lambda: timed(hooked))
 
 
-def collectives(recorder: Recorder) -> list[Figure]:
+def collectives(recorder: Recorder, where: str, sync_budget: float, async_budget: float) -> list[Figure]:
     tensor, whole = torch.zeros(1024), torch.zeros(8192)
     cases: list[tuple[str, str, Callable[[], object], float]] = [
-        ("all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor), 1.2),
-        ("all_gather", "all_gather_into_tensor", lambda: deepspeed.comm.all_gather_into_tensor(whole, tensor), 1.2),
-        ("async all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor, async_op=True).wait(), 2.0),
+        ("all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor), sync_budget),
+        (
+            "all_gather",
+            "all_gather_into_tensor",
+            lambda: deepspeed.comm.all_gather_into_tensor(whole, tensor),
+            sync_budget,
+        ),
+        (
+            "async all_reduce",
+            "all_reduce",
+            lambda: deepspeed.comm.all_reduce(tensor, async_op=True).wait(),
+            async_budget,
+        ),
     ]
     figures = []
     for what, name, call, budget in cases:
         pairs = collective(recorder, name, call)
-        figures.append(quartiles(f"{what}, bare", [bare for bare, _ in pairs], "us"))
-        figures.append(quartiles(f"{what}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget))
+        figures.append(quartiles(f"{what}{where}, bare", [bare for bare, _ in pairs], "us"))
+        figures.append(
+            quartiles(f"{what}{where}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget)
+        )
     return figures
 
 
-def step(recorder: Recorder) -> Figure:
+def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
     for _ in range(15):
@@ -94,7 +155,7 @@ def step(recorder: Recorder) -> Figure:
                 recorder.leave()
             recorder.end_step(number + 1)
         times.append((time.perf_counter() - start) / STEPS * 1e6)
-    return quartiles("a step", times, "us", 20.0)
+    return quartiles(f"a step{where}", times, "us", 20.0)
 
 
 def comms_logger() -> Figure:
@@ -124,14 +185,17 @@ def main() -> int:
     options = parser.parse_args()
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as directory:
-        recorder = set_up(directory)
-        figures = [*collectives(recorder), step(recorder)]
-        errors = recorder.totals.errors
+        set_up()
+        recorder, on_device = new_recorder(directory), new_recorder(directory, FreeEvents())
+        figures = [*collectives(recorder, "", 1.2, 2.0), step(recorder, "")]
+        figures += [*collectives(on_device, " on a device", 10.0, 10.0), step(on_device, " on a device")]
+        errors = recorder.totals.errors + on_device.totals.errors
         if not options.no_peers:
             figures.append(comms_logger())
         good = show("The hook's cost to the training thread (fake process group)", figures)
         print(f"\nerrors in the hook: {errors}")
         recorder.close()
+        on_device.close()
     return 0 if good and not errors else 1
 
 

@@ -87,6 +87,10 @@ def instrument(original: Callable[..., Any], call: Call, recorder: Recorder, gro
         except Exception:
             totals.errors += 1
             return original(*args, **kwargs)
+        device = recorder.device
+        if device is not None:
+            tensors = args[sized_at] if sized_name and len(args) > sized_at else kwargs.get(sized_name)
+            return device.call(original, args, kwargs, log, word, issued, tensors, group)
         result = original(*args, **kwargs)
         try:
             now = clock()

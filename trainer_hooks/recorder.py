@@ -1,26 +1,32 @@
 """One rank's steps, phases and collectives, gathered on the training thread and handed on at the end of each step.
 
-A step is a row of segments without holes: each is a phase (input, forward, backward, optimizer) or the gap before
-one. A segment's own time is its length less the time blocked in collectives within it, so that step = own + waited.
-All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux).
+All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux). Where the process computes on a device,
+what happened is told twice: by the hooks, when the host launches it, and by the device's timeline, when its time is
+known. The account (account.py) is kept of the second; what must be seen at once (the live words) of the first.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import os
+import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from laggard.names import PHASES
+from laggard.names import ENV_HOST_CLOCK
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, LIVE_WORDS, RECORDS_PER_BLOCK, WORD_PHASE, WORD_PROGRESS
-from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, Span, StepRecord, Totals
+from laggard.trainer_hooks.account import BACKWARD, FORWARD, INPUT, NO_PHASE, OPTIMIZER, OTHER, StepBook
+from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, Totals
 
-INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
-NO_PHASE: Final = -1
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device_calls import DeviceCalls
+
+__all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "Recorder"]
+
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
 _OPEN_LIMIT: Final = 4096  # handles launched and not waited for, before the oldest are given up
 _BLOCK_NUMBERS: Final = RECORDS_PER_BLOCK * RECORD_NUMBERS
@@ -55,7 +61,7 @@ class LaneLog:
 
     def __init__(self, index: int) -> None:
         self.numbers: list[int] = []
-        self.put = self.numbers.extend
+        self.put: Callable[[Iterable[int]], None] = self.numbers.extend
         self.take = itertools.count((index << LANE_SHIFT) + 1).__next__
 
 
@@ -64,19 +70,29 @@ class Recorder:
 
     `words`, `waits` and `open` belong to the hot path (collectives.py): the live words of the rank file, the times
     blocked in collectives since the last segment ended, and the asynchronous collectives whose handle nobody has
-    waited for yet.
+    waited for yet. `device` is what times collectives on a device, where the process computes on one: `find_device`
+    is asked for it at the start of each step until it has one to give.
     """
 
-    def __init__(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        words: memoryview | None = None,
+        find_device: Callable[[Recorder], DeviceCalls | None] | None = None,
+    ) -> None:
         self.words: memoryview = _no_words() if words is None else words
         self.waits: list[int] = []
         self.open: dict[int, tuple[LaneLog, int, int, int]] = {}  # word -> log, launched at, bytes, step
+        self.launched: dict[int, int] = {}  # word -> the host's launch, of collectives that were timed on the device
         self.totals = Totals()
         self.saw_loader = False
+        self.step = 0  # that the training thread is in; the account's own may lie behind it
+        self.device: DeviceCalls | None = None
+        self._find_device = find_device or (_no_device if os.environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda)
         self._sinks = list(sinks)
         self._logs: dict[Lane, LaneLog] = {}
-        self._begun = False
-        self._begin(0, 0)
+        self._book = StepBook(self.waits)
+        self._depth = 0
 
     def lane(self, lane: Lane, members: Sequence[int]) -> LaneLog:
         """Where collectives of this lane are logged. Its words carry the lane's index, and below it 1, 2, ..."""
@@ -88,18 +104,6 @@ class Recorder:
                 sink.add_lane(lane, members)
         return known
 
-    def _begin(self, now: int, step: int) -> None:
-        self.step = step
-        self._start = self._mark = now
-        self._own = [0] * len(PHASES)
-        self._waited = 0
-        self._segment_waited = 0
-        self._spans: list[Span] = []
-        self._phase = NO_PHASE
-        self._depth = 0
-        self._micro = -1
-        self._backward_seen = False
-
     @_harmless
     def enter(self, phase: int) -> None:
         """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
@@ -107,19 +111,16 @@ class Recorder:
         if self._depth > 1:
             return
         now = clock()
-        if not self._begun:  # what came before the first phase belongs to no step
-            self.hand_on()
-            self._begin(now, self.step)
-            self._depth = 1
-            self._begun = True
-        self._close_segment(now, self._owner_of_gap(phase))
-        self._phase = phase
-        if phase == FORWARD:
-            self._micro += 1
-        elif phase == BACKWARD:
-            self._backward_seen = True
+        if not self._book.begun and self.device is None:
+            self.device = self._find_device(self)
         self.words[WORD_PHASE] = phase
         self.words[WORD_PROGRESS] = now
+        if self.device is not None:
+            self.device.enter(phase, self.saw_loader)
+        elif self._book.begun:
+            self._book.enter(now, phase, self.saw_loader)
+        else:
+            self.phase_began(now, phase, self.saw_loader)
 
     @_harmless
     def leave(self) -> None:
@@ -128,47 +129,71 @@ class Recorder:
         if self._depth > 0:
             return
         now = clock()
-        self._close_segment(now, self._phase)
-        self._phase = NO_PHASE
         self.words[WORD_PHASE] = NO_PHASE
         self.words[WORD_PROGRESS] = now
-
-    def _owner_of_gap(self, following: int) -> int:
-        """What the time between two phases was spent on, judged by what follows it."""
-        if following == FORWARD and not self.saw_loader:
-            return INPUT  # the script reads its input without a DataLoader that we could see
-        if following == OPTIMIZER and not self._backward_seen:
-            return BACKWARD  # loss.backward() in place of engine.backward(loss)
-        return OTHER
-
-    def _close_segment(self, now: int, phase: int) -> None:
-        self._fold_waits()
-        self._own[phase] += now - self._mark - self._segment_waited
-        self._waited += self._segment_waited
-        self._segment_waited = 0
-        if phase != OTHER and now > self._mark:
-            self._spans.append(Span(phase, self._mark, now, max(self._micro, 0)))
-        self._mark = now
-
-    def _fold_waits(self) -> None:
-        self._segment_waited += sum(self.waits)
-        self.waits.clear()
+        if self.device is None:
+            self.phase_ended(now)
+        else:
+            self.device.leave()
 
     @_harmless
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
-        self._give_up_old_handles()
+        self._depth = 0
+        if self.open:
+            self._give_up_old_handles()
+        finished, self.step = self.step, next_step
+        if self.device is None:
+            self.step_ended(next_step)
+            self.device = self._find_device(self)
+        else:
+            self.device.end_step(finished, next_step)
+
+    def phase_began(self, now: int, phase: int, saw_loader: bool) -> None:
+        """The account: `phase` began at `now`."""
+        book = self._book
+        if not book.begun:  # what came before the first phase belongs to no step
+            self.hand_on()
+            book.begin(now, book.step)
+            book.begun = True
+        book.enter(now, phase, saw_loader)
+
+    def phase_ended(self, now: int) -> None:
+        """The account: the phase that began last ended at `now`."""
+        if self._book.begun:
+            self._book.leave(now)
+
+    def step_ended(self, next_step: int, shift: int = 0) -> None:
+        """The account: the step ended with its last phase. `shift` is by how much times are put right from here on."""
+        if not self._book.begun:  # half a step was seen
+            return self.abandon_step(next_step)
         self.hand_on()
-        record = StepRecord(self.step, self._start, self._mark, tuple(self._own), self._waited, tuple(self._spans))
+        record = self._book.close()
         self.totals.add(record)
         for sink in self._sinks:
             sink.step(record, self.totals)
-        self._begin(self._mark, next_step)
+        self._book.begin(record.end + shift, next_step)
+
+    def abandon_step(self, next_step: int) -> None:
+        """The account: of what is under way too much is unknown; `next_step` begins with its first phase."""
+        self.hand_on()
+        self._book = StepBook(self.waits)
+        self._book.begin(0, next_step)
+
+    def fall_back_to_host(self) -> None:
+        """The device can no longer be asked. The host's clock counts, from the next phase on."""
+        self.give_up_on_device()
+        self.abandon_step(self.step)
+
+    def give_up_on_device(self) -> None:
+        """No device is asked for or asked any more."""
+        self.device = None
+        self._find_device = _no_device
 
     @_harmless
     def hand_on(self) -> None:
         """Counts the collectives since the last time, and gives them to the sinks."""
-        self._fold_waits()
+        self._book.fold_waits()
         lanes = self.totals.lanes
         gathered: list[int] = []
         for index, log in enumerate(self._logs.values()):
@@ -180,10 +205,11 @@ class Recorder:
                 lanes[3 * index + 1] += sum(numbers[3::RECORD_NUMBERS])
                 lanes[3 * index + 2] += sum(numbers[4::RECORD_NUMBERS])
                 gathered += numbers
-        step = self.step if self._begun else BEFORE_STEPS
+        step = self._book.step if self._book.begun else BEFORE_STEPS
         for place in range(0, len(gathered), _BLOCK_NUMBERS):
             for sink in self._sinks:
-                sink.collectives(step, gathered[place : place + _BLOCK_NUMBERS])
+                sink.collectives(step, gathered[place : place + _BLOCK_NUMBERS], self.launched)
+        self.launched.clear()
 
     def _give_up_old_handles(self) -> None:
         """A handle that nobody waited for by the end of the step after its launch was never seen to end."""
@@ -196,6 +222,8 @@ class Recorder:
     @_harmless
     def close(self) -> None:
         """The training is over: hands on what is left. Later calls are recorded nowhere."""
+        if self.device is not None:
+            self.device.close()
         self.hand_on()
         sinks = self._sinks
         self.silence()
@@ -203,6 +231,22 @@ class Recorder:
             sink.close()
 
     def silence(self) -> None:
-        """From here on nothing is written. For forked children, too: they share the parent's memory map."""
+        """From here on nothing is written, and no device asked. For forked children, too: they share the parent's
+        memory map, and must not touch its device."""
         self.words = _no_words()
         self._sinks = []
+        self.give_up_on_device()
+
+
+def _no_device(_: Recorder) -> None:
+    return None
+
+
+def _find_cuda(recorder: Recorder) -> DeviceCalls | None:
+    """Where this process computes with CUDA: only once torch has started that itself."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    from laggard.trainer_hooks import device_cuda
+
+    return device_cuda.take(recorder)
