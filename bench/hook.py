@@ -1,7 +1,9 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
 Per collective: torch.distributed's call with the hook in it less the same call without, in interleaved pairs; the
-hook's whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
+hook's whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger. On a
+device the events are torch's and CUDA's work: here they cost nothing, and what is left is the hook's part. `make
+gpu-check` has the whole on a GPU.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from laggard.rankfile import RankFileWriter
 from laggard.trainer_hooks.collectives import CALLS as METHODS
 from laggard.trainer_hooks.collectives import hook
+from laggard.trainer_hooks.device_calls import DeviceCalls
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -36,16 +39,66 @@ from laggard.trainer_hooks.sinks import RankFileSink
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
 
+
+class FreeEvents:
+    """A device whose marks cost nothing and are passed at once: what the hook does around them is left."""
+
+    def __init__(self) -> None:
+        self._free: list[FreeMark] = []
+        self._serial = 0
+
+    def stream(self) -> int:
+        return 0
+
+    def capturing(self) -> bool:
+        return False
+
+    def record(self) -> FreeMark:
+        mark = self._free.pop() if self._free else FreeMark()
+        self._serial += 1
+        mark.serial, mark.at = self._serial, time.perf_counter_ns()
+        return mark
+
+    def done(self, mark: FreeMark) -> bool:
+        return True
+
+    def nanoseconds_between(self, earlier: FreeMark, later: FreeMark) -> int:
+        return later.at - earlier.at
+
+    def release(self, mark: FreeMark) -> None:
+        self._free.append(mark)
+
+    def carries(self, tensors: object, group: object) -> bool:
+        return True
+
+
+class FreeMark:
+    __slots__ = ("at", "serial", "stream")
+
+    def __init__(self) -> None:
+        self.stream = self.serial = self.at = 0
+
+
 CALLS = 2000  # of a collective in one timing
 STEPS = 500
 
 
-def set_up(directory: str) -> Recorder:
+class Device:
+    """Where the recorder finds a device, once there is one."""
+
+    def __init__(self) -> None:
+        self.there = False
+
+    def find(self, recorder: Recorder) -> DeviceCalls | None:
+        return DeviceCalls(FreeEvents(), recorder) if self.there else None
+
+
+def set_up(directory: str, device: Device) -> Recorder:
     """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
-    return Recorder([RankFileSink(writer)], writer.words)
+    return Recorder([RankFileSink(writer)], writer.words, device.find)
 
 
 class Methods:
@@ -88,24 +141,27 @@ def collective(recorder: Recorder, methods: Methods, call: Callable[[], object])
     return pairs
 
 
-def collectives(recorder: Recorder) -> list[Figure]:
-    tensor, whole, methods = torch.zeros(1024), torch.zeros(8192), Methods(recorder)
+def collectives(
+    recorder: Recorder, methods: Methods, where: str, sync_budget: float, async_budget: float
+) -> list[Figure]:
+    tensor, whole = torch.zeros(1024), torch.zeros(8192)
     distributed = torch.distributed
     gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)  # torch 2.13's new name
     cases: list[tuple[str, Callable[[], object], float]] = [
-        ("all_reduce", lambda: distributed.all_reduce(tensor), 1.2),
-        ("all_gather", lambda: gather(whole, tensor), 1.2),
-        ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), 2.0),
+        ("all_reduce", lambda: distributed.all_reduce(tensor), sync_budget),
+        ("all_gather", lambda: gather(whole, tensor), sync_budget),
+        ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), async_budget),
     ]
     figures = []
     for what, call, budget in cases:
         pairs = collective(recorder, methods, call)
-        figures.append(quartiles(f"{what}, bare", [bare for bare, _ in pairs], "us"))
-        figures.append(quartiles(f"{what}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget))
+        added = [hooked - bare for bare, hooked in pairs]
+        figures.append(quartiles(f"{what}{where}, bare", [bare for bare, _ in pairs], "us"))
+        figures.append(quartiles(f"{what}{where}, added by the hook", added, "us", budget))
     return figures
 
 
-def step(recorder: Recorder) -> Figure:
+def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
     for _ in range(15):
@@ -116,7 +172,7 @@ def step(recorder: Recorder) -> Figure:
                 recorder.leave()
             recorder.end_step(number + 1)
         times.append((time.perf_counter() - start) / STEPS * 1e6)
-    return quartiles("a step", times, "us", 20.0)
+    return quartiles(f"a step{where}", times, "us", 20.0)
 
 
 def comms_logger() -> Figure:
@@ -146,13 +202,18 @@ def main() -> int:
     options = parser.parse_args()
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as directory:
-        recorder = set_up(directory)
-        figures = [*collectives(recorder), step(recorder)]
-        errors = recorder.totals.errors
+        device = Device()
+        recorder = set_up(directory, device)
+        methods = Methods(recorder)
+        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, "")]
+        device.there = True
+        recorder.end_step(0)
+        figures += [*collectives(recorder, methods, " on a device", 10.0, 10.0), step(recorder, " on a device")]
+        errors = recorder.totals.errors + recorder.totals.lost
         if not options.no_peers:
             figures.append(comms_logger())
         good = show("The hook's cost to the training thread (fake process group)", figures)
-        print(f"\nerrors in the hook: {errors}")
+        print(f"\nerrors in the hook, and collectives lost: {errors}")
         recorder.close()
     return 0 if good and not errors else 1
 

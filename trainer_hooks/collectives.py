@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import RECORDS_PER_BLOCK, WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.groups import Groups
-from laggard.trainer_hooks.recorder import LaneLog, Recorder, clock
+from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 
 
 class Call(NamedTuple):
@@ -112,7 +112,9 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     """For the operations that matter. One long function on purpose: a call inside it costs a tenth of what it may
     cost in all; the two arguments by name cost less than any number of them."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
-    launched, totals, first = recorder.open, recorder.totals, call.sized == 0
+    works, totals, first = recorder.works, recorder.totals, call.sized == 0
+    sized_at = call.sized
+    launched = works.open
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
@@ -126,6 +128,10 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
         except Exception:
             totals.errors += 1
             return _plainly(original, self, one, two, rest, named)
+        if recorder.device is not None:
+            given = _given(one, two, rest)
+            sized = given[sized_at] if len(given) > sized_at else None
+            return recorder.device.call(original, self, given, named, (word, log, issued), sized, _size)
         try:
             if two is _NONE or rest or named:
                 work = _plainly(original, self, one, two, rest, named)
@@ -148,7 +154,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
                 words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
                 entry = word, log, issued, size, recorder.step
                 if launched.setdefault(id(work), entry) is not entry:
-                    recorder.relaunch(id(work), entry)
+                    works.relaunch(id(work), entry)
         except Exception:
             totals.errors += 1
         return work
@@ -159,7 +165,8 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
 def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
     """For what few scripts do often. send and recv have a lane for each peer."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
-    launched, totals = recorder.open, recorder.totals
+    works, totals = recorder.works, recorder.totals
+    launched = works.open
     sized_at, peer_at = call.sized, call.peer
 
     def recorded(self: Any, *args: Any, **named: Any) -> Any:
@@ -175,6 +182,10 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
         except Exception:
             totals.errors += 1
             return original(self, *args, **named)
+        if recorder.device is not None:
+            sized = args[sized_at] if 0 <= sized_at < len(args) else None
+            size_of = _share_of(self) if call.share else _size
+            return recorder.device.call(original, self, args, named, (word, log, issued), sized, size_of)
         try:
             work = original(self, *args, **named)
         except BaseException:
@@ -190,7 +201,7 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
                 words[WORD_ISSUED] = 0
                 entry = word, log, issued, size, recorder.step
                 if launched.setdefault(id(work), entry) is not entry:
-                    recorder.relaunch(id(work), entry)
+                    works.relaunch(id(work), entry)
         except Exception:
             totals.errors += 1
         return work
@@ -199,18 +210,31 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
 
 
 def _plainly(original: Callable[..., Any], self: Any, one: Any, two: Any, rest: Any, named: Any) -> Any:
-    return original(self, *(given for given in (one, two) if given is not _NONE), *rest, **named)
+    return original(self, *_given(one, two, rest), **named)
+
+
+def _given(one: Any, two: Any, rest: Any) -> tuple[Any, ...]:
+    return (one, two, *rest) if two is not _NONE else () if one is _NONE else (one,)
+
+
+def _share_of(group: Any) -> Callable[[Any], int]:
+    """The size of an operation by that of one rank's share."""
+    return lambda sized: _size(sized) * int(group.size())
 
 
 def _size(sized: Any) -> int:
-    """The size in bytes of a tensor, or of tensors in lists."""
+    """The size in bytes of a tensor, or of tensors in lists; None: it moves no data."""
+    if sized is None:
+        return 0
     return sum(map(_size, sized)) if isinstance(sized, (list, tuple)) else sized.nbytes
 
 
 def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -> None:
-    """The call has come back and there is nothing to wait for."""
+    """The call has come back and there is nothing to wait for, unless it is one of a batch."""
     now = clock()
     recorder.words[WORD_ISSUED] = 0
+    if recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
+        return
     log.put((word, issued, now, now - issued, size))
     recorder.waits.append(now - issued)
     if not word & _FULL:
@@ -218,15 +242,18 @@ def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -
 
 
 def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    take, waits = recorder.open.pop, recorder.waits.append
+    take, batches, waits = recorder.works.open.pop, recorder.works.batches, recorder.waits.append
 
     # Named as what it stands for: see instrument().
     def wait(self: Any, *args: Any, **named: Any) -> Any:
         try:
             word, log, issued, size, _ = take(id(self))
-        except KeyError:  # waited for a second time, given up, or many in one
-            batch = recorder.batches.pop(id(self), None)
-            return original(self, *args, **named) if batch is None else finish(batch, self, args, named)
+        except KeyError:  # waited for a second time, given up, on a device, or many in one
+            if id(self) in batches:
+                return finish(batches.pop(id(self)), self, args, named)
+            if recorder.device is not None:
+                return recorder.device.wait(id(self), original, self, *args, **named)
+            return original(self, *args, **named)
         words = recorder.words
         words[WORD_CURRENT] = word
         words[WORD_ISSUED] = began = clock()
@@ -245,7 +272,7 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
             recorder.totals.errors += 1
         return result
 
-    def finish(batch: list[Any], work: Any, args: Any, named: Any) -> Any:
+    def finish(batch: list[Launched], work: Any, args: Any, named: Any) -> Any:
         words, began = recorder.words, clock()
         words[WORD_CURRENT] = batch[-1][0]
         words[WORD_ISSUED] = began
@@ -254,12 +281,7 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
         finally:
             now = clock()
             words[WORD_ISSUED] = 0
-        waited = now - began
-        waits(waited)
-        for word, log, issued, size, _ in batch[:-1]:
-            log.put((word, issued, now, 0, size))
-        word, log, issued, size, _ = batch[-1]
-        log.put((word, issued, now, waited, size))
+        recorder.passed(batch, now, now - began)
         return result
 
     return wait

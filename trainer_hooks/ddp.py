@@ -8,11 +8,14 @@ of them, which go once it is known; one stays. Gradients and buckets are not tou
 from __future__ import annotations
 
 import weakref
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from laggard.trainer_hooks.groups import Groups
-from laggard.trainer_hooks.recorder import Launched, Recorder, clock
+from laggard.trainer_hooks.recorder import Recorder, clock
 from laggard.trainer_hooks.unseen import Unseen
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device_calls import DeviceCalls
 
 _AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
 
@@ -28,6 +31,7 @@ class Reducer:
         self._unseen = unseen
         self._handles: dict[int, Any] = {}
         self._last = (-1, 0)  # the parameter whose gradient came last, and when
+        self._mark: Any = None  # of that, where the module is on a device
         self._believed = -1
         self._agreeing = 0
         self._watch()
@@ -43,14 +47,22 @@ class Reducer:
             self._handles[place] = parameters[place].register_post_accumulate_grad_hook(self._hook(place))
 
     def _hook(self, place: int) -> Any:
-        def arrived(_: Any) -> None:
+        recorder = self._recorder
+
+        def arrived(parameter: Any) -> None:
             self._last = place, clock()
+            if recorder.device is not None:
+                self._put_mark(recorder.device, parameter)
 
         def nothing(_: Any) -> None:
             return None
 
         arrived._torchdynamo_inline = nothing  # type: ignore[attr-defined]
         return arrived
+
+    def _put_mark(self, device: DeviceCalls, parameter: Any) -> None:
+        device.release(self._mark)
+        self._mark = device.mark() if device.carries(parameter, self._group) else None
 
     @property
     def arrived(self) -> int:
@@ -61,22 +73,25 @@ class Reducer:
         """The backward pass that began then is about to be left. `counts`: its last gradient was this module's."""
         place, arrived = self._last
         if arrived >= began:
-            end = clock()
-            handed = self._take_handed_over(began)
-            last = max([arrived, *(entry[2] for entry in handed)])  # the last launch
-            waited = end - last if counts else 0
-            for entry in handed:
-                word, log, issued, size, _ = entry
-                log.put((word, issued, end, waited if entry is handed[-1] else 0, size))
-            found = self._unseen.settle(arrived, end, 0 if handed else waited, self._group, id(self))
-            if found or handed:
-                self._recorder.waits.append(waited)
+            if self._recorder.device is None:
+                self._settle_on_host(began, counts)
+            else:
+                self._settle_on_device(self._recorder.device, began, counts)
             self._learn(place)
-        elif self._believed >= 0 and self._unseen.settle(
-            group=self._group, where=id(self)
-        ):  # its gradient comes no more
+        elif self._believed >= 0 and self._unseen.settle(self._group, id(self)):  # its gradient comes no more
             self._believed, self._agreeing = -1, 0
             self._watch()
+
+    def _settle_on_host(self, began: int, counts: bool) -> None:
+        end, arrived = clock(), self._last[1]
+        handed = self._recorder.works.take(began, self._logs())
+        waited = end - max([arrived, *(entry[2] for entry in handed)]) if counts else 0  # since the last launch
+        self._recorder.passed([*self._unseen.take(self._group, arrived, id(self)), *handed], end, waited)
+
+    def _settle_on_device(self, device: DeviceCalls, began: int, counts: bool) -> None:
+        handed, before = device.take(began, self._logs(), self._mark)
+        after, self._mark = device.mark(), None
+        device.passed([*self._unseen.take(self._group, self._last[1], id(self)), *handed], before, after, counts)
 
     def _learn(self, place: int) -> None:
         self._agreeing = self._agreeing + 1 if place == self._believed else 1
@@ -84,9 +99,10 @@ class Reducer:
         if self._agreeing == _AGREEING:
             self._watch(place)
 
-    def _take_handed_over(self, began: int) -> list[Launched]:
-        """Works that a communication hook in Python launched and left to the reducer to wait for: it has, by now."""
-        return self._recorder.take_unwaited(began, {id(log) for _, log in self._groups.lanes(self._group)})
+    def _logs(self) -> set[int]:
+        """Those of the group. A communication hook in Python may have launched works that it left to the reducer to
+        wait for: it has, by the end of the backward pass."""
+        return {id(log) for _, log in self._groups.lanes(self._group)}
 
 
 class Reducers:

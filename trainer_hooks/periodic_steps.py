@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from laggard.names import PHASES
@@ -35,7 +35,7 @@ class PeriodicSteps:
             self._needless = True
             self._kept.clear()
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         if self._needless:
             return
         for place in range(0, len(numbers), RECORD_NUMBERS):

@@ -106,12 +106,16 @@ class Session:
 
         @functools.wraps(original)
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            began = clock()
+            device, began = self.recorder.device, clock()
+            before = device.mark() if device is not None else None
             result = original(group, tensors, *args, **kwargs)
             try:
                 end = clock()
-                if self.unseen.settle(began, end, end - began, group, tensors[0].data_ptr()):
-                    self.recorder.waits.append(end - began)
+                if device is None:
+                    self.recorder.passed(self.unseen.take(group, began, tensors[0].data_ptr()), end, end - began)
+                else:
+                    after = device.mark() if device.carries(tensors, group) else None
+                    device.passed(self.unseen.take(group, began, tensors[0].data_ptr()), before, after)
             except Exception:
                 self.recorder.totals.errors += 1
             return result

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laggard.names import PHASES
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT, LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.account import INPUT
 from laggard.trainer_hooks.identity import Identity
-from laggard.trainer_hooks.recorder import BEFORE_STEPS, INPUT
+from laggard.trainer_hooks.ledger import BEFORE_STEPS
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
 
 
@@ -26,7 +27,7 @@ class RankFileSink:
         if self._writer.add_lane(lane) is None:
             self._lost += 1
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._writer.write_collectives(step, numbers)
 
     def step(self, record: StepRecord, totals: Totals) -> None:
@@ -96,9 +97,9 @@ class RecordingSink:
             }
         )
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._introduce()
-        for word, issued, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
+        for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self._lanes[word >> LANE_SHIFT]
             peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
@@ -111,11 +112,11 @@ class RecordingSink:
                     **peer,
                     "seq": (word & SEQUENCE_MASK) - 1,
                     "bytes": size,
-                    "issued": issued / 1e9,
-                    "start": issued / 1e9,
+                    "issued": launched.get(word, arrival) / 1e9,
+                    "start": arrival / 1e9,
                     "end": end / 1e9 if end else None,
                     "waited": waited / 1e9,
-                    "clock": "host",
+                    "clock": "device" if word in launched else "host",
                 }
             )
 

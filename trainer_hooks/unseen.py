@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.flight_recorder import Seen, unseen, witness
 from laggard.trainer_hooks.groups import Groups, name_of
-from laggard.trainer_hooks.recorder import Recorder, clock
-from laggard.trainer_hooks.records import RECORD_NUMBERS
+from laggard.trainer_hooks.recorder import Launched, Recorder, clock
 
 log = logging.getLogger("laggard")
 
@@ -64,20 +63,29 @@ class Unseen:
         for group in _groups():
             self._look(group)
 
-    def settle(self, issued: int = 0, end: int = 0, waited: int = 0, group: Any = None, where: Hashable = None) -> int:
-        """Logs what has passed unseen in `group`, or in all groups, since the last time; returns how many.
-
-        `where` tells one place in the script from another: what is missing there is alike each time. They were
-        launched by `issued` and done by `end`; for the last of them the rank was blocked for `waited`. Left
-        out, they fall between the last look and now, and no wait is known."""
+    def settle(self, group: Any = None, where: Hashable = None) -> int:
+        """Logs what has passed unseen in `group`, or in all groups, between the last time and now, by the host's
+        clock; returns how many. No wait for them is known."""
         found = 0
         for each in _groups() if group is None else [group]:
-            base = self._bases.get(name_of(each)) or _Base(0, {}, 0, 0)
-            now = self._look(each)
-            if now is not None and now.sequence != base.sequence:
-                when = issued or base.now or now.now, end or now.now, waited
-                found += self._account(each, base, now, when, where)
+            now, device = clock(), self._recorder.device
+            launches = self.take(each, where=where)
+            if device is None:
+                self._recorder.passed(launches, now)
+            else:
+                device.over(launches, now)
+            found += len(launches)
         return found
+
+    def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launched]:
+        """What has passed unseen in `group` since the last time, for the caller to log. They were launched by
+        `issued`, left out: since the last look. `where` tells one place in the script from another: what is missing
+        there is alike each time."""
+        base = self._bases.get(name_of(group)) or _Base(0, {}, 0, 0)
+        now = self._look(group)
+        if now is None or now.sequence == base.sequence:
+            return []
+        return self._account(group, base, now, issued or base.now or now.now, where)
 
     def _look(self, group: Any) -> _Base | None:
         name = name_of(group)
@@ -93,21 +101,21 @@ class Unseen:
         now = self._bases[name] = _Base(sequence, seen, clock(), time.time_ns())
         return now
 
-    def _account(self, group: Any, base: _Base, now: _Base, when: tuple[int, int, int], where: Hashable) -> int:
+    def _account(self, group: Any, base: _Base, now: _Base, issued: int, where: Hashable) -> list[Launched]:
         backend = _backend(group)
         passed = {op: count - base.seen.get(op, 0) for op, count in now.seen.items()}
         if backend != "gloo":  # which alone counts them with the rest
             passed = {op: count for op, count in passed.items() if op not in ("send", "recv")}
         missing = now.sequence - base.sequence - sum(passed.values())
         if missing <= 0:
-            return 0
+            return []
         found = self._which(group, backend, base, (name_of(group), where, missing))
-        issued, end, waited = when
-        for place, each in enumerate(found):
+        launches: list[Launched] = []
+        for each in found:
             lane = self._groups.log(self._recorder, each.op, group)
-            lane.put((lane.take(), issued, end, waited if place == len(found) - 1 else 0, each.size))
+            launches.append((lane.take(), lane, issued, each.size, self._recorder.step))
         self._bases[name_of(group)] = now._replace(seen=self._groups.launched(group))
-        return len(found)
+        return launches
 
     def _which(self, group: Any, backend: str, base: _Base, key: tuple[str, Hashable, int]) -> list[Seen]:
         lesson = self._lessons.get(key)
@@ -141,17 +149,10 @@ class Unseen:
 
     def _known_since(self, group: Any, since: int) -> list[Seen]:
         """What the hooks saw in the group since, as far as they remember."""
-        lanes = [(lane, lane_log) for lane, lane_log in self._groups.lanes(group) if lane.peer < 0]
-        ops = {lane_log.index: lane.op for lane, lane_log in lanes}
-        numbers = list(self._recorder.recent)
-        for _, lane_log in lanes:
-            numbers += lane_log.numbers
-        done = (numbers[place : place + RECORD_NUMBERS] for place in range(0, len(numbers), RECORD_NUMBERS))
-        known = [(word, issued, size) for word, issued, _, _, size in done]
-        known += [(word, issued, size) for word, _, issued, size, _ in self._recorder.open.values()]
+        ops = {lane_log.index: lane.op for lane, lane_log in self._groups.lanes(group) if lane.peer < 0}
         return [
             Seen(ops[word >> LANE_SHIFT], size)
-            for word, issued, size in known
+            for word, (issued, size) in self._recorder.known().items()
             if issued >= since and word >> LANE_SHIFT in ops
         ]
 

@@ -84,7 +84,7 @@ def test_periods_of_collectives_become_steps(row: list[int], before: int) -> Non
     tokens = itertools.chain([9] * before, itertools.cycle(row))
     for place in range(before + 300 * len(row)):
         # each takes 10 ns, 3 of them blocked, the next begins 5 ns later
-        sink.collectives(-1, [next(tokens) << LANE_SHIFT | 1, 15 * place, 15 * place + 10, 3, 64])
+        sink.collectives(-1, [next(tokens) << LANE_SHIFT | 1, 15 * place, 15 * place + 10, 3, 64], {})
     assert len(made) > 100
     assert {record.end - record.start for record in made} == {15 * len(row)}
     assert {record.waited for record in made} == {3 * len(row)}
@@ -99,5 +99,5 @@ def test_steps_that_somebody_else_tells_are_not_made_again() -> None:
     totals.add(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()))
     sink.step(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()), totals)
     for place in range(1000):
-        sink.collectives(0, [1 << LANE_SHIFT | 1, place, place + 1, 0, 64])
+        sink.collectives(0, [1 << LANE_SHIFT | 1, place, place + 1, 0, 64], {})
     assert made == []

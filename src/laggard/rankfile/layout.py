@@ -56,7 +56,7 @@ STEP_COUNT: Final = 1365  # the steps' 128 KiB
 
 BLOCKS_OFFSET: Final = 163840
 BLOCK_HEAD: Final = struct.Struct("<qI4x")  # step, number of records
-RECORD: Final = struct.Struct("<5q")  # lane and sequence, issued, end (0: not yet), waited, bytes
+RECORD: Final = struct.Struct("<5q")  # lane and sequence, arrival, end (0: not yet), waited, bytes
 RECORDS_PER_BLOCK: Final = 64
 BLOCK_SLOT: Final = 2624  # sequence 8 + head 16 + 64 records of 40 + trailer 8, and room
 BLOCK_COUNT: Final = 128
