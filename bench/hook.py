@@ -1,7 +1,9 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
-Per collective: deepspeed.comm's call with the hook in it less the same call without, in interleaved pairs; the hook's
-whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger.
+Per collective: torch.distributed's call with the hook in it less the same call without, in interleaved pairs; the
+hook's whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger. On a
+device the events are torch's and CUDA's work: here they cost nothing, and what is left is the hook's part. `make
+gpu-check` has the whole on a GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from figures import Figure, interleaved, quartiles, show
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import RankFileWriter
-from laggard.trainer_hooks.collectives import DEEPSPEED_CALLS, instrument
+from laggard.trainer_hooks.collectives import CALLS as METHODS
+from laggard.trainer_hooks.collectives import hook
+from laggard.trainer_hooks.device_calls import DeviceCalls
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -35,27 +39,94 @@ from laggard.trainer_hooks.sinks import RankFileSink
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
 
+
+class FreeEvents:
+    """A device whose marks cost nothing and are passed at once: what the hook does around them is left."""
+
+    def __init__(self) -> None:
+        self._free: list[FreeMark] = []
+        self._serial = 0
+
+    def stream(self) -> int:
+        return 0
+
+    def capturing(self) -> bool:
+        return False
+
+    def record(self) -> FreeMark:
+        mark = self._free.pop() if self._free else FreeMark()
+        self._serial += 1
+        mark.serial, mark.at = self._serial, time.perf_counter_ns()
+        return mark
+
+    def done(self, mark: FreeMark) -> bool:
+        return True
+
+    def nanoseconds_between(self, earlier: FreeMark, later: FreeMark) -> int:
+        return later.at - earlier.at
+
+    def release(self, mark: FreeMark) -> None:
+        self._free.append(mark)
+
+    def carries(self, tensors: object, group: object) -> bool:
+        return True
+
+
+class FreeMark:
+    __slots__ = ("at", "serial", "stream")
+
+    def __init__(self) -> None:
+        self.stream = self.serial = self.at = 0
+
+
 CALLS = 2000  # of a collective in one timing
 STEPS = 500
 
 
-def set_up(directory: str) -> Recorder:
+class Device:
+    """Where the recorder finds a device, once there is one."""
+
+    def __init__(self) -> None:
+        self.there = False
+
+    def find(self, recorder: Recorder) -> DeviceCalls | None:
+        return DeviceCalls(FreeEvents(), recorder) if self.there else None
+
+
+def set_up(directory: str, device: Device) -> Recorder:
     """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
-    return Recorder([RankFileSink(writer)], writer.words)
+    return Recorder([RankFileSink(writer)], writer.words, device.find)
 
 
-def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[tuple[float, float]]:
+class Methods:
+    """What the hook replaces in torch's classes, as it is without and with the hook."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        distributed = torch.distributed
+        self._classes = (distributed.ProcessGroup, distributed.Work, *distributed.Work.__subclasses__())
+        self._bare = self._now()
+        groups = Groups()
+        groups.learn("dp", range(8))
+        hook(distributed, recorder, groups)
+        self._hooked = self._now()
+
+    def _now(self) -> list[tuple[type, str, object]]:
+        names = (*METHODS, "wait", "_start_coalescing", "_end_coalescing")
+        return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
+
+    def put(self, hooked: bool) -> None:
+        for owner, name, method in self._hooked if hooked else self._bare:
+            setattr(owner, name, method)
+
+
+def collective(recorder: Recorder, methods: Methods, call: Callable[[], object]) -> list[tuple[float, float]]:
     """Microseconds of one call, bare and hooked, by pairs."""
-    groups = Groups()
-    groups.learn("dp", range(8))
-    original = getattr(comm.cdb, name)
-    hooked = instrument(original, DEEPSPEED_CALLS[name], recorder, groups)
 
-    def timed(function: object) -> float:
-        setattr(comm.cdb, name, function)
+    def timed(hooked: bool) -> float:
+        methods.put(hooked)
         recorder.enter(FORWARD)
         start = time.perf_counter()
         for _ in range(CALLS):
@@ -65,25 +136,32 @@ def collective(recorder: Recorder, name: str, call: Callable[[], None]) -> list[
         recorder.end_step(0)
         return spent / CALLS * 1e6
 
-    return interleaved(25, lambda: timed(original), lambda: timed(hooked))
+    pairs = interleaved(25, lambda: timed(False), lambda: timed(True))
+    methods.put(False)
+    return pairs
 
 
-def collectives(recorder: Recorder) -> list[Figure]:
+def collectives(
+    recorder: Recorder, methods: Methods, where: str, sync_budget: float, async_budget: float
+) -> list[Figure]:
     tensor, whole = torch.zeros(1024), torch.zeros(8192)
-    cases: list[tuple[str, str, Callable[[], object], float]] = [
-        ("all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor), 1.2),
-        ("all_gather", "all_gather_into_tensor", lambda: deepspeed.comm.all_gather_into_tensor(whole, tensor), 1.2),
-        ("async all_reduce", "all_reduce", lambda: deepspeed.comm.all_reduce(tensor, async_op=True).wait(), 2.0),
+    distributed = torch.distributed
+    gather = getattr(distributed, "all_gather_single", distributed.all_gather_into_tensor)  # torch 2.13's new name
+    cases: list[tuple[str, Callable[[], object], float]] = [
+        ("all_reduce", lambda: distributed.all_reduce(tensor), sync_budget),
+        ("all_gather", lambda: gather(whole, tensor), sync_budget),
+        ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), async_budget),
     ]
     figures = []
-    for what, name, call, budget in cases:
-        pairs = collective(recorder, name, call)
-        figures.append(quartiles(f"{what}, bare", [bare for bare, _ in pairs], "us"))
-        figures.append(quartiles(f"{what}, added by the hook", [hooked - bare for bare, hooked in pairs], "us", budget))
+    for what, call, budget in cases:
+        pairs = collective(recorder, methods, call)
+        added = [hooked - bare for bare, hooked in pairs]
+        figures.append(quartiles(f"{what}{where}, bare", [bare for bare, _ in pairs], "us"))
+        figures.append(quartiles(f"{what}{where}, added by the hook", added, "us", budget))
     return figures
 
 
-def step(recorder: Recorder) -> Figure:
+def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
     for _ in range(15):
@@ -94,7 +172,7 @@ def step(recorder: Recorder) -> Figure:
                 recorder.leave()
             recorder.end_step(number + 1)
         times.append((time.perf_counter() - start) / STEPS * 1e6)
-    return quartiles("a step", times, "us", 20.0)
+    return quartiles(f"a step{where}", times, "us", 20.0)
 
 
 def comms_logger() -> Figure:
@@ -124,13 +202,18 @@ def main() -> int:
     options = parser.parse_args()
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as directory:
-        recorder = set_up(directory)
-        figures = [*collectives(recorder), step(recorder)]
-        errors = recorder.totals.errors
+        device = Device()
+        recorder = set_up(directory, device)
+        methods = Methods(recorder)
+        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, "")]
+        device.there = True
+        recorder.end_step(0)
+        figures += [*collectives(recorder, methods, " on a device", 10.0, 10.0), step(recorder, " on a device")]
+        errors = recorder.totals.errors + recorder.totals.lost
         if not options.no_peers:
             figures.append(comms_logger())
         good = show("The hook's cost to the training thread (fake process group)", figures)
-        print(f"\nerrors in the hook: {errors}")
+        print(f"\nerrors in the hook, and collectives lost: {errors}")
         recorder.close()
     return 0 if good and not errors else 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import socket
 import subprocess
@@ -34,10 +35,17 @@ def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture
-def launch(tmp_path: Path) -> Callable[..., Ranks]:
+def launch(tmp_path: Path, launch_in: Callable[..., Ranks]) -> Callable[..., Ranks]:
     """Runs a script as the ranks of a job on this machine, as srun would; all must end well."""
+    return functools.partial(launch_in, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def launch_in() -> Callable[..., Ranks]:
+    """The same with the folder for the ranks' files, for a job that several tests look at."""
 
     def run(
+        place: Path,
         script: Path,
         words: Sequence[str] = (),
         ranks: int = 2,
@@ -63,7 +71,7 @@ def launch(tmp_path: Path) -> Callable[..., Ranks]:
                     "GLOO_SOCKET_IFNAME": "lo",
                     "OMP_NUM_THREADS": "1",
                     "DS_ACCELERATOR": "cpu",
-                    "LAGGARD_RANK_DIR": str(tmp_path / "ranks"),
+                    "LAGGARD_RANK_DIR": str(place / "ranks"),
                     "LAGGARD_JOB_ID": "test",
                     "LAGGARD_NODE": f"n{rank}",
                     **(extra or {}),

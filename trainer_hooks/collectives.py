@@ -1,145 +1,315 @@
-"""Wraps collective calls so that each is timed and the one in flight can be read from outside. This is the hot path."""
+"""Wraps collective calls so that each is timed and the one in flight can be read from outside. This is the hot path.
+
+Whatever Python calls, torch.distributed's functions of any version, DeepSpeed, FSDP, object collectives, it ends in one
+method call on a ProcessGroup and, where it must be waited for, in Work.wait(). Those are hooked, on the classes: no
+name that a script has imported becomes another object, torch.compile sees the functions that it knows, nothing is
+counted twice. What C++ calls by itself does not pass here: unseen.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import RECORDS_PER_BLOCK, WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.groups import Groups
-from laggard.trainer_hooks.recorder import LaneLog, Recorder, clock
+from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 
 
 class Call(NamedTuple):
-    """Where a collective's arguments stand: the group, and what is as large as nccl-tests counts the operation
-    (the larger of its two buffers)."""
+    """What a method of ProcessGroup does. `sized`: the position of the argument that is as large as nccl-tests counts
+    the operation, the larger of its two buffers; -1: it moves no data. `peer`: the position of the other side's rank.
+    `share`: that argument is one rank's share of it."""
 
     op: str
-    group: int  # position of the argument `group`
-    sized: int  # position of the tensor (or list of tensors) that has the operation's size
-    sized_name: str  # its name; empty: the operation moves no data
+    sized: int
+    peer: int = -1
+    share: bool = False
 
 
-DEEPSPEED_CALLS: dict[str, Call] = {
-    "all_reduce": Call("all_reduce", 2, 0, "tensor"),
-    "inference_all_reduce": Call("all_reduce", 2, 0, "tensor"),
-    "all_reduce_coalesced": Call("all_reduce", 2, 0, "tensors"),
-    "reduce": Call("reduce", 3, 0, "tensor"),
-    "reduce_scatter": Call("reduce_scatter", 3, 1, "input_list"),
-    "reduce_scatter_tensor": Call("reduce_scatter", 3, 1, "input_tensor"),
-    "broadcast": Call("broadcast", 2, 0, "tensor"),
-    "all_gather": Call("all_gather", 2, 0, "tensor_list"),
-    "all_gather_into_tensor": Call("all_gather", 2, 0, "output_tensor"),
-    "all_gather_base": Call("all_gather", 2, 0, "output_tensor"),
-    "all_gather_coalesced": Call("all_gather", 2, 0, "output_tensors"),
-    "all_to_all_single": Call("all_to_all", 4, 0, "output"),
-    "all_to_all": Call("all_to_all", 2, 0, "output_tensor_list"),
-    "gather": Call("gather", 3, 0, "tensor"),
-    "scatter": Call("scatter", 3, 0, "tensor"),
-    "barrier": Call("barrier", 0, 0, ""),
-    "monitored_barrier": Call("barrier", 0, 0, ""),
+CALLS: Final[dict[str, Call]] = {
+    "allreduce": Call("all_reduce", 0),
+    "allreduce_coalesced": Call("all_reduce", 0),
+    "broadcast": Call("broadcast", 0),
+    "reduce": Call("reduce", 0),
+    "allgather": Call("all_gather", 0),
+    "allgather_coalesced": Call("all_gather", 0),
+    "_allgather_base": Call("all_gather", 0),
+    "all_gather_single": Call("all_gather", 0),
+    "allgather_into_tensor_coalesced": Call("all_gather", 0),
+    "all_gather_single_coalesced": Call("all_gather", 0),
+    "reduce_scatter": Call("reduce_scatter", 1),
+    "_reduce_scatter_base": Call("reduce_scatter", 1),
+    "reduce_scatter_single": Call("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced": Call("reduce_scatter", 1),
+    "reduce_scatter_single_coalesced": Call("reduce_scatter", 1),
+    "alltoall": Call("all_to_all", 0),
+    "alltoall_base": Call("all_to_all", 0),
+    "all_to_all_single": Call("all_to_all", 0),
+    "gather": Call("gather", 1, share=True),
+    "scatter": Call("scatter", 0, share=True),
+    "barrier": Call("barrier", -1),
+    "monitored_barrier": Call("barrier", -1),
+    "send": Call("send", 0, peer=1),
+    "recv": Call("recv", 0, peer=1),
+    "recv_anysource": Call("recv", 0),
 }
 
-
-_FULL = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
-
-
-class Handle:
-    """An asynchronous collective's work handle, with the time spent in its wait() measured; else as it was."""
-
-    __slots__ = ("_finish", "_word", "_work")
-
-    def __init__(self, work: Any, word: int, finish: Callable[[Any, int, Any, Any], Any]) -> None:
-        self._work = work
-        self._word = word
-        self._finish = finish
-
-    def wait(self, *args: Any, **kwargs: Any) -> Any:
-        return self._finish(self._work, self._word, args, kwargs)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
+_FULL: Final = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
+_NONE: Final = object()
+_HOOKED: Final = "_laggard_hooked"
 
 
-def instrument(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
-    """`original` with its calls recorded. What it is given and returns is unchanged, but for handles (see Handle).
+def hook(distributed: Any, recorder: Recorder, groups: Groups) -> None:
+    """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
+    if getattr(distributed.ProcessGroup, _HOOKED, False):
+        return
+    distributed.ProcessGroup._laggard_hooked = True
+    hook_waits(distributed.Work, recorder)
+    hook_calls(distributed.ProcessGroup, recorder, groups)
 
-    One long function on purpose: a call inside it costs a tenth of what it may cost in all.
-    """
-    op, group_at, sized_at, sized_name = call
-    waits, launched, totals = recorder.waits.append, recorder.open, recorder.totals
-    logs: dict[Any, tuple[Callable[[], int], Callable[[tuple[int, ...]], None], LaneLog]] = {}
-    finish = _waiter(recorder)
 
-    def recorded(*args: Any, **kwargs: Any) -> Any:
+def hook_calls(group_class: Any, recorder: Recorder, groups: Groups) -> None:
+    """Records the collectives of a class like ProcessGroup, as far as it has them."""
+    for name, call in CALLS.items():
+        original = getattr(group_class, name, None)
+        if original is not None:
+            setattr(group_class, name, instrument(original, call, recorder, groups, name))
+    if hasattr(group_class, "_end_coalescing"):
+        group_class._start_coalescing = _batch_start(group_class._start_coalescing, recorder)
+        group_class._end_coalescing = _batch_end(group_class._end_coalescing, recorder)
+
+
+def hook_waits(work_class: Any, recorder: Recorder) -> None:
+    """Measures wait() of a class like Work, and of its subclasses that have their own."""
+    for each in _family(work_class):
+        if "wait" in vars(each):
+            each.wait = _waiter(each.wait, recorder)
+
+
+def _family(work_class: Any) -> Iterator[Any]:
+    yield work_class
+    for below in work_class.__subclasses__():
+        if below.__module__.startswith(("torch._C", work_class.__module__)):
+            yield from _family(below)
+
+
+def instrument(
+    original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups, name: str
+) -> Callable[..., Any]:
+    """The method `original` with its calls recorded. What it is given and returns is unchanged."""
+    make = _sized if call.peer < 0 <= call.sized and not call.share else _other
+    recorded = make(original, call, recorder, groups)
+    functools.update_wrapper(recorded, original, assigned=("__doc__",), updated=())
+    # pybind11 takes a Python method of a C++ class's subclass for an override, unless a frame of that name called it
+    recorded.__code__ = recorded.__code__.replace(co_name=name)
+    recorded.__name__ = name
+    return recorded
+
+
+def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
+    """For the operations that matter. One long function on purpose: a call inside it costs a tenth of what it may
+    cost in all; the two arguments by name cost less than any number of them."""
+    logs: dict[Any, LaneLog] = groups.logs(call.op)
+    works, totals, first = recorder.works, recorder.totals, call.sized == 0
+    sized_at = call.sized
+    launched = works.open
+
+    def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
-            group = kwargs["group"] if "group" in kwargs else args[group_at] if len(args) > group_at else None
             try:
-                take, put, log = logs[group]
+                log = logs[self]
             except KeyError:
-                log = groups.log(recorder, op, group)
-                take, put, log = logs[group] = log.take, log.put, log
-            word = take()
+                log = logs[self] = groups.log(recorder, call.op, self)
             words = recorder.words
-            issued = clock()
-            words[WORD_CURRENT] = word
-            words[WORD_ISSUED] = issued
+            words[WORD_CURRENT] = word = log.take()
+            words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
-            return original(*args, **kwargs)
-        result = original(*args, **kwargs)
+            return _plainly(original, self, one, two, rest, named)
+        if recorder.device is not None:
+            given = _given(one, two, rest)
+            sized = given[sized_at] if len(given) > sized_at else None
+            return recorder.device.call(original, self, given, named, (word, log, issued), sized, _size)
         try:
-            now = clock()
-            words[WORD_ISSUED] = 0
-            try:
-                size = (args[sized_at] if args else kwargs[sized_name]).nbytes
-            except Exception:
-                size = _size(args, kwargs, sized_at, sized_name)
-            if result is None or not hasattr(result, "wait"):
-                waited = now - issued
-                put((word, issued, now, waited, size))
-                waits(waited)
-                if not word & _FULL:
-                    recorder.hand_on()
+            if two is _NONE or rest or named:
+                work = _plainly(original, self, one, two, rest, named)
             else:
-                launched[word] = (log, issued, size, recorder.step)
-                result = Handle(result, word, finish)
+                work = original(self, one, two)
+        except BaseException:
+            _raised(words, word, log, issued)
+            raise
+        try:
+            sized = one if first else two
+            if type(sized) is not list:
+                size = sized.nbytes
+            elif len(sized) == 1 and type(sized[0]) is not list:
+                size = sized[0].nbytes
+            else:
+                size = _size(sized)
+            if work is None:
+                _done(recorder, word, log, issued, size)
+            else:
+                words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
+                entry = word, log, issued, size, recorder.step
+                if launched.setdefault(id(work), entry) is not entry:
+                    works.relaunch(id(work), entry)
         except Exception:
             totals.errors += 1
-        return result
+        return work
 
     return recorded
 
 
-def _size(args: Any, kwargs: Any, at: int, name: str) -> int:
-    """The size in bytes of an operation on a list of tensors, or of one called in an unusual way."""
-    if not name:
+def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
+    """For what few scripts do often. send and recv have a lane for each peer."""
+    logs: dict[Any, LaneLog] = groups.logs(call.op)
+    works, totals = recorder.works, recorder.totals
+    launched = works.open
+    sized_at, peer_at = call.sized, call.peer
+
+    def recorded(self: Any, *args: Any, **named: Any) -> Any:
+        try:
+            peer = -1 if peer_at < 0 else args[peer_at]
+            try:
+                log = logs[self, peer]
+            except KeyError:
+                log = logs[self, peer] = groups.log(recorder, call.op, self, peer)
+            words = recorder.words
+            words[WORD_CURRENT] = word = log.take()
+            words[WORD_ISSUED] = issued = clock()
+        except Exception:
+            totals.errors += 1
+            return original(self, *args, **named)
+        if recorder.device is not None:
+            sized = args[sized_at] if 0 <= sized_at < len(args) else None
+            size_of = _share_of(self) if call.share else _size
+            return recorder.device.call(original, self, args, named, (word, log, issued), sized, size_of)
+        try:
+            work = original(self, *args, **named)
+        except BaseException:
+            _raised(words, word, log, issued)
+            raise
+        try:
+            size = _size(args[sized_at]) if sized_at >= 0 else 0
+            if call.share:
+                size *= self.size()
+            if work is None:
+                _done(recorder, word, log, issued, size)
+            else:
+                words[WORD_ISSUED] = 0
+                entry = word, log, issued, size, recorder.step
+                if launched.setdefault(id(work), entry) is not entry:
+                    works.relaunch(id(work), entry)
+        except Exception:
+            totals.errors += 1
+        return work
+
+    return recorded
+
+
+def _plainly(original: Callable[..., Any], self: Any, one: Any, two: Any, rest: Any, named: Any) -> Any:
+    return original(self, *_given(one, two, rest), **named)
+
+
+def _given(one: Any, two: Any, rest: Any) -> tuple[Any, ...]:
+    return (one, two, *rest) if two is not _NONE else () if one is _NONE else (one,)
+
+
+def _share_of(group: Any) -> Callable[[Any], int]:
+    """The size of an operation by that of one rank's share."""
+    return lambda sized: _size(sized) * int(group.size())
+
+
+def _size(sized: Any) -> int:
+    """The size in bytes of a tensor, or of tensors in lists; None: it moves no data."""
+    if sized is None:
         return 0
-    sized = args[at] if len(args) > at else kwargs[name]
-    return sum(part.nbytes for part in sized) if isinstance(sized, (list, tuple)) else sized.nbytes
+    return sum(map(_size, sized)) if isinstance(sized, (list, tuple)) else sized.nbytes
 
 
-def _waiter(recorder: Recorder) -> Callable[[Any, int, Any, Any], Any]:
-    launched = recorder.open
+def _raised(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:
+    """An exception came out of the collective: it is in flight no longer, and was never seen to end."""
+    words[WORD_ISSUED] = 0
+    log.put((word, issued, 0, 0, size))
 
-    def finish(work: Any, word: int, args: Any, kwargs: Any) -> Any:
-        if word not in launched:  # waited for a second time, or given up
-            return work.wait(*args, **kwargs)
-        log, issued, size, _ = launched.pop(word)
+
+def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -> None:
+    """The call has come back and there is nothing to wait for, unless it is one of a batch."""
+    now = clock()
+    recorder.words[WORD_ISSUED] = 0
+    if recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
+        return
+    log.put((word, issued, now, now - issued, size))
+    recorder.waits.append(now - issued)
+    if not word & _FULL:
+        recorder.hand_on()
+
+
+def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    take, batches, waits = recorder.works.open.pop, recorder.works.batches, recorder.waits.append
+
+    # Named as what it stands for: see instrument().
+    def wait(self: Any, *args: Any, **named: Any) -> Any:
+        try:
+            word, log, issued, size, _ = take(id(self))
+        except KeyError:  # waited for a second time, given up, on a device, or many in one
+            if id(self) in batches:
+                return finish(batches.pop(id(self)), self, args, named)
+            if recorder.device is not None:
+                return recorder.device.wait(id(self), original, self, *args, **named)
+            return original(self, *args, **named)
         words = recorder.words
-        began = clock()
         words[WORD_CURRENT] = word
-        words[WORD_ISSUED] = began
-        result = work.wait(*args, **kwargs)
+        words[WORD_ISSUED] = began = clock()
+        try:
+            result = original(self, *args, **named) if args or named else original(self)
+        except BaseException:
+            _raised(words, word, log, issued, size)
+            raise
         try:
             now = clock()
             words[WORD_ISSUED] = 0
-            log.put((word, issued, now, now - began, size))
-            recorder.waits.append(now - began)
+            waited = now - began
+            log.put((word, issued, now, waited, size))
+            waits(waited)
             if not word & _FULL:
                 recorder.hand_on()
         except Exception:
             recorder.totals.errors += 1
         return result
 
-    return finish
+    def finish(batch: list[Launched], work: Any, args: Any, named: Any) -> Any:
+        words, began = recorder.words, clock()
+        words[WORD_CURRENT] = batch[-1][0]
+        words[WORD_ISSUED] = began
+        try:
+            result = original(work, *args, **named)
+        finally:
+            now = clock()
+            words[WORD_ISSUED] = 0
+        recorder.passed(batch, now, now - began)
+        return result
+
+    return wait
+
+
+def _batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    """Between start and end, calls give works that nobody waits for; the one of the end stands for all of them."""
+
+    def _start_coalescing(self: Any, *args: Any, **named: Any) -> Any:
+        recorder.begin_batch()
+        return original(self, *args, **named)
+
+    return _start_coalescing
+
+
+def _batch_end(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def _end_coalescing(self: Any, *args: Any, **named: Any) -> Any:
+        work = original(self, *args, **named)
+        recorder.words[WORD_ISSUED] = 0
+        recorder.end_batch(None if work is None else id(work))
+        return work
+
+    return _end_coalescing

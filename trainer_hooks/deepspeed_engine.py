@@ -1,56 +1,51 @@
-"""The hooks in a DeepSpeed engine: forward, backward, step, and every collective that goes through deepspeed.comm.
-
-Collectives are caught at `deepspeed.comm.comm.cdb`, the backend that all functions of deepspeed.comm call (measured
-with 0.19.8: what passes there is, for ZeRO 0 to 3, one for one what torch's Flight Recorder sees). What bypasses it
-(DeepCompile's C++ calls, user code on torch.distributed) is not seen.
-"""
+"""The hooks in a DeepSpeed engine: forward, backward, step. Its collectives pass through torch.distributed."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from laggard.trainer_hooks.collectives import DEEPSPEED_CALLS, instrument
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.session import Session
 
 _HOOKED = "_laggard_hooked"
 
 
-def hook(engine: Any, recorder: Recorder, groups: Groups) -> None:
-    """Puts the hooks into `engine` and into the process's communication backend; a second time changes nothing."""
+def hook(engine: Any, session: Session) -> None:
+    """Puts the hooks into `engine`; a second time changes nothing. From here on its steps are the process's."""
     if getattr(engine, _HOOKED, False):
         return
-    _learn_roles(groups)
-    _hook_backend(recorder, groups)
-    engine.forward = _in_training(engine, recorder, engine.forward)
-    engine.backward = _phase(recorder, BACKWARD, engine.backward)
-    engine.step = _step(engine, recorder, engine.step)
+    learn_roles(session.groups)
+    session.unseen.settle()
+    session.steps.counts = False
+    if hasattr(engine, "_INSTRUCTION_MAP"):
+        from laggard.trainer_hooks import deepspeed_pipeline
+
+        deepspeed_pipeline.hook(engine, session)
+    else:
+        _hook_calls(engine, session)
     setattr(engine, _HOOKED, True)
 
 
-def _hook_backend(recorder: Recorder, groups: Groups) -> None:
-    from deepspeed.comm import comm
-
-    backend = comm.cdb
-    if backend is None or getattr(backend, _HOOKED, False):
-        return
-    for name, call in DEEPSPEED_CALLS.items():
-        original = getattr(backend, name, None)
-        if original is not None:
-            setattr(backend, name, instrument(original, call, recorder, groups))
-    setattr(backend, _HOOKED, True)
+def _hook_calls(engine: Any, session: Session) -> None:
+    recorder = session.recorder
+    engine.forward = _in_training(engine, recorder, engine.forward)
+    engine.backward = phase(recorder, BACKWARD, engine.backward)
+    engine.step = _step(engine, session, engine.step)
 
 
-def _learn_roles(groups: Groups) -> None:
-    """Which members make a data-, tensor-, expert-parallel group of this rank, as DeepSpeed tells it."""
+def learn_roles(groups: Groups) -> None:
+    """Which members make a data-, tensor-, expert-, pipeline-parallel group of this rank, as DeepSpeed tells it."""
     import torch.distributed as dist
     from deepspeed.utils import groups as known
 
     asked: tuple[tuple[str, Callable[[], Any]], ...] = (
-        ("dp", lambda: known._get_data_parallel_group()),
+        ("pp", lambda: known.mpu.get_pipe_parallel_group()),
         ("tp", lambda: known._get_model_parallel_group() if known.mpu is not None else None),
+        ("dp", lambda: known._get_data_parallel_group()),
         ("ep", lambda: next(iter(known._get_expert_parallel_group_dict().values()), None)),
+        ("dp", lambda: next(iter(known._get_expert_data_parallel_group_dict().values()), None)),
     )
     for role, ask in asked:
         try:
@@ -58,11 +53,11 @@ def _learn_roles(groups: Groups) -> None:
         except Exception:  # this version of DeepSpeed names it otherwise: the group's role stays unknown
             continue
         if group is not None:
-            groups.learn(role, groups.members(group))
+            groups.learn_group(role, group)
     groups.learn("world", tuple(range(dist.get_world_size())))
 
 
-def _phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
+def phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, recorded as `phase`."""
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -77,7 +72,7 @@ def _phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Call
 
 def _in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
     """The forward pass; one in evaluation is none of a step's phases."""
-    recorded = _phase(recorder, FORWARD, original)
+    recorded = phase(recorder, FORWARD, original)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         return (recorded if engine.training else original)(*args, **kwargs)
@@ -85,15 +80,15 @@ def _in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) 
     return forward
 
 
-def _step(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
+def _step(engine: Any, session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
     """engine.step(), called once a micro-batch: it is the optimizer's step where global_steps moves on."""
-    recorded = _phase(recorder, OPTIMIZER, original)
+    recorded = phase(session.recorder, OPTIMIZER, original)
 
     def step(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         result = recorded(*args, **kwargs)
         if engine.global_steps != before:
-            recorder.end_step(engine.global_steps)
+            session.end_step(engine.global_steps)
         return result
 
     return step

@@ -28,22 +28,23 @@ class Progress(NamedTuple):
 
 def look() -> Progress:
     """What torch says now; it is not imported for that. Off: a process group is up, and of none anything is told."""
-    dump = _dump_function()
-    if dump is None:
+    dumps = dump_functions()
+    if not dumps:
         return Progress(ABSENT, ())
-    status = _status(dump(False, False))
+    status: dict[str, Any] = {}
+    for dump in dumps:
+        status |= _status(dump(False, False))
     if not status:
         return Progress(OFF if _process_group_is_up() else ABSENT, ())
     return Progress(ON, tuple((f"#{key}", *_numbers(entry)) for key, entry in status.items()))
 
 
-def _dump_function() -> Callable[..., Any] | None:
+def dump_functions() -> tuple[Callable[..., Any], ...]:
+    """Torch's own, (include collectives, only active) -> JSON: of the host's backends such as gloo, then of NCCL's, as
+    far as this torch has them; before torch 2.12 there is NCCL's alone."""
     module = sys.modules.get("torch._C._distributed_c10d")
-    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):  # the second before torch 2.12
-        found = getattr(module, name, None)
-        if found is not None:
-            return found  # type: ignore[no-any-return]
-    return None
+    found = (getattr(module, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
+    return tuple(function for function in found if function is not None)
 
 
 def _status(text: bytes | str) -> dict[str, Any]:

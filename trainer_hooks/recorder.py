@@ -1,240 +1,178 @@
 """One rank's steps, phases and collectives, gathered on the training thread and handed on at the end of each step.
 
-A step is a row of segments without holes: each is a phase (input, forward, backward, optimizer) or the gap before
-one. A segment's own time is its length less the time blocked in collectives within it, so that step = own + waited.
-All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux).
+All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux). Where the process computes on a device,
+what happened is told twice: by the hooks, when the host launches it, and by the device's timeline, when its time is
+known. The account (account.py) is kept of the second; what must be seen at once (the live words) of the first.
 """
 
 from __future__ import annotations
 
-import functools
 import itertools
+import os
+import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING
 
-from laggard.names import PHASES
-from laggard.rankfile import Lane
-from laggard.rankfile.layout import (
-    LANE_SHIFT,
-    LIVE_WORDS,
-    RECORDS_PER_BLOCK,
-    WORD_CURRENT,
-    WORD_ISSUED,
-    WORD_PHASE,
-    WORD_PROGRESS,
-)
-from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, Span, StepRecord, Totals
+from laggard.names import ENV_HOST_CLOCK
+from laggard.rankfile.layout import LIVE_WORDS, WORD_PHASE, WORD_PROGRESS
+from laggard.trainer_hooks.account import BACKWARD, FORWARD, INPUT, NO_PHASE, OPTIMIZER, OTHER
+from laggard.trainer_hooks.launched import Works
+from laggard.trainer_hooks.ledger import LaneLog, Launched, Ledger, harmless
+from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, StepRecord
 
-INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
-NO_PHASE: Final = -1
-BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
-_OPEN_LIMIT: Final = 4096  # handles launched and not waited for, before the oldest are given up
-_BLOCK_NUMBERS: Final = RECORDS_PER_BLOCK * RECORD_NUMBERS
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device_calls import DeviceCalls
+
+__all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "LaneLog", "Launched", "Recorder"]
 
 clock = time.perf_counter_ns
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _harmless(method: F) -> F:
-    """An error in laggard is counted and goes no further: the training thread is on the stack."""
-
-    @functools.wraps(method)
-    def guarded(self: Recorder, *args: Any) -> None:
-        try:
-            method(self, *args)
-        except Exception:
-            self.totals.errors += 1
-
-    return guarded  # type: ignore[return-value]
 
 
 def _no_words() -> memoryview:
     return memoryview(array("q", [0] * LIVE_WORDS))
 
 
-class LaneLog:
-    """The collectives of one lane since the last hand_on(), as flat numbers (see records.py): adding five numbers
-    to a list and summing every fifth of them later is what costs a training thread least."""
-
-    __slots__ = ("_first", "_words", "numbers", "put", "take")
-
-    def __init__(self, index: int) -> None:
-        self.numbers: list[int] = []
-        self.put = self.numbers.extend
-        self._first = (index << LANE_SHIFT) + 1
-        self._words = itertools.count(self._first)
-        self.take = self._words.__next__
-
-    def entered(self) -> int:
-        """How many words were taken. For another thread than the training's: it disturbs nothing."""
-        return int(repr(self._words)[len("count(") : -1]) - self._first  # where alone a count shows its next number
-
-
-class Recorder:
+class Recorder(Ledger):
     """Fed by the hooks of one training process; not to be shared between threads that run at the same time.
 
-    `words`, `waits` and `open` belong to the hot path (collectives.py): the live words of the rank file, the times
-    blocked in collectives since the last segment ended, and the asynchronous collectives whose handle nobody has
-    waited for yet.
+    `words`, `waits` and `works` belong to the hot path (collectives.py): the live words of the rank file, the times
+    blocked in collectives since the last segment ended, and the collectives that nobody has waited for yet. `device`
+    is what times collectives on a device, where the process computes on one: `find_device` is asked for it at the
+    start of each step until it has one to give.
     """
 
-    def __init__(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
+    def __init__(
+        self,
+        sinks: Sequence[Sink],
+        words: memoryview | None = None,
+        find_device: Callable[[Recorder], DeviceCalls | None] | None = None,
+    ) -> None:
+        super().__init__(sinks)
         self.words: memoryview = _no_words() if words is None else words
-        self.waits: list[int] = []
-        self.open: dict[int, tuple[LaneLog, int, int, int]] = {}  # word -> log, launched at, bytes, step
-        self.totals = Totals()
+        self.works: Works[Launched] = Works(self._never_ended)
         self.saw_loader = False
-        self._sinks = list(sinks)
-        self._logs: dict[Lane, LaneLog] = {}
-        self._begun = False
-        self._begin(0, 0)
-
-    def lane(self, lane: Lane, members: Sequence[int]) -> LaneLog:
-        """Where collectives of this lane are logged. Its words carry the lane's index, and below it 1, 2, ..."""
-        known = self._logs.get(lane)
-        if known is None:
-            known = self._logs[lane] = LaneLog(len(self._logs))
-            self.totals.lanes += [0, 0, 0]
-            for sink in self._sinks:
-                sink.add_lane(lane, members)
-        return known
-
-    def lanes(self) -> tuple[Lane, ...]:
-        """In the order of their indices. For any thread."""
-        return tuple(self._logs)
-
-    def progress(self) -> tuple[tuple[int, int], ...]:
-        """How many collectives of each lane were entered, and are done. For another thread than the training's: while
-        that hands on, what is done may be told too low for a moment."""
-        lanes, logs = self.totals.lanes, list(self._logs.values())
-        return tuple(
-            (log.entered(), lanes[3 * index] + len(log.numbers) // RECORD_NUMBERS) for index, log in enumerate(logs)
-        )
-
-    def _begin(self, now: int, step: int) -> None:
-        self.step = step
-        self._start = self._mark = now
-        self._own = [0] * len(PHASES)
-        self._waited = 0
-        self._segment_waited = 0
-        self._spans: list[Span] = []
-        self._phase = NO_PHASE
+        self.entered = 0  # when the phase was
+        self.step = 0  # that the training thread is in; the account's own may lie behind it
+        self.device: DeviceCalls | None = None
+        self._find_device = find_device or (_no_device if os.environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda)
         self._depth = 0
-        self._micro = -1
-        self._backward_seen = False
 
-    @_harmless
+    def add_sinks(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
+        """From here on records go there too, and what is in flight to `words`. They are told of the lanes known."""
+        self.introduce(sinks)
+        if words is not None:
+            words[WORD_PHASE], words[WORD_PROGRESS] = self.words[WORD_PHASE], self.words[WORD_PROGRESS]
+            self.words = words
+
+    @harmless
     def enter(self, phase: int) -> None:
         """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
         self._depth += 1
         if self._depth > 1:
             return
-        now = clock()
-        if not self._begun:  # what came before the first phase belongs to no step
-            self.hand_on()
-            self._begin(now, self.step)
-            self._depth = 1
-            self._begun = True
-        self._close_segment(now, self._owner_of_gap(phase))
-        self._phase = phase
-        if phase == FORWARD:
-            self._micro += 1
-        elif phase == BACKWARD:
-            self._backward_seen = True
+        self.entered = now = clock()
+        if not self._book.begun and self.device is None:
+            self.device = self._find_device(self)
         self.words[WORD_PHASE] = phase
         self.words[WORD_PROGRESS] = now
+        if self.device is not None:
+            self.device.enter(phase, self.saw_loader)
+        elif self._book.begun:
+            self._book.enter(now, phase, self.saw_loader)
+        else:
+            self.phase_began(now, phase, self.saw_loader)
 
-    @_harmless
+    @harmless
     def leave(self) -> None:
         """The training thread leaves the phase that it entered last."""
         self._depth -= 1
         if self._depth > 0:
             return
         now = clock()
-        self._close_segment(now, self._phase)
-        self._phase = NO_PHASE
         self.words[WORD_PHASE] = NO_PHASE
         self.words[WORD_PROGRESS] = now
+        if self.device is None:
+            self.phase_ended(now)
+        else:
+            self.device.leave()
 
-    def _owner_of_gap(self, following: int) -> int:
-        """What the time between two phases was spent on, judged by what follows it."""
-        if following == FORWARD and not self.saw_loader:
-            return INPUT  # the script reads its input without a DataLoader that we could see
-        if following == OPTIMIZER and not self._backward_seen:
-            return BACKWARD  # loss.backward() in place of engine.backward(loss)
-        return OTHER
+    def outermost(self) -> bool:
+        """Whether the phase that was entered last lies in no other."""
+        return self._depth == 1
 
-    def _close_segment(self, now: int, phase: int) -> None:
-        self._fold_waits()
-        self._own[phase] += now - self._mark - self._segment_waited
-        self._waited += self._segment_waited
-        self._segment_waited = 0
-        if phase != OTHER and now > self._mark:
-            self._spans.append(Span(phase, self._mark, now, max(self._micro, 0)))
-        self._mark = now
+    def between_phases(self) -> bool:
+        return self._depth == 0
 
-    def _fold_waits(self) -> None:
-        self._segment_waited += sum(self.waits)
-        self.waits.clear()
-
-    @_harmless
+    @harmless
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
-        self._give_up_old_handles()
-        self.hand_on()
-        record = StepRecord(self.step, self._start, self._mark, tuple(self._own), self._waited, tuple(self._spans))
-        self.totals.add(record)
-        for sink in self._sinks:
-            sink.step(record, self.totals)
-        self._begin(self._mark, next_step)
+        self._depth = 0
+        if self.works:
+            self.works.give_up_old(self.step)
+        finished, self.step = self.step, next_step
+        if self.device is None:
+            self.step_ended(next_step)
+            self.device = self._find_device(self)
+        else:
+            self.device.end_step(finished, next_step)
 
-    @_harmless
-    def hand_on(self) -> None:
-        """Counts the collectives since the last time, and gives them to the sinks."""
-        self._fold_waits()
-        lanes = self.totals.lanes
-        gathered: list[int] = []
-        for index, log in enumerate(self._logs.values()):
-            count = len(log.numbers) // RECORD_NUMBERS
-            if count:
-                numbers = log.numbers[: count * RECORD_NUMBERS]
-                del log.numbers[: count * RECORD_NUMBERS]  # in place: the hot path holds this list
-                lanes[3 * index] += count
-                lanes[3 * index + 1] += sum(numbers[3::RECORD_NUMBERS])
-                lanes[3 * index + 2] += sum(numbers[4::RECORD_NUMBERS])
-                gathered += numbers
-        step = self.step if self._begun else BEFORE_STEPS
-        for place in range(0, len(gathered), _BLOCK_NUMBERS):
-            for sink in self._sinks:
-                sink.collectives(step, gathered[place : place + _BLOCK_NUMBERS])
+    @harmless
+    def add_step(self, record: StepRecord) -> None:
+        """A step that is known otherwise than by its phases."""
+        self.take_step(record)
+        self.step = record.step + 1
 
-    def _give_up_old_handles(self) -> None:
-        """A handle that nobody waited for by the end of the step after its launch was never seen to end."""
-        stale = [word for word, (*_, step) in self.open.items() if step < self.step]
-        stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
-        self._give_up(list(dict.fromkeys(stale)))
+    def fall_back_to_host(self) -> None:
+        """The device can no longer be asked. The host's clock counts, from the next phase on."""
+        self.give_up_on_device()
+        self.abandon_step(self.step)
 
-    def _give_up(self, words: Sequence[int]) -> None:
-        for word in words:
-            log, launched, size, _ = self.open.pop(word)
-            log.put((word, launched, 0, 0, size))
+    def give_up_on_device(self) -> None:
+        """No device is asked for or asked any more."""
+        self.device = None
+        self._find_device = _no_device
 
-    def _give_up_all(self) -> None:
-        """At the end: handles that nobody waited for, and the collective that an exception was raised out of."""
-        word, issued = self.words[WORD_CURRENT], self.words[WORD_ISSUED]
-        inside = issued and word not in self.open
-        self._give_up(list(self.open))
-        logs = list(self._logs.values())
-        if inside and word >> LANE_SHIFT < len(logs):
-            logs[word >> LANE_SHIFT].put((word, issued, 0, 0, 0))
+    def begin_batch(self) -> None:
+        """What is launched from here on is waited for together."""
+        works = self.works if self.device is None else self.device.works
+        works.begin_batch(clock())
 
-    @_harmless
+    def end_batch(self, key: int | None) -> None:
+        """The work `key` stands for the batch; None: it is over."""
+        if self.device is None:
+            self.passed(self.works.end_batch(key), clock())
+        else:
+            self.device.end_batch(key)
+
+    def passed(self, launches: Sequence[Launched], end: int, waited: int = 0) -> None:
+        """These are over at `end`, on the host's clock; the rank was blocked for the last of them."""
+        for launch in launches:
+            word, log, issued, size, _ = launch
+            log.put((word, issued, end, waited if launch is launches[-1] else 0, size))
+        if waited and launches:
+            self.waits.append(waited)
+
+    def known(self) -> dict[int, tuple[int, int]]:
+        """When the host launched the collectives of late, and their bytes, by word."""
+        done = itertools.chain(self.recent, *(log.numbers for log in self._logs.values()))
+        found = {word: (issued, size) for word, issued, _, _, size in zip(*[done] * RECORD_NUMBERS, strict=False)}
+        found |= {word: (issued, size) for word, _, issued, size, _ in self.works}
+        if self.device is not None:  # what is logged of these is another time
+            found |= {word: (issued, size) for word, issued, size in self.device.recent}
+        return found
+
+    def _never_ended(self, entries: Sequence[Launched]) -> None:
+        for word, log, issued, size, _ in entries:
+            log.put((word, issued, 0, 0, size))
+
+    @harmless
     def close(self) -> None:
         """The training is over: hands on what is left. Later calls are recorded nowhere."""
-        self._give_up_all()
+        self.works.give_up_old(self.step + 1)  # all: they were never seen to end
+        if self.device is not None:
+            self.device.close()
         self.hand_on()
         sinks = self._sinks
         self.silence()
@@ -242,6 +180,22 @@ class Recorder:
             sink.close()
 
     def silence(self) -> None:
-        """From here on nothing is written. For forked children, too: they share the parent's memory map."""
+        """From here on nothing is written, and no device asked. For forked children, too: they share the parent's
+        memory map, and must not touch its device."""
         self.words = _no_words()
         self._sinks = []
+        self.give_up_on_device()
+
+
+def _no_device(_: Recorder) -> None:
+    return None
+
+
+def _find_cuda(recorder: Recorder) -> DeviceCalls | None:
+    """Where this process computes with CUDA: only once torch has started that itself."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    from laggard.trainer_hooks import device_cuda
+
+    return device_cuda.take(recorder)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from laggard.names import PHASES
 from laggard.rankfile import Lane
 
 RECORD_NUMBERS: Final = 5
-"""A collective is five numbers: lane << LANE_SHIFT | sequence, issued, end (0: never seen to end), waited, bytes.
-Records travel as flat lists of numbers, five after five."""
+"""A collective is five numbers: lane << LANE_SHIFT | sequence, arrival, end (0: never seen to end), waited, bytes.
+The arrival is when the rank was ready: on a device when its stream came there, else the call. Records travel as flat
+lists of numbers, five after five."""
 
 
 class Span(NamedTuple):
@@ -59,7 +60,8 @@ class Sink(Protocol):
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None: ...
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
+        """`launched`: when the host launched those that were timed on a device, by their first number."""
 
     def step(self, record: StepRecord, totals: Totals) -> None: ...
 

@@ -11,12 +11,11 @@ import os
 import runpy
 import sys
 from pathlib import Path
-from typing import Any
 
 from laggard.errors import UsageError
-from laggard.names import ENV_OFF, ENV_RECORD_DIR
-from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.post_import import after_import
+from laggard.names import ENV_RECORD_DIR
+from laggard.trainer_hooks.attach import is_off
+from laggard.trainer_hooks.early import hook_early
 from laggard.trainer_hooks.transport_watch import WATCH
 
 
@@ -32,23 +31,11 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError(f"no script at {arguments.script}")
     if arguments.record:
         os.environ[ENV_RECORD_DIR] = str(Path(arguments.record).absolute())
-    if os.environ.get(ENV_OFF, "") in ("", "0"):
-        after_import("deepspeed", _hook_deepspeed)
+    if not is_off():
+        hook_early()
         WATCH.prepare()
         atexit.register(WATCH.close)
     sys.argv = [arguments.script, *arguments.arguments]
     sys.path[0] = str(Path(arguments.script).parent.absolute())  # as `python SCRIPT` has it
     runpy.run_path(arguments.script, run_name="__main__")
     return 0
-
-
-def _hook_deepspeed(deepspeed: Any) -> None:
-    """deepspeed.initialize() attaches to the engine that it returns."""
-    original = deepspeed.initialize
-
-    def initialize(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        attach(result[0])
-        return result
-
-    deepspeed.initialize = initialize

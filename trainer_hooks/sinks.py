@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laggard.names import PHASES
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT, LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.account import INPUT
 from laggard.trainer_hooks.facts import Facts
 from laggard.trainer_hooks.heartbeat import Heartbeat, Lanes
 from laggard.trainer_hooks.identity import Identity
+from laggard.trainer_hooks.ledger import BEFORE_STEPS
 from laggard.trainer_hooks.line_file import LineFile
-from laggard.trainer_hooks.recorder import BEFORE_STEPS, INPUT
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
 from laggard.trainer_hooks.transport_watch import WATCH
 
@@ -37,7 +38,7 @@ class RankFileSink:
         if self._writer.add_lane(lane) is None:
             self._lost += 1
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._writer.write_collectives(step, numbers)
 
     def step(self, record: StepRecord, totals: Totals) -> None:
@@ -91,9 +92,9 @@ class RecordingSink:
             return
         self._groups_written = len(self._groups)
         who = self._identity
-        position = {
+        position = {  # in the largest group of a role: experts' data-parallel groups are part of the data-parallel one
             group["role"]: group["ranks"].index(who.rank)
-            for group in self._groups.values()
+            for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
             if group["role"] in ("dp", "tp", "pp", "ep") and who.rank in group["ranks"]
         }
         self._write(
@@ -110,10 +111,11 @@ class RecordingSink:
             }
         )
 
-    def collectives(self, step: int, numbers: Sequence[int]) -> None:
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._introduce()
-        for word, issued, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
+        for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self._lanes[word >> LANE_SHIFT]
+            peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
                 {
                     "kind": "collective",
@@ -121,13 +123,14 @@ class RecordingSink:
                     "step": None if step == BEFORE_STEPS else step,
                     "group": lane.group,
                     "op": lane.op,
+                    **peer,
                     "seq": (word & SEQUENCE_MASK) - 1,
                     "bytes": size,
-                    "issued": issued / 1e9,
-                    "start": issued / 1e9,
+                    "issued": launched.get(word, arrival) / 1e9,
+                    "start": arrival / 1e9,
                     "end": end / 1e9 if end else None,
                     "waited": waited / 1e9,
-                    "clock": "host",
+                    "clock": "device" if word in launched else "host",
                 }
             )
 

@@ -12,25 +12,27 @@ import time
 import torch
 import torch.distributed as dist
 
-from laggard.trainer_hooks.attach import _start
-from laggard.trainer_hooks.collectives import Call, instrument
+from laggard.trainer_hooks import collectives
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
+from laggard.trainer_hooks.session import Session
 
 
 def main() -> None:
     steps, bare = int(sys.argv[1]), "bare" in sys.argv
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    recorder, groups = _start()
-    groups.learn("dp", tuple(range(dist.get_world_size())))
-    call = Call("all_reduce", 2, 0, "tensor")
-    reduce = dist.all_reduce if bare else instrument(dist.all_reduce, call, recorder, groups)
+    here = Session()
+    here.open()
+    recorder = here.recorder
+    here.groups.learn("dp", tuple(range(dist.get_world_size())))
+    if not bare:
+        collectives.hook(dist, recorder, here.groups)
     tensor = torch.ones(1024)
     for step in range(steps):
         for phase in (FORWARD, BACKWARD):
             recorder.enter(phase)
             time.sleep(0.002)
             if phase == BACKWARD:
-                reduce(tensor)
+                dist.all_reduce(tensor)
             recorder.leave()
         recorder.enter(OPTIMIZER)
         recorder.leave()

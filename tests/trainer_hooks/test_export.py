@@ -29,9 +29,9 @@ TRAINER = """
 import logging, os, sys
 logging.basicConfig(format="%(message)s", level=logging.INFO)
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
-recorder, _ = _start()
+here = Session(); here.open(); recorder = here.recorder
 log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
 for step in range(5):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):

@@ -28,9 +28,9 @@ IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": 
 TRAINER = """
 import ctypes, os, signal, sys, time
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.facts import FACTS
-recorder, _ = _start()
+here = Session(); here.open(); recorder = here.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 def collective():
     log.put((log.take(), 1, 2, 1, 4096))
@@ -129,8 +129,8 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
 
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
     """Beats without a pause, so that every exit meets one."""
-    body = TRAINER.replace("recorder, _ = _start()", "import laggard.trainer_hooks.heartbeat as it\n"
-        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nrecorder, _ = _start()")  # fmt: skip
+    body = TRAINER.replace("here = Session()", "import laggard.trainer_hooks.heartbeat as it\n"
+        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nhere = Session()")  # fmt: skip
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path)}
     for _ in range(10):
         done = subprocess.run([sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=20)

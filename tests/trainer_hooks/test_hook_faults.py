@@ -16,9 +16,9 @@ from laggard.rankfile.layout import FILE_BYTES
 TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
-recorder, _ = _start()
+here = Session(); here.open(); recorder = here.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
@@ -91,19 +91,18 @@ WORKERS = """
 import torch
 from torch.utils.data import DataLoader, Dataset
 from laggard.trainer_hooks import input_pipeline
-from laggard.trainer_hooks.attach import _start
+from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
 import sys
 
 class Numbers(Dataset):
     def __len__(self): return 24
     def __getitem__(self, place):
-        recorder, _ = _start()
         recorder.enter(FORWARD); recorder.leave(); recorder.end_step(99)  # as a hooked function would, called in here
         return place
 
 if __name__ == "__main__":
-    recorder, _ = _start()
+    here = Session(); here.open(); recorder = here.recorder
     input_pipeline.hook(recorder)
     for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork"):
         for phase in (FORWARD, BACKWARD, OPTIMIZER):

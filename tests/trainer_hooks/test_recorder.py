@@ -16,7 +16,7 @@ START = """
 import json, os, sys
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.trainer_hooks.collectives import Call, instrument
+from laggard.trainer_hooks.collectives import Call, hook_waits, instrument
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.sinks import RankFileSink
@@ -26,14 +26,19 @@ recorder = Recorder([RankFileSink(writer)], writer.words)
 
 class Groups:
     "Stands in for torch's process groups: the group is its own name."
+    def logs(self, op):
+        return {}
     def log(self, recorder, op, group):
         return recorder.lane(Lane(op, "dp", str(group)), (0, 1))
 
 class Tensor:
     nbytes = 4096
 
-def hooked(function, op="all_reduce"):
-    return instrument(function, Call(op, 1, 0, "tensor"), recorder, Groups())
+def hooked(function, op="all_reduce", groups=Groups()):
+    "As torch.distributed's function of that name calls a process group's method."
+    method = instrument(lambda group, tensors, options: function(*tensors, group, **options), Call(op, 0), recorder,
+                        groups, op)
+    return lambda tensor, group=None, **options: method(group, [tensor], options)
 
 def step(work=lambda: None):
     for phase in (INPUT, FORWARD, BACKWARD):
@@ -87,6 +92,7 @@ class Work:
     def wait(self, timeout=None):
         time.sleep(0.02)
         return timeout
+hook_waits(Work, recorder)
 reduce = hooked(lambda tensor, group=None, async_op=False: Work())
 answers = []
 def work():
@@ -113,6 +119,7 @@ def test_a_handle_that_nobody_waits_for_is_recorded_as_never_seen_to_end(train: 
         """
 class Work:
     def wait(self): pass
+hook_waits(Work, recorder)
 reduce = hooked(lambda tensor, group=None, async_op=False: Work())
 step(lambda: reduce(Tensor(), "a", async_op=True)); step(); step()
 recorder.close()
@@ -147,9 +154,9 @@ try:
     hooked(refuse)(Tensor(), "a")
 except ConnectionError as error:
     told.append(str(error))
-class Broken:
+class Broken(Groups):
     def log(self, *_): raise KeyError("ours")
-told.append(instrument(lambda tensor, group=None: "result", Call("reduce", 1, 0, "tensor"), recorder, Broken())(1, "a"))
+told.append(hooked(lambda tensor, group=None: "result", "reduce", Broken())(1, "a"))
 told.append(hooked(lambda thing, group=None: "no size")(object(), "a"))
 step()
 recorder.close()

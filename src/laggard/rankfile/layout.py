@@ -43,7 +43,8 @@ STATE_RUNNING: Final = 1
 STATE_FINISHED: Final = 2
 
 LANES_OFFSET: Final = 8192
-LANE: Final = struct.Struct("<16s16s88sI4x")  # operation, role, group, CRC
+LANE: Final = struct.Struct("<16s16s88siI")  # operation, role, group, peer, CRC of all that
+LANE_BODY: Final = LANE.size - 4
 LANE_COUNT: Final = 64
 
 COUNTERS_OFFSET: Final = 16384
@@ -57,7 +58,7 @@ STEP_COUNT: Final = 1365  # the steps' 128 KiB
 
 BLOCKS_OFFSET: Final = 163840
 BLOCK_HEAD: Final = struct.Struct("<qI4x")  # step, number of records
-RECORD: Final = struct.Struct("<5q")  # lane and sequence, issued, end (0: not yet), waited, bytes
+RECORD: Final = struct.Struct("<5q")  # lane and sequence, arrival, end (0: not yet), waited, bytes
 RECORDS_PER_BLOCK: Final = 64
 BLOCK_SLOT: Final = 2624  # sequence 8 + head 16 + 64 records of 40 + trailer 8, and room
 BLOCK_COUNT: Final = 128
@@ -87,11 +88,13 @@ FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
 
 
 class Lane(NamedTuple):
-    """One kind of collective of a rank: the operation, the group's role (dp, tp, ...) and the group's name."""
+    """One kind of collective of a rank: the operation, the group's role (dp, tp, ...) and the group's name. A `send`
+    or `recv` has a lane for each `peer`, the other side's global rank; -1: no such operation, or any peer."""
 
     op: str
     role: str
     group: str
+    peer: int = -1
 
 
 class Counters(NamedTuple):

@@ -140,10 +140,10 @@ class RankFileReader:
         lanes: list[layout.Lane] = []
         for index in range(len(data) // layout.LANE.size):
             offset = index * layout.LANE.size
-            *fields, checksum = layout.LANE.unpack_from(data, offset)
-            if zlib.crc32(data[offset : offset + 120], index + 1) != checksum:
+            op, role, group, peer, checksum = layout.LANE.unpack_from(data, offset)
+            if zlib.crc32(data[offset : offset + layout.LANE_BODY], index + 1) != checksum:
                 break
-            lanes.append(layout.Lane(*(_printable(field.rstrip(b"\0").decode(errors="replace")) for field in fields)))
+            lanes.append(layout.Lane(_text(op), _text(role), _text(group), peer))
         return tuple(lanes)
 
     def counters(self) -> layout.Counters | None:
@@ -303,6 +303,10 @@ def _identity(text: bytes) -> dict[str, Any]:
     if not 0 <= identity["rank"] < identity["world_size"] <= 1 << 24:
         raise RankFileError("impossible rank")
     return {key: _printable(value) if isinstance(value, str) else value for key, value in identity.items()}
+
+
+def _text(field: bytes) -> str:
+    return _printable(field.rstrip(b"\0").decode(errors="replace"))
 
 
 def _printable(text: str) -> str:

@@ -76,10 +76,11 @@ class RankFileWriter:
         index = self._lanes
         if index >= layout.LANE_COUNT:
             return None
-        op, role, group = (_clip(text, size) for text, size in zip(lane, (16, 16, 88), strict=True))
-        body = op.ljust(16, b"\0") + role.ljust(16, b"\0") + group.ljust(88, b"\0")
+        op, role, group = (_clip(text, size) for text, size in zip(lane[:3], (16, 16, 88), strict=True))
+        body = layout.LANE.pack(op, role, group, lane.peer, 0)[: layout.LANE_BODY]
+        cell = body + zlib.crc32(body, index + 1).to_bytes(4, "little")
         offset = layout.LANES_OFFSET + index * layout.LANE.size
-        self._map[offset : offset + layout.LANE.size] = layout.LANE.pack(op, role, group, zlib.crc32(body, index + 1))
+        self._map[offset : offset + layout.LANE.size] = cell
         self._lanes = index + 1
         return index
 

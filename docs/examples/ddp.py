@@ -1,0 +1,19 @@
+"""DistributedDataParallel: `laggard run docs/examples/ddp.py`, or the one line in it."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import laggard.trainer_hooks
+
+dist.init_process_group("gloo")  # "nccl" on GPUs
+model = DistributedDataParallel(torch.nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters())
+laggard.trainer_hooks.attach(model, optimizer)
+
+data = torch.utils.data.DataLoader(torch.randn(80, 32), batch_size=8)
+for batch in data:
+    model(batch).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+dist.destroy_process_group()

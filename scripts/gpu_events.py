@@ -1,0 +1,433 @@
+#!/usr/bin/env python3
+"""Whether the hooks' times on a device are true, and what they cost: delays of known length in every place.
+
+Run by gpu-check with a Python that has torch; needs one CUDA GPU. The delays are kernels that spin (torch.cuda._sleep,
+calibrated); collectives with a delay of their own are made as NCCL's are (a stream of their own behind the present one,
+which then waits). NCCL itself runs in a group of one rank, to time the calls and for the captures: two ranks cannot
+share a GPU with NCCL, so what ranks say of each other is not to be had here (the tests have it, on gloo).
+Prints a line a check; with a folder as argument leaves events.json there. Exit status: 0 all is true and within its
+budget, 1 something is not, 2 there is no torch or no GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(REPOSITORY / "src"))
+
+from laggard.trainer_hooks.collectives import CALLS, Call, hook, hook_waits, instrument  # noqa: E402
+from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
+
+MS = 1e-3
+STEPS = 12
+TOLERANCE_RATIO, TOLERANCE = 0.05, 0.3 * MS  # of a delay, and of the launches around it
+COLLECTIVE_BUDGET_US, STEP_BUDGET_US = 10.0, 20.0
+
+
+class Outcome(NamedTuple):
+    check: str
+    good: bool
+    text: str
+
+
+class Kept:
+    """Keeps what the recorder hands on."""
+
+    def __init__(self) -> None:
+        self.steps: list[Any] = []
+        self.count = 0
+
+    def add_lane(self, lane: Any, members: Any) -> None: ...
+
+    def collectives(self, step: int, numbers: Any, launched: Any) -> None:
+        self.count += len(numbers) // 5
+
+    def step(self, record: Any, totals: Any) -> None:
+        self.steps.append(record)
+
+    def close(self) -> None: ...
+
+
+class Groups:
+    """One lane for all: no process group is asked."""
+
+    def __init__(self) -> None:
+        self._logs: dict[Any, Any] = {}
+
+    def logs(self, op: str) -> dict[Any, Any]:
+        return self._logs
+
+    def log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> Any:
+        from laggard.rankfile import Lane
+
+        return recorder.lane(Lane(op, "dp", "dp:0"), (0,))
+
+
+class Lab:
+    """A recorder on a device. A device adds: work, launch, second (a context), join, synchronize, and the class of the
+    works that launch gives."""
+
+    def __init__(self, work_class: Any, find_device: Any = None) -> None:
+        self.kept = Kept()
+        self.recorder = Recorder([self.kept], find_device=find_device)
+        self.tensor: Any = None
+        self.bare = _as_torch(self._allreduce)
+        hooked = instrument(self._allreduce, Call("all_reduce", 0), self.recorder, Groups(), "allreduce")  # type: ignore[arg-type]
+        self.reduce = _as_torch(hooked)
+        hook_waits(work_class, self.recorder)
+
+    def _allreduce(self, seconds: float, tensors: Any, options: Any) -> Any:
+        """As a process group's method; the group is how long it takes."""
+        return self.launch(seconds)
+
+    def steps(self, actions: dict[int, Callable[[], None]]) -> list[Any]:
+        """STEPS steps with each phase's action; what was recorded of them, without the first."""
+        before = len(self.kept.steps)
+        for _ in range(STEPS):
+            for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+                self.recorder.enter(phase)
+                actions.get(phase, lambda: None)()
+                self.recorder.leave()
+            self.recorder.end_step(self.recorder.step + 1)
+        self.synchronize()
+        if self.recorder.device is not None:
+            self.recorder.device.poll()
+        return self.kept.steps[before + 1 :]
+
+    def work(self, seconds: float) -> None:
+        raise NotImplementedError
+
+    def launch(self, seconds: float) -> Any:
+        """A collective: its work, whose wait() holds up the present stream."""
+        raise NotImplementedError
+
+    def second(self) -> Any:
+        raise NotImplementedError
+
+    def join(self) -> None:
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        raise NotImplementedError
+
+
+class Options:
+    """As torch's AllreduceOptions."""
+
+    def __init__(self, async_op: bool) -> None:
+        self.asyncOp = async_op
+
+
+def _as_torch(method: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch.distributed.all_reduce calls a process group's method."""
+
+    def reduce(tensor: Any, seconds: float = 0.0, async_op: bool = False) -> Any:
+        work = method(seconds, [tensor], Options(async_op))
+        return work if async_op else work.wait()
+
+    return reduce
+
+
+def accuracy(lab: Lab) -> list[Outcome]:
+    """Delays of 10 ms in each place; expected are own time by phase, and waiting."""
+    reduce = lab.reduce
+
+    def overlapped(flight: float, work: float) -> Callable[[], None]:
+        def act() -> None:
+            handle = reduce(lab.tensor, flight, async_op=True)
+            lab.work(work)
+            handle.wait()
+
+        return act
+
+    def beside(flight: float, work: float) -> Callable[[], None]:
+        def act() -> None:
+            with lab.second():
+                reduce(lab.tensor, flight)
+            lab.work(work)
+            lab.join()
+
+        return act
+
+    def slow_input() -> None:
+        time.sleep(10 * MS)
+
+    def busy_then(action: Callable[[], None]) -> dict[int, Callable[[], None]]:
+        return {FORWARD: lambda: lab.work(5 * MS), BACKWARD: action}
+
+    cases: list[tuple[str, dict[int, Callable[[], None]], dict[int, float], float]] = [
+        (f"a delay in {name}", {phase: lambda: lab.work(10 * MS)}, {phase: 10 * MS}, 0.0)
+        for name, phase in (("forward", FORWARD), ("backward", BACKWARD), ("optimizer", OPTIMIZER))
+    ]
+    cases += [
+        ("a delay in a collective", busy_then(lambda: reduce(lab.tensor, 10 * MS)), {FORWARD: 5 * MS}, 10 * MS),
+        ("a collective hidden behind work", busy_then(overlapped(5 * MS, 15 * MS)), {BACKWARD: 15 * MS}, 0.0),
+        ("a collective half hidden", busy_then(overlapped(15 * MS, 5 * MS)), {BACKWARD: 5 * MS}, 10 * MS),
+        ("on a second stream, hidden", busy_then(beside(5 * MS, 15 * MS)), {BACKWARD: 15 * MS}, 0.0),
+        ("on a second stream, half hidden", busy_then(beside(15 * MS, 5 * MS)), {BACKWARD: 5 * MS}, 10 * MS),
+        ("input while the device works", {INPUT: slow_input, FORWARD: lambda: lab.work(15 * MS)}, {INPUT: 0.0}, 0.0),
+        ("input that the device waits for", {INPUT: slow_input}, {INPUT: 10 * MS}, 0.0),
+    ]
+    return [_judge(name, lab.steps(actions), own, waited) for name, actions, own, waited in cases]
+
+
+def _judge(name: str, steps: list[Any], own: dict[int, float], waited: float) -> Outcome:
+    if len(steps) != STEPS - 1:
+        return Outcome(name, False, f"{len(steps)} of {STEPS - 1} steps were recorded")
+    measured = {phase: statistics.median(step.phases[phase] for step in steps) / 1e9 for phase in own}
+    waits = statistics.median(step.waited for step in steps) / 1e9
+    pairs = [(own[phase], measured[phase]) for phase in own] + [(waited, waits)]
+    good = all(abs(seen - due) <= TOLERANCE + TOLERANCE_RATIO * due for due, seen in pairs)
+    phases = ", ".join(f"own {measured[phase] * 1e3:.2f} ms (due {due * 1e3:.0f})" for phase, due in own.items())
+    return Outcome(name, good, f"{phases}, waited {waits * 1e3:.2f} ms (due {waited * 1e3:.0f})")
+
+
+def no_waiting(lab: Lab) -> Outcome:
+    """With half a second of work queued, thirty collectives and three steps are launched in far less."""
+    reduce = lab.reduce
+    lab.work(0.5)
+    began = time.perf_counter()
+    for _ in range(3):  # no more: CUDA itself makes the host wait where about a thousand launches are queued
+        lab.recorder.enter(BACKWARD)
+        for _ in range(10):
+            reduce(lab.tensor, 0.0)
+        lab.recorder.leave()
+        lab.recorder.end_step(lab.recorder.step + 1)
+    spent = time.perf_counter() - began
+    lab.synchronize()
+    return Outcome("no waiting for the device", spent < 0.25, f"{spent * 1e3:.1f} ms for 30 collectives (due < 250)")
+
+
+def cost(
+    lab: Lab, bare: Callable[..., Any], hooked: Callable[..., Any], what: str, calls: int = 200, pairs: int = 15
+) -> list[Outcome]:
+    """Host time of a collective's call with the hook less without, and of a step; medians over interleaved pairs."""
+
+    def timed(function: Callable[..., Any], wait: bool) -> float:
+        lab.synchronize()
+        lab.recorder.enter(BACKWARD)
+        began = time.perf_counter()
+        for _ in range(calls):
+            handle = function(lab.tensor, async_op=wait)
+            if wait:
+                handle.wait()
+        spent = time.perf_counter() - began
+        lab.synchronize()
+        began = time.perf_counter()
+        lab.recorder.leave()  # takes in the device's times
+        lab.recorder.end_step(lab.recorder.step + 1)
+        return (spent + time.perf_counter() - began) / calls * 1e6
+
+    found = []
+    for name, wait in ((what, False), (f"async {what}", True)):
+        added = statistics.median(timed(hooked, wait) - timed(bare, wait) for _ in range(pairs))
+        bare_us = timed(bare, wait)
+        text = f"{added:.2f} us added to {bare_us:.2f} us (budget {COLLECTIVE_BUDGET_US:g})"
+        found.append(Outcome(f"cost of {name}", added <= COLLECTIVE_BUDGET_US, text))
+    return [*found, _cost_of_step(lab)]
+
+
+def _cost_of_step(lab: Lab) -> Outcome:
+    lab.synchronize()
+    times = []
+    for _ in range(200):
+        began = time.perf_counter()
+        for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+            lab.recorder.enter(phase)
+            lab.recorder.leave()
+        lab.recorder.end_step(lab.recorder.step + 1)
+        times.append((time.perf_counter() - began) * 1e6)
+    spent = statistics.median(times)
+    return Outcome("cost of a step", spent <= STEP_BUDGET_US, f"{spent:.1f} us (budget {STEP_BUDGET_US:g})")
+
+
+def errors(lab: Lab) -> Outcome:
+    totals, device = lab.recorder.totals, lab.recorder.device
+    facts = device.facts() if device is not None else {"clock": "host"}
+    good = totals.errors == totals.lost == 0 and facts["clock"] == "device"
+    return Outcome("errors in the hook", good, f"{totals.errors} errors, {totals.lost} lost; {facts}")
+
+
+def cuda_lab(torch: Any) -> Lab:
+    """A CUDA GPU. `collective` is as NCCL's: on a stream of its own, which the present one waits for."""
+    cycles_per_second = _calibrate(torch)
+    network, side = torch.cuda.Stream(), torch.cuda.Stream()
+
+    class Work:
+        def __init__(self, event: Any) -> None:
+            self._event = event
+
+        def wait(self) -> None:
+            # as NCCL's work does: below torch.cuda.Event, which the hooks watch
+            torch._C._CudaEventBase.wait(self._event, torch.cuda.current_stream())
+
+    class CudaLab(Lab):
+        def work(self, seconds: float) -> None:
+            torch.cuda._sleep(int(seconds * cycles_per_second))
+
+        def launch(self, seconds: float) -> Any:
+            ready, done = torch.cuda.Event(), torch.cuda.Event()
+            ready.record()
+            torch._C._CudaEventBase.wait(ready, network)
+            with torch.cuda.stream(network):
+                self.work(seconds)
+                done.record()
+            return Work(done)
+
+        def second(self) -> Any:
+            side.wait_stream(torch.cuda.current_stream())
+            return torch.cuda.stream(side)
+
+        def join(self) -> None:
+            torch.cuda.current_stream().wait_stream(side)
+
+        def synchronize(self) -> None:
+            torch.cuda.synchronize()
+
+    lab = CudaLab(Work)
+    lab.tensor = torch.ones(1 << 20, device="cuda")
+    return lab
+
+
+def _calibrate(torch: Any) -> float:
+    """Cycles of torch.cuda._sleep a second, by events that the hooks have nothing to do with."""
+    for cycles in (1_000_000, 20_000_000):  # the first wakes the GPU
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        torch.cuda._sleep(cycles)
+        end.record()
+        torch.cuda.synchronize()
+    return 20_000_000 / (start.elapsed_time(end) * 1e-3)
+
+
+def with_nccl(lab: Lab, torch: Any) -> list[Outcome]:
+    """NCCL in a group of one rank: the calls' cost, a graph's capture, and autograd's own thread."""
+    import tempfile
+
+    if not torch.distributed.is_nccl_available():
+        return [Outcome("NCCL", False, "this torch is built without it")]
+    with tempfile.TemporaryDirectory() as directory:
+        torch.distributed.init_process_group("nccl", init_method=f"file://{directory}/store", rank=0, world_size=1)
+        reduce = torch.distributed.all_reduce
+        reduce(lab.tensor)
+        methods = Methods(torch.distributed, lab.recorder)
+        found = cost(lab, methods.calling(reduce, False), methods.calling(reduce, True), "NCCL's all_reduce")
+        methods.put(True)
+        found += [capture(lab, torch, reduce), autograd(lab, torch, reduce), batch(lab, torch)]
+        methods.put(False)
+        torch.distributed.destroy_process_group()
+    return found
+
+
+class Methods:
+    """What the hooks replace in torch.distributed's classes: as it is without them, and with them."""
+
+    def __init__(self, distributed: Any, recorder: Recorder) -> None:
+        self._classes = (distributed.ProcessGroup, distributed.Work, *distributed.Work.__subclasses__())
+        self._bare = self._now()
+        hook(distributed, recorder, Groups())  # type: ignore[arg-type]
+        self._hooked = self._now()
+        self.hooked = True
+
+    def _now(self) -> list[tuple[Any, str, Any]]:
+        names = (*CALLS, "wait", "_start_coalescing", "_end_coalescing")
+        return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
+
+    def put(self, hooked: bool) -> None:
+        self.hooked = hooked
+        for owner, name, method in self._hooked if hooked else self._bare:
+            setattr(owner, name, method)
+
+    def calling(self, function: Callable[..., Any], hooked: bool) -> Callable[..., Any]:
+        """`function`, with or without the hooks from its first call on: others' calls in turn with it switch them."""
+        state = self
+
+        def call(*args: Any, **named: Any) -> Any:
+            if state.hooked != hooked:
+                state.put(hooked)
+            return function(*args, **named)
+
+        return call
+
+
+def batch(lab: Lab, torch: Any) -> Outcome:
+    """Several collectives in a batch, for which one work stands: all are recorded, and none is lost."""
+    before, tensors, steps = lab.kept.count, [torch.ones(8, device="cuda") for _ in range(3)], 4
+    device = tensors[0].device
+    for _ in range(steps):
+        lab.recorder.enter(BACKWARD)
+        with torch.distributed.distributed_c10d._coalescing_manager(device=device):
+            for tensor in tensors:
+                torch.distributed.broadcast(tensor, 0, async_op=True)
+        lab.recorder.leave()
+        lab.recorder.end_step(lab.recorder.step + 1)
+    lab.synchronize()
+    lab.steps({})
+    lab.recorder.hand_on()
+    count = lab.kept.count - before
+    return Outcome("collectives in a batch", count == steps * len(tensors), f"{count} recorded ({steps * 3} due)")
+
+
+def capture(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
+    """A collective in a captured graph: the capture succeeds, and replays give what they should."""
+    device, graph = lab.recorder.device, torch.cuda.CUDAGraph()
+    tensor = torch.ones(8, device="cuda")
+    torch.cuda.synchronize()
+    lab.recorder.enter(FORWARD)
+    with torch.cuda.graph(graph):
+        tensor += 1
+        reduce(tensor)
+        lab.recorder.leave()  # a phase's end within the capture
+        lab.recorder.enter(BACKWARD)
+    graph.replay()
+    lab.recorder.leave()
+    lab.recorder.end_step(lab.recorder.step + 1)
+    torch.cuda.synchronize()
+    value, captured = float(tensor[0]), device.captured if device is not None else -1
+    return Outcome("a graph's capture", (value, captured) == (2.0, 1), f"value {value} (due 2), {captured} left alone")
+
+
+def autograd(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
+    """Collectives in the hooks of backward(), which run on a thread of autograd's."""
+    before = lab.kept.count
+    model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8))).cuda()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda it: reduce(it.grad))
+    lab.steps({BACKWARD: lambda: model(torch.ones(4, 256, device="cuda")).sum().backward()})
+    lab.recorder.hand_on()
+    count = lab.kept.count - before
+    due = STEPS * len(list(model.parameters()))
+    return Outcome("collectives on autograd's thread", count >= due, f"{count} recorded (at least {due} due)")
+
+
+def main() -> int:
+    try:
+        import torch
+    except ImportError:
+        print("gpu-events: this Python has no torch (make gpu-check PYTHON=... with one that has): times not checked")
+        return 2
+    if not torch.cuda.is_available():
+        print(f"gpu-events: torch {torch.__version__} finds no CUDA GPU: times not checked")
+        return 2
+    torch.cuda.init()
+    lab = cuda_lab(torch)
+    outcomes = [*accuracy(lab), no_waiting(lab), *with_nccl(lab, torch), errors(lab)]
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", "default")
+    print(f"gpu-events: {torch.cuda.get_device_name()}, torch {torch.__version__}, hardware queues: {queues}")
+    for outcome in outcomes:
+        print(f"  {'ok  ' if outcome.good else 'FAIL'} {outcome.check}: {outcome.text}")
+    if len(sys.argv) > 1:
+        Path(sys.argv[1], f"events-{queues}.json").write_text(json.dumps([it._asdict() for it in outcomes], indent=1))
+    return 0 if all(outcome.good for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,218 @@
+"""A device that runs behind the host, without hardware: each stream is a thread that works off a queue of its own.
+
+It stands in for a GPU with NCCL in everything that the hooks' device timing relies on: a launch returns at once, a
+stream passes a mark when it comes to it, a stream can wait for a place in another, a collective runs in a stream of its
+own after what was queued before it, its handle's wait() holds up a stream and not the host, nothing may be recorded or
+asked during a capture, and the device's clock is not the host's. The work and the waits are real, and so may the
+collectives be (gloo's, between processes).
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Place:
+    """Where a stream was at one time; set when it has come there."""
+
+    def __init__(self) -> None:
+        self.passed = threading.Event()
+        self.time = 0
+
+
+class Stream:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True, name=f"stream {number}").start()
+
+    def _run(self) -> None:
+        while True:
+            self._work.get()()
+
+    def submit(self, work: Callable[[], object]) -> None:
+        self._work.put(work)
+
+
+class LazyMark:
+    """A mark that can be put again elsewhere: what it said before is then gone."""
+
+    def __init__(self) -> None:
+        self.stream = self.serial = self.at = 0
+        self.place = Place()
+
+
+class LazyDevice:
+    """The device of one rank. `clock_offset` and `drift`: how its clock differs from the host's (ns, ratio)."""
+
+    def __init__(self, limit: int = 16384, clock_offset: int = 0, drift: float = 0.0) -> None:
+        self.limit = limit
+        self.made = 0
+        self.in_capture = False
+        self.offenses: list[str] = []  # what CUDA would not have forgiven
+        self._offset, self._drift = clock_offset, drift
+        self._zero = time.perf_counter_ns()
+        self._numbers = itertools.count()
+        self._serials = itertools.count(1)
+        self._free: list[LazyMark] = []
+        self._home = threading.get_ident()
+        self.main = self.new_stream()
+        self.network = self.new_stream()
+        self._current = self.main
+
+    # What a user of the device does.
+
+    def new_stream(self) -> Stream:
+        return Stream(next(self._numbers))
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        former, self._current = self._current, stream
+        yield
+        self._current = former
+
+    def work(self, seconds: float) -> None:
+        """A kernel that takes so long, on the present stream."""
+        self._current.submit(lambda: time.sleep(seconds))
+
+    def block(self) -> threading.Event:
+        """A kernel that ends only when the returned event is set."""
+        gate = threading.Event()
+        self._current.submit(gate.wait)
+        return gate
+
+    def place(self, stream: Stream | None = None) -> Place:
+        """The end of a stream as it is now."""
+        place = Place()
+
+        def come() -> None:
+            place.time = self.clock()
+            place.passed.set()
+
+        (stream or self._current).submit(come)
+        return place
+
+    def wait_for(self, other: Stream) -> None:
+        """The present stream waits for all that `other` has to do now. Returns at once."""
+        self._current.submit(self.place(other).passed.wait)
+
+    def synchronize(self, stream: Stream | None = None) -> None:
+        """The host waits."""
+        assert self.place(stream).passed.wait(60), "the lazy device stands still"
+
+    def clock(self) -> int:
+        now = time.perf_counter_ns()
+        return now + self._offset + round((now - self._zero) * self._drift)
+
+    # device.Device
+
+    def stream(self) -> int:
+        return self._current.number
+
+    def capturing(self) -> bool:
+        return self.in_capture
+
+    def record(self) -> LazyMark | None:
+        self._check("record")
+        if not self._free:
+            if self.made >= self.limit:
+                return None
+            self.made += 1
+            self._free.append(LazyMark())
+        mark = self._free.pop()
+        mark.stream, mark.serial, mark.at = self.stream(), next(self._serials), time.perf_counter_ns()
+        mark.place = self.place()
+        return mark
+
+    def done(self, mark: LazyMark) -> bool:
+        self._check("query")
+        return mark.place.passed.is_set()
+
+    def nanoseconds_between(self, earlier: LazyMark, later: LazyMark) -> int:
+        self._check("elapsed_time")
+        if not (earlier.place.passed.is_set() and later.place.passed.is_set()):
+            self.offenses.append("elapsed_time of an event that has not come")
+        return later.place.time - earlier.place.time
+
+    def release(self, mark: LazyMark) -> None:
+        if mark in self._free:
+            self.offenses.append("released twice")
+        self._free.append(mark)
+
+    def carries(self, tensors: Any, group: Any) -> bool:
+        while isinstance(tensors, list):
+            tensors = tensors[0]
+        return not getattr(tensors, "on_host", False)
+
+    def _check(self, what: str) -> None:
+        if self.in_capture:
+            self.offenses.append(f"{what} during a capture")
+        if threading.get_ident() != self._home:
+            self.offenses.append(f"{what} on another thread")
+
+
+class Options:
+    """As torch's AllreduceOptions, in the versions that tell a synchronous call by them."""
+
+    def __init__(self, async_op: bool) -> None:
+        self.asyncOp = async_op
+
+
+class Network:
+    """Collectives in the manner of NCCL: `run` does the work (it returns when all members have come), in the device's
+    network stream, after what the present stream had to do."""
+
+    def __init__(self, device: LazyDevice, run: Callable[[Any, Any], object]) -> None:
+        self._device = device
+        self._run = run
+        self.work_class = work_class()
+
+    def allreduce(self, group: Any, tensors: list[Any], options: Any = None) -> Any:
+        """As ProcessGroup's method of that name."""
+        device, network = self._device, self._device.network
+        if device.in_capture:
+            return None  # it goes into the graph, and does not run now
+        network.submit(device.place().passed.wait)
+        network.submit(lambda: self._run(tensors[0], group))
+        work = self.work_class(device, device.place(network))
+        if options is not None and not options.asyncOp:
+            work.wait_now()  # it runs on the present stream
+        return work
+
+
+class Work:
+    """A collective's handle: its wait() holds up the present stream."""
+
+    def __init__(self, device: LazyDevice, done: Place) -> None:
+        self._device = device
+        self._done = done
+
+    def wait_now(self) -> None:
+        self._device._current.submit(self._done.passed.wait)
+
+    def wait(self) -> None:
+        self.wait_now()
+
+
+def work_class() -> type[Work]:
+    """One whose wait() can be hooked for one rank of several in this process."""
+    return type("Work", (Work,), {"wait": Work.wait})
+
+
+def as_torch(method: Callable[..., Any]) -> Callable[..., Any]:
+    """As torch.distributed.all_reduce calls a process group's method."""
+
+    def all_reduce(tensor: Any, group: Any = None, async_op: bool = False) -> Any:
+        work = method(group, [tensor], Options(async_op))
+        if async_op or work is None:
+            return work
+        work.wait()
+        return None
+
+    return all_reduce

@@ -1,0 +1,72 @@
+"""DeepSpeed engines, one way of training after another in one process, then one with rank 1 late in each phase."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+os.environ.setdefault("DS_ACCELERATOR", "cpu")
+
+import deepspeed
+import torch
+from told import LATE_PHASES, Model, SlowAdamW, agree, be_late, finish, loader, result
+
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles one
+
+
+def engine_of(model: Any, stage: int, optimizer: Any = None, accumulate: int = 1, **zero: Any) -> Any:
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        optimizer=optimizer or torch.optim.AdamW(model.parameters(), lr=1e-3),
+        config={
+            "train_micro_batch_size_per_gpu": 8,
+            "gradient_accumulation_steps": accumulate,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": zero.pop("bf16", False)},
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": 3000, **zero},
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            "steps_per_print": 1_000_000,
+        },
+    )
+    return engine
+
+
+def train(name: str, engine: Any, accumulate: int = 1, steps: int = 4, kind: torch.dtype = torch.float32) -> None:
+    losses = []
+    for x in loader(steps * accumulate):
+        loss = engine(x.to(kind))
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.detach().float())
+    result(name, losses, engine.module.parameters())
+
+
+def late() -> None:
+    model = Model()
+    delays = model.delays = SlowAdamW.delays = {}
+    engine = engine_of(model, 2, SlowAdamW(model.parameters(), lr=1e-3))
+    batches = iter(loader(len(LATE_PHASES), delays))
+    for phase in LATE_PHASES:
+        be_late(delays, phase)
+        loss = engine(next(batches))
+        engine.backward(loss)
+        agree(delays)
+        engine.step()
+    result("late", [loss.detach()], engine.module.parameters())
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+    for stage in (0, 1, 2, 3):
+        train(f"zero{stage}", engine_of(Model(), stage))
+    train("accumulated", engine_of(Model(), 2, accumulate=2), accumulate=2)
+    train("overlapped", engine_of(Model(norm=False), 1, overlap_comm=True, bf16=True), kind=torch.bfloat16)
+    late()
+    finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""What the training scripts of these tests have in common. They know nothing of laggard.
+
+Each prints, as lines of JSON behind a word: what torch's Flight Recorder saw (SEEN), the results, bit by bit (RESULT).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+LATE = 0.4
+LATE_PHASES = ("none", "none", "none", "input", "forward", "backward", "optimizer", "none", "collective", "none")
+
+SIZES = {"Float": 4, "Long": 8, "Byte": 1, "BFloat16": 2, "Half": 2, "Int": 4, "Double": 8, "Bool": 1}
+
+
+def seen() -> list[tuple[str, str, int]]:
+    """Operation as gloo names it, group, bytes of the larger buffer."""
+    dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
+    return [
+        (
+            entry["profiling_name"].removeprefix("gloo:"),
+            entry["process_group"][0],
+            max(
+                _bytes(entry["input_sizes"], entry["input_dtypes"]),
+                _bytes(entry["output_sizes"], entry["output_dtypes"]),
+            ),
+        )
+        for entry in dump["entries"]
+        if not entry["is_p2p"]
+    ]
+
+
+def _bytes(shapes: Any, kinds: list[str]) -> int:
+    return sum(math.prod(shape) * SIZES[kinds[min(place, len(kinds) - 1)]] for place, shape in enumerate(shapes))
+
+
+def result(name: str, losses: Iterable[Any], parameters: Iterable[Any]) -> None:
+    """The losses, and a digest of the weights of this rank."""
+    digest = hashlib.sha256()
+    for parameter in parameters:
+        local = getattr(parameter, "_local_tensor", parameter)
+        digest.update(local.detach().contiguous().view(torch.uint8).numpy().tobytes() if local.numel() else b"")
+    print("RESULT", json.dumps([name, [float(loss).hex() for loss in losses], digest.hexdigest()]), flush=True)
+
+
+def finish() -> None:
+    dist.barrier()
+    print("SEEN", json.dumps(seen()), flush=True)
+    dist.destroy_process_group()
+    time.sleep(0.5)  # gloo's threads let go of the last tensors
+
+
+def agree(delays: dict[str, float]) -> None:
+    """A collective of the script's own, between the phases."""
+    time.sleep(delays.get("collective", 0))
+    dist.all_reduce(torch.zeros(777))
+
+
+def be_late(delays: dict[str, float], phase: str) -> None:
+    """Rank 1 is late in this phase; in none of them where it is none."""
+    delays.clear()
+    if int(os.environ["RANK"]) == 1:
+        delays[phase] = LATE
+
+
+class SlowBackward(torch.autograd.Function):
+    """The identity, whose gradient takes its time."""
+
+    @staticmethod
+    def forward(context: Any, hidden: Any, seconds: float) -> Any:
+        context.seconds = seconds
+        return hidden.view_as(hidden)
+
+    @staticmethod
+    def backward(context: Any, gradient: Any) -> Any:
+        time.sleep(context.seconds)
+        return gradient, None
+
+
+class Model(torch.nn.Module):
+    """Three layers with a buffer that DDP broadcasts. `delays`: seconds by phase, for this rank."""
+
+    def __init__(self, width: int = 48, norm: bool = True) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(16, width)
+        self.norm = torch.nn.BatchNorm1d(width) if norm else torch.nn.Identity()
+        self.middle = torch.nn.Linear(width, width)
+        self.last = torch.nn.Linear(width, 4)
+        self.delays: dict[str, float] = {}
+
+    def forward(self, x: Any) -> Any:
+        time.sleep(self.delays.get("forward", 0))
+        hidden = torch.relu(self.norm(self.first(x)))
+        hidden = SlowBackward.apply(torch.relu(self.middle(hidden)), self.delays.get("backward", 0.0))
+        return self.last(hidden).square().mean()
+
+
+class SlowAdamW(torch.optim.AdamW):
+    delays: dict[str, float] = {}
+
+    def step(self, closure: Any = None) -> Any:
+        time.sleep(self.delays.get("optimizer", 0))
+        return super().step(closure)
+
+
+class Batches(torch.utils.data.Dataset):
+    """The same for every run, another one for every rank."""
+
+    def __init__(self, count: int, delays: dict[str, float] | None = None) -> None:
+        self._x = torch.randn(count, 16, generator=torch.Generator().manual_seed(int(os.environ["RANK"])))
+        self._delays = {} if delays is None else delays
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def __getitem__(self, index: int) -> Any:
+        if index % 8 == 0:
+            time.sleep(self._delays.get("input", 0))
+        return self._x[index]
+
+
+def loader(steps: int, delays: dict[str, float] | None = None) -> Any:
+    return torch.utils.data.DataLoader(Batches(8 * steps, delays), batch_size=8)

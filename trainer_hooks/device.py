@@ -1,0 +1,46 @@
+"""What the hooks need of a device that runs behind the host: marks in its streams, and the time between two of them.
+
+Nothing here may ever block: a mark is put into a stream and asked later whether the stream has come past it.
+device_cuda.py has the one for CUDA.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+MARK_LIMIT: Final = 16384
+"""Marks in use at once. ZeRO-3 of a large model takes some thousands a step, and a host runs a step or two ahead."""
+
+
+class Mark(Protocol):
+    """A place in a stream, from record() to release()."""
+
+    stream: int  # which stream; marks of one stream are passed in the order of their serials
+    serial: int  # counts the device's marks
+    at: int  # host clock, nanoseconds, just before the mark was put there: the stream passed it no earlier
+
+
+class Device(Protocol):
+    """All of it for the training thread alone (with autograd's, which runs while the training thread waits for it)."""
+
+    def stream(self) -> int | None:
+        """The stream on which this thread launches now; None where it is another device's."""
+
+    def capturing(self) -> bool:
+        """Whether a graph is being captured: then nothing else here may be called."""
+
+    def record(self) -> Any:
+        """A mark at the end of the present stream; None where it cannot be had: MARK_LIMIT are in use, or another
+        device is current."""
+
+    def done(self, mark: Any) -> bool:
+        """Whether the stream has come past `mark`."""
+
+    def nanoseconds_between(self, earlier: Any, later: Any) -> int:
+        """Device time from one mark to another; both are done. Negative where `later` was passed first."""
+
+    def release(self, mark: Any) -> None:
+        """`mark` is needed no more, done or not."""
+
+    def carries(self, tensors: Any, group: Any) -> bool:
+        """Whether a collective on `tensors` (one, lists of them, or None: it moves no data) in `group` runs there."""

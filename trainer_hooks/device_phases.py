@@ -1,0 +1,115 @@
+"""The training thread's phases and steps where the process computes on a device: marks at their boundaries.
+
+The device may fail or be left alone for a while (a graph is being captured): then there are no marks, and where it
+failed the host's clock is used from there on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any, Final
+
+from laggard.rankfile.layout import WORD_ISSUED
+from laggard.trainer_hooks.device import Device
+from laggard.trainer_hooks.recorder import Recorder
+from laggard.trainer_hooks.timeline import Timeline
+
+log = logging.getLogger("laggard")
+
+clock = time.perf_counter_ns
+
+_NOTHING_BETWEEN: Final = 2000
+"""Nanoseconds of the host's in which nothing is launched: a call of torch's that launches a kernel takes longer. Marks
+that are put no further apart are one."""
+
+
+class DevicePhases:
+    """Feeds a recorder's account from a device's timeline. One a process, for its training thread."""
+
+    def __init__(self, device: Device, recorder: Recorder) -> None:
+        self.timeline = Timeline(device, recorder)
+        self.main: int | None = None  # the stream of the phases' boundaries
+        self._device = device
+        self._recorder = recorder
+        self._alive = True
+        self._left = 0  # when a phase was left last, with all that there is to do then
+
+    def enter(self, phase: int, saw_loader: bool) -> None:
+        mark = self._boundary() if clock() - self._left < _NOTHING_BETWEEN else None
+        mark = mark or self.mark()
+        if mark is not None:
+            self.main = mark.stream
+        if self._alive:
+            self.timeline.enter(mark, phase, saw_loader)
+
+    def leave(self) -> None:
+        mark = self.mark()
+        if self._alive:
+            self.timeline.leave(mark)
+            if self.timeline.in_flight:
+                self.poll()
+        self._left = clock()
+
+    def end_step(self, finished: int, next_step: int) -> None:
+        """`finished` ends with the phase left last."""
+        if self._alive:
+            self.timeline.end_step(next_step)
+            self.poll()
+        self._left = clock()
+
+    def _boundary(self) -> Any:
+        """The mark at the end of the phase before, where the next one may begin with it, too."""
+        try:
+            return self.timeline.boundary(self._device.stream()) if self.may_mark() else None
+        except Exception as error:
+            self._retire(error)
+            return None
+
+    def mark(self) -> Any:
+        """A mark at the end of the present stream; None where there is none to be had."""
+        device = self._device
+        try:
+            if not self._alive or device.capturing():
+                return None
+            mark = device.record()
+            if mark is None and device.stream() is not None:
+                self.timeline.give_up()  # all marks are in use: the device is too far behind
+            return mark
+        except Exception as error:
+            self._retire(error)
+            return None
+
+    def may_mark(self) -> bool:
+        try:
+            return self._alive and not self._device.capturing()
+        except Exception as error:
+            self._retire(error)
+            return False
+
+    def release(self, *marks: Any) -> None:
+        """These are needed no more; None is none."""
+        for mark in marks:
+            if mark is not None:
+                self._device.release(mark)
+
+    def poll(self) -> None:
+        """Dates what is over, and takes the collective in flight off the live words once none is."""
+        if not self._alive:
+            return
+        try:
+            self.timeline.poll()
+        except Exception as error:
+            self._retire(error)
+        if not self.timeline.in_flight:
+            self._recorder.words[WORD_ISSUED] = 0
+
+    def _retire(self, error: Exception) -> None:
+        """The device cannot be asked: the host's clock, from the next step on."""
+        recorder = self._recorder
+        recorder.totals.errors += 1
+        if not self._alive:
+            return
+        self._alive = False
+        log.warning("laggard: the GPU's times cannot be had, the host's clock is used: %s", error)
+        recorder.fall_back_to_host()

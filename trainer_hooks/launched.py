@@ -1,0 +1,88 @@
+"""Collectives that are launched and that nobody has waited for yet, by the work that stands for them.
+
+A work is known by its id(), as long as somebody holds it. One that was dropped without a wait leaves its id to another;
+of a batch one work stands for all. Pure bookkeeping: on the host's clock and on a device's alike.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
+
+_OPEN_LIMIT: Final = 4096  # works launched and not waited for, before the oldest are given up
+
+Entry = TypeVar("Entry", bound=tuple[Any, ...])
+"""A collective under way. It begins with word, log, issued (host clock, nanoseconds), bytes, step."""
+
+_LOG, _ISSUED, _STEP = 1, 2, 4
+
+
+class Works(Generic[Entry]):
+    """`open` and `batches` belong to the hot path: the collectives by their work's id(), and those for which one work
+    stands together. `give_up` is told of those that were never seen to end."""
+
+    def __init__(self, give_up: Callable[[Sequence[Entry]], None]) -> None:
+        self.open: dict[int, Entry] = {}
+        self.batches: dict[int, list[Entry]] = {}
+        self._dropped: list[Entry] = []
+        self._batch_began: int | None = None
+        self._give_up = give_up
+
+    def __len__(self) -> int:
+        return len(self.open) + len(self.batches) + len(self._dropped)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return itertools.chain(self._dropped, self.open.values(), *self.batches.values())
+
+    def drop(self, key: int) -> None:
+        """The work is gone without a wait(), and `key` is free for another."""
+        self._dropped.append(self.open.pop(key))
+
+    def relaunch(self, key: int, entry: Entry) -> None:
+        """A work has the id() of an earlier one that was dropped."""
+        self.drop(key)
+        self.open[key] = entry
+
+    def take(self, since: int, logs: Collection[int] | None = None) -> list[Entry]:
+        """Those launched since, in order; of the logs with these id()s. From here on they are not ours."""
+
+        def chosen(entry: Entry) -> bool:
+            return entry[_ISSUED] >= since and (logs is None or id(entry[_LOG]) in logs)
+
+        taken = [entry for entry in self._dropped if chosen(entry)]
+        self._dropped = [entry for entry in self._dropped if not chosen(entry)]
+        taken += [self.open.pop(key) for key in [key for key, entry in self.open.items() if chosen(entry)]]
+        return sorted(taken, key=lambda entry: entry[_ISSUED])
+
+    def begin_batch(self, now: int) -> None:
+        """What is launched from here on is waited for together."""
+        self._batch_began = now
+
+    def belongs_to_batch(self, entry: Entry) -> bool:
+        """Whether a batch is being made; then a call that gave no work is over with the batch."""
+        if self._batch_began is not None:
+            self._dropped.append(entry)
+        return self._batch_began is not None
+
+    def end_batch(self, key: int | None) -> list[Entry]:
+        """The work `key` stands for the batch. None: there is nothing to wait for, and these are over."""
+        if self._batch_began is None:
+            return []
+        batch, self._batch_began = self.take(self._batch_began), None
+        if key is None:
+            return batch
+        if batch:
+            self.batches[key] = batch
+        return []
+
+    def give_up_old(self, step: int) -> None:
+        """A work that nobody waited for by the end of the step after its launch was never seen to end. `step` ends."""
+        stale = [key for key, entry in self.open.items() if entry[_STEP] < step]
+        stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
+        gone = [self.open.pop(key) for key in dict.fromkeys(stale)] + self._dropped
+        self._dropped = []
+        for key in [key for key, batch in self.batches.items() if batch[-1][_STEP] < step]:
+            gone += self.batches.pop(key)
+        if gone:
+            self._give_up(gone)

@@ -1,0 +1,164 @@
+"""What one training process has of laggard: its recorder, the hooks that feed it, and the places that it writes to."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+from laggard.trainer_hooks import collectives, input_pipeline, outlets
+from laggard.trainer_hooks.ddp import Reducers
+from laggard.trainer_hooks.groups import Groups, sharding_groups
+from laggard.trainer_hooks.identity import identify
+from laggard.trainer_hooks.periodic_steps import PeriodicSteps
+from laggard.trainer_hooks.recorder import Recorder, clock
+from laggard.trainer_hooks.torch_steps import TorchSteps
+from laggard.trainer_hooks.unseen import Unseen
+
+log = logging.getLogger("laggard")
+
+
+class Session:
+    """Made once the process has torch. It writes nothing before it knows its rank: the first collective is made, a step
+    is done, or somebody says so."""
+
+    def __init__(self) -> None:
+        self.recorder = Recorder([])
+        self.groups = Groups(self.open)
+        self.unseen = Unseen(self.recorder, self.groups)
+        self.reducers = Reducers(self.recorder, self.groups, self.unseen)
+        self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
+        self._opened = False
+        self._ends_well = False
+
+    def hook(self) -> None:
+        """Puts the hooks into torch. What this build of torch lacks has none."""
+        import torch
+
+        input_pipeline.hook(self.recorder)
+        self.steps.hook()
+        if torch.distributed.is_available():
+            self.unseen.begin()
+            collectives.hook(torch.distributed, self.recorder, self.groups)
+            _before(torch.distributed, "destroy_process_group", self.groups.forget)
+            torch.distributed._broadcast_coalesced = self._blocking(  # type: ignore[attr-defined]
+                torch.distributed._broadcast_coalesced  # type: ignore[attr-defined]
+            )
+            ddp = torch.nn.parallel.DistributedDataParallel
+            _after(ddp, "__init__", self.watch_ddp)
+            ddp.forward = self._watched_forward(ddp.forward)  # type: ignore[method-assign]
+
+    def open(self) -> None:
+        """The rank is known: from here on there is something to write to."""
+        if not self._opened:
+            self._opened = True
+            self._end_well()
+            self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
+            outlets.open_all(self.recorder, identify(os.environ))
+
+    def _end_well(self) -> None:
+        """What is recorded is whole at the process's end, and none of it is a forked child's."""
+        if not self._ends_well:
+            self._ends_well = True
+            atexit.register(self.recorder.close)
+            os.register_at_fork(after_in_child=self._in_child)
+
+    def watch_ddp(self, module: Any) -> None:
+        """A DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
+        self.groups.learn_group("dp", module.process_group)
+        self.unseen.settle()  # what its construction made
+        self.reducers.add(module)
+        self.steps.watch(module)
+
+    def watch_module(self, module: Any) -> None:
+        """A module that is trained. FSDP shards over data-parallel ranks."""
+        groups = {id(group): group for part in module.modules() for group in sharding_groups(part)}
+        for group in groups.values():
+            self.groups.learn_group("dp", group)
+        self.steps.watch(module)
+
+    def _watched_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """DDP modules that were made before the hooks are met in their first forward pass."""
+
+        @functools.wraps(original)
+        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if module not in self.reducers:
+                harmless(self.watch_ddp, module)
+            return original(module, *args, **kwargs)
+
+        forward._torchdynamo_inline = original  # type: ignore[attr-defined]
+        return forward
+
+    def end_step(self, next_step: int) -> None:
+        """A step is done, and `next_step` begins."""
+        self.open()
+        try:
+            self.unseen.settle()
+        except Exception:
+            self.recorder.totals.errors += 1
+        self.recorder.end_step(next_step)
+
+    def _step_done(self) -> None:
+        self.end_step(self.recorder.step + 1)
+
+    def _blocking(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """DDP's broadcast of its buffers: one call into C++ that comes back when all of them are there."""
+
+        @functools.wraps(original)
+        def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            device, began = self.recorder.device, clock()
+            before = device.mark() if device is not None else None
+            result = original(group, tensors, *args, **kwargs)
+            try:
+                end = clock()
+                if device is None:
+                    self.recorder.passed(self.unseen.take(group, began, tensors[0].data_ptr()), end, end - began)
+                else:
+                    after = device.mark() if device.carries(tensors, group) else None
+                    device.passed(self.unseen.take(group, began, tensors[0].data_ptr()), before, after)
+            except Exception:
+                self.recorder.totals.errors += 1
+            return result
+
+        return broadcast
+
+    def _in_child(self) -> None:
+        """A forked child is not the rank. It has a file of its own only where it makes collectives itself."""
+        self.recorder.silence()
+        self.groups.forget()
+        self._opened = False
+
+
+def _before(owner: Any, name: str, act: Callable[[], None]) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        act()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, function)
+
+
+def _after(owner: Any, name: str, act: Callable[[Any], None]) -> None:
+    """After the method of a class, act(self). Whatever act raises is told and goes no further."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = original(self, *args, **kwargs)
+        harmless(act, self)
+        return result
+
+    setattr(owner, name, method)
+
+
+def harmless(act: Callable[..., None], *args: Any) -> None:
+    """Acts; an error is told in one line, and the training goes on."""
+    try:
+        act(*args)
+    except Exception as error:
+        log.warning("laggard: not hooked, the training goes on without it: %s: %s", type(error).__name__, error)

@@ -1,0 +1,38 @@
+"""Where plain torch's steps end: which of a script's optimizers is counted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+
+class StepClock:
+    """One optimizer leads: its updates end the steps, the others' are part of a step. It is the first that updates,
+    but the last of several that update one right after the other, and not one that updates more rarely than another:
+    of a GAN's two, a step is from one update of the one that leads to its next, whichever it is.
+    """
+
+    def __init__(self) -> None:
+        self._leader: Hashable = None
+        self._since: set[Hashable] = set()  # those that updated since the leader did
+        self._in_a_row = False
+
+    def lead(self, optimizer: Hashable) -> None:
+        """This one, whatever was seen so far."""
+        self._leader = optimizer
+
+    def work(self) -> None:
+        """A forward or backward pass begins: what updates next does not follow right after the last."""
+        self._in_a_row = False
+
+    def update(self, optimizer: Hashable) -> bool:
+        """`optimizer` has updated its parameters. Returns whether that ends the step."""
+        if self._leader is None or optimizer == self._leader or optimizer in self._since:
+            self._leader = optimizer
+            self._since.clear()
+            self._in_a_row = True
+            return True
+        if self._in_a_row:
+            self._leader = optimizer
+        else:
+            self._since.add(optimizer)
+        return False
