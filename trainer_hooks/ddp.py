@@ -7,6 +7,7 @@ of them, which go once it is known; one stays. Gradients and buckets are not tou
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.recorder import Launched, Recorder, clock
 from laggard.trainer_hooks.unseen import Unseen
 
+_PLACES: Final = itertools.count()  # not the id() of something, which another may have later
 _AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
 
 
@@ -23,6 +25,7 @@ class Reducer:
     def __init__(self, module: Any, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
         self._module = weakref.ref(module)
         self._group = module.process_group
+        self._place = "ddp", next(_PLACES)
         self._recorder = recorder
         self._groups = groups
         self._unseen = unseen
@@ -68,13 +71,12 @@ class Reducer:
             for entry in handed:
                 word, log, issued, size, _ = entry
                 log.put((word, issued, end, waited if entry is handed[-1] else 0, size))
-            found = self._unseen.settle(arrived, end, 0 if handed else waited, self._group, id(self))
+            found = self._unseen.settle(arrived, end, 0 if handed else waited, self._group, self._place)
             if found or handed:
                 self._recorder.waits.append(waited)
             self._learn(place)
-        elif self._believed >= 0 and self._unseen.settle(
-            group=self._group, where=id(self)
-        ):  # its gradient comes no more
+        elif self._believed >= 0 and self._unseen.settle(group=self._group, where=self._place):
+            # there are all_reduces and that gradient came not: another is the last by now
             self._believed, self._agreeing = -1, 0
             self._watch()
 

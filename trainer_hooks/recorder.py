@@ -32,7 +32,7 @@ NO_PHASE: Final = -1
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
 _OPEN_LIMIT: Final = 4096  # handles launched and not waited for, before the oldest are given up
 _MOST_SPANS: Final = 4096  # of a step; one that never ends must not fill the memory
-_RECENT: Final = 1024  # collectives
+_RECENT: Final = 16  # times that collectives were handed on
 _BLOCK_NUMBERS: Final = RECORDS_PER_BLOCK * RECORD_NUMBERS
 
 clock = time.perf_counter_ns
@@ -98,7 +98,7 @@ class Recorder:
         self._logs: dict[Lane, LaneLog] = {}
         self._members: dict[Lane, tuple[int, ...]] = {}
         self._dropped: list[Launched] = []
-        self.recent: deque[int] = deque(maxlen=_RECENT * RECORD_NUMBERS)  # what was handed on last
+        self.recent: deque[list[int]] = deque(maxlen=_RECENT)  # what was handed on last
         self._batching: set[int] | None = None
         self._begun = False
         self._begin(0, 0)
@@ -266,7 +266,8 @@ class Recorder:
                 lanes[3 * index + 1] += sum(numbers[3::RECORD_NUMBERS])
                 lanes[3 * index + 2] += sum(numbers[4::RECORD_NUMBERS])
                 gathered += numbers
-        self.recent.extend(gathered)
+        if gathered:
+            self.recent.append(gathered)
         step = self.step if self._begun else BEFORE_STEPS
         for place in range(0, len(gathered), _BLOCK_NUMBERS):
             for sink in self._sinks:

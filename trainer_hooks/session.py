@@ -36,6 +36,7 @@ class Session:
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
         self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
         self._opened = False
+        self._forked = False
 
     def hook(self) -> None:
         """Puts the hooks into torch. What this build of torch lacks has none."""
@@ -91,7 +92,8 @@ class Session:
 
     def end_step(self, next_step: int) -> None:
         """A step is done, and `next_step` begins."""
-        self.open()
+        if not self._forked:
+            self.open()
         try:
             self.unseen.settle()
         except Exception:
@@ -110,7 +112,9 @@ class Session:
             result = original(group, tensors, *args, **kwargs)
             try:
                 end = clock()
-                if self.unseen.settle(began, end, end - began, group, tensors[0].data_ptr()):
+                if self.unseen.settle(
+                    began, end, end - began, group, (tensors[0].data_ptr(), sum(each.nbytes for each in tensors))
+                ):
                     self.recorder.waits.append(end - began)
             except Exception:
                 self.recorder.totals.errors += 1
@@ -122,7 +126,7 @@ class Session:
         """A forked child is not the rank. It has a file of its own only where it makes collectives itself."""
         self.recorder.silence()
         self.groups.forget()
-        self._opened = False
+        self._opened, self._forked = False, True
 
 
 def _before(owner: Any, name: str, act: Callable[[], None]) -> None:

@@ -143,7 +143,7 @@ class Unseen:
         """What the hooks saw in the group since, as far as they remember."""
         lanes = [(lane, lane_log) for lane, lane_log in self._groups.lanes(group) if lane.peer < 0]
         ops = {lane_log.index: lane.op for lane, lane_log in lanes}
-        numbers = list(self._recorder.recent)
+        numbers = [number for block in self._recorder.recent for number in block]
         for _, lane_log in lanes:
             numbers += lane_log.numbers
         done = (numbers[place : place + RECORD_NUMBERS] for place in range(0, len(numbers), RECORD_NUMBERS))
