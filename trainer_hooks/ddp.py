@@ -7,6 +7,7 @@ of them, which go once it is known; one stays. Gradients and buckets are not tou
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,6 +18,7 @@ from laggard.trainer_hooks.unseen import Unseen
 if TYPE_CHECKING:
     from laggard.trainer_hooks.device_calls import DeviceCalls
 
+_PLACES: Final = itertools.count()  # not the id() of something, which another may have later
 _AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
 
 
@@ -26,6 +28,7 @@ class Reducer:
     def __init__(self, module: Any, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
         self._module = weakref.ref(module)
         self._group = module.process_group
+        self._place = "ddp", next(_PLACES)
         self._recorder = recorder
         self._groups = groups
         self._unseen = unseen
@@ -78,7 +81,7 @@ class Reducer:
             else:
                 self._settle_on_device(self._recorder.device, began, counts)
             self._learn(place)
-        elif self._believed >= 0 and self._unseen.settle(self._group, id(self)):  # its gradient comes no more
+        elif self._believed >= 0 and self._unseen.settle(self._group, self._place):  # its gradient comes no more
             self._believed, self._agreeing = -1, 0
             self._watch()
 
@@ -86,12 +89,12 @@ class Reducer:
         end, arrived = clock(), self._last[1]
         handed = self._recorder.works.take(began, self._logs())
         waited = end - max([arrived, *(entry[2] for entry in handed)]) if counts else 0  # since the last launch
-        self._recorder.passed([*self._unseen.take(self._group, arrived, id(self)), *handed], end, waited)
+        self._recorder.passed([*self._unseen.take(self._group, arrived, self._place), *handed], end, waited)
 
     def _settle_on_device(self, device: DeviceCalls, began: int, counts: bool) -> None:
         handed, before = device.take(began, self._logs(), self._mark)
         after, self._mark = device.mark(), None
-        device.passed([*self._unseen.take(self._group, self._last[1], id(self)), *handed], before, after, counts)
+        device.passed([*self._unseen.take(self._group, self._last[1], self._place), *handed], before, after, counts)
 
     def _learn(self, place: int) -> None:
         self._agreeing = self._agreeing + 1 if place == self._believed else 1

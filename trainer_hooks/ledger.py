@@ -18,7 +18,7 @@ from laggard.trainer_hooks.account import StepBook
 from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, StepRecord, Totals
 
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
-_RECENT: Final = 1024  # collectives
+_RECENT: Final = 16  # times that collectives were handed on
 _BLOCK_NUMBERS: Final = RECORDS_PER_BLOCK * RECORD_NUMBERS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ class Ledger:
     def __init__(self, sinks: Sequence[Sink]) -> None:
         self.waits: list[int] = []
         self.launched: dict[int, int] = {}
-        self.recent: deque[int] = deque(maxlen=_RECENT * RECORD_NUMBERS)  # what was handed on last
+        self.recent: deque[list[int]] = deque(maxlen=_RECENT)  # what was handed on last
         self.totals = Totals()
         self._sinks = list(sinks)
         self._logs: dict[Lane, LaneLog] = {}
@@ -160,7 +160,8 @@ class Ledger:
                 lanes[3 * index + 1] += sum(numbers[3::RECORD_NUMBERS])
                 lanes[3 * index + 2] += sum(numbers[4::RECORD_NUMBERS])
                 gathered += numbers
-        self.recent.extend(gathered)
+        if gathered:
+            self.recent.append(gathered)
         step = self._book.step if self._book.begun else BEFORE_STEPS
         for place in range(0, len(gathered), _BLOCK_NUMBERS):
             for sink in self._sinks:

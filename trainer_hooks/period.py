@@ -8,15 +8,16 @@ from typing import Final
 REPEATS: Final = 3
 
 
-def smallest_period(tokens: Sequence[Hashable], repeats: int = REPEATS) -> int | None:
-    """The smallest p such that the last `repeats` * p tokens are the same p tokens again and again; None: none is.
+def smallest_period(tokens: Sequence[Hashable], repeats: int = REPEATS, least: int = 0) -> int | None:
+    """The smallest p such that the last `repeats` * p tokens are the same p tokens again and again, for at least
+    `least` tokens; None: none is.
 
     With the tokens read from the end, that is the smallest p at which the row agrees with itself, moved by p, for
     (repeats - 1) * p tokens: the Z function tells it for every p, in time linear in the tokens."""
     backwards = list(reversed(tokens))
     agreement = _z(backwards)
     for p in range(1, len(backwards) // repeats + 1):
-        if agreement[p] >= (repeats - 1) * p:
+        if agreement[p] >= max((repeats - 1) * p, least - p):
             return p
     return None
 

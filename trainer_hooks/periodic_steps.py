@@ -11,7 +11,8 @@ from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.period import smallest_period
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
 
-_ENOUGH: Final = 192  # collectives without a step, before a period is looked for
+_ENOUGH: Final = 192  # collectives without a step, before a period is looked for; half of them must follow it, for
+# three alike in a row are found within many a step
 _MOST: Final = 4096  # that are kept; a step of more than a third of them is not found
 
 
@@ -47,7 +48,7 @@ class PeriodicSteps:
         del self._kept[: max(0, len(self._kept) - _MOST)]
 
     def _make_steps(self) -> None:
-        period = smallest_period([entry[2:] for entry in self._kept])
+        period = smallest_period([entry[2:] for entry in self._kept], least=_ENOUGH // 2)
         if period is None:
             return
         start = self._begin(period)

@@ -156,7 +156,7 @@ class Recorder(Ledger):
 
     def known(self) -> dict[int, tuple[int, int]]:
         """When the host launched the collectives of late, and their bytes, by word."""
-        done = itertools.chain(self.recent, *(log.numbers for log in self._logs.values()))
+        done = itertools.chain(*self.recent, *(log.numbers for log in self._logs.values()))
         found = {word: (issued, size) for word, issued, _, _, size in zip(*[done] * RECORD_NUMBERS, strict=False)}
         found |= {word: (issued, size) for word, _, issued, size, _ in self.works}
         if self.device is not None:  # what is logged of these is another time

@@ -33,6 +33,7 @@ class Session:
         self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
         self._opened = False
         self._ends_well = False
+        self._forked = False
 
     def hook(self) -> None:
         """Puts the hooks into torch. What this build of torch lacks has none."""
@@ -94,7 +95,8 @@ class Session:
 
     def end_step(self, next_step: int) -> None:
         """A step is done, and `next_step` begins."""
-        self.open()
+        if not self._forked:
+            self.open()
         try:
             self.unseen.settle()
         except Exception:
@@ -115,10 +117,10 @@ class Session:
             try:
                 end = clock()
                 if device is None:
-                    self.recorder.passed(self.unseen.take(group, began, tensors[0].data_ptr()), end, end - began)
+                    self.recorder.passed(self.unseen.take(group, began, _place_of(tensors)), end, end - began)
                 else:
                     after = device.mark() if device.carries(tensors, group) else None
-                    device.passed(self.unseen.take(group, began, tensors[0].data_ptr()), before, after)
+                    device.passed(self.unseen.take(group, began, _place_of(tensors)), before, after)
             except Exception:
                 self.recorder.totals.errors += 1
             return result
@@ -129,7 +131,12 @@ class Session:
         """A forked child is not the rank. It has a file of its own only where it makes collectives itself."""
         self.recorder.silence()
         self.groups.forget()
-        self._opened = False
+        self._opened, self._forked = False, True
+
+
+def _place_of(tensors: Any) -> tuple[int, int]:
+    """Tells one broadcast of buffers from another."""
+    return tensors[0].data_ptr(), sum(each.nbytes for each in tensors)
 
 
 def _before(owner: Any, name: str, act: Callable[[], None]) -> None:

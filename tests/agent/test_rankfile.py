@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.rankfile import Counters, RankFileError, RankFileReader, RankFileWriter, Step
+from laggard.rankfile import Counters, Lane, RankFileError, RankFileReader, RankFileWriter, Step
 from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
 
 Start = Callable[..., Any]
@@ -56,6 +56,21 @@ def assert_whole(content: Content) -> None:
         assert (content.counters.last_step, content.counters.step_ns) == (n - 1, n * 1000 * MS)
         assert content.counters.phases_ns == tuple(n * phase for phase in PHASES)
         assert [lane[0] for lane in content.counters.lanes] == [4 * n] * 3
+
+
+TEXT = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=16)
+
+
+@thorough
+@given(lanes=st.lists(st.builds(Lane, TEXT, TEXT, TEXT, st.integers(-1, (1 << 31) - 1)), max_size=64))
+def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) -> None:
+    identity = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 1, "node": "n", "attempt": 0}
+    writer = RankFileWriter(str(tmp_path), {**identity, "wall_ns": 1, "monotonic_ns": 1})
+    assert [writer.add_lane(lane) for lane in lanes] == list(range(len(lanes)))
+    with RankFileReader(writer.path) as file:
+        assert file.lanes() == tuple(lanes)
+    writer.close()
+    Path(writer.path).unlink()
 
 
 def test_a_writer_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:

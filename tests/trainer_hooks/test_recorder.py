@@ -128,6 +128,58 @@ recorder.close()
     assert [(record.end, record.waited) for record in file.collectives()] == [(0, 0)]
 
 
+def test_works_of_a_batch_end_with_the_one_that_stands_for_them(train: Any) -> None:
+    file, _ = train(
+        """
+import time
+from laggard.trainer_hooks.collectives import hook_calls
+class Work:
+    def wait(self): time.sleep(0.02)
+class Group:
+    "Stands in for a ProcessGroup whose backend coalesces: works of send and recv within a batch are nothing."
+    def send(self, tensors, peer, tag): return Work()
+    def recv(self, tensors, peer, tag): return Work()
+    def _start_coalescing(self, device): pass
+    def _end_coalescing(self, device): return Work()
+class Peers(Groups):
+    def log(self, recorder, op, group, peer):
+        return recorder.lane(Lane(op, "pp", "pp:0-1", peer), (0, 1))
+hook_waits(Work, recorder)
+hook_calls(Group, recorder, Peers())
+group = Group()
+def batch():
+    group._start_coalescing(None)
+    group.send([Tensor()], 1, 0); group.send([Tensor()], 1, 0); group.recv([Tensor()], 1, 0)
+    group._end_coalescing(None).wait()
+step(batch); step(batch)
+recorder.close()
+"""
+    )
+    assert file.counters().errors == 0
+    assert [(lane.op, lane.peer) for lane in file.lanes()] == [("send", 1), ("recv", 1)]
+    records = file.collectives()
+    assert sorted((record.lane, record.sequence) for record in records) == [
+        (0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2),
+    ]  # fmt: skip
+    assert all(record.end > record.issued for record in records)
+    for each in file.steps():
+        assert 20_000_000 <= each.waited < 40_000_000, "blocked once for all of them"
+
+
+def test_a_collective_that_fails_is_in_flight_no_longer(train: Any) -> None:
+    file, _ = train(
+        """
+def refuse(tensor, group=None):
+    raise ConnectionError
+try:
+    hooked(refuse)(Tensor(), "a")
+except ConnectionError:
+    pass
+"""
+    )
+    assert file.in_flight().mark is None
+
+
 def test_the_collective_in_flight_is_seen_after_a_kill(train: Any) -> None:
     file, _ = train(
         """

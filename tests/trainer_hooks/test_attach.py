@@ -1,0 +1,185 @@
+"""Attaching in plain torch: what a script does stays as it was, whatever it does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.rankfile import RankFileReader, Step
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EXAMPLES = REPOSITORY / "docs" / "examples"
+
+# A script of one process without torch.distributed.
+ALONE = """
+import os, sys, time, torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def train(steps, model=model, optimizer=optimizer):
+    for _ in range(steps):
+        model(torch.ones(4, 8)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def run(tmp_path: Path, body: str, hooks: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "script.py"
+    script.write_text(ALONE + body)
+    command = [sys.executable, *(("-m", "laggard", "run") if hooks else ()), str(script)]
+    ranks = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "LAGGARD_JOB_ID": "test"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env={**os.environ, **ranks, **environment}
+    )
+
+
+def steps(tmp_path: Path) -> list[list[Step]]:
+    """The steps of every rank file, the longest first."""
+    found = []
+    for path in (tmp_path / "ranks").glob("*.rank"):
+        with RankFileReader(str(path)) as file:
+            counters = file.counters()
+            assert counters is None or counters.errors == 0
+            found.append(file.steps())
+    return sorted(found, key=len, reverse=True)
+
+
+def test_a_script_of_one_process_is_a_rank(tmp_path: Path) -> None:
+    done = run(tmp_path, "train(5)\nprint(model.weight.sum().item())")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == run(tmp_path, "train(5)\nprint(model.weight.sum().item())", hooks=False).stdout
+    assert [[step.step for step in rank] for rank in steps(tmp_path)] == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("body", ["raise ValueError('no such batch')", "os._exit(3)", "sys.exit('stopped')"])
+def test_a_script_that_fails_fails_as_it_would(tmp_path: Path, body: str) -> None:
+    with_hooks, without = run(tmp_path, f"train(3)\n{body}"), run(tmp_path, f"train(3)\n{body}", hooks=False)
+    assert with_hooks.returncode == without.returncode != 0
+    assert with_hooks.stdout == without.stdout
+    assert with_hooks.stderr.splitlines()[-1:] == without.stderr.splitlines()[-1:]
+    assert [len(rank) for rank in steps(tmp_path)] == [3]
+
+
+def test_switched_off_torch_is_left_alone(tmp_path: Path) -> None:
+    body = "import torch.distributed as d\nprint(torch.autograd.backward.__module__, type(d.ProcessGroup.allreduce))"
+    assert run(tmp_path, body, LAGGARD_OFF="1").stdout == run(tmp_path, body, hooks=False).stdout
+    assert not (tmp_path / "ranks").exists()
+
+
+def test_a_step_that_raises_does_not_mix_up_the_later_ones(tmp_path: Path) -> None:
+    body = """
+class Failing(torch.optim.SGD):
+    fails = False
+    def step(self, closure=None):
+        if self.fails: raise RuntimeError
+        return super().step(closure)
+optimizer = Failing(model.parameters(), lr=0.1)
+train(1, optimizer=optimizer)
+optimizer.fails = True
+try: train(1, optimizer=optimizer)
+except RuntimeError: pass
+optimizer.fails = False
+train(2, optimizer=optimizer)
+model(torch.ones(1, 8)).sum().backward(); time.sleep(0.05); optimizer.step()
+def slow(_): time.sleep(0.1)
+model.weight.register_hook(slow)
+train(1, optimizer=optimizer)
+"""
+    assert run(tmp_path, body).returncode == 0
+    (rank,) = steps(tmp_path)
+    assert len(rank) == 5
+    assert rank[-1].phases[2] >= 100_000_000, "the backward pass is known as such again"
+
+
+def test_a_step_that_the_scaler_leaves_out_is_a_step(tmp_path: Path) -> None:
+    body = """
+scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+for number in range(4):
+    loss = model(torch.ones(4, 8)).sum() * (float("inf") if number == 1 else 1.0)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+"""
+    done = run(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    assert [len(rank) for rank in steps(tmp_path)] == [4]
+
+
+def test_a_closures_backward_pass_is_no_part_of_the_update(tmp_path: Path) -> None:
+    body = """
+model.weight.register_hook(lambda _: time.sleep(0.05))
+def closure():
+    optimizer.zero_grad()
+    loss = model(torch.ones(4, 8)).sum()
+    loss.backward()
+    return loss
+for _ in range(3): optimizer.step(closure)
+"""
+    assert run(tmp_path, body).returncode == 0
+    (rank,) = steps(tmp_path)
+    assert [step.phases[2] >= 50_000_000 > step.phases[3] for step in rank] == [True] * 3
+
+
+def test_workers_and_forks_do_not_write_as_the_rank(tmp_path: Path) -> None:
+    body = """
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 16
+    def __getitem__(self, index):
+        train(1)
+        return torch.ones(8)
+train(1)
+for batch in torch.utils.data.DataLoader(Data(), batch_size=4, num_workers=2): train(1)
+if os.fork() == 0:
+    train(50); os._exit(0)
+os.wait()
+os.execv(sys.executable, [sys.executable, "-c", "print('another program')"])
+"""
+    done = run(tmp_path, body)
+    assert (done.returncode, done.stdout) == (0, "another program\n"), done.stderr
+    ours = [rank for rank in steps(tmp_path) if rank]
+    assert [len(rank) for rank in ours] == [5], "one step before, one for each of four batches, and no fork's"
+
+
+def test_compiled_code_is_the_same_code(tmp_path: Path) -> None:
+    body = """
+compiled = torch.compile(model, backend="eager", fullgraph=True)
+step = torch.compile(optimizer.step, backend="eager")
+for _ in range(4):
+    compiled(torch.ones(4, 8)).square().mean().backward()
+    step()
+    optimizer.zero_grad()
+counters = torch._dynamo.utils.counters
+print(model.weight.sum().item(), sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
+"""
+    with_hooks, without = run(tmp_path, body), run(tmp_path, body, hooks=False)
+    assert with_hooks.returncode == 0, with_hooks.stderr
+    assert with_hooks.stdout == without.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "the line in it"])
+@pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])
+def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Callable[..., Any], tmp_path: Path) -> None:
+    if name == "lightning_ddp":
+        pytest.importorskip("lightning")
+    if name == "huggingface":
+        pytest.importorskip("transformers")
+        pytest.importorskip("accelerate")
+    launch(EXAMPLES / f"{name}.py", hooks=hooks)
+    for path in (tmp_path / "ranks").glob("*.rank"):
+        with RankFileReader(str(path)) as file:
+            counters = file.counters()
+            assert counters is not None and (counters.steps, counters.errors, counters.lost) == (10, 0, 0)
+            assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are told apart"
+            assert {lane.role for lane in file.lanes()} <= {"dp", "world"}
+            assert "dp" in {lane.role for lane in file.lanes()}
+    assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2
