@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.trainer_hooks.flight_recorder import Seen, unseen
+from laggard.trainer_hooks.witness import Seen, unseen
 
 COLLECTIVES = st.lists(
     st.builds(Seen, st.sampled_from(["all_reduce", "broadcast", "all_gather"]), st.sampled_from([4, 8, 4096])),
