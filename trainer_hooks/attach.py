@@ -38,6 +38,8 @@ def attach(*trained: Any) -> None:
 
 def session() -> Session:
     """This process's one session; the first call makes it, and puts the hooks into torch."""
+    import torch  # noqa: F401 - before the question: where hooks went in early, its import makes the session
+
     global _active
     if _active is None:
         made = Session()

@@ -252,14 +252,14 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
 
     # Named as what it stands for: see instrument().
     def wait(self: Any, *args: Any, **named: Any) -> Any:
-        try:
-            word, log, issued, size, _ = take(id(self))
-        except KeyError:  # waited for a second time, given up, on a device, or many in one
+        entry = take(id(self), None)
+        if entry is None:  # waited for a second time, given up, on a device, or many in one
             if id(self) in batches:
                 return finish(batches.pop(id(self)), self, args, named)
             if recorder.device is not None:
                 return recorder.device.wait(id(self), original, self, *args, **named)
             return original(self, *args, **named)
+        word, log, issued, size, _ = entry
         words = recorder.words
         words[WORD_CURRENT] = word
         words[WORD_ISSUED] = began = clock()

@@ -97,11 +97,11 @@ class DeviceCalls(DevicePhases):
             self.release(arrival)
             self._restore_words()
             return work
+        if is_async and not on_device and work is not None:
+            self.release(arrival)
+            arrival = None
+        returned = clock() if is_async else _NEVER_PAST
         try:
-            if is_async and not on_device and work is not None:
-                self.release(arrival)
-                arrival = None
-            returned = clock() if is_async else _NEVER_PAST
             self._launched(work, _Open(*launch, size, self._recorder.step, arrival, on_device, returned))
         except Exception as error:
             self._retire(error)
@@ -118,13 +118,16 @@ class DeviceCalls(DevicePhases):
             self._recorder.works.drop(key)
         if self.works.open.setdefault(key, entry) is not entry:
             self.works.relaunch(key, entry)
-        self._restore_words()
+        if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
+            self._restore_words()
 
     def end_batch(self, key: int | None) -> None:
         """As Works.end_batch."""
         over = self.works.end_batch(key)
         if over:
             self._done(over, over[-1].issued, over[-1].arrival)
+        else:
+            self._restore_words()
 
     def wait(self, key: int, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
         """`original` waits for the work known as `key`: the caller's own wait, between marks."""
@@ -137,7 +140,7 @@ class DeviceCalls(DevicePhases):
         last, began = batch[-1], clock()
         at_once = last.arrival is not None and began - last.returned < _AT_ONCE
         before = last.arrival if at_once else self.mark()
-        if before is None or (at_once and not self.may_mark()):
+        if before is None:
             self.release(*_marks(batch, before))
             self._leave_alone()
             return original(*args, **named)

@@ -50,7 +50,8 @@ class Dates:
             self._bounds.not_before(at, put)
         self.main = mark.stream
         self.reference, self._reference_at = mark, at
-        self.now = max(self.now, at)
+        if at > self.now:
+            self.now = at
         return self.now
 
     def seen(self, host: int) -> None:

@@ -20,8 +20,8 @@ log = logging.getLogger("laggard")
 clock = time.perf_counter_ns
 
 _NOTHING_BETWEEN: Final = 2000
-"""Nanoseconds of the host's in which nothing is launched: a call of torch's that launches a kernel takes longer. Marks
-that are put no further apart are one."""
+"""Nanoseconds of the host's in which nothing is launched and no stream is changed: such calls take longer. Where a
+phase begins so soon after the last one, one mark stands for both."""
 
 
 class DevicePhases:
@@ -35,9 +35,11 @@ class DevicePhases:
         self._alive = True
         self._left = 0  # when a phase was left last, with all that there is to do then
 
-    def enter(self, phase: int, saw_loader: bool) -> None:
-        mark = self._boundary() if clock() - self._left < _NOTHING_BETWEEN else None
-        mark = mark or self.mark()
+    def enter(self, now: int, phase: int, saw_loader: bool) -> None:
+        """`now`: the host's clock."""
+        mark = self.timeline.left if now - self._left < _NOTHING_BETWEEN else None
+        if mark is None:
+            mark = self.mark()
         if mark is not None:
             self.main = mark.stream
         if self._alive:
@@ -57,14 +59,6 @@ class DevicePhases:
             self.timeline.end_step(next_step)
             self.poll()
         self._left = clock()
-
-    def _boundary(self) -> Any:
-        """The mark at the end of the phase before, where the next one may begin with it, too."""
-        try:
-            return self.timeline.boundary(self._device.stream()) if self.may_mark() else None
-        except Exception as error:
-            self._retire(error)
-            return None
 
     def mark(self) -> Any:
         """A mark at the end of the present stream; None where there is none to be had."""

@@ -78,7 +78,7 @@ class Recorder(Ledger):
         self.words[WORD_PHASE] = phase
         self.words[WORD_PROGRESS] = now
         if self.device is not None:
-            self.device.enter(phase, self.saw_loader)
+            self.device.enter(now, phase, self.saw_loader)
         elif self._book.begun:
             self._book.enter(now, phase, self.saw_loader)
         else:

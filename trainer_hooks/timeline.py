@@ -52,7 +52,7 @@ class Timeline:
         self._given_up: Any = None  # the mark after the last collective that was: until it is passed one is in flight
         self._collectives = 0  # in the row
         self._beside = 0  # of them, those on other streams than the main one
-        self._left: Any = None  # the mark of the phase left last, while nothing has come after it
+        self.left: Any = None  # the mark of the phase left last, while nothing has been put in since
 
     @property
     def clock_width(self) -> int:
@@ -75,19 +75,18 @@ class Timeline:
     # What the hooks put in. A mark is None where none could be had without harm (a graph is being captured).
 
     def enter(self, mark: Any, phase: int, saw_loader: bool) -> None:
-        self._newest = mark
-        self._add(mark, self._began, (mark, phase, saw_loader))
+        """`mark` may be `left`: the phase begins where the last one ended."""
+        self._newest, row = mark, self._row
+        if mark is not None and mark is self.left and row and row[-1][0] is mark:
+            self.left = None
+            row[-1] = (mark, self._turned, (mark, phase, saw_loader))
+        else:
+            self._add(mark, self._began, (mark, phase, saw_loader))
 
     def leave(self, mark: Any) -> None:
         self._newest = mark
         self._add(mark, self._ended, (mark,))
-        self._left = None if self._skipping else mark
-
-    def boundary(self, stream: int | None) -> Any:
-        """The mark of the phase left last, for the next to begin with: nothing was put in since. None: there is none
-        on this stream."""
-        left = self._left
-        return left if left is not None and left.stream == stream else None
+        self.left = None if self._skipping else mark
 
     def end_step(self, next_step: int) -> None:
         """The step ends with the phase left last."""
@@ -95,9 +94,9 @@ class Timeline:
             self._skipping = False
             self._ledger.abandon_step(next_step)
         else:
-            left = self._left
+            left = self.left
             self._add(None, self._step_ended, (next_step,))
-            self._left = None if self._skipping else left
+            self.left = None if self._skipping else left
 
     def collective(
         self,
@@ -128,7 +127,7 @@ class Timeline:
         self._add(arrival, self._unseen, (launch, arrival))
 
     def _add(self, last: Any, replay: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self._left = None
+        self.left = None
         self._row.append((last, replay, arguments))
         if self._skipping or len(self._row) >= ENTRY_LIMIT:
             self.give_up()
@@ -147,7 +146,7 @@ class Timeline:
         self._flights.log_all()
         self._flights.clear()
         self._collectives = self._beside = 0
-        self._left = None
+        self.left = None
         self._skipping = True
 
     # What the device has come past.
@@ -202,14 +201,21 @@ class Timeline:
     def _began(self, mark: Any, phase: int, saw_loader: bool) -> None:
         self._ledger.phase_began(self._dates.boundary(mark), phase, saw_loader)
 
+    def _turned(self, mark: Any, phase: int, saw_loader: bool) -> None:
+        """One phase ended and the next began."""
+        now = self._dates.boundary(mark)
+        self._ledger.phase_ended(now)
+        self._ledger.phase_began(now, phase, saw_loader)
+
     def _ended(self, mark: Any) -> None:
         self._ledger.phase_ended(self._dates.boundary(mark))
 
     def _step_ended(self, next_step: int) -> None:
-        self._flights.log_all()
-        self._flights.forget(self._dates.now)
         shift = self._dates.take_shift()
-        self._flights.shift(shift)
+        if self._flights:
+            self._flights.log_all()
+            self._flights.forget(self._dates.now - shift)
+            self._flights.shift(shift)
         self._ledger.step_ended(next_step, shift)
 
     def _flown(
@@ -267,7 +273,8 @@ class Timeline:
         word, log, issued, size, _ = launch
         if arrival < issued:
             arrival = issued  # the clock's error must not turn cause and effect
-        log.put((word, arrival, max(end, arrival), waited, size))
+        end = max(end, arrival)
+        log.put((word, arrival, end, min(waited, end - arrival), size))
         self._ledger.launched[word] = issued
         if not word & _FULL:
             self._ledger.hand_on()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,15 +16,22 @@ from laggard.rankfile import RankFileReader, Step
 
 TRAINING = Path(__file__).resolve().parent / "training"
 LATE = 0.4  # seconds, as in the scripts
-KINDS = {"torch": ("torch_kinds.py", 2), "deepspeed": ("deepspeed_kinds.py", 2), "roles": ("roles.py", 4)}
+KINDS = {
+    "torch": ("torch_kinds.py", 2),
+    "device": ("on_a_device.py", 2),
+    "deepspeed": ("deepspeed_kinds.py", 2),
+    "roles": ("roles.py", 4),
+}
+BARE = {"device": "torch_kinds.py"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 class World(NamedTuple):
-    """A job that trained with the hooks: by rank, its recording, what torch saw, the results, its steps; and the
-    results of the same job without."""
+    """A job of one of KINDS that trained with the hooks: by rank, its recording, what torch saw, the results, its
+    steps; and the results of the same job without."""
 
+    kind: str
     records: list[list[dict[str, Any]]]
     seen: list[list[tuple[str, str, int]]]
     results: list[list[Any]]
@@ -35,8 +43,11 @@ class World(NamedTuple):
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launch_in: Any) -> Iterator[World]:
     script, ranks = KINDS[request.param]
     place = tmp_path_factory.mktemp(request.param)
-    hooked = launch_in(place, TRAINING / script, ranks=ranks, extra={"LAGGARD_RECORD_DIR": str(place / "recording")})
-    bare = launch_in(tmp_path_factory.mktemp("bare"), TRAINING / script, ranks=ranks, hooks=False)
+    path = os.pathsep.join(filter(None, [str(TRAINING.parents[1]), os.environ.get("PYTHONPATH", "")]))
+    extra = {"LAGGARD_RECORD_DIR": str(place / "recording"), "PYTHONPATH": path}
+    hooked = launch_in(place, TRAINING / script, ranks=ranks, extra=extra)
+    bare_script = TRAINING / BARE.get(request.param, script)
+    bare = launch_in(tmp_path_factory.mktemp("bare"), bare_script, ranks=ranks, hooks=False)
     files: dict[int, list[Step]] = {}
     for path in (place / "ranks").iterdir():
         with RankFileReader(str(path)) as file:
@@ -44,6 +55,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
             assert counters is not None and counters.errors == counters.lost == 0, "the hook counts no error of its own"
             files[file.identity["rank"]] = file.steps()
     yield World(
+        request.param,
         [read(place / "recording" / f"rank-{rank}.jsonl") for rank in range(ranks)],
         [said(each.stdout, "SEEN")[0] for each in hooked],
         [said(each.stdout, "RESULT") for each in hooked],
@@ -104,6 +116,13 @@ def test_every_collective_ends_after_it_was_issued(world: World) -> None:
         for record in collectives(records):
             assert record["end"] is not None, record
             assert 0 <= record["waited"] <= record["end"] - record["issued"] + 1e-9, record
+
+
+def test_the_clock_is_told(world: World) -> None:
+    clocks = Counter(record["clock"] for records in world.records for record in collectives(records))
+    own = "device" if world.kind == "device" else "host"
+    # what C++ makes outside DDP is the host's
+    assert clocks[own] > 0.8 * clocks.total(), clocks
 
 
 def test_steps_are_their_phases_and_waits(world: World) -> None:

@@ -16,7 +16,7 @@ START = """
 import json, os, sys
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.trainer_hooks.collectives import Call, hook_waits, instrument
+from laggard.trainer_hooks.collectives import Call, hook_calls, hook_waits, instrument
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.sinks import RankFileSink
@@ -178,6 +178,38 @@ except ConnectionError:
 """
     )
     assert file.in_flight().mark is None
+
+
+@pytest.mark.parametrize("given", ["Work()", "None"])
+def test_of_a_batch_one_work_stands_for_all(train: Any, given: str) -> None:
+    """What a backend gives for each of the batch is dropped, if it gives anything."""
+    file, _ = train(
+        f"""
+import time
+class Work:
+    def wait(self): time.sleep(0.02)
+class Group:
+    def allreduce(self, tensors, options=None): return {given}
+    def _start_coalescing(self): pass
+    def _end_coalescing(self): return Work()
+hook_waits(Work, recorder)
+hook_calls(Group, recorder, Groups())
+def batch():
+    group = Group()
+    group._start_coalescing()
+    for _ in range(3): group.allreduce([Tensor()])
+    work = group._end_coalescing()
+    time.sleep(0.01)
+    work.wait()
+step(batch); step(batch)
+recorder.close()
+"""
+    )
+    records = file.collectives()
+    assert len(records) == 6
+    assert all(record.end - record.issued >= 30_000_000 for record in records)
+    for each in file.steps():
+        assert 20_000_000 <= each.waited < 30_000_000, "the wait for all of them counts once"
 
 
 def test_the_collective_in_flight_is_seen_after_a_kill(train: Any) -> None:
