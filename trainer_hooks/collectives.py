@@ -58,13 +58,16 @@ CALLS: Final[dict[str, Call]] = {
 
 _FULL: Final = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
 _NONE: Final = object()
+_wait_plainly: Callable[[Any], Any] = lambda work: work.wait()  # noqa: E731 - Work.wait() as it was before the hooks
 _HOOKED: Final = "_laggard_hooked"
 
 
 def hook(distributed: Any, recorder: Recorder, groups: Groups) -> None:
     """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
+    global _wait_plainly
     if getattr(distributed.ProcessGroup, _HOOKED, False):
         return
+    _wait_plainly = distributed.Work.wait
     distributed.ProcessGroup._laggard_hooked = True
     hook_waits(distributed.Work, recorder)
     hook_calls(distributed.ProcessGroup, recorder, groups)
@@ -114,9 +117,9 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     logs: dict[Any, LaneLog] = groups.logs(call.op)
     works, totals, first = recorder.works, recorder.totals, call.sized == 0
     sized_at = call.sized
-    launched = works.open
+    launched, waits = works.open, recorder.waits.append
 
-    def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, *rest: Any, **named: Any) -> Any:
+    def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
             try:
                 log = logs[self]
@@ -127,27 +130,39 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
-            return _plainly(original, self, one, two, rest, named)
+            return original(self, *_given(one, two, three, rest), **named)
         if recorder.device is not None:
-            given = _given(one, two, rest)
+            given = _given(one, two, three, rest)
             sized = given[sized_at] if len(given) > sized_at else None
             return recorder.device.call(original, self, given, named, (word, log, issued), sized, _size)
         try:
-            if two is _NONE or rest or named:
-                work = _plainly(original, self, one, two, rest, named)
+            if named or rest or two is _NONE:
+                options, work = None, original(self, *_given(one, two, three, rest), **named)
+            elif three is _NONE:
+                options, work = two, original(self, one, two)
             else:
-                work = original(self, one, two)
+                options, work = three, original(self, one, two, three)
+            over = work is not None and not getattr(options, "asyncOp", True)
+            if over:  # torch waits for this one as soon as it has it, which is now
+                _wait_plainly(work)
         except BaseException:
             _raised(words, word, log, issued)
             raise
         try:
             sized = one if first else two
-            if type(sized) is not list:
-                size = sized.nbytes
-            elif len(sized) == 1 and type(sized[0]) is not list:
-                size = sized[0].nbytes
-            else:
+            try:
+                size = sized[0].nbytes if type(sized) is list and len(sized) == 1 else sized.nbytes
+            except AttributeError:  # more than one, in lists
                 size = _size(sized)
+            if over:
+                now = clock()
+                words[WORD_ISSUED] = 0
+                waited = now - issued
+                log.put((word, issued, now, waited, size))
+                waits(waited)
+                if not word & _FULL:
+                    recorder.hand_on_full(log)
+                return _DONE
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
@@ -209,12 +224,26 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     return recorded
 
 
-def _plainly(original: Callable[..., Any], self: Any, one: Any, two: Any, rest: Any, named: Any) -> Any:
-    return original(self, *_given(one, two, rest), **named)
+def _given(*arguments: Any) -> tuple[Any, ...]:
+    """The arguments that were given: one, two, three, and the tuple of the rest."""
+    *first, rest = arguments
+    return (*(each for each in first if each is not _NONE), *rest)
 
 
-def _given(one: Any, two: Any, rest: Any) -> tuple[Any, ...]:
-    return (one, two, *rest) if two is not _NONE else () if one is _NONE else (one,)
+class _Done:
+    """The work of a collective that is over."""
+
+    def wait(self, timeout: object = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+
+_DONE: Final = _Done()
 
 
 def _share_of(group: Any) -> Callable[[Any], int]:
@@ -244,7 +273,7 @@ def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -
     log.put((word, issued, now, now - issued, size))
     recorder.waits.append(now - issued)
     if not word & _FULL:
-        recorder.hand_on()
+        recorder.hand_on_full(log)
 
 
 def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
@@ -275,7 +304,7 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
             log.put((word, issued, now, waited, size))
             waits(waited)
             if not word & _FULL:
-                recorder.hand_on()
+                recorder.hand_on_full(log)
         except Exception:
             recorder.totals.errors += 1
         return result

@@ -148,22 +148,35 @@ class Ledger:
     @harmless
     def hand_on(self) -> None:
         """Counts the collectives since the last time, and gives them to the sinks."""
-        self._book.fold_waits()
-        lanes = self.totals.lanes
         gathered: list[int] = []
-        for index, log in enumerate(self._logs.values()):
-            count = len(log.numbers) // RECORD_NUMBERS
-            if count:
-                numbers = log.numbers[: count * RECORD_NUMBERS]
-                del log.numbers[: count * RECORD_NUMBERS]  # in place: the hot path holds this list
-                lanes[3 * index] += count
-                lanes[3 * index + 1] += sum(numbers[3::RECORD_NUMBERS])
-                lanes[3 * index + 2] += sum(numbers[4::RECORD_NUMBERS])
-                gathered += numbers
-        if gathered:
-            self.recent.append(gathered)
+        for log in self._logs.values():
+            if log.numbers:
+                gathered += self._count(log)
+        self._give(gathered)
+
+    @harmless
+    def hand_on_full(self, log: LaneLog) -> None:
+        """The same for one lane, whose log has become as long as a block of the rank file."""
+        self._give(self._count(log))
+
+    def _count(self, log: LaneLog) -> list[int]:
+        numbers = log.numbers[:]
+        del log.numbers[: len(numbers)]  # in place: the hot path holds this list
+        lanes, place = self.totals.lanes, 3 * log.index
+        lanes[place] += len(numbers) // RECORD_NUMBERS
+        lanes[place + 1] += sum(numbers[3::RECORD_NUMBERS])
+        lanes[place + 2] += sum(numbers[4::RECORD_NUMBERS])
+        return numbers
+
+    def _give(self, gathered: list[int]) -> None:
+        self._book.fold_waits()
+        if not gathered:
+            return
+        self.recent.append(gathered)
         step = self._book.step if self._book.begun else BEFORE_STEPS
         for place in range(0, len(gathered), _BLOCK_NUMBERS):
+            block = gathered if len(gathered) <= _BLOCK_NUMBERS else gathered[place : place + _BLOCK_NUMBERS]
             for sink in self._sinks:
-                sink.collectives(step, gathered[place : place + _BLOCK_NUMBERS], self.launched)
-        self.launched.clear()
+                sink.collectives(step, block, self.launched)
+        if self.launched:
+            self.launched.clear()

@@ -32,8 +32,9 @@ class Session:
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
         self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
         self._opened = False
-        self._ends_well = False
         self._forked = False
+        self._closes = False
+        os.register_at_fork(after_in_child=self._in_child)
 
     def hook(self) -> None:
         """Puts the hooks into torch. What this build of torch lacks has none."""
@@ -56,16 +57,14 @@ class Session:
         """The rank is known: from here on there is something to write to."""
         if not self._opened:
             self._opened = True
-            self._end_well()
+            self._close_at_exit()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
             outlets.open_all(self.recorder, identify(os.environ))
 
-    def _end_well(self) -> None:
-        """What is recorded is whole at the process's end, and none of it is a forked child's."""
-        if not self._ends_well:
-            self._ends_well = True
+    def _close_at_exit(self) -> None:
+        if not self._closes:
+            self._closes = True
             atexit.register(self.recorder.close)
-            os.register_at_fork(after_in_child=self._in_child)
 
     def watch_ddp(self, module: Any) -> None:
         """A DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""

@@ -104,8 +104,8 @@ class RankFileWriter:
     def write_collectives(self, step: int, records: Sequence[int]) -> None:
         """`records`: five numbers each, as layout.RECORD; at most RECORDS_PER_BLOCK of them."""
         self._blocks += 1
-        body = layout.BLOCK_HEAD.pack(step, len(records) // 5) + struct.pack(f"<{len(records)}q", *records)
-        cell = layout.seal(self._blocks, body)
+        count = len(records)
+        cell = layout.seal(self._blocks, struct.pack(f"<qI4x{count}q", step, count // 5, *records))
         offset = layout.BLOCKS_OFFSET + (self._blocks % layout.BLOCK_COUNT) * layout.BLOCK_SLOT
         self._map[offset : offset + len(cell)] = cell
 
