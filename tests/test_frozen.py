@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
 from pathlib import Path
 
-from laggard import catalogue
+from laggard import catalogue, names
 from laggard.cli import COMMANDS
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -54,3 +55,10 @@ def test_every_metric_is_named_as_prometheus_wants_it() -> None:
             metric.name.startswith(("laggard_rank_", "laggard_culprit", "laggard_job_"))
             and metric.name != "laggard_rank_files_ignored"
         )
+
+
+def test_every_environment_variable_stands_in_the_one_table() -> None:
+    known = {value for name, value in vars(names).items() if name.startswith("ENV_")} | {"LAGGARD_DEBUG"}
+    text = (Path(__file__).parents[1] / "docs" / "hooks.md").read_text()
+    listed = re.findall(r"^\| `(LAGGARD_\w+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == sorted(known)

@@ -59,7 +59,7 @@ def test_a_stopped_rank_has_not_arrived_and_its_peers_wait(cluster: Cluster) -> 
 
 def test_a_hang_in_collectives_that_python_never_sees(cluster: Cluster) -> None:
     """As DDP's, which C++ calls: torch's Flight Recorder, in the heartbeat, tells who has not arrived."""
-    ranks = cluster.train(3, "1000000", "bare", script=RING)
+    ranks = cluster.train(3, "1000000", "bare", script=RING, extra={"LAGGARD_OFF": "1"})
     rows = cluster.until_rows(lambda rows: trains(rows) and all(row["beat"]["groups"] for row in rows))
     assert all(row["beat"]["flight_recorder"] == "on" and not row["beat"]["lanes"] for row in rows)
     cluster.until(lambda location: location["window"]["last_step"], 10.0)

@@ -128,13 +128,13 @@ def test_one_bad_node_is_drained_and_a_second_waits(cluster: Any, fleet: Fleet) 
 def test_when_all_fail_at_once_none_is_drained(cluster: Any, fleet: Fleet) -> None:
     (cluster.folder / "settings/healthcheck").touch()
     fleet.become("disk_full", *NODES)
-    done = cluster.srun(*NODES)  # before the collector knows, and the health checks besides
-    assert done.returncode == 0, done.stderr
+    cluster.srun(*NODES)  # the collector may know of none, one or all by now: within the cap one may be drained
     fleet.wait_for_failing(*NODES)
-    assert cluster.srun(*NODES).returncode == 0
     time.sleep(7)
-    drained = [node for node in NODES if cluster.settled(node) != "idle"]
-    assert len(drained) <= 1, "more than the cap were drained"
+    left = [node for node in NODES if cluster.settled(node) == "idle"]
+    assert len(left) >= len(NODES) - 1, "more than the cap were drained"
+    done = cluster.srun(*left)
+    assert done.returncode == 0, done.stderr
 
 
 def test_without_the_collector_nothing_is_drained(cluster: Any, fleet: Fleet, unanswered: str) -> None:

@@ -12,7 +12,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from laggard.trainer_hooks import collectives
+from laggard.trainer_hooks.attach import session
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
 from laggard.trainer_hooks.session import Session
 
@@ -20,12 +20,10 @@ from laggard.trainer_hooks.session import Session
 def main() -> None:
     steps, bare = int(sys.argv[1]), "bare" in sys.argv
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    here = Session()
+    here = Session() if bare else session()
     here.open()
     recorder = here.recorder
     here.groups.learn("dp", tuple(range(dist.get_world_size())))
-    if not bare:
-        collectives.hook(dist, recorder, here.groups)
     tensor = torch.ones(1024)
     for step in range(steps):
         for phase in (FORWARD, BACKWARD):
