@@ -56,6 +56,7 @@ CALLS: Final[dict[str, Call]] = {
     "recv_anysource": Call("recv", 0),
 }
 
+_OF_ONE: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
 _FULL: Final = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
 _NONE: Final = object()
 _wait_plainly: Callable[[Any], Any] = lambda work: work.wait()  # noqa: E731 - Work.wait() as it was before the hooks
@@ -116,8 +117,8 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     cost in all; the two arguments by name cost less than any number of them."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
     works, totals, first = recorder.works, recorder.totals, call.sized == 0
-    sized_at = call.sized
-    launched, waits = works.open, recorder.waits.append
+    sized_at, listed = call.sized, call.op in _OF_ONE
+    launched, waits, wait_plainly = works.open, recorder.waits.append, _wait_plainly
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
@@ -142,21 +143,23 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
                 options, work = two, original(self, one, two)
             else:
                 options, work = three, original(self, one, two, three)
-            over = work is not None and not getattr(options, "asyncOp", True)
+            try:
+                over = not options.asyncOp and work is not None
+            except AttributeError:
+                over = False
             if over:  # torch waits for this one as soon as it has it, which is now
-                _wait_plainly(work)
+                wait_plainly(work)
+                now = clock()
+                words[WORD_ISSUED] = 0
         except BaseException:
             _raised(words, word, log, issued)
             raise
         try:
-            sized = one if first else two
             try:
-                size = sized[0].nbytes if type(sized) is list and len(sized) == 1 else sized.nbytes
+                size = one[0].nbytes if listed and len(one) == 1 else (one if first else two).nbytes
             except AttributeError:  # more than one, in lists
-                size = _size(sized)
+                size = _size(one if first else two)
             if over:
-                now = clock()
-                words[WORD_ISSUED] = 0
                 waited = now - issued
                 log.put((word, issued, now, waited, size))
                 waits(waited)
