@@ -144,7 +144,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             else:
                 options, work = three, original(self, one, two, three)
             try:
-                over = not options.asyncOp and work is not None
+                over = not options.asyncOp and work is not None  # type: ignore[union-attr]
             except AttributeError:
                 over = False
             if over:  # torch waits for this one as soon as it has it, which is now
@@ -157,7 +157,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
         try:
             try:
                 size = one[0].nbytes if listed and len(one) == 1 else (one if first else two).nbytes
-            except AttributeError:  # more than one, in lists
+            except (AttributeError, TypeError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
             if over:
                 waited = now - issued
