@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machinery.coverage import firing, raised_by_probes
 from machinery.materialise import expectation, names
 
 from laggard.cli import main
@@ -82,11 +83,15 @@ def test_the_mask_hides_file_servers(copy_of: Copy, tmp_path: Path) -> None:
     assert ":/home /home nfs4 " in mounts and "@o2ib:/work /work lustre" in mounts, mounts
 
 
+def one_for_each_code() -> list[str]:
+    """A machine for each finding, and those that others are made of: all of them would take a quarter of an hour."""
+    bases = {str(expectation(name)["base"]) for name in names() if "base" in expectation(name)}
+    return sorted(bases | {firing(code)[0] for code in raised_by_probes()})
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", names())
-def test_every_recorded_machine_replays(
-    name: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("name", one_for_each_code())
+def test_recorded_machines_replay(name: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = copy_of(name)
     assert main(["record", str(tmp_path / "again"), "--host-root", str(source)]) == 0, capsys.readouterr().err
     assert report(tmp_path / "again", capsys) == report(source, capsys), expectation(name)["says"]
