@@ -116,9 +116,11 @@ _WORLD: Final = "world"
 
 def name_of(group: Any) -> str:
     """Torch's own name of the group, the same on every rank."""
-    import torch.distributed as dist
+    if group is None:
+        import torch.distributed as dist
 
-    return str(getattr(dist.group.WORLD if group is None else group, "group_name", "0"))
+        group = dist.group.WORLD
+    return str(getattr(group, "group_name", "0"))
 
 
 def sharding_groups(module: Any) -> list[Any]:

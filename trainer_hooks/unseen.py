@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.groups import Groups, name_of
-from laggard.trainer_hooks.recorder import Launched, Recorder, clock
+from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 from laggard.trainer_hooks.witness import Seen, unseen, witness
 
 log = logging.getLogger("laggard")
@@ -53,6 +53,7 @@ class Unseen:
         self._bases: dict[str, _Base] = {}
         self._lessons: dict[tuple[str, Hashable, int], _Lesson] = {}
         self._uncounted: set[str] = set()  # groups of backends that count nothing
+        self._backends: dict[str, str] = {}
         self._questions = 0
         self._asked = 0  # when, and how long it took
         self._took = 0
@@ -102,7 +103,7 @@ class Unseen:
         return now
 
     def _account(self, group: Any, base: _Base, now: _Base, issued: int, where: Hashable) -> list[Launched]:
-        backend = _backend(group)
+        backend = self._backends.get(name_of(group)) or self._backends.setdefault(name_of(group), _backend(group))
         passed = {op: count - base.seen.get(op, 0) for op, count in now.seen.items()}
         if backend != "gloo":  # which alone counts them with the rest
             passed = {op: count for op, count in passed.items() if op not in ("send", "recv")}
@@ -111,11 +112,21 @@ class Unseen:
             return []
         found = self._which(group, backend, base, (name_of(group), where, missing))
         launches: list[Launched] = []
+        seen = dict(now.seen)
         for each in found:
-            lane = self._groups.log(self._recorder, each.op, group)
+            lane = self._lane(each.op, group)
             launches.append((lane.take(), lane, issued, each.size, self._recorder.step))
-        self._bases[name_of(group)] = now._replace(seen=self._groups.launched(group))
+            seen[each.op] = seen.get(each.op, 0) + 1
+        self._bases[name_of(group)] = now._replace(seen=seen)
         return launches
+
+    def _lane(self, op: str, group: Any) -> LaneLog:
+        """As the hot path keeps it: asked for once, and again when groups are forgotten."""
+        logs = self._groups.logs(op)
+        log = logs.get(group)
+        if log is None:
+            log = logs[group] = self._groups.log(self._recorder, op, group)
+        return log
 
     def _which(self, group: Any, backend: str, base: _Base, key: tuple[str, Hashable, int]) -> list[Seen]:
         lesson = self._lessons.get(key)
