@@ -118,7 +118,8 @@ def _headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
         first = serious[0]
         return fit(f"{first.code} {first.device} {first.summary}", more(len(serious) - 1))
     if unclear:
-        which = f"{os.path.basename(unclear[0].path)} " if len(diagnosis.files) > 1 else ""
+        named = len(diagnosis.files) > 1 or unclear[0].kind is None
+        which = f"{os.path.basename(unclear[0].path)} " if named else ""
         return fit(f"unknown, {which}{unclear[0].unknown}", more(len(unclear) - 1))
     warned = f", {len(serious)} warning{'s' * (len(serious) > 1)}" if serious else ""
     count = len(diagnosis.files)

@@ -11,6 +11,7 @@ budget, 1 something is not, 2 there is no torch or no GPU.
 
 from __future__ import annotations
 
+import abc
 import json
 import os
 import statistics
@@ -71,7 +72,7 @@ class Groups:
         return recorder.lane(Lane(op, "dp", "dp:0"), (0,))
 
 
-class Lab:
+class Lab(abc.ABC):
     """A recorder on a device. A device adds: work, launch, second (a context), join, synchronize, and the class of the
     works that launch gives."""
 
@@ -102,21 +103,21 @@ class Lab:
             self.recorder.device.poll()
         return self.kept.steps[before + 1 :]
 
-    def work(self, seconds: float) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def work(self, seconds: float) -> None: ...
 
+    @abc.abstractmethod
     def launch(self, seconds: float) -> Any:
         """A collective: its work, whose wait() holds up the present stream."""
-        raise NotImplementedError
 
-    def second(self) -> Any:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def second(self) -> Any: ...
 
-    def join(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def join(self) -> None: ...
 
-    def synchronize(self) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def synchronize(self) -> None: ...
 
 
 class Options:

@@ -59,16 +59,13 @@ CALLS: Final[dict[str, Call]] = {
 _OF_ONE: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
 _FULL: Final = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
 _NONE: Final = object()
-_wait_plainly: Callable[[Any], Any] = lambda work: work.wait()  # noqa: E731 - Work.wait() as it was before the hooks
 _HOOKED: Final = "_laggard_hooked"
 
 
 def hook(distributed: Any, recorder: Recorder, groups: Groups) -> None:
     """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
-    global _wait_plainly
     if getattr(distributed.ProcessGroup, _HOOKED, False):
         return
-    _wait_plainly = distributed.Work.wait
     distributed.ProcessGroup._laggard_hooked = True
     hook_waits(distributed.Work, recorder)
     hook_calls(distributed.ProcessGroup, recorder, groups)
@@ -118,7 +115,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     logs: dict[Any, LaneLog] = groups.logs(call.op)
     works, totals, first = recorder.works, recorder.totals, call.sized == 0
     sized_at, listed = call.sized, call.op in _OF_ONE
-    launched, waits, wait_plainly = works.open, recorder.waits.append, _wait_plainly
+    launched = works.open
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
@@ -138,19 +135,11 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             return recorder.device.call(original, self, given, named, (word, log, issued), sized, _size)
         try:
             if named or rest or two is _NONE:
-                options, work = None, original(self, *_given(one, two, three, rest), **named)
+                work = original(self, *_given(one, two, three, rest), **named)
             elif three is _NONE:
-                options, work = two, original(self, one, two)
+                work = original(self, one, two)
             else:
-                options, work = three, original(self, one, two, three)
-            try:
-                over = not options.asyncOp and work is not None  # type: ignore[union-attr]
-            except AttributeError:
-                over = False
-            if over:  # torch waits for this one as soon as it has it, which is now
-                wait_plainly(work)
-                now = clock()
-                words[WORD_ISSUED] = 0
+                work = original(self, one, two, three)
         except BaseException:
             _raised(words, word, log, issued)
             raise
@@ -159,13 +148,6 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
                 size = one[0].nbytes if listed and len(one) == 1 else (one if first else two).nbytes
             except (AttributeError, TypeError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
-            if over:
-                waited = now - issued
-                log.put((word, issued, now, waited, size))
-                waits(waited)
-                if not word & _FULL:
-                    recorder.hand_on_full(log)
-                return _DONE
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
@@ -231,22 +213,6 @@ def _given(*arguments: Any) -> tuple[Any, ...]:
     """The arguments that were given: one, two, three, and the tuple of the rest."""
     *first, rest = arguments
     return (*(each for each in first if each is not _NONE), *rest)
-
-
-class _Done:
-    """The work of a collective that is over."""
-
-    def wait(self, timeout: object = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-
-_DONE: Final = _Done()
 
 
 def _share_of(group: Any) -> Callable[[Any], int]:

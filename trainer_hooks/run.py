@@ -22,7 +22,7 @@ from laggard.trainer_hooks.transport_watch import WATCH
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--record", metavar="DIR", help="also write a recording, one file a rank, for `locate --trace`")
     parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER)
+    parser.add_argument("arguments", metavar="ARGS", nargs=argparse.REMAINDER).required = False
 
 
 def main(arguments: argparse.Namespace) -> int:

@@ -215,8 +215,10 @@ def test_the_prober_does_not_survive_a_killed_agent(start_agent: Start) -> None:
     agent = start_agent()
     wait_ready(agent)
     children = psutil.Process(agent.process.pid).children(recursive=True)
+    assert children, "the agent has no prober: nothing was tested"
     agent.process.kill()
     wait_until(lambda: not any(_lives(child) for child in children), 3.0)
+    assert [child.pid for child in children if _lives(child)] == []
 
 
 def _lives(process: psutil.Process) -> bool:
