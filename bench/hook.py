@@ -35,6 +35,7 @@ from laggard.trainer_hooks.device_calls import DeviceCalls
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.identity import header, identify
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.scribe import Scribe
 from laggard.trainer_hooks.sinks import RankFileSink
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
@@ -98,7 +99,10 @@ def set_up(directory: str, device: Device) -> Recorder:
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
-    return Recorder([RankFileSink(writer)], writer.words, device.find)
+    recorder = Recorder([RankFileSink(writer)], writer.words, device.find)
+    recorder.beside = Scribe(recorder)
+    recorder.beside.start()
+    return recorder
 
 
 class Methods:

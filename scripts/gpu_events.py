@@ -54,6 +54,8 @@ class Kept:
     def step(self, record: Any, totals: Any) -> None:
         self.steps.append(record)
 
+    def flush(self, totals: Any) -> None: ...
+
     def close(self) -> None: ...
 
 
@@ -101,6 +103,7 @@ class Lab(abc.ABC):
         self.synchronize()
         if self.recorder.device is not None:
             self.recorder.device.poll()
+        self.recorder.take_in()
         return self.kept.steps[before + 1 :]
 
     @abc.abstractmethod
@@ -372,7 +375,7 @@ def batch(lab: Lab, torch: Any) -> Outcome:
         lab.recorder.end_step(lab.recorder.step + 1)
     lab.synchronize()
     lab.steps({})
-    lab.recorder.hand_on()
+    lab.recorder.take_in()
     count = lab.kept.count - before
     return Outcome("collectives in a batch", count == steps * len(tensors), f"{count} recorded ({steps * 3} due)")
 
@@ -403,7 +406,7 @@ def autograd(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda it: reduce(it.grad))
     lab.steps({BACKWARD: lambda: model(torch.ones(4, 256, device="cuda")).sum().backward()})
-    lab.recorder.hand_on()
+    lab.recorder.take_in()
     count = lab.kept.count - before
     due = STEPS * len(list(model.parameters()))
     return Outcome("collectives on autograd's thread", count >= due, f"{count} recorded (at least {due} due)")

@@ -18,14 +18,10 @@ _MOST_SPANS: Final = 4096  # of a step; one that never ends must not fill the me
 
 
 class StepBook:
-    """The step that is under way. `begun` is False until the first phase: what came before belongs to no step.
+    """The step that is under way. `begun` is False until the first phase: what came before belongs to no step."""
 
-    `waits`: where times blocked in collectives are left, to be taken from the segment that they fall into.
-    """
-
-    def __init__(self, waits: list[int]) -> None:
+    def __init__(self) -> None:
         self.begun = False
-        self._waits = waits
         self.begin(0, 0)
 
     def begin(self, now: int, step: int) -> None:
@@ -56,10 +52,9 @@ class StepBook:
         self._close_segment(now, self._phase)
         self._phase = NO_PHASE
 
-    def fold_waits(self) -> None:
-        """Takes what has been left in `waits`, so that it does not grow with a long segment."""
-        self._segment_waited += sum(self._waits)
-        self._waits.clear()
+    def waited(self, nanoseconds: int) -> None:
+        """So long was the rank blocked in a collective, in the segment that is under way."""
+        self._segment_waited += nanoseconds
 
     def close(self) -> StepRecord:
         """The step as it stands; its end is that of the phase left last."""
@@ -77,8 +72,6 @@ class StepBook:
 
     def _close_segment(self, now: int, phase: int) -> None:
         length = now - self.mark
-        if self._waits:
-            self.fold_waits()
         waited = self._segment_waited
         if waited:
             self._segment_waited = 0

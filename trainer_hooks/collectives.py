@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
-from laggard.rankfile.layout import RECORDS_PER_BLOCK, WORD_CURRENT, WORD_ISSUED
+from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.groups import Groups
 from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 
@@ -57,7 +57,7 @@ CALLS: Final[dict[str, Call]] = {
 }
 
 _OF_ONE: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
-_FULL: Final = RECORDS_PER_BLOCK - 1  # word & _FULL is 0 once in as many collectives of a lane as a block holds
+_SELDOM: Final = 1023  # word & _SELDOM is 0 once in so many collectives of a lane
 _NONE: Final = object()
 _HOOKED: Final = "_laggard_hooked"
 
@@ -115,7 +115,6 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     logs: dict[Any, LaneLog] = groups.logs(call.op)
     works, totals, first = recorder.works, recorder.totals, call.sized == 0
     sized_at, listed = call.sized, call.op in _OF_ONE
-    launched = works.open
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
@@ -144,6 +143,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             _raised(words, word, log, issued)
             raise
         try:
+            words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
             try:
                 size = one[0].nbytes if listed and len(one) == 1 else (one if first else two).nbytes
             except (AttributeError, TypeError):  # more than one, in lists; or one without a list
@@ -151,10 +151,10 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
-                words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
-                entry = word, log, issued, size, recorder.step
-                if launched.setdefault(id(work), entry) is not entry:
-                    works.relaunch(id(work), entry)
+                key = id(work)
+                if works.key or works.open:
+                    works.make_room(key)
+                works.key, works.newest = key, (word, log, issued, size, recorder.step)
         except Exception:
             totals.errors += 1
         return work
@@ -166,7 +166,6 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     """For what few scripts do often. send and recv have a lane for each peer."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
     works, totals = recorder.works, recorder.totals
-    launched = works.open
     sized_at, peer_at = call.sized, call.peer
 
     def recorded(self: Any, *args: Any, **named: Any) -> Any:
@@ -192,16 +191,14 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             _raised(words, word, log, issued)
             raise
         try:
+            words[WORD_ISSUED] = 0
             size = _size(args[sized_at]) if sized_at >= 0 else 0
             if call.share:
                 size *= self.size()
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
-                words[WORD_ISSUED] = 0
-                entry = word, log, issued, size, recorder.step
-                if launched.setdefault(id(work), entry) is not entry:
-                    works.relaunch(id(work), entry)
+                works.launch(id(work), (word, log, issued, size, recorder.step))
         except Exception:
             totals.errors += 1
         return work
@@ -236,54 +233,58 @@ def _raised(words: memoryview, word: int, log: LaneLog, issued: int, size: int =
 def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -> None:
     """The call has come back and there is nothing to wait for, unless it is one of a batch."""
     now = clock()
-    recorder.words[WORD_ISSUED] = 0
-    if recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
-        return
-    log.put((word, issued, now, now - issued, size))
-    recorder.waits.append(now - issued)
-    if not word & _FULL:
-        recorder.hand_on_full(log)
+    if not recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
+        recorder.note((word, issued, now, now - issued, size))
+        if not word & _SELDOM:
+            recorder.relieve()
 
 
 def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    take, batches, waits = recorder.works.open.pop, recorder.works.batches, recorder.waits.append
+    works, note = recorder.works, recorder.note
+    others, batches = works.open, works.batches
 
     # Named as what it stands for: see instrument().
-    def wait(self: Any, *args: Any, **named: Any) -> Any:
-        entry = take(id(self), None)
-        if entry is None:  # waited for a second time, given up, on a device, or many in one
-            if id(self) in batches:
-                return finish(batches.pop(id(self)), self, args, named)
-            if recorder.device is not None:
-                return recorder.device.wait(id(self), original, self, *args, **named)
-            return original(self, *args, **named)
-        word, log, issued, size, _ = entry
+    def wait(self: Any, timeout: Any = _NONE) -> Any:
         words = recorder.words
-        words[WORD_CURRENT] = word
+        if id(self) == works.key:  # it was launched last, and the words show that
+            word, log, issued, size, _ = works.newest  # type: ignore[misc]
+            works.key = 0
+        else:
+            works.make_room()
+            entry = others.pop(id(self), None)
+            if entry is None:  # waited for a second time, given up, on a device, or many in one
+                return unknown(self, () if timeout is _NONE else (timeout,))
+            word, log, issued, size, _ = entry
+            words[WORD_CURRENT] = word
         words[WORD_ISSUED] = began = clock()
         try:
-            result = original(self, *args, **named) if args or named else original(self)
+            result = original(self) if timeout is _NONE else original(self, timeout)
         except BaseException:
             _raised(words, word, log, issued, size)
             raise
         try:
             now = clock()
             words[WORD_ISSUED] = 0
-            waited = now - began
-            log.put((word, issued, now, waited, size))
-            waits(waited)
-            if not word & _FULL:
-                recorder.hand_on_full(log)
+            note((word, issued, now, now - began, size))
+            if not word & _SELDOM:
+                recorder.relieve()
         except Exception:
             recorder.totals.errors += 1
         return result
 
-    def finish(batch: list[Launched], work: Any, args: Any, named: Any) -> Any:
+    def unknown(work: Any, args: tuple[Any, ...]) -> Any:
+        if id(work) in batches:
+            return finish(batches.pop(id(work)), work, args)
+        if recorder.device is not None:
+            return recorder.device.wait(id(work), original, work, *args)
+        return original(work, *args)
+
+    def finish(batch: list[Launched], work: Any, args: tuple[Any, ...]) -> Any:
         words, began = recorder.words, clock()
         words[WORD_CURRENT] = batch[-1][0]
         words[WORD_ISSUED] = began
         try:
-            result = original(work, *args, **named)
+            result = original(work, *args)
         finally:
             now = clock()
             words[WORD_ISSUED] = 0

@@ -86,10 +86,13 @@ class Reducer:
             self._watch()
 
     def _settle_on_host(self, began: int, counts: bool) -> None:
-        end, arrived = clock(), self._last[1]
-        handed = self._recorder.works.take(began, self._logs())
-        waited = end - max([arrived, *(entry[2] for entry in handed)]) if counts else 0  # since the last launch
-        self._recorder.passed([*self._unseen.take(self._group, arrived, self._place), *handed], end, waited)
+        end, launched, works = clock(), self._last[1], self._recorder.works
+        launches = self._unseen.take(self._group, launched, self._place)
+        if works:
+            handed = works.take(began, self._logs())
+            launches += handed
+            launched = max([launched, *(entry[2] for entry in handed)])
+        self._recorder.passed(launches, end, end - launched if counts else 0)
 
     def _settle_on_device(self, device: DeviceCalls, began: int, counts: bool) -> None:
         handed, before = device.take(began, self._logs(), self._mark)
@@ -116,16 +119,17 @@ class Reducers:
         self._groups = groups
         self._unseen = unseen
         self._known: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
-
-    def __contains__(self, module: Any) -> bool:
-        return module in self._known
+        self._alive: list[Reducer] = []
 
     def add(self, module: Any) -> None:
         if module not in self._known:
             self._known[module] = Reducer(module, self._recorder, self._groups, self._unseen)
+            self._alive = list(self._known.values())
 
     def after_backward(self, began: int) -> None:
-        reducers = list(self._known.values())
+        reducers = self._alive
+        if len(reducers) == 1:
+            return reducers[0].after_backward(began, counts=True)
         last = max((reducer.arrived for reducer in reducers), default=0)
         for reducer in reducers:
             reducer.after_backward(began, counts=reducer.arrived == last)

@@ -19,7 +19,7 @@ from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.device import Device
 from laggard.trainer_hooks.device_phases import DevicePhases
 from laggard.trainer_hooks.launched import Works
-from laggard.trainer_hooks.ledger import LaneLog, Launched
+from laggard.trainer_hooks.notes import LaneLog, Launched
 from laggard.trainer_hooks.recorder import Recorder
 from laggard.trainer_hooks.timeline import once
 
@@ -114,10 +114,9 @@ class DeviceCalls(DevicePhases):
                 self._done([entry], entry.issued, entry.arrival)
             return
         key = id(work)
-        if key in self._recorder.works.open:  # launched before there was a device, and dropped
-            self._recorder.works.drop(key)
-        if self.works.open.setdefault(key, entry) is not entry:
-            self.works.relaunch(key, entry)
+        if self._recorder.works:  # launched before there was a device, and dropped
+            self._recorder.works.make_room(key)
+        self.works.launch(key, entry)
         if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
             self._restore_words()
 
@@ -133,7 +132,7 @@ class DeviceCalls(DevicePhases):
         """`original` waits for the work known as `key`: the caller's own wait, between marks."""
         batch = self.works.batches.pop(key, None) if self.works.batches else None
         if batch is None:
-            entry = self.works.open.pop(key, None)
+            entry = self.works.pop(key)
             if entry is None:  # waited for a second time, given up, or none of ours
                 return original(*args, **named)
             batch = [entry]

@@ -14,11 +14,14 @@ from laggard.trainer_hooks.recorder import INPUT, Recorder, clock
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+_PATIENCE_SECONDS = 0.5
+
 _BUILD = Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",))
 
 
 def exposition(identity: Identity, recorder: Recorder) -> str:
     """In the text format, version 0.0.4."""
+    recorder.take_in(_PATIENCE_SECONDS)
     build = _family(_BUILD, [((__version__,), 1.0)])
     return build + "".join(_family(metric, samples) for metric, samples in families([row(identity, recorder)]))
 
@@ -39,7 +42,7 @@ def row(identity: Identity, recorder: Recorder) -> Row:
         last_beat=wall,
         in_flight_seconds=max(0, now - issued) / 1e9 if issued else 0.0,
         collectives=sums(
-            ((lane.op, lane.role) for lane in recorder.lanes()),
+            ((lane.op, lane.role) for lane in recorder.lanes()[: len(lanes) // 3]),
             (lanes[place : place + 3] for place in range(0, len(lanes) // 3 * 3, 3)),
         ),
         lost=totals.lost + totals.errors,

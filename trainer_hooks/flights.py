@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from laggard.trainer_hooks.ledger import Launched
+from laggard.trainer_hooks.notes import Launched
 
 _LIMIT: Final = 1024  # that are kept, for a join may still have to do with them
 
@@ -24,11 +24,11 @@ class Flight:
 
 
 class Flights:
-    """Those of late. `log` takes launch, arrival, end, waited; `waits`: as Ledger's."""
+    """Those of late. `log` takes launch, arrival, end, waited; `waited`: nanoseconds of the present segment."""
 
-    def __init__(self, log: Callable[[Launched, int, int, int], None], waits: list[int]) -> None:
+    def __init__(self, log: Callable[[Launched, int, int, int], None], waited: Callable[[int], None]) -> None:
         self._log = log
-        self._waits = waits
+        self._waited = waited
         self._kept: deque[Flight] = deque()
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ class Flights:
             if end > start:
                 flight.exposed += end - start
             if end > max(start, covered):
-                self._waits.append(end - max(start, covered))
+                self._waited(end - max(start, covered))
                 covered = end
 
     def log_all(self) -> None:

@@ -103,12 +103,12 @@ class Groups:
         """Those of a group that the hooks have seen so far."""
         return list(self._lanes.get(name_of(group), {}).values())
 
-    def launched(self, group: Any) -> dict[str, int]:
-        """How many collectives of each operation the hooks have seen in `group` so far."""
-        counts: dict[str, int] = {}
-        for lane, log in self.lanes(group):
-            counts[lane.op] = counts.get(lane.op, 0) + log.launched()
-        return counts
+    def launched(self, group: Any, pairs: bool) -> int:
+        """How many collectives the hooks have seen in `group` so far; `pairs`: sends and receives with them."""
+        kept = self._lanes.get(name_of(group))
+        if not kept:
+            return 0
+        return sum(log.launched() for lane, log in kept.values() if pairs or lane.op not in ("send", "recv"))
 
 
 _WORLD: Final = "world"

@@ -1,4 +1,4 @@
-"""A sign of life from beside the training: a thread that writes into the rank file, about once a second, how far each
+"""A sign of life from beside the training: what is written into the rank file, about once a second, of how far each
 lane and each process group has come.
 
 It uses no process group, takes no lock that the training takes, and stops where the interpreter does: with every thread
@@ -7,9 +7,6 @@ stopped (SIGSTOP) or kept from running (a call that holds the GIL) the beat grow
 
 from __future__ import annotations
 
-import contextlib
-import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -19,89 +16,44 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.trainer_hooks.facts import Facts
 from laggard.trainer_hooks.flight_recorder import ABSENT, Progress, look
 
-INTERVAL_SECONDS: Final = 1.0
 _DEAR_NS: Final = 100_000  # what torch's answer may take with the GIL held, before it is asked for less often
 _DEAR_IN_A_ROW: Final = 3  # the first answer of all often is, and one now and then
 _SELDOM: Final = 10  # beats from one dear answer to the next
-_STOP_SECONDS: Final = 0.5
 
 Lanes = Callable[[], tuple[tuple[int, int], ...]]
 """How many collectives of each lane were entered, and are done."""
 
 
 class Heartbeat:
-    """One rank's. `errors` counts the beats that failed."""
+    """One rank's. Whoever calls beat() does so each `interval_seconds`."""
 
     def __init__(
         self,
         writer: RankFileWriter,
         lanes: Lanes,
         facts: Facts,
-        interval_seconds: float = INTERVAL_SECONDS,
+        interval_seconds: float,
         watch: Callable[[], None] = lambda: None,
     ) -> None:
-        self.errors = 0
         self._writer = writer
         self._lanes = lanes
         self._facts = facts
         self._watch = watch  # called at each beat: may set facts
-        self._interval = interval_seconds
+        self._interval_ns = int(interval_seconds * 1e9)
         self._progress = Progress(ABSENT, ())
         self._dear = 0  # answers in a row that were
         self._rest = 0  # beats that torch is still left alone for
         self._moved: dict[str, GroupMark] = {}  # each group as it was when it last moved
-        self._stopping = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def start(self) -> None:
-        """Raises RuntimeError where no thread can be had."""
-        self._stopping = threading.Event()  # its own: a thread that was given up waiting for still ends
-        self._thread = threading.Thread(target=self._run, args=(self._stopping,), name="laggard-heartbeat", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """The last beat, then no more. Returns soon, also where the thread is stuck."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
-            self._stopping.set()
-            thread.join(_STOP_SECONDS)
-
-    def around_forks(self) -> None:
-        """From now on a fork finds no thread of ours: a child then has none that vanished in the middle of something,
-        and Python does not warn of it."""
-        paused: list[bool] = []
-
-        def before() -> None:
-            paused.append(self._thread is not None)
-            self.stop()
-
-        def after() -> None:
-            if paused.pop():
-                with contextlib.suppress(RuntimeError):  # no thread to be had: the beat grows old
-                    self.start()
-
-        os.register_at_fork(before=before, after_in_parent=after)
-
-    def _run(self, stopping: threading.Event) -> None:
-        while True:
-            self.beat()
-            if stopping.wait(self._interval):
-                self.beat()
-                return
 
     def beat(self) -> None:
-        """One sign of life. Whatever goes wrong is counted: the training is not to hear of it."""
-        try:
-            now = time.perf_counter_ns()
-            groups = self._groups(now)
-            interval = int(self._interval * 1e9)
-            self._writer.write_beat(Beat(now, interval, self._progress.state, self._lanes(), groups))
-            self._watch()
-            news = self._facts.news()
-            if news is not None:
-                self._writer.write_facts(news)
-        except Exception:
-            self.errors += 1
+        """One sign of life."""
+        now = time.perf_counter_ns()
+        groups = self._groups(now)
+        self._writer.write_beat(Beat(now, self._interval_ns, self._progress.state, self._lanes(), groups))
+        self._watch()
+        news = self._facts.news()
+        if news is not None:
+            self._writer.write_facts(news)
 
     def _groups(self, now: int) -> tuple[GroupMark, ...]:
         self._ask_torch()

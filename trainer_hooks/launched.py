@@ -19,10 +19,16 @@ _LOG, _ISSUED, _STEP = 1, 2, 4
 
 
 class Works(Generic[Entry]):
-    """`open` and `batches` belong to the hot path: the collectives by their work's id(), and those for which one work
-    stands together. `give_up` is told of those that were never seen to end."""
+    """`give_up` is told of those that were never seen to end.
+
+    `key`, `newest`, `open` and `batches` belong to the hot path: the work launched last, by its id(), and its
+    collective (key 0: it has been waited for, as most are before the next is launched); the others by theirs; and those
+    for which one work stands together. Before a work is put there as the newest, make_room() where there are others.
+    """
 
     def __init__(self, give_up: Callable[[Sequence[Entry]], None]) -> None:
+        self.key = 0
+        self.newest: Entry | None = None
         self.open: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
         self._dropped: list[Entry] = []
@@ -30,22 +36,37 @@ class Works(Generic[Entry]):
         self._give_up = give_up
 
     def __len__(self) -> int:
-        return len(self.open) + len(self.batches) + len(self._dropped)
+        return bool(self.key) + len(self.open) + len(self.batches) + len(self._dropped)
 
     def __iter__(self) -> Iterator[Entry]:
+        self.make_room()
         return itertools.chain(self._dropped, self.open.values(), *self.batches.values())
 
-    def drop(self, key: int) -> None:
-        """The work is gone without a wait(), and `key` is free for another."""
-        self._dropped.append(self.open.pop(key))
+    def launch(self, key: int, entry: Entry) -> None:
+        """The work `key` stands for `entry`."""
+        if self.key or self.open:
+            self.make_room(key)
+        self.key, self.newest = key, entry
 
-    def relaunch(self, key: int, entry: Entry) -> None:
-        """A work has the id() of an earlier one that was dropped."""
-        self.drop(key)
-        self.open[key] = entry
+    def pop(self, key: int) -> Entry | None:
+        """Somebody waits for this work, or it is gone. None: it is none of ours."""
+        if key != self.key:
+            return self.open.pop(key, None)
+        self.key = 0
+        return self.newest
+
+    def make_room(self, key: int = 0) -> None:
+        """The newest becomes one of the others. One that has the id() `key`, which a new work now has, was dropped."""
+        if self.key:
+            self.open[self.key] = self.newest  # type: ignore[assignment]
+            self.key = 0
+        if key in self.open:
+            self._dropped.append(self.open.pop(key))
 
     def take(self, since: int, logs: Collection[int] | None = None) -> list[Entry]:
         """Those launched since, in order; of the logs with these id()s. From here on they are not ours."""
+
+        self.make_room()
 
         def chosen(entry: Entry) -> bool:
             return entry[_ISSUED] >= since and (logs is None or id(entry[_LOG]) in logs)
@@ -78,6 +99,7 @@ class Works(Generic[Entry]):
 
     def give_up_old(self, step: int) -> None:
         """A work that nobody waited for by the end of the step after its launch was never seen to end. `step` ends."""
+        self.make_room()
         stale = [key for key, entry in self.open.items() if entry[_STEP] < step]
         stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
         gone = [self.open.pop(key) for key in dict.fromkeys(stale)] + self._dropped

@@ -10,16 +10,20 @@ from laggard.errors import UsageError
 from laggard.names import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
 from laggard.rankfile import RankFileWriter
 from laggard.trainer_hooks.facts import FACTS
+from laggard.trainer_hooks.heartbeat import Heartbeat
 from laggard.trainer_hooks.identity import Identity, header
 from laggard.trainer_hooks.recorder import Recorder
+from laggard.trainer_hooks.scribe import BEAT_SECONDS, Scribe
 from laggard.trainer_hooks.sinks import RankFileSink, RecordingSink
+from laggard.trainer_hooks.transport_watch import WATCH
 
 log = logging.getLogger("laggard")
 
 
 def open_all(recorder: Recorder, identity: Identity) -> None:
-    """From here on the recorder writes there."""
-    _rank_file(recorder, identity)
+    """From here on the recorder writes there, from a thread of its own."""
+    scribe = Scribe(recorder)
+    _rank_file(recorder, identity, scribe)
     record = os.environ.get(ENV_RECORD_DIR)
     if record:
         try:
@@ -29,21 +33,23 @@ def open_all(recorder: Recorder, identity: Identity) -> None:
     address = os.environ.get(ENV_EXPORT)
     if address:
         _export(address, identity, recorder)
+    try:
+        scribe.start()
+    except RuntimeError as error:
+        log.warning("laggard: no heartbeat, a hang of this rank is seen later: %s", error)
+    scribe.around_forks()
+    recorder.beside = scribe
 
 
-def _rank_file(recorder: Recorder, identity: Identity) -> None:
+def _rank_file(recorder: Recorder, identity: Identity, scribe: Scribe) -> None:
     directory = rank_dir(os.environ)
     try:
         writer = RankFileWriter(directory, header(identity))
     except (OSError, ValueError) as error:
         log.warning("laggard: no rank file in %s, this rank stays unseen: %s", directory, error)
         return
-    sink = RankFileSink(writer)
-    recorder.add_sinks([sink], writer.words)
-    try:
-        sink.beat(recorder.progress, FACTS)
-    except RuntimeError as error:
-        log.warning("laggard: no heartbeat, a hang of this rank is seen later: %s", error)
+    recorder.add_sinks([RankFileSink(writer)], writer.words)
+    scribe.acts.append(Heartbeat(writer, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat).beat)
 
 
 def _export(address: str, identity: Identity, recorder: Recorder) -> None:

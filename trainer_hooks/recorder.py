@@ -1,46 +1,63 @@
-"""One rank's steps, phases and collectives, gathered on the training thread and handed on at the end of each step.
+"""One rank's steps, phases and collectives as its training thread sees them: it notes them, and the ledger does the rest.
 
 All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux). Where the process computes on a device,
 what happened is told twice: by the hooks, when the host launches it, and by the device's timeline, when its time is
-known. The account (account.py) is kept of the second; what must be seen at once (the live words) of the first.
+known. The second is noted; what must be seen at once (the live words) is the first.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import sys
 import time
 from array import array
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from laggard.names import ENV_HOST_CLOCK
+from laggard.rankfile import Lane
 from laggard.rankfile.layout import LIVE_WORDS, WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.account import BACKWARD, FORWARD, INPUT, NO_PHASE, OPTIMIZER, OTHER
 from laggard.trainer_hooks.launched import Works
-from laggard.trainer_hooks.ledger import LaneLog, Launched, Ledger, harmless
-from laggard.trainer_hooks.records import RECORD_NUMBERS, Sink, StepRecord
+from laggard.trainer_hooks.ledger import Ledger
+from laggard.trainer_hooks.notes import (
+    ABANDONED,
+    ENTERED,
+    LEFT,
+    NOTE_NUMBERS,
+    STEP_ENDED,
+    TIMED_ELSEWHERE,
+    WAITED,
+    LaneLog,
+    Launched,
+    Note,
+)
+from laggard.trainer_hooks.records import Sink, StepRecord
 
 if TYPE_CHECKING:
     from laggard.trainer_hooks.device_calls import DeviceCalls
+    from laggard.trainer_hooks.scribe import Scribe
 
 __all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "LaneLog", "Launched", "Recorder"]
 
 clock = time.perf_counter_ns
+
+_MANY: Final = 16384 * NOTE_NUMBERS  # the ledger is behind: the training thread takes them in itself,
+_MOST: Final = 16 * _MANY  # or, where it cannot, gives them up
+_CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
 
 def _no_words() -> memoryview:
     return memoryview(array("q", [0] * LIVE_WORDS))
 
 
-class Recorder(Ledger):
+class Recorder:
     """Fed by the hooks of one training process; not to be shared between threads that run at the same time.
 
-    `words`, `waits` and `works` belong to the hot path (collectives.py): the live words of the rank file, the times
-    blocked in collectives since the last segment ended, and the collectives that nobody has waited for yet. `device`
-    is what times collectives on a device, where the process computes on one: `find_device` is asked for it at the
-    start of each step until it has one to give.
+    `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
+    are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
+    the process computes on one: `find_device` is asked for it at the start of each step until it has one to give.
+    `beside`: the thread that has the ledger take the notes in, where there is one.
     """
 
     def __init__(
@@ -49,54 +66,85 @@ class Recorder(Ledger):
         words: memoryview | None = None,
         find_device: Callable[[Recorder], DeviceCalls | None] | None = None,
     ) -> None:
-        super().__init__(sinks)
+        self._notes: list[int] = []
+        self.note: Note = self._notes.extend
+        self.ledger = Ledger(self._notes, sinks)
+        self.totals = self.ledger.totals
         self.words: memoryview = _no_words() if words is None else words
         self.works: Works[Launched] = Works(self._never_ended)
+        self.beside: Scribe | None = None
         self.saw_loader = False
         self.entered = 0  # when the phase was
-        self.step = 0  # that the training thread is in; the account's own may lie behind it
+        self.step = 0  # that the training thread is in; the ledger's own may lie behind it
         self.device: DeviceCalls | None = None
         self._find_device = find_device or (_no_device if os.environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda)
+        self._logs: dict[Lane, LaneLog] = {}
+        self._begun = False  # the device was asked for since the last step ended
         self._depth = 0
 
     def add_sinks(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
         """From here on records go there too, and what is in flight to `words`. They are told of the lanes known."""
-        self.introduce(sinks)
+        for sink in sinks:
+            self.ledger.add_sink(sink)
         if words is not None:
             words[WORD_PHASE], words[WORD_PROGRESS] = self.words[WORD_PHASE], self.words[WORD_PROGRESS]
             self.words = words
 
-    @harmless
+    def lane(self, lane: Lane, members: Sequence[int]) -> LaneLog:
+        """Where collectives of this lane are noted."""
+        known = self._logs.get(lane)
+        if known is None:
+            known = self._logs[lane] = LaneLog(len(self._logs), self.note)
+            self.ledger.add_lane(lane, tuple(members))
+            if not self._is_relieved():
+                self.take_in()
+        return known
+
+    def lanes(self) -> tuple[Lane, ...]:
+        """In the order of their indices. For any thread."""
+        return tuple(self._logs)
+
+    def progress(self) -> tuple[tuple[int, int], ...]:
+        """How many collectives of each lane were entered, and are done. For another thread than the training's."""
+        entered = [log.launched() for log in list(self._logs.values())]
+        self.take_in()
+        return tuple((first, min(first, done)) for first, done in zip(entered, self.totals.lanes[::3], strict=False))
+
     def enter(self, phase: int) -> None:
         """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
         self._depth += 1
         if self._depth > 1:
             return
-        self.entered = now = clock()
-        if not self._book.begun and self.device is None:
-            self.device = self._find_device(self)
-        self.words[WORD_PHASE] = phase
-        self.words[WORD_PROGRESS] = now
-        if self.device is not None:
-            self.device.enter(now, phase, self.saw_loader)
-        elif self._book.begun:
-            self._book.enter(now, phase, self.saw_loader)
-        else:
-            self.phase_began(now, phase, self.saw_loader)
+        try:
+            self.entered = now = clock()
+            if not self._begun:
+                self._begin()
+            words = self.words
+            words[WORD_PHASE] = phase
+            words[WORD_PROGRESS] = now
+            if self.device is None:
+                self.note((ENTERED, now, phase, self.saw_loader, 0))
+            else:
+                self.device.enter(now, phase, self.saw_loader)
+        except Exception:
+            self.totals.errors += 1
 
-    @harmless
     def leave(self) -> None:
         """The training thread leaves the phase that it entered last."""
         self._depth -= 1
         if self._depth > 0:
             return
-        now = clock()
-        self.words[WORD_PHASE] = NO_PHASE
-        self.words[WORD_PROGRESS] = now
-        if self.device is None:
-            self.phase_ended(now)
-        else:
-            self.device.leave()
+        try:
+            now = clock()
+            words = self.words
+            words[WORD_PHASE] = NO_PHASE
+            words[WORD_PROGRESS] = now
+            if self.device is None:
+                self.note((LEFT, now, 0, 0, 0))
+            else:
+                self.device.leave()
+        except Exception:
+            self.totals.errors += 1
 
     def outermost(self) -> bool:
         """Whether the phase that was entered last lies in no other."""
@@ -105,23 +153,76 @@ class Recorder(Ledger):
     def between_phases(self) -> bool:
         return self._depth == 0
 
-    @harmless
+    def _begin(self) -> None:
+        """A step's first phase: by now the script may have started its device."""
+        self._begun = True
+        if self.device is None:
+            self.device = self._find_device(self)
+
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
         self._depth = 0
-        if self.works:
-            self.works.give_up_old(self.step)
-        finished, self.step = self.step, next_step
-        if self.device is None:
-            self.step_ended(next_step)
-            self.device = self._find_device(self)
-        else:
-            self.device.end_step(finished, next_step)
+        try:
+            if self.works:
+                self.works.give_up_old(self.step)
+            finished, self.step = self.step, next_step
+            self._begun = False
+            if self.device is None:
+                self.step_ended(next_step)
+            else:
+                self.device.end_step(finished, next_step)
+        except Exception:
+            self.totals.errors += 1
+        self.relieve()
 
-    @harmless
+    def relieve(self) -> None:
+        """Sees to it that notes do not pile up."""
+        if self._is_relieved() and len(self._notes) < _MANY:
+            return
+        if not self.take_in(0) and len(self._notes) >= _MOST:  # somebody is stuck in a sink
+            self.totals.lost += len(self._notes) // NOTE_NUMBERS
+            self._notes.clear()
+            self.abandon_step(self.step)
+
+    def _is_relieved(self) -> bool:
+        return self.beside is not None and self.beside.runs
+
+    def take_in(self, patience: float = -1) -> bool:
+        """As Ledger.take_in."""
+        return self.ledger.take_in(patience)
+
+    # What the hooks, or a device's timeline, note with their own times.
+
+    def phase_began(self, now: int, phase: int, saw_loader: bool) -> None:
+        """`phase` began at `now`."""
+        self.note((ENTERED, now, phase, saw_loader, 0))
+
+    def phase_ended(self, now: int) -> None:
+        """The phase that began last ended at `now`."""
+        self.note((LEFT, now, 0, 0, 0))
+
+    def step_ended(self, next_step: int, shift: int = 0) -> None:
+        """The step ended with its last phase. `shift` is by how much times are put right from here on."""
+        self.note((STEP_ENDED, next_step, shift, 0, 0))
+
+    def abandon_step(self, next_step: int) -> None:
+        """Of what is under way too much is unknown; `next_step` begins with its first phase."""
+        self.note((ABANDONED, next_step, 0, 0, 0))
+
+    def waited(self, nanoseconds: int) -> None:
+        """So long did the present segment wait."""
+        self.note((WAITED, nanoseconds, 0, 0, 0))
+
+    def timed_elsewhere(self, launch: Launched, arrival: int, end: int, waited: int, by_device: bool) -> None:
+        """A collective whose wait, on the device, is told by waited()."""
+        word, _, issued, size, _ = launch
+        if by_device:
+            self.ledger.launched[word] = issued
+        self.note((TIMED_ELSEWHERE - word, arrival, end, waited, size))
+
     def add_step(self, record: StepRecord) -> None:
-        """A step that is known otherwise than by its phases."""
-        self.take_step(record)
+        """A step that is known otherwise than by its phases. For a sink, from its collectives()."""
+        self.ledger.take_step(record)
         self.step = record.step + 1
 
     def fall_back_to_host(self) -> None:
@@ -149,41 +250,42 @@ class Recorder(Ledger):
     def passed(self, launches: Sequence[Launched], end: int, waited: int = 0) -> None:
         """These are over at `end`, on the host's clock; the rank was blocked for the last of them."""
         for launch in launches:
-            word, log, issued, size, _ = launch
-            log.put((word, issued, end, waited if launch is launches[-1] else 0, size))
-        if waited and launches:
-            self.waits.append(waited)
+            word, _, issued, size, _ = launch
+            self.note((word, issued, end, waited if launch is launches[-1] else 0, size))
 
     def known(self) -> dict[int, tuple[int, int]]:
         """When the host launched the collectives of late, and their bytes, by word."""
-        done = itertools.chain(*self.recent, *(log.numbers for log in self._logs.values()))
-        found = {word: (issued, size) for word, issued, _, _, size in zip(*[done] * RECORD_NUMBERS, strict=False)}
+        found = {word: (issued, size) for word, issued, _, _, size in self.ledger.collectives_of_late()}
         found |= {word: (issued, size) for word, _, issued, size, _ in self.works}
-        if self.device is not None:  # what is logged of these is another time
+        if self.device is not None:  # what is noted of these is another time
             found |= {word: (issued, size) for word, issued, size in self.device.recent}
         return found
 
     def _never_ended(self, entries: Sequence[Launched]) -> None:
-        for word, log, issued, size, _ in entries:
-            log.put((word, issued, 0, 0, size))
+        for word, _, issued, size, _ in entries:
+            self.note((word, issued, 0, 0, size))
 
-    @harmless
     def close(self) -> None:
         """The training is over: hands on what is left. Later calls are recorded nowhere."""
-        self.works.give_up_old(self.step + 1)  # all: they were never seen to end
-        if self.device is not None:
-            self.device.close()
-        self.hand_on()
-        sinks = self._sinks
-        self.silence()
-        for sink in sinks:
-            sink.close()
+        try:
+            self.works.give_up_old(self.step + 1)  # all: they were never seen to end
+            if self.device is not None:
+                self.device.close()
+            self.words = _no_words()
+            if self.beside is not None:
+                self.beside.stop()
+            self.ledger.close(_CLOSE_SECONDS)
+            self.give_up_on_device()
+        except Exception:
+            self.totals.errors += 1
 
     def silence(self) -> None:
-        """From here on nothing is written, and no device asked. For forked children, too: they share the parent's
-        memory map, and must not touch its device."""
+        """From here on nothing is written, and no device asked. For forked children: they share the parent's memory
+        map, and must not touch its device."""
         self.words = _no_words()
-        self._sinks = []
+        self.beside = None
+        self.ledger.let_go()
+        self._notes.clear()
         self.give_up_on_device()
 
 

@@ -65,4 +65,7 @@ class Sink(Protocol):
 
     def step(self, record: StepRecord, totals: Totals) -> None: ...
 
+    def flush(self, totals: Totals) -> None:
+        """For the moment that is all."""
+
     def close(self) -> None: ...

@@ -6,19 +6,22 @@ import atexit
 import functools
 import logging
 import os
+import secrets
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from laggard.trainer_hooks import collectives, input_pipeline, outlets
 from laggard.trainer_hooks.ddp import Reducers
 from laggard.trainer_hooks.groups import Groups, sharding_groups
 from laggard.trainer_hooks.identity import identify
 from laggard.trainer_hooks.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.recorder import Recorder, clock
+from laggard.trainer_hooks.recorder import FORWARD, Recorder, clock
 from laggard.trainer_hooks.torch_steps import TorchSteps
 from laggard.trainer_hooks.unseen import Unseen
 
 log = logging.getLogger("laggard")
+
+_WATCHED: Final = "_laggard_watched"
 
 
 class Session:
@@ -31,6 +34,7 @@ class Session:
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
         self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
+        self._mark = secrets.randbits(62)  # a number, for modules are pickled; another's is not taken for ours
         self._opened = False
         self._forked = False
         self._closes = False
@@ -45,7 +49,7 @@ class Session:
         if torch.distributed.is_available():
             self.unseen.begin()
             collectives.hook(torch.distributed, self.recorder, self.groups)
-            _before(torch.distributed, "destroy_process_group", self.groups.forget)
+            _before(torch.distributed, "destroy_process_group", self._forget_groups)
             torch.distributed._broadcast_coalesced = self._blocking(  # type: ignore[attr-defined]
                 torch.distributed._broadcast_coalesced  # type: ignore[attr-defined]
             )
@@ -71,7 +75,7 @@ class Session:
         self.groups.learn_group("dp", module.process_group)
         self.unseen.settle()  # what its construction made
         self.reducers.add(module)
-        self.steps.watch(module)
+        module.__dict__[_WATCHED] = self._mark
 
     def watch_module(self, module: Any) -> None:
         """A module that is trained. FSDP shards over data-parallel ranks."""
@@ -81,13 +85,22 @@ class Session:
         self.steps.watch(module)
 
     def _watched_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """DDP modules that were made before the hooks are met in their first forward pass."""
+        """DDP modules that were made before the hooks are met in their first forward pass. That is hooked for the whole
+        class: a module's own hooks would make each call of it dearer."""
+        steps = self.steps
 
         @functools.wraps(original)
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if module not in self.reducers:
+            if module.__dict__.get(_WATCHED) != self._mark:
+                module.__dict__[_WATCHED] = self._mark
                 harmless(self.watch_ddp, module)
-            return original(module, *args, **kwargs)
+            if not (module.training and steps.mine()):
+                return original(module, *args, **kwargs)
+            steps.enter(FORWARD)
+            try:
+                return original(module, *args, **kwargs)
+            finally:
+                steps.leave()
 
         forward._torchdynamo_inline = original  # type: ignore[attr-defined]
         return forward
@@ -97,10 +110,14 @@ class Session:
         if not self._forked:
             self.open()
         try:
-            self.unseen.settle()
+            self.unseen.after_step(self.recorder.step)
         except Exception:
             self.recorder.totals.errors += 1
         self.recorder.end_step(next_step)
+
+    def _forget_groups(self) -> None:
+        self.groups.forget()
+        self.unseen.forget()
 
     def _step_done(self) -> None:
         self.end_step(self.recorder.step + 1)
@@ -129,7 +146,7 @@ class Session:
     def _in_child(self) -> None:
         """A forked child is not the rank. It has a file of its own only where it makes collectives itself."""
         self.recorder.silence()
-        self.groups.forget()
+        self._forget_groups()
         self._opened, self._forked = False, True
 
 

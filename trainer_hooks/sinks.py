@@ -11,13 +11,10 @@ from laggard.names import PHASES
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT, LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.account import INPUT
-from laggard.trainer_hooks.facts import Facts
-from laggard.trainer_hooks.heartbeat import Heartbeat, Lanes
 from laggard.trainer_hooks.identity import Identity
 from laggard.trainer_hooks.ledger import BEFORE_STEPS
 from laggard.trainer_hooks.line_file import LineFile
 from laggard.trainer_hooks.records import RECORD_NUMBERS, StepRecord, Totals
-from laggard.trainer_hooks.transport_watch import WATCH
 
 
 class RankFileSink:
@@ -26,13 +23,6 @@ class RankFileSink:
     def __init__(self, writer: RankFileWriter) -> None:
         self._writer = writer
         self._lost = 0  # lanes beyond the table: their counters are not exported
-        self._heartbeat: Heartbeat | None = None
-
-    def beat(self, lanes: Lanes, facts: Facts) -> None:
-        """From now on the file shows a sign of life about once a second, with the lanes' progress and the facts."""
-        self._heartbeat = Heartbeat(self._writer, lanes, facts, watch=WATCH.beat)
-        self._heartbeat.start()
-        self._heartbeat.around_forks()
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         if self._writer.add_lane(lane) is None:
@@ -43,6 +33,8 @@ class RankFileSink:
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         self._writer.write_step(record.step, record.start, record.end, *record.phases, record.waited)
+
+    def flush(self, totals: Totals) -> None:
         phases = totals.phases_ns
         fixed = (
             totals.steps,
@@ -52,19 +44,17 @@ class RankFileSink:
             *phases,
             totals.waited_ns,
             totals.lost + self._lost,
-            totals.errors + (self._heartbeat.errors if self._heartbeat else 0),
+            totals.errors,
         )
         self._writer.write_counters(fixed, totals.lanes[: 3 * LANE_COUNT])
 
     def close(self) -> None:
-        if self._heartbeat:
-            self._heartbeat.stop()
         self._writer.close()
 
 
 class RecordingSink:
-    """A recording (docs/contracts.md): JSON lines, one file a rank. What a step did is in the file once the step is
-    over; a process that is killed, or ends by os._exit, leaves out its last, unfinished step and the `end` record."""
+    """A recording (docs/contracts.md): JSON lines, one file a rank. A process that is killed, or ends by
+    os._exit, leaves out what came within a tenth of a second before, its last, unfinished step and the `end` record."""
 
     def __init__(self, directory: str, identity: Identity) -> None:
         """Raises OSError; FileExistsError where the directory holds this rank's recording already: nothing is
@@ -152,6 +142,9 @@ class RecordingSink:
         self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
         self._file.flush()
         totals.lost += self._file.news_of_loss()
+        totals.lost += self._file.news_of_loss()
+
+    def flush(self, totals: Totals) -> None: ...
 
     def close(self) -> None:
         self._introduce()

@@ -22,16 +22,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from laggard.rankfile.layout import RECORDS_PER_BLOCK
 from laggard.trainer_hooks.device import Device
 from laggard.trainer_hooks.device_dates import Dates
 from laggard.trainer_hooks.flights import Flight, Flights
-from laggard.trainer_hooks.ledger import Launched, Ledger
+from laggard.trainer_hooks.notes import Launched
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.recorder import Recorder
 
 ENTRY_LIMIT: Final = 8192
-_FULL: Final = RECORDS_PER_BLOCK - 1
 
 clock = time.perf_counter_ns
 
@@ -39,15 +40,15 @@ clock = time.perf_counter_ns
 class Timeline:
     """Entries not yet dated, and the device's clock. For the training thread; poll() by another at once is a no-op."""
 
-    def __init__(self, device: Device, ledger: Ledger) -> None:
+    def __init__(self, device: Device, recorder: Recorder) -> None:
         self._device = device
-        self._ledger = ledger
+        self._recorder = recorder
         self._row: deque[tuple[Any, Callable[..., None], tuple[Any, ...]]] = deque()
         self._polling = threading.Lock()
         self._passed: dict[int, int] = {}  # stream -> serial of the last mark that is known to be passed
         self._newest: Any = None  # the mark of the newest boundary
         self._dates = Dates(device)
-        self._flights = Flights(self._log, ledger.waits)
+        self._flights = Flights(self._log, recorder.waited)
         self._skipping = False  # the row was given up: nothing is recorded until the step's end
         self._given_up: Any = None  # the mark after the last collective that was: until it is passed one is in flight
         self._collectives = 0  # in the row
@@ -92,7 +93,7 @@ class Timeline:
         """The step ends with the phase left last."""
         if self._skipping:
             self._skipping = False
-            self._ledger.abandon_step(next_step)
+            self._recorder.abandon_step(next_step)
         else:
             left = self.left
             self._add(None, self._step_ended, (next_step,))
@@ -135,7 +136,7 @@ class Timeline:
     def give_up(self) -> None:
         """Too much is under way: what is in the row is lost, and so is the rest of this step."""
         ended = sum(replay == self._step_ended for _, replay, _ in self._row)
-        self._ledger.totals.lost += self._collectives + ended
+        self._recorder.totals.lost += self._collectives + ended
         marks = {id(it): it for _, _, arguments in self._row for it in _marks(arguments)}
         flown = [last for last, replay, _ in self._row if replay == self._flown]
         if flown:
@@ -199,16 +200,16 @@ class Timeline:
     # Each entry as it is told to the account.
 
     def _began(self, mark: Any, phase: int, saw_loader: bool) -> None:
-        self._ledger.phase_began(self._dates.boundary(mark), phase, saw_loader)
+        self._recorder.phase_began(self._dates.boundary(mark), phase, saw_loader)
 
     def _turned(self, mark: Any, phase: int, saw_loader: bool) -> None:
         """One phase ended and the next began."""
         now = self._dates.boundary(mark)
-        self._ledger.phase_ended(now)
-        self._ledger.phase_began(now, phase, saw_loader)
+        self._recorder.phase_ended(now)
+        self._recorder.phase_began(now, phase, saw_loader)
 
     def _ended(self, mark: Any) -> None:
-        self._ledger.phase_ended(self._dates.boundary(mark))
+        self._recorder.phase_ended(self._dates.boundary(mark))
 
     def _step_ended(self, next_step: int) -> None:
         shift = self._dates.take_shift()
@@ -216,7 +217,7 @@ class Timeline:
             self._flights.log_all()
             self._flights.forget(self._dates.now - shift)
             self._flights.shift(shift)
-        self._ledger.step_ended(next_step, shift)
+        self._recorder.step_ended(next_step, shift)
 
     def _flown(
         self,
@@ -248,15 +249,14 @@ class Timeline:
             self._flights.keep(Flight(launch, ready, end))
         else:
             waited = max(0, end - began)
-            self._ledger.waits.append(waited)
+            self._recorder.waited(waited)
             self._log(launch, ready, end, waited)
 
     def _host_waited(self, launch: Launched, ended: int, waited: int, before: Any, after: Any) -> None:
         if before is not None and after is not None and before.stream == self._dates.main:
-            self._ledger.waits.append(max(0, self._dates.date(after) - self._dates.date(before)))
+            self._recorder.waited(max(0, self._dates.date(after) - self._dates.date(before)))
         self._dates.drop(before, after)
-        word, log, issued, size, _ = launch
-        log.put((word, issued, ended, waited, size))
+        self._recorder.timed_elsewhere(launch, launch[2], ended, waited, by_device=False)
 
     def _waited_for(self, before: Any, after: Any) -> None:
         began, ended = self._dates.date(before), self._dates.date(after)
@@ -270,14 +270,9 @@ class Timeline:
         log.put((word, ready, 0, 0, size))
 
     def _log(self, launch: Launched, arrival: int, end: int, waited: int) -> None:
-        word, log, issued, size, _ = launch
-        if arrival < issued:
-            arrival = issued  # the clock's error must not turn cause and effect
+        arrival = max(arrival, launch[2])  # the clock's error must not turn cause and effect
         end = max(end, arrival)
-        log.put((word, arrival, end, min(waited, end - arrival), size))
-        self._ledger.launched[word] = issued
-        if not word & _FULL:
-            self._ledger.hand_on()
+        self._recorder.timed_elsewhere(launch, arrival, end, min(waited, end - arrival), by_device=True)
 
 
 def once(*marks: Any) -> list[Any]:

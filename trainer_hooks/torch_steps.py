@@ -49,7 +49,7 @@ class TorchSteps:
         entered: list[bool] = []
 
         def before(module: Any, args: Any) -> None:
-            entered.append(module.training and self._mine())
+            entered.append(module.training and self.mine())
             if entered[-1]:
                 self.enter(FORWARD)
 
@@ -76,7 +76,7 @@ class TorchSteps:
             self._ended = False
             self._end_step()
 
-    def _mine(self) -> bool:
+    def mine(self) -> bool:
         """The recorder is the training thread's. Autograd's own threads run parts of what that one waits for."""
         return threading.get_ident() == self._thread
 
@@ -85,7 +85,7 @@ class TorchSteps:
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self._mine():
+            if not self.mine():
                 return original(*args, **kwargs)
             self.enter(BACKWARD)
             began = recorder.entered
@@ -100,7 +100,7 @@ class TorchSteps:
         return backward  # type: ignore[return-value]
 
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if not self._mine():
+        if not self.mine():
             return None
         if id(optimizer) in self._updating:  # its last step() raised an exception
             self._recorder.leave()
@@ -126,7 +126,7 @@ class TorchSteps:
         return closure  # type: ignore[return-value]
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._updating and self._mine():
+        if id(optimizer) in self._updating and self.mine():
             self._updating.discard(id(optimizer))
             self.update(optimizer)
             self.leave()
@@ -141,7 +141,7 @@ class TorchSteps:
 
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._mine():
+            if not self.mine():
                 return original(scaler, optimizer, *args, **kwargs)
             taken: list[Any] = []
             inner = getattr(optimizer, "optimizer", optimizer)  # a wrapper such as Accelerate's

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import LANE_SHIFT
@@ -21,15 +21,35 @@ log = logging.getLogger("laggard")
 
 _FREE_QUESTIONS: Final = 64
 _MOST_SHARE: Final = 0.01  # of the time that questions may take after those
+_FIRST_STEPS: Final = 16
+_SELDOM: Final = 8  # steps
 
 
 class _Base(NamedTuple):
-    """Where a group stood when it was looked at last. `wall_ns`: Unix time."""
+    """Where a group stood when it was looked at last: torch's count, and the hooks'."""
 
     sequence: int
-    seen: dict[str, int]
+    seen: int
     now: int
-    wall_ns: int
+
+
+class _Watched:
+    """One process group, with what torch says of it once asked."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.name = name_of(group)
+        self.base = _Base(0, 0, 0)
+        self._backend: str | None = None
+        self.sequence: Callable[[], int] = group._get_sequence_number_for_group
+
+    @property
+    def backend(self) -> str:
+        if self._backend is None:
+            import torch.distributed as dist
+
+            self._backend = str(dist.get_backend(self.group))
+        return self._backend
 
 
 class _Lesson:
@@ -50,88 +70,97 @@ class Unseen:
     def __init__(self, recorder: Recorder, groups: Groups) -> None:
         self._recorder = recorder
         self._groups = groups
-        self._bases: dict[str, _Base] = {}
+        self._watched: dict[Any, _Watched | None] = {}  # None: a group of a backend that counts nothing
         self._lessons: dict[tuple[str, Hashable, int], _Lesson] = {}
-        self._uncounted: set[str] = set()  # groups of backends that count nothing
-        self._backends: dict[str, str] = {}
         self._questions = 0
         self._asked = 0  # when, and how long it took
         self._took = 0
         self._told = False
+        self._found = False  # by the last look at all groups
 
     def begin(self) -> None:
         """What the groups did before the hooks were there is none of ours."""
         for group in _groups():
-            self._look(group)
+            watched = self._watch(group)
+            if watched is not None:
+                self._look(watched)
+
+    def forget(self) -> None:
+        """Process groups are gone."""
+        self._watched.clear()
+
+    def after_step(self, step: int) -> None:
+        """Looks at all groups: after each step where that finds something, else after one in eight, once a few have
+        passed. Every rank so does it after the same ones, and numbers its collectives alike."""
+        if self._found or step < _FIRST_STEPS or step % _SELDOM == 0:
+            self._found = self.settle() > 0
 
     def settle(self, group: Any = None, where: Hashable = None) -> int:
         """Logs what has passed unseen in `group`, or in all groups, between the last time and now, by the host's
         clock; returns how many. No wait for them is known."""
         found = 0
         for each in _groups() if group is None else [group]:
-            now, device = clock(), self._recorder.device
             launches = self.take(each, where=where)
-            if device is None:
-                self._recorder.passed(launches, now)
-            else:
-                device.over(launches, now)
-            found += len(launches)
+            if launches:
+                now, device = clock(), self._recorder.device
+                if device is None:
+                    self._recorder.passed(launches, now)
+                else:
+                    device.over(launches, now)
+                found += len(launches)
         return found
 
     def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launched]:
         """What has passed unseen in `group` since the last time, for the caller to log. They were launched by
         `issued`, left out: since the last look. `where` tells one place in the script from another: what is missing
         there is alike each time."""
-        base = self._bases.get(name_of(group)) or _Base(0, {}, 0, 0)
-        now = self._look(group)
-        if now is None or now.sequence == base.sequence:
+        watched = self._watch(group)
+        if watched is None:
             return []
-        return self._account(group, base, now, issued or base.now or now.now, where)
-
-    def _look(self, group: Any) -> _Base | None:
-        name = name_of(group)
-        if name in self._uncounted:
-            return None
-        try:
-            sequence = group._get_sequence_number_for_group()
-        except RuntimeError:
-            self._uncounted.add(name)
-            return None
-        base = self._bases.get(name)
-        seen = base.seen if base and base.sequence == sequence else self._groups.launched(group)
-        now = self._bases[name] = _Base(sequence, seen, clock(), time.time_ns())
-        return now
-
-    def _account(self, group: Any, base: _Base, now: _Base, issued: int, where: Hashable) -> list[Launched]:
-        backend = self._backends.get(name_of(group)) or self._backends.setdefault(name_of(group), _backend(group))
-        passed = {op: count - base.seen.get(op, 0) for op, count in now.seen.items()}
-        if backend != "gloo":  # which alone counts them with the rest
-            passed = {op: count for op, count in passed.items() if op not in ("send", "recv")}
-        missing = now.sequence - base.sequence - sum(passed.values())
+        base, now = watched.base, self._look(watched)
+        missing = now.sequence - base.sequence - (now.seen - base.seen)
         if missing <= 0:
             return []
-        found = self._which(group, backend, base, (name_of(group), where, missing))
-        launches: list[Launched] = []
-        seen = dict(now.seen)
-        for each in found:
-            lane = self._lane(each.op, group)
-            launches.append((lane.take(), lane, issued, each.size, self._recorder.step))
-            seen[each.op] = seen.get(each.op, 0) + 1
-        self._bases[name_of(group)] = now._replace(seen=seen)
+        return self._account(watched, base, missing, issued or base.now or now.now, where)
+
+    def _watch(self, group: Any) -> _Watched | None:
+        if group not in self._watched:
+            watched = _Watched(group)
+            try:
+                watched.sequence()
+                self._watched[group] = watched
+            except RuntimeError:
+                self._watched[group] = None
+        return self._watched[group]
+
+    def _look(self, watched: _Watched) -> _Base:
+        sequence, base = watched.sequence(), watched.base
+        if sequence == base.sequence and base.now:
+            return base  # it counts more than the hooks see, never less
+        # Gloo alone counts sends and receives with the rest.
+        seen = self._groups.launched(watched.group, pairs=watched.backend == "gloo")
+        watched.base = _Base(sequence, seen, clock())
+        return watched.base
+
+    def _account(self, watched: _Watched, base: _Base, missing: int, issued: int, where: Hashable) -> list[Launched]:
+        found = self._which(watched, base, (watched.name, where, missing))
+        step, now = self._recorder.step, watched.base
+        launches = [(lane.take(), lane, issued, each.size, step) for each, lane in self._lanes(found, watched.group)]
+        watched.base = now._replace(seen=now.seen + len(found))
         return launches
 
-    def _lane(self, op: str, group: Any) -> LaneLog:
-        """As the hot path keeps it: asked for once, and again when groups are forgotten."""
-        logs = self._groups.logs(op)
-        log = logs.get(group)
-        if log is None:
-            log = logs[group] = self._groups.log(self._recorder, op, group)
-        return log
+    def _lanes(self, found: list[Seen], group: Any) -> Iterator[tuple[Seen, LaneLog]]:
+        """As the hot path keeps them: asked for once, and again when groups are forgotten."""
+        for each in found:
+            logs = self._groups.logs(each.op)
+            if group not in logs:
+                logs[group] = self._groups.log(self._recorder, each.op, group)
+            yield each, logs[group]
 
-    def _which(self, group: Any, backend: str, base: _Base, key: tuple[str, Hashable, int]) -> list[Seen]:
+    def _which(self, watched: _Watched, base: _Base, key: tuple[str, Hashable, int]) -> list[Seen]:
         lesson = self._lessons.get(key)
         if lesson is None or lesson.stale():
-            answer = self._ask(group, backend, base) if self._may_ask() else None
+            answer = self._ask(watched, base) if self._may_ask() else None
             if answer is not None:
                 uses = lesson.uses if lesson else 0
                 lesson = self._lessons[key] = _Lesson(answer)
@@ -145,10 +174,10 @@ class Unseen:
     def _may_ask(self) -> bool:
         return self._questions < _FREE_QUESTIONS or self._took < _MOST_SHARE * (clock() - self._asked)
 
-    def _ask(self, group: Any, backend: str, base: _Base) -> list[Seen] | None:
+    def _ask(self, watched: _Watched, base: _Base) -> list[Seen] | None:
         self._questions += 1
         self._asked = clock()
-        answer = witness(name_of(group), backend, base.wall_ns)
+        answer = witness(watched.name, watched.backend, _unix_time(base.now) if base.now else 0)
         self._took = clock() - self._asked
         if answer is None:
             self._tell("is off; TORCH_FR_BUFFER_SIZE=2000 (before torch 2.6: TORCH_NCCL_TRACE_BUFFER_SIZE) turns it on")
@@ -156,7 +185,7 @@ class Unseen:
         if not answer.whole:
             self._tell("is too small; a larger TORCH_FR_BUFFER_SIZE holds the collectives of a step")
             return None
-        return unseen(answer.seen, self._known_since(group, base.now))
+        return unseen(answer.seen, self._known_since(watched.group, base.now))
 
     def _known_since(self, group: Any, since: int) -> list[Seen]:
         """What the hooks saw in the group since, as far as they remember."""
@@ -179,7 +208,11 @@ def _groups() -> list[Any]:
     return list(distributed_c10d._world.pg_map) if distributed_c10d.is_initialized() else []
 
 
-def _backend(group: Any) -> str:
-    import torch.distributed as dist
+def _unix_time(at: int) -> int:
+    """In nanoseconds, of a moment on our clock. The best of a few readings: a thread can lose its core in one."""
 
-    return str(dist.get_backend(group))
+    def reading() -> tuple[int, int]:
+        before, wall, after = clock(), time.time_ns(), clock()
+        return after - before, wall - (before + after) // 2
+
+    return at + min(reading() for _ in range(3))[1]

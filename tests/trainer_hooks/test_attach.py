@@ -59,7 +59,9 @@ def test_a_script_of_one_process_is_a_rank(tmp_path: Path) -> None:
     assert [[step.step for step in rank] for rank in steps(tmp_path)] == [[0, 1, 2, 3, 4]]
 
 
-@pytest.mark.parametrize("body", ["raise ValueError('no such batch')", "os._exit(3)", "sys.exit('stopped')"])
+@pytest.mark.parametrize(
+    "body", ["raise ValueError('no such batch')", "time.sleep(0.5); os._exit(3)", "sys.exit('stopped')"]
+)
 def test_a_script_that_fails_fails_as_it_would(tmp_path: Path, body: str) -> None:
     with_hooks, without = run(tmp_path, f"train(3)\n{body}"), run(tmp_path, f"train(3)\n{body}", hooks=False)
     assert with_hooks.returncode == without.returncode != 0

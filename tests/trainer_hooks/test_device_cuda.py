@@ -38,6 +38,8 @@ class Kept:
     def step(self, record: StepRecord, totals: Totals) -> None:
         self.steps.append(record)
 
+    def flush(self, totals: Totals) -> None: ...
+
     def close(self) -> None: ...
 
 

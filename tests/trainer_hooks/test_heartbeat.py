@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -278,11 +277,10 @@ def test_a_beat_that_cannot_be_is_no_rank_of_ours(written: RankFileWriter, tmp_p
 def test_a_beat_takes_at_most_100_us_of_the_gil(written: RankFileWriter) -> None:
     """CPU time of the thread that beats, with as many lanes as there can be but no torch; bench/beat.py has it all."""
     lanes = tuple((number, number) for number in range(64))
-    beat = Heartbeat(written, lambda: lanes, Facts())
+    beat = Heartbeat(written, lambda: lanes, Facts(), 1.0)
     spent = []
     for _ in range(300):
         began = time.thread_time_ns()
         beat.beat()
         spent.append(time.thread_time_ns() - began)
-    assert beat.errors == 0 and threading.active_count() >= 1
     assert sorted(spent)[150] < 100_000, f"{sorted(spent)[150] / 1e3} us"

@@ -25,6 +25,7 @@ for step in range(20):
         recorder.enter(phase); recorder.leave()
     log.put((log.take(), 1, 2, 1, 4096))
     recorder.end_step(step + 1)
+recorder.take_in()
 print("trained", recorder.totals.steps, recorder.totals.errors)
 raise SystemExit(7)
 """
@@ -108,6 +109,7 @@ if __name__ == "__main__":
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
             recorder.enter(phase); recorder.leave()
         recorder.end_step(recorder.step + 1)
+    recorder.take_in()
     print(recorder.totals.steps)
 """
 

@@ -101,18 +101,18 @@ def test_where_python_ends_it_is_complete(tmp_path: Path, body: str, status: int
 
 
 @pytest.mark.parametrize(
-    ("body", "status"),
+    ("end", "status"),
     [
-        ("\nstep(lambda: os._exit(5))", 5),
-        ("\nstep(lambda: os.kill(os.getpid(), signal.SIGTERM))", -15),
-        ("\nstep(lambda: os.kill(os.getpid(), signal.SIGKILL))", -9),
-        ("\nstep(lambda: os.execv('/bin/true', ['true']))", 0),
+        ("os._exit(5)", 5),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("os.execv('/bin/true', ['true'])", 0),
     ],
 )
 def test_where_the_kernel_ends_it_whole_steps_are_there_and_the_loss_is_told(
-    tmp_path: Path, body: str, status: int
+    tmp_path: Path, end: str, status: int
 ) -> None:
-    done = train(tmp_path, body)
+    done = train(tmp_path, f"\ndef end(): time.sleep(0.5); {end}\nstep(end)")
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
@@ -147,7 +147,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_path: Path) -> None:
-    body = "\nfor _ in range(100): step()\nprint(recorder.totals.lost, recorder.totals.errors)"
+    body = "\nfor _ in range(100): step()\nrecorder.take_in()\nprint(recorder.totals.lost, recorder.totals.errors)"
     done = train(tmp_path, body, small_disk)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
