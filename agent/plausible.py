@@ -3,10 +3,10 @@ node's answer for one absurd number in it, so that none may pass from one user's
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from laggard.rankfile import Beat, Counters, RankFileError, Step
+from laggard.rankfile import Beat, Counters, Lane, RankFileError, Step
 from laggard.rankfile.layout import FLIGHT_RECORDER
 
 MOST_RANKS_OF_A_JOB: Final = 1 << 20
@@ -33,6 +33,12 @@ def check_counters(counters: Counters) -> None:
     lanes = (number for lane in counters.lanes for number in lane)
     if not (_within(totals, MOST // 2) and _within(times, MOST_SUM) and _within((*lanes, *sums), MOST_SUM)):
         raise RankFileError("impossible counters")
+
+
+def check_lanes(lanes: Iterable[Lane]) -> None:
+    """Raises RankFileError."""
+    if not _within((lane.peer + 1 for lane in lanes), MOST_RANKS_OF_A_JOB):  # -1: none
+        raise RankFileError("impossible peer")
 
 
 def is_plausible(step: Step) -> bool:

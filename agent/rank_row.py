@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from laggard import wire
-from laggard.agent.plausible import MOST_STEP_NS, check_beat, check_counters, check_identity, is_plausible
+from laggard.agent.plausible import MOST_STEP_NS, check_beat, check_counters, check_identity, check_lanes, is_plausible
 from laggard.agent.processes import Process, look_at
 from laggard.names import PHASES
 from laggard.rank_metrics import sums
@@ -49,6 +49,7 @@ def sight(path: str, node: str, now: Clocks) -> Sighting:
         live, counters, lanes, who = file.in_flight(), file.counters() or _NOTHING, file.lanes(), file.identity
         check_identity(who)
         check_counters(counters)
+        check_lanes(lanes)
         beat = file.beat()
         check_beat(beat)
         finished = state == "finished"
@@ -126,7 +127,7 @@ def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Clocks) 
     if mark is None or not 0 <= mark.lane < len(lanes):
         return None
     lane = lanes[mark.lane]
-    return InFlight(lane.op, lane.group, mark.sequence, _since(mark.issued_ns, now))
+    return InFlight(lane.op, lane.group, mark.sequence, _since(mark.issued_ns, now), lane.peer)
 
 
 def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Clocks) -> wire.Beat:
@@ -135,7 +136,7 @@ def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Clocks) -> wire.Beat:
         age_seconds=_since(beat.at_ns, now),
         interval_seconds=beat.interval_ns / 1e9,
         flight_recorder=FLIGHT_RECORDER[beat.flight_recorder],
-        lanes=tuple(wire.LaneProgress(lane.op, lane.group, *numbers) for lane, numbers in pairs),
+        lanes=tuple(wire.LaneProgress(lane.op, lane.group, *numbers, lane.peer) for lane, numbers in pairs),
         groups=tuple(
             wire.GroupProgress(it.name, it.enqueued, it.started, it.completed, _since(it.moved_ns, now))
             for it in beat.groups

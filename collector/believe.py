@@ -86,6 +86,8 @@ def _check_rank(row: RankRow) -> None:
         _short(f"{where}: op", row.in_flight.op)
         _short(f"{where}: group", row.in_flight.group)
         _require(_within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
+        _require(_within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
+        _require(_within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
     if row.beat:
         _check_beat(where, row.beat)
     _require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
@@ -103,6 +105,7 @@ def _check_beat(where: str, beat: Beat) -> None:
         _short(f"{where}: op", lane.op)
         _short(f"{where}: group", lane.group)
         _require(_all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
+        _require(_within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
     for group in beat.groups:
         _short(f"{where}: group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)

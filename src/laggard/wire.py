@@ -27,22 +27,26 @@ def decode(data: bytes, kind: type[T]) -> T:
         raise WireError(str(error)) from None
 
 
-class InFlight(msgspec.Struct, frozen=True):
-    """The collective that a rank is blocked in."""
+class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The collective that a rank is blocked in. `peer`: of a send or recv the other side's global rank; -1, which is
+    not sent: no such operation, any rank, or an agent that does not tell."""
 
     op: str
     group: str
     seq: int
     seconds: float
+    peer: int = -1
 
 
-class LaneProgress(msgspec.Struct, frozen=True):
-    """How many collectives of an operation in a group a rank has entered, and how many of them are done."""
+class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How many collectives of an operation in a group a rank has entered, and how many of them are done; sends and
+    receives by `peer`, as in InFlight."""
 
     op: str
     group: str
     entered: int
     done: int
+    peer: int = -1
 
 
 class GroupProgress(msgspec.Struct, frozen=True):

@@ -65,6 +65,23 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     believe_ranks(encode(document))
 
 
+def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start) -> None:
+    start_rank([["all_reduce", "dp", "dp:0-1"], ["recv", "pp", "pp:0-3", 3]]).do("beat", "block")
+    (row,) = believe_ranks(encode(files.read())).ranks
+    assert row.in_flight is not None and row.beat is not None
+    assert (row.in_flight.op, row.in_flight.seq, row.in_flight.peer) == ("recv", 7, 3)
+    assert [(lane.op, lane.entered, lane.peer) for lane in row.beat.lanes] == [("all_reduce", 1, -1), ("recv", 2, 3)]
+
+
+@pytest.mark.parametrize("peer", [-2, 1 << 20])
+def test_a_peer_that_no_job_has_costs_no_other_rank_its_row(files: RankFiles, start_rank: Start, peer: int) -> None:
+    start_rank([["send", "pp", "pp:0-3", peer]])
+    start_rank(rank=1)
+    document = believe_ranks(encode(files.read()))
+    assert [row.rank for row in document.ranks] == [1]
+    assert reasons(document) == {"impossible peer": 1}
+
+
 def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
     rank = start_rank()
     rank.do("step", "step")

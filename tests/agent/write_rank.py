@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Beat, Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, WORD_PROGRESS
 
 MS = 10**6
@@ -46,6 +46,11 @@ class Rank:
         self.writer.words[WORD_PHASE] = 2
         self.writer.words[WORD_CURRENT] = 1 << LANE_SHIFT | 7
         self.writer.words[WORD_ISSUED] = time.perf_counter_ns()
+
+    def beat(self) -> None:
+        """As many collectives of each lane entered as its place says, and all of them done."""
+        lanes = tuple((lane + 1, lane + 1) for lane in self.lanes if lane is not None)
+        self.writer.write_beat(Beat(time.perf_counter_ns(), 10**9, 0, lanes, ()))
 
     def facts(self, path: str) -> None:
         """The JSON in that file."""

@@ -33,6 +33,7 @@ def _set(*path: Any, value: Any) -> Change:
 RANK = ("ranks", 0)
 STEP = (*RANK, "rows", 0)
 LANE = {"op": "all_reduce", "group": "dp", "entered": 2, "done": 1}
+FLIGHT = {"op": "recv", "group": "pp:0-1", "seq": 3, "seconds": 1.0}
 GROUP = {"name": "#0", "enqueued": 2, "started": -1, "completed": 1, "seconds": 1.0}
 BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "lanes": [LANE], "groups": [GROUP]}
 
@@ -62,6 +63,9 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
         (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "longer than"),
         (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "a group's count"),
         (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "a time of the beat"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "a lane's peer is no rank"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer is no rank"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq is out of range"),
         (_set(*RANK, "facts", value={"x": "y" * 70_000}), "the facts are more than"),
         (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "a time is out of range"),
         (_set(*STEP, 0, value=-1), "step number"),
@@ -80,6 +84,16 @@ def test_absurd_documents_are_refused_and_say_why(make: Any, change: Change, com
     change(tree)
     with pytest.raises(WireError, match=complaint):
         believe_ranks(json.dumps(tree).encode())
+
+
+def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
+    """As those from before `peer` was told."""
+    tree = json.loads(encode(make.node("n0", [0, 1])))
+    tree["ranks"][0] |= {"in_flight": FLIGHT, "beat": BEAT | {"lanes": [LANE, LANE | {"op": "recv", "peer": 1}]}}
+    rank = believe_ranks(json.dumps(tree).encode()).ranks[0]
+    assert rank.in_flight is not None and rank.in_flight.peer == -1
+    assert rank.beat is not None and [lane.peer for lane in rank.beat.lanes] == [-1, 1]
+    assert json.loads(encode(rank))["in_flight"] == FLIGHT, "where there is no peer, none is sent"
 
 
 @pytest.mark.parametrize(

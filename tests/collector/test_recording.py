@@ -53,10 +53,9 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 names = st.sampled_from(("dp:0-3", "tp:0-1", "#0"))
-flights = st.builds(InFlight, st.sampled_from(("all_reduce", "recv")), names, st.integers(1, 9), st.floats(0, 500))
-lanes = st.lists(
-    st.builds(LaneProgress, st.just("all_reduce"), names, st.integers(0, 9), st.integers(0, 9)), max_size=3
-)
+ops, peers, counts = st.sampled_from(("all_reduce", "send", "recv")), st.integers(-1, 5), st.integers(0, 9)
+flights = st.builds(InFlight, ops, names, st.integers(1, 9), st.floats(0, 500), peers)
+lanes = st.lists(st.builds(LaneProgress, ops, names, counts, counts, peers), max_size=5)
 groups = st.lists(
     st.builds(GroupProgress, names, st.integers(-1, 9), st.just(-1), st.integers(-1, 9), st.floats(0, 500))
 )
