@@ -1,9 +1,9 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
 Per collective: torch.distributed's call with the hook in it less the same call without, in interleaved pairs; the
-hook's whole work is in it, the hand-on to a real rank file included. Beside it DeepSpeed's own comms_logger. On a
-device the events are torch's and CUDA's work: here they cost nothing, and what is left is the hook's part. `make
-gpu-check` has the whole on a GPU.
+thread beside the training runs meanwhile, and what it takes is measured by itself, a real rank file included.
+DeepSpeed's own comms_logger stands next to it. On a device the events are torch's and CUDA's work: here they cost
+nothing, and what is left is the hook's part. `make gpu-check` has the whole on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from deepspeed.comm.torch import TorchBackend
 from figures import Figure, interleaved, quartiles, show
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from laggard.rankfile import RankFileWriter
+from laggard.rankfile import Lane, RankFileWriter
 from laggard.trainer_hooks.collectives import CALLS as METHODS
 from laggard.trainer_hooks.collectives import hook
 from laggard.trainer_hooks.device_calls import DeviceCalls
@@ -179,6 +179,46 @@ def step(recorder: Recorder, where: str) -> Figure:
     return quartiles(f"a step{where}", times, "us", 20.0)
 
 
+class Idle(Scribe):
+    """Seems to run, and leaves the notes to us."""
+
+    runs = True  # type: ignore[assignment]
+
+
+def beside(recorder: Recorder) -> list[Figure]:
+    """CPU time of the thread beside the training, for what the training thread noted."""
+
+    def taken_in(count: int, note: Callable[[], None]) -> float:
+        note()
+        start = time.thread_time()
+        recorder.take_in()
+        return (time.thread_time() - start) / count * 1e6
+
+    def collectives() -> None:
+        for number in range(CALLS):
+            log = logs[number % len(logs)]
+            recorder.note((log.take(), 10**15, 10**15 + 9000, 9000, 4096))
+
+    def steps() -> None:
+        for number in range(100):
+            for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+                recorder.enter(phase)
+                recorder.leave()
+            recorder.end_step(number + 1)
+
+    logs = [recorder.lane(Lane(op, "dp", "dp:0-7"), range(8)) for op in ("all_reduce", "all_gather")]
+    scribe, recorder.beside = recorder.beside, Idle(recorder)
+    assert scribe is not None
+    scribe.stop()
+    figures = [
+        quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
+        quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),
+    ]
+    scribe.start()
+    recorder.beside = scribe
+    return figures
+
+
 def comms_logger() -> Figure:
     """DeepSpeed's own logger on the same call. It keeps every latency and sums them anew: it grows with the run."""
     tensor = torch.zeros(1024)
@@ -209,7 +249,7 @@ def main() -> int:
         device = Device()
         recorder = set_up(directory, device)
         methods = Methods(recorder)
-        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, "")]
+        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, ""), *beside(recorder)]
         device.there = True
         recorder.end_step(0)
         figures += [*collectives(recorder, methods, " on a device", 10.0, 10.0), step(recorder, " on a device")]

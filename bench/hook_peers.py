@@ -1,6 +1,6 @@
 """What watching costs a whole training step: laggard beside TraceML and torch.profiler, each in a process of its own.
 
-Rounds of one process each, in turn, so that a machine that slows down slows all. A figure is the median step of the
+Rounds of one process each, in turn, so that a machine that slows down slows all. A figure is the mean step of the
 watched run less that of the bare run of the same round, by rounds. TraceML (PyPI: traceml-ai) is no dependency: its
 row is there where TRACEML=DIR names a folder that holds it (`pip install --no-deps --target DIR traceml-ai`).
 """
@@ -27,7 +27,7 @@ TRACEML_PORT = "29767"
 
 
 def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
-    """Median step in microseconds and private memory in MiB of one run."""
+    """Mean step in microseconds, whatever ran beside it included, and private memory in MiB of one run."""
     command = [sys.executable, str(HERE / "small_training.py"), "--watcher", watcher, "--steps", str(steps)]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     line = next((line for line in ended.stdout.splitlines() if line.startswith("{")), None)
@@ -36,7 +36,7 @@ def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
     if "without tracing" in ended.stderr:
         raise SystemExit(f"{watcher} did not watch:\n{ended.stderr[-500:]}")
     told = json.loads(line)
-    return {"us": statistics.median(told["step_us"]), "mib": told["private_bytes"] / 2**20}
+    return {"us": statistics.fmean(told["step_us"]), "mib": told["private_bytes"] / 2**20}
 
 
 @contextlib.contextmanager

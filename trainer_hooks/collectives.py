@@ -123,7 +123,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             except KeyError:
                 log = logs[self] = groups.log(recorder, call.op, self)
             words = recorder.words
-            words[WORD_CURRENT] = word = log.take()
+            words[WORD_CURRENT] = word = log.last = log.last + 1
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
@@ -176,7 +176,7 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             except KeyError:
                 log = logs[self, peer] = groups.log(recorder, call.op, self, peer)
             words = recorder.words
-            words[WORD_CURRENT] = word = log.take()
+            words[WORD_CURRENT] = word = log.last = log.last + 1
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1

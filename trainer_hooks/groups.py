@@ -32,6 +32,7 @@ class Groups:
         self._pipelines: list[tuple[int, ...]] = []
         self._logs: dict[str, dict[Any, LaneLog]] = {}
         self._lanes: dict[str, dict[int, tuple[Lane, LaneLog]]] = {}
+        self.forgotten = 0  # how often
 
     def learn(self, role: str, members: Sequence[int]) -> None:
         """From now on a group of these members has this role, unless it was told one already."""
@@ -54,6 +55,7 @@ class Groups:
 
     def forget(self) -> None:
         """What is known of process groups is asked anew: their roles changed, or they are gone."""
+        self.forgotten += 1
         for logs in self._logs.values():
             logs.clear()
 
@@ -103,12 +105,9 @@ class Groups:
         """Those of a group that the hooks have seen so far."""
         return list(self._lanes.get(name_of(group), {}).values())
 
-    def launched(self, group: Any, pairs: bool) -> int:
-        """How many collectives the hooks have seen in `group` so far; `pairs`: sends and receives with them."""
-        kept = self._lanes.get(name_of(group))
-        if not kept:
-            return 0
-        return sum(log.launched() for lane, log in kept.values() if pairs or lane.op not in ("send", "recv"))
+    def kept(self, name: str) -> dict[int, tuple[Lane, LaneLog]]:
+        """The lanes of the group of that name; those that come up later will be in it, too."""
+        return self._lanes.setdefault(name, {})
 
 
 _WORLD: Final = "world"

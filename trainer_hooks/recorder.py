@@ -1,4 +1,4 @@
-"""One rank's steps, phases and collectives as its training thread sees them: it notes them, and the ledger does the rest.
+"""One rank's steps, phases and collectives as its training thread sees them: it notes them, the ledger does the rest.
 
 All times are nanoseconds of CLOCK_MONOTONIC (time.perf_counter_ns on Linux). Where the process computes on a device,
 what happened is told twice: by the hooks, when the host launches it, and by the device's timeline, when its time is

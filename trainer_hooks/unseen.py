@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
-from laggard.rankfile.layout import LANE_SHIFT
+from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.groups import Groups, name_of
 from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 from laggard.trainer_hooks.witness import Seen, unseen, witness
@@ -34,29 +34,32 @@ class _Base(NamedTuple):
 
 
 class _Watched:
-    """One process group, with what torch says of it once asked."""
+    """One process group. `sequence` asks torch for its count; `lanes`: as Groups.kept."""
 
-    def __init__(self, group: Any) -> None:
+    def __init__(self, group: Any, groups: Groups) -> None:
         self.group = group
         self.name = name_of(group)
+        self.backend = _backend(group)
         self.base = _Base(0, 0, 0)
-        self._backend: str | None = None
+        self.lanes = groups.kept(self.name)
         self.sequence: Callable[[], int] = group._get_sequence_number_for_group
 
-    @property
-    def backend(self) -> str:
-        if self._backend is None:
-            import torch.distributed as dist
-
-            self._backend = str(dist.get_backend(self.group))
-        return self._backend
+    def seen(self) -> int:
+        """How many the hooks have seen. Gloo alone counts sends and receives with the rest."""
+        pairs = self.backend == "gloo"
+        count = 0
+        for lane, log in self.lanes.values():
+            if pairs or (lane.peer < 0 and lane.op != "recv"):
+                count += log.last & SEQUENCE_MASK
+        return count
 
 
 class _Lesson:
-    """What was missing, and how often it has been since."""
+    """What was missing, in which lanes, and how often it has been since."""
 
-    def __init__(self, missing: list[Seen]) -> None:
-        self.missing = missing
+    def __init__(self, missing: list[tuple[LaneLog, int]], groups: int) -> None:
+        self.missing = missing  # with their sizes
+        self.groups = groups  # as they were then: Groups.forgotten
         self.uses = 0
 
     def stale(self) -> bool:
@@ -125,8 +128,8 @@ class Unseen:
 
     def _watch(self, group: Any) -> _Watched | None:
         if group not in self._watched:
-            watched = _Watched(group)
             try:
+                watched = _Watched(group, self._groups)
                 watched.sequence()
                 self._watched[group] = watched
             except RuntimeError:
@@ -137,39 +140,37 @@ class Unseen:
         sequence, base = watched.sequence(), watched.base
         if sequence == base.sequence and base.now:
             return base  # it counts more than the hooks see, never less
-        # Gloo alone counts sends and receives with the rest.
-        seen = self._groups.launched(watched.group, pairs=watched.backend == "gloo")
-        watched.base = _Base(sequence, seen, clock())
-        return watched.base
+        watched.base = now = _Base(sequence, watched.seen(), clock())
+        return now
 
     def _account(self, watched: _Watched, base: _Base, missing: int, issued: int, where: Hashable) -> list[Launched]:
         found = self._which(watched, base, (watched.name, where, missing))
         step, now = self._recorder.step, watched.base
-        launches = [(lane.take(), lane, issued, each.size, step) for each, lane in self._lanes(found, watched.group)]
-        watched.base = now._replace(seen=now.seen + len(found))
-        return launches
+        watched.base = _Base(now.sequence, now.seen + len(found), now.now)
+        return [(log.take(), log, issued, size, step) for log, size in found]
 
-    def _lanes(self, found: list[Seen], group: Any) -> Iterator[tuple[Seen, LaneLog]]:
-        """As the hot path keeps them: asked for once, and again when groups are forgotten."""
-        for each in found:
-            logs = self._groups.logs(each.op)
-            if group not in logs:
-                logs[group] = self._groups.log(self._recorder, each.op, group)
-            yield each, logs[group]
-
-    def _which(self, watched: _Watched, base: _Base, key: tuple[str, Hashable, int]) -> list[Seen]:
+    def _which(self, watched: _Watched, base: _Base, key: tuple[str, Hashable, int]) -> list[tuple[LaneLog, int]]:
         lesson = self._lessons.get(key)
-        if lesson is None or lesson.stale():
+        if lesson is None or lesson.stale() or lesson.groups != self._groups.forgotten:
             answer = self._ask(watched, base) if self._may_ask() else None
             if answer is not None:
                 uses = lesson.uses if lesson else 0
-                lesson = self._lessons[key] = _Lesson(answer)
+                missing = [(self._lane(each.op, watched.group), each.size) for each in answer]
+                lesson = self._lessons[key] = _Lesson(missing, self._groups.forgotten)
                 lesson.uses = uses
         if lesson is None:
             self._recorder.totals.lost += key[-1]
             return []
         lesson.uses += 1
         return lesson.missing
+
+    def _lane(self, op: str, group: Any) -> LaneLog:
+        """As the hot path keeps it."""
+        logs = self._groups.logs(op)
+        log = logs.get(group)
+        if log is None:
+            log = logs[group] = self._groups.log(self._recorder, op, group)
+        return log
 
     def _may_ask(self) -> bool:
         return self._questions < _FREE_QUESTIONS or self._took < _MOST_SHARE * (clock() - self._asked)
@@ -216,3 +217,9 @@ def _unix_time(at: int) -> int:
         return after - before, wall - (before + after) // 2
 
     return at + min(reading() for _ in range(3))[1]
+
+
+def _backend(group: Any) -> str:
+    import torch.distributed as dist
+
+    return str(dist.get_backend(group))
