@@ -6,7 +6,6 @@ import argparse
 import logging
 import os
 import signal
-import sys
 from typing import Final
 
 from laggard.agent.prober_process import Prober, prober_command
@@ -16,6 +15,7 @@ from laggard.agent.recent import Recent
 from laggard.agent.rounds import Rounds
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
 from laggard.agent.web import Site, refuse
+from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
 from laggard.http import bind, url_of
 from laggard.http_server import Server
 
@@ -28,21 +28,14 @@ _STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--config", metavar="FILE", help="settings in YAML; flags win over it")
-    parser.add_argument(
-        "--web.listen-address",
-        dest="listen_address",
-        metavar="HOST:PORT",
-        help=f"where to serve; :PORT is every interface, port 0 any free one (default: {LISTEN_ADDRESS})",
-    )
+    add_config_flag(parser)
+    add_listen_flag(parser, LISTEN_ADDRESS)
     parser.add_argument("--rank-dir", metavar="DIR", help="where this node's ranks leave their files")
     parser.add_argument("--node", metavar="NAME", help="the name to report this machine under (default: its host name)")
     parser.add_argument(
         "--profile", metavar="NAME|FILE", help=f"the probes' profile: {', '.join(PROFILES)} (default: {PROFILE})"
     )
-    parser.add_argument(
-        "--log.level", dest="log_level", choices=("debug", "info", "warning", "error"), default="info", help="to stderr"
-    )
+    add_log_flag(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -51,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
     profile = find_profile(settings.profile)
     choose(profile, (), (), f"profile {settings.profile}")  # the prober does the same, but nobody reads what it says
     with bind(settings.listen_address) as listener:
-        _log_to_stderr(arguments.log_level)
+        log_to_stderr(arguments.log_level)
         # Blocked before there is any thread, so that the signals wait for sigwait and interrupt nobody.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
         patience = profile.deadline_seconds + PROBER_START_SECONDS
@@ -72,8 +65,3 @@ def main(arguments: argparse.Namespace) -> int:
 def _site(settings: AgentSettings, rounds: Rounds) -> Site:
     ranks = RankFiles(settings.rank_dir, settings.node)
     return Site(settings.node, ranks, Recent(ranks.read, settings.rank_interval_seconds), rounds)
-
-
-def _log_to_stderr(level: str) -> None:
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    logging.getLogger("laggard").setLevel(level.upper())

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
+import msgspec
+
 from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Finding, Report, Verdict
 from laggard.names import PHASES
 from laggard.wire import Beat, RankRow, RanksDocument, StepRow, WireError, decode, encode
@@ -24,6 +26,11 @@ MAX_SECONDS = 1e7  # of one step: 115 days
 MAX_CLOCK = 1e12
 
 STATES = ("running", "finished", "died")
+
+# msgspec learns a type at its first use, and crashes where another thread uses it meanwhile (0.22). Agents' answers are
+# read in threads, the first ones all at once: so both are learned here.
+for _kind in (RanksDocument, Report):
+    msgspec.json.Decoder(_kind)
 
 
 def believe_ranks(body: bytes) -> RanksDocument:

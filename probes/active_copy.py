@@ -13,8 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active_device import Device, Round, count_wrong_places, measure_all, time_rounds
-from laggard.probes.active_judge import ActiveThresholds, Measured, Subject, judge, told
+from laggard.probes.active_device import Device, Round, count_wrong_places, time_rounds
+from laggard.probes.active_judge import ActiveThresholds, Measured, Subject
+from laggard.probes.active_look import look
 from laggard.probes.cpu_list import parse_cpu_list
 from laggard.probes.host import Host
 from laggard.probes.shape import Fact, Unknown
@@ -47,9 +48,7 @@ def look_at_copy(host: Host, thresholds: CopyThresholds) -> Iterator[Finding | F
         with near(host, device.bus_id):
             return there_and_back(torch, device, thresholds.seconds)
 
-    measured, silent = measure_all(host, thresholds, measure)
-    yield Fact("measured", told(measured, SUBJECT.unit))
-    yield from judge(measured, silent, SUBJECT, thresholds)
+    return look(host, thresholds, SUBJECT, measure)
 
 
 def there_and_back(

@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active_device import Device, Round, measure_all, time_rounds
-from laggard.probes.active_judge import ActiveThresholds, Measured, Subject, judge, told
+from laggard.probes.active_device import Device, Round, time_rounds
+from laggard.probes.active_judge import ActiveThresholds, Measured, Subject
+from laggard.probes.active_look import look
 from laggard.probes.host import Host
 from laggard.probes.shape import Fact
 
@@ -39,9 +40,7 @@ class MatmulThresholds(ActiveThresholds, frozen=True):
 
 
 def look_at_matmul(host: Host, thresholds: MatmulThresholds) -> Iterator[Finding | Fact]:
-    measured, silent = measure_all(host, thresholds, lambda torch, device: multiply(torch, device, thresholds.seconds))
-    yield Fact("measured", told(measured, SUBJECT.unit))
-    yield from judge(measured, silent, SUBJECT, thresholds)
+    return look(host, thresholds, SUBJECT, lambda torch, device: multiply(torch, device, thresholds.seconds))
 
 
 def multiply(torch: Any, device: Device, seconds: float, product: Callable[[Any, Any], Any] | None = None) -> Measured:

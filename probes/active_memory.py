@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active_device import Device, Round, count_wrong_places, measure_all, time_rounds
-from laggard.probes.active_judge import ActiveThresholds, Measured, Subject, judge, told
+from laggard.probes.active_device import Device, Round, count_wrong_places, time_rounds
+from laggard.probes.active_judge import ActiveThresholds, Measured, Subject
+from laggard.probes.active_look import look
 from laggard.probes.host import Host
 from laggard.probes.shape import Fact
 
@@ -35,9 +36,7 @@ class MemoryThresholds(ActiveThresholds, frozen=True):
 
 
 def look_at_memory(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
-    measured, silent = measure_all(host, thresholds, lambda torch, device: copy(torch, device, thresholds.seconds))
-    yield Fact("measured", told(measured, SUBJECT.unit))
-    yield from judge(measured, silent, SUBJECT, thresholds)
+    return look(host, thresholds, SUBJECT, lambda torch, device: copy(torch, device, thresholds.seconds))
 
 
 def copy(torch: Any, device: Device, seconds: float, move: Callable[[Any, Any], Any] | None = None) -> Measured:

@@ -29,7 +29,6 @@ _OFI_NONE = re.compile(r"NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .
 _NOT_OPENED = re.compile(r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)")
 _HCA = re.compile(r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+")
 _RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
-_QUEUE_PAIR = re.compile(r"Call to ibv_modify_qp failed")
 _COMPLETION = re.compile(r"NET/\S+ ?: (?:\S+ )?Got completion .*(?:error|status)")
 _LIBVERBS = re.compile(r"(?:Failed to|Could not|Count not) open libibverbs|dlvsym failed on ibv_")
 _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
@@ -139,6 +138,16 @@ def _plugin(draft: Draft, text: str) -> None:
         draft.plugin(match[1])
 
 
+def _reason(start: str, kind: str) -> Form:
+    """Of a line that begins like this, a reason of that kind; the table has only its first word."""
+
+    def form(draft: Draft, text: str) -> None:
+        if text.startswith(start):
+            draft.hint(kind, text)
+
+    return form
+
+
 def _failed(draft: Draft, text: str) -> None:
     if text.startswith("Failed to initialize "):
         draft.hint(values.PLUGIN_FAILED, text)
@@ -153,40 +162,10 @@ def _library(draft: Draft, text: str) -> None:
         draft.hint(values.P2P_FAILED, text)
 
 
-def _gdr(draft: Draft, text: str) -> None:
-    if text.startswith("GPU Direct RDMA Disabled for GPU"):
-        draft.hint(values.GDR_FAR, text)
-
-
-def _p2p(draft: Draft, text: str) -> None:
-    if text.startswith("P2P is disabled between"):
-        draft.hint(values.P2P_REFUSED, text)
-
-
-def _peer(draft: Draft, text: str) -> None:
-    if text.startswith("peer query failed"):
-        draft.hint(values.P2P_FAILED, text)
-
-
-def _legacy(draft: Draft, text: str) -> None:
-    if text.startswith("Legacy IPC not supported"):
-        draft.hint(values.NO_IPC, text)
-
-
 def _ring(draft: Draft, text: str) -> None:
     match = _RING.match(text)
     if match:
         draft.ring_gdr = match[1] != "0"
-
-
-def _call(draft: Draft, text: str) -> None:
-    if _QUEUE_PAIR.match(text):
-        draft.hint(values.QUEUE_PAIR_FAILED, text)
-
-
-def _mismatch(draft: Draft, text: str) -> None:
-    if text.startswith("Mismatched NCCL version"):
-        draft.hint(values.MISMATCH, text)
 
 
 def _version(draft: Draft, text: str) -> None:
@@ -222,14 +201,14 @@ _FORMS: Final[Mapping[str, Form]] = {
     "dlvsym": _library,
     "Could": _library,
     "Count": _library,
-    "GPU": _gdr,
-    "P2P": _p2p,
+    "GPU": _reason("GPU Direct RDMA Disabled for GPU", values.GDR_FAR),
+    "P2P": _reason("P2P is disabled between", values.P2P_REFUSED),
     "Plugin": _net,
-    "peer": _peer,
-    "Legacy": _legacy,
+    "peer": _reason("peer query failed", values.P2P_FAILED),
+    "Legacy": _reason("Legacy IPC not supported", values.NO_IPC),
     "Connected": _ring,
-    "Call": _call,
-    "Mismatched": _mismatch,
+    "Call": _reason("Call to ibv_modify_qp failed", values.QUEUE_PAIR_FAILED),
+    "Mismatched": _reason("Mismatched NCCL version", values.MISMATCH),
     "NCCL": _version,
     "cudaDriverVersion": _begins,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
 
 from laggard import wire
 from laggard.probes.kernel import (
@@ -20,6 +21,9 @@ from laggard.probes.kernel import (
 )
 from laggard.probes.recorded_tree import RecordedTree
 
+T = TypeVar("T")
+
+_MOST_BYTES: Final = 64 << 20  # many times what a machine with thousands of mounts answers
 _NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
@@ -50,13 +54,7 @@ class RecordedKernel:
         raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
 
     def pfc(self, netdev: str) -> Pfc:
-        try:
-            with open(self._tree.resolve(PFC_PATH), "rb") as file:
-                known = wire.decode(file.read(), dict[str, Pfc | None])
-        except wire.WireError as error:
-            raise OSError(errno.EINVAL, f"{PFC_PATH} is damaged: {error}") from None
-        except FileNotFoundError:
-            raise OSError(errno.EIO, f"not recorded in {PFC_PATH}") from None
+        known = self._answers(PFC_PATH, dict[str, Pfc | None])
         if netdev not in known:
             raise OSError(errno.EIO, f"not recorded in {PFC_PATH}")
         answer = known[netdev]
@@ -65,13 +63,7 @@ class RecordedKernel:
         return answer
 
     def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
-        try:
-            with open(self._tree.resolve(REPLIES_PATH), "rb") as file:
-                known = wire.decode(file.read(), dict[str, Reply])
-        except wire.WireError as error:
-            raise OSError(errno.EINVAL, f"{REPLIES_PATH} is damaged: {error}") from None
-        except FileNotFoundError:
-            raise OSError(errno.EIO, f"not recorded in {REPLIES_PATH}") from None
+        known = self._answers(REPLIES_PATH, dict[str, Reply])
         missing = Reply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
@@ -80,9 +72,8 @@ class RecordedKernel:
         /PATH" or "list /PATH", the path with its symlinks followed."""
         if self._refusals is None:
             try:
-                with open(self._tree.resolve(REFUSED_PATH), "rb") as file:
-                    self._refusals = wire.decode(file.read(), dict[str, str])
-            except (OSError, wire.WireError):
+                self._refusals = self._document(REFUSED_PATH, dict[str, str])
+            except OSError:
                 self._refusals = {}
         words = self._refusals.get(what)
         if words is not None:
@@ -91,10 +82,25 @@ class RecordedKernel:
     def _load(self) -> MachineFacts:
         if self._facts is None:
             try:
-                with open(self._tree.resolve(FACTS_PATH), "rb") as file:
-                    self._facts = wire.decode(file.read(), MachineFacts)
-            except wire.WireError as error:
-                raise OSError(errno.EINVAL, f"{FACTS_PATH} is damaged: {error}") from None
+                self._facts = self._document(FACTS_PATH, MachineFacts)
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, f"the recording has no {FACTS_PATH}") from None
         return self._facts
+
+    def _answers(self, path: str, kind: type[T]) -> T:
+        """As _document(), but a file that is not there is an answer that nobody gave."""
+        try:
+            return self._document(path, kind)
+        except FileNotFoundError:
+            raise OSError(errno.EIO, f"not recorded in {path}") from None
+
+    def _document(self, path: str, kind: type[T]) -> T:
+        """Raises OSError, also for what is too large or cannot be read as `kind`."""
+        with open(self._tree.resolve(path), "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+        try:
+            return wire.decode(data, kind)
+        except wire.WireError as error:
+            raise OSError(errno.EINVAL, f"{path} is damaged: {error}") from None

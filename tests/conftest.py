@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from machinery import memory
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
 settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,6 +22,18 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 TRAIN = REPOSITORY / "src" / "laggard" / "demo" / "train.py"
 
 Ranks = list[subprocess.CompletedProcess[str]]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest decides on its own place
+def pytest_configure(config: pytest.Config) -> None:
+    """Temporary files go into memory, where there is room. Who says where, by --basetemp or PYTEST_DEBUG_TEMPROOT, gets
+    them there, also to look at: those in memory go when the run ends."""
+    if config.option.basetemp or os.environ.get("PYTEST_DEBUG_TEMPROOT") or not memory.has_room():
+        return
+    memory.remove_abandoned()
+    folder = memory.OwnFolder(memory.MEMORY)
+    config.add_cleanup(folder.remove)
+    config.option.basetemp = str(folder.path / "t")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

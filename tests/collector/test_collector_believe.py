@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -119,3 +121,34 @@ def test_too_many_ranks_are_refused(make: Any) -> None:
     many = make.ranks_document("n0", [make.rank_row(rank, 5000) for rank in range(MAX_RANKS + 1)])
     with pytest.raises(WireError, match="more than"):
         believe_ranks(encode(many))
+
+
+FIRST_USE = """
+import os, sys, threading
+from laggard.collector.believe import believe_ranks
+body, threads = sys.stdin.buffer.read(), 16
+
+def use():
+    start.wait()
+    believe_ranks(body)
+
+sys.setswitchinterval(1e-6)
+died = 0
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        start = threading.Barrier(threads)
+        users = [threading.Thread(target=use) for _ in range(threads)]
+        for user in users: user.start()
+        for user in users: user.join()
+        os._exit(0)
+    died += os.waitpid(child, 0)[1] != 0
+print(died)
+"""
+
+
+def test_many_agents_may_answer_first_at_once(make: Any) -> None:
+    """msgspec learns a type at its first use, and another thread that uses it meanwhile ends the process."""
+    command, body = [sys.executable, "-c", FIRST_USE], encode(make.node("n0", [0, 1]))
+    done = subprocess.run(command, input=body, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"0\n"), f"{done.stdout!r} of 60 died: {done.stderr[-2000:]!r}"

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from html import escape
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from msgspec import structs
 
+from laggard.cli import main
 from laggard.collector.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.secure_headers import HEADERS
 from laggard.model import Location, Verdict
@@ -193,12 +195,18 @@ def test_it_only_reads(start_collector: Start, fake_agent: Start, make: Any) -> 
 
 
 def test_ready_is_after_the_first_round(start_collector: Start, fake_agent: Start, make: Any) -> None:
-    agent = fake_agent(make.ranks_document("n0", []), delay=1.5)
-    collector = start_collector("--target", agent.url)
+    asked_enough = threading.Event()
+
+    def answer(since: float) -> Any:
+        asked_enough.wait(10)
+        return make.ranks_document("n0", [])
+
+    collector = start_collector("--target", fake_agent(answer).url)
     assert collector.get("/-/healthy").status_code == 200
     answer = collector.get("/-/ready")
     assert answer.status_code == 503 and "not ready" in answer.text
     assert "Cannot tell: the agents have not been asked yet." in collector.get("/").text
+    asked_enough.set()
     collector.wait_ready()
 
 
@@ -217,12 +225,9 @@ def test_the_first_line_says_where_it_listens(start_collector: Start) -> None:
     assert "listening on http://127.0.0.1:" in collector.first_line and ":0" not in collector.first_line.split("//")[1]
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "laggard", "collector", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30)
-
-
-def test_wrong_usage_is_one_line_and_64(start_collector: Start, tmp_path: Path) -> None:
+def test_wrong_usage_is_one_line_and_64(
+    start_collector: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     busy = start_collector("--target", "127.0.0.1:9")
     unknown_key = tmp_path / "bad.yaml"
     unknown_key.write_text("target: n1\n")
@@ -234,9 +239,8 @@ def test_wrong_usage_is_one_line_and_64(start_collector: Start, tmp_path: Path) 
         (("--config", str(tmp_path / "none.yaml")), "cannot read"),
         (("--config", str(unknown_key)), "unknown key"),
     ):
-        done = _run(*arguments)
-        assert done.returncode == 64 and done.stderr.count("\n") == 1, done.stderr
-        assert words in done.stderr and done.stdout == ""
+        status, (out, err) = main(["collector", *arguments]), capsys.readouterr()
+        assert (status, out, err.count("\n")) == (64, "", 1) and words in err, err
 
 
 def test_a_configuration_file_is_enough(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,11 @@ def test_listen_addresses() -> None:
         assert url_of(every).startswith(("http://[::]:", "http://0.0.0.0:"))
         with pytest.raises(UsageError, match="in use.*--web.listen-address"):
             bind(f"127.0.0.1:{one.getsockname()[1]}")
+
+
+def test_answers_in_two_parts_do_not_wait_for_the_client() -> None:
+    with bind("127.0.0.1:0") as own, socket.create_connection(own.getsockname()), own.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 @pytest.mark.parametrize("text", ["", "19401", "n1:x", "n1:70000", "no.such.host.invalid:1"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from laggard.catalogue import FINDINGS, FindingKind
@@ -26,18 +26,19 @@ another. `laggard findings explain CODE` shows a page.
 """
 
 
-def table(machine: Callable[[str], Path]) -> str:
-    return _HEAD + "".join(_row(kind, machine) for kind in sorted(FINDINGS, key=lambda kind: kind.code))
+def table(raised_by: Callable[[str], Sequence[str]]) -> str:
+    """`raised_by`: by code, the probes that raise it."""
+    return _HEAD + "".join(_row(kind, raised_by) for kind in sorted(FINDINGS, key=lambda kind: kind.code))
 
 
-def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
+def _row(kind: FindingKind, raised_by: Callable[[str], Sequence[str]]) -> str:
     fires = firing(kind.code) or logs_firing(kind.code)
     if kind.later:
         raised = f"not yet: {kind.later}"
     elif kind.code in ELSEWHERE or not fires:
         raised = ELSEWHERE.get(kind.code, "")
     else:
-        raised = ", ".join(f"`{probe}`" for probe in raisers(kind.code, machine))
+        raised = ", ".join(f"`{probe}`" for probe in raised_by(kind.code))
     cells = (
         f"[{kind.code}]({kind.code}.md)",
         kind.severity.value,
@@ -51,4 +52,5 @@ def _row(kind: FindingKind, machine: Callable[[str], Path]) -> str:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        README.write_text(table(functools.cache(lambda name: materialise(name, Path(folder) / name))))
+        machine = functools.cache(lambda name: materialise(name, Path(folder) / name))
+        README.write_text(table(lambda code: raisers(code, machine)))

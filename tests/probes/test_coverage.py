@@ -54,5 +54,5 @@ def test_a_probe_that_is_switched_off_is_missed(probe: str, found: dict[str, lis
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_table_of_findings_is_as_it_would_be_made_now(machine: Machine) -> None:
-    assert README.read_text() == table(machine), "run `python -m machinery.findings_table` in tests/"
+def test_the_table_of_findings_is_as_it_would_be_made_now(found: dict[str, list[str]]) -> None:
+    assert README.read_text() == table(found.__getitem__), "run `python -m machinery.findings_table` in tests/"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from machinery.damage import garble, remove
 
 from laggard.cli import main
 from laggard.probes.cpu_list import parse_cpu_list, show_cpu_list
@@ -44,15 +45,6 @@ def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[st
     main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
     (result,) = json.loads(capsys.readouterr().out)["probes"]
     return dict(result)
-
-
-def remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def garble(path: Path) -> None:
-    remove(path)
-    path.write_bytes(b"\x7fELF\0\xff\xfe" * 50)
 
 
 @pytest.mark.parametrize("damage", [remove, garble])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from machinery.damage import garble, remove
 
 from laggard.cli import main
 
@@ -31,15 +31,6 @@ def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[st
     (result,) = report["probes"]
     assert status == {"ok": 0, "fail": 1, "unknown": 2, "skipped": 2}[result["verdict"]]
     return dict(result)
-
-
-def remove(path: Path) -> None:
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def binary(path: Path) -> None:
-    remove(path)
-    path.write_bytes(b"\x7fELF\0\xff\xfe" * 50)
 
 
 def directory(path: Path) -> None:
@@ -66,7 +57,7 @@ def huge(path: Path) -> None:
 CASES = [(probe, path) for probe, paths in NEEDED.items() for path in paths]
 
 
-@pytest.mark.parametrize("damage", [remove, binary, empty, loop, huge])
+@pytest.mark.parametrize("damage", [remove, garble, empty, loop, huge])
 @pytest.mark.parametrize(("probe", "path"), CASES, ids=lambda value: str(value).replace("/", "-"))
 def test_damage_is_unknown(
     probe: str,
