@@ -100,8 +100,7 @@ def set_up(directory: str, device: Device) -> Recorder:
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
     recorder = Recorder([RankFileSink(writer)], writer.words, device.find)
-    recorder.beside = Scribe(recorder)
-    recorder.beside.start()
+    Scribe(recorder).start()
     return recorder
 
 
@@ -179,12 +178,6 @@ def step(recorder: Recorder, where: str) -> Figure:
     return quartiles(f"a step{where}", times, "us", 20.0)
 
 
-class Idle(Scribe):
-    """Seems to run, and leaves the notes to us."""
-
-    runs = True  # type: ignore[assignment]
-
-
 def beside(recorder: Recorder) -> list[Figure]:
     """CPU time of the thread beside the training, for what the training thread noted."""
 
@@ -207,15 +200,15 @@ def beside(recorder: Recorder) -> list[Figure]:
             recorder.end_step(number + 1)
 
     logs = [recorder.lane(Lane(op, "dp", "dp:0-7"), range(8)) for op in ("all_reduce", "all_gather")]
-    scribe, recorder.beside = recorder.beside, Idle(recorder)
+    scribe = recorder.beside
     assert scribe is not None
     scribe.stop()
+    recorder.beside = scribe  # or the training thread would take its notes in itself
     figures = [
         quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
         quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),
     ]
     scribe.start()
-    recorder.beside = scribe
     return figures
 
 

@@ -77,16 +77,17 @@ class Reducer:
         place, arrived = self._last
         if arrived >= began:
             if self._recorder.device is None:
-                self._settle_on_host(began, counts)
+                self._settle_on_host(began, arrived, counts)
             else:
                 self._settle_on_device(self._recorder.device, began, counts)
-            self._learn(place)
+            if self._agreeing < _AGREEING or place != self._believed:
+                self._learn(place)
         elif self._believed >= 0 and self._unseen.settle(self._group, self._place):  # its gradient comes no more
             self._believed, self._agreeing = -1, 0
             self._watch()
 
-    def _settle_on_host(self, began: int, counts: bool) -> None:
-        end, launched, works = clock(), self._last[1], self._recorder.works
+    def _settle_on_host(self, began: int, launched: int, counts: bool) -> None:
+        end, works = clock(), self._recorder.works
         launches = self._unseen.take(self._group, launched, self._place)
         if works:
             handed = works.take(began, self._logs())

@@ -31,16 +31,16 @@ class Works(Generic[Entry]):
         self.newest: Entry | None = None
         self.open: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
-        self._dropped: list[Entry] = []
+        self.dropped: list[Entry] = []
         self._batch_began: int | None = None
         self._give_up = give_up
 
     def __len__(self) -> int:
-        return bool(self.key) + len(self.open) + len(self.batches) + len(self._dropped)
+        return bool(self.key) + len(self.open) + len(self.batches) + len(self.dropped)
 
     def __iter__(self) -> Iterator[Entry]:
         self.make_room()
-        return itertools.chain(self._dropped, self.open.values(), *self.batches.values())
+        return itertools.chain(self.dropped, self.open.values(), *self.batches.values())
 
     def launch(self, key: int, entry: Entry) -> None:
         """The work `key` stands for `entry`."""
@@ -61,7 +61,7 @@ class Works(Generic[Entry]):
             self.open[self.key] = self.newest  # type: ignore[assignment]
             self.key = 0
         if key in self.open:
-            self._dropped.append(self.open.pop(key))
+            self.dropped.append(self.open.pop(key))
 
     def take(self, since: int, logs: Collection[int] | None = None) -> list[Entry]:
         """Those launched since, in order; of the logs with these id()s. From here on they are not ours."""
@@ -71,8 +71,8 @@ class Works(Generic[Entry]):
         def chosen(entry: Entry) -> bool:
             return entry[_ISSUED] >= since and (logs is None or id(entry[_LOG]) in logs)
 
-        taken = [entry for entry in self._dropped if chosen(entry)]
-        self._dropped = [entry for entry in self._dropped if not chosen(entry)]
+        taken = [entry for entry in self.dropped if chosen(entry)]
+        self.dropped = [entry for entry in self.dropped if not chosen(entry)]
         taken += [self.open.pop(key) for key in [key for key, entry in self.open.items() if chosen(entry)]]
         return sorted(taken, key=lambda entry: entry[_ISSUED])
 
@@ -83,7 +83,7 @@ class Works(Generic[Entry]):
     def belongs_to_batch(self, entry: Entry) -> bool:
         """Whether a batch is being made; then a call that gave no work is over with the batch."""
         if self._batch_began is not None:
-            self._dropped.append(entry)
+            self.dropped.append(entry)
         return self._batch_began is not None
 
     def end_batch(self, key: int | None) -> list[Entry]:
@@ -102,8 +102,8 @@ class Works(Generic[Entry]):
         self.make_room()
         stale = [key for key, entry in self.open.items() if entry[_STEP] < step]
         stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
-        gone = [self.open.pop(key) for key in dict.fromkeys(stale)] + self._dropped
-        self._dropped = []
+        gone = [self.open.pop(key) for key in dict.fromkeys(stale)] + self.dropped
+        self.dropped = []
         for key in [key for key, batch in self.batches.items() if batch[-1][_STEP] < step]:
             gone += self.batches.pop(key)
         if gone:

@@ -38,7 +38,6 @@ def open_all(recorder: Recorder, identity: Identity) -> None:
     except RuntimeError as error:
         log.warning("laggard: no heartbeat, a hang of this rank is seen later: %s", error)
     scribe.around_forks()
-    recorder.beside = scribe
 
 
 def _rank_file(recorder: Recorder, identity: Identity, scribe: Scribe) -> None:

@@ -57,7 +57,7 @@ class Recorder:
     `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
     are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
     the process computes on one: `find_device` is asked for it at the start of each step until it has one to give.
-    `beside`: the thread that has the ledger take the notes in, where there is one.
+    `beside`: who has the ledger take the notes in on a thread of its own, while that runs.
     """
 
     def __init__(
@@ -70,17 +70,20 @@ class Recorder:
         self.note: Note = self._notes.extend
         self.ledger = Ledger(self._notes, sinks)
         self.totals = self.ledger.totals
+        self._launched = self.ledger.launched
         self.words: memoryview = _no_words() if words is None else words
         self.works: Works[Launched] = Works(self._never_ended)
         self.beside: Scribe | None = None
         self.saw_loader = False
         self.entered = 0  # when the phase was
+        self.depth = 0  # of the phase in others; 0: between two
+        self.worked = False  # a phase other than the optimizer's was entered since somebody took that back
+        self.finish: Callable[[], None] | None = None  # to be called when the outermost phase is left
         self.step = 0  # that the training thread is in; the ledger's own may lie behind it
         self.device: DeviceCalls | None = None
         self._find_device = find_device or (_no_device if os.environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda)
         self._logs: dict[Lane, LaneLog] = {}
         self._begun = False  # the device was asked for since the last step ended
-        self._depth = 0
 
     def add_sinks(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
         """From here on records go there too, and what is in flight to `words`. They are told of the lanes known."""
@@ -96,7 +99,7 @@ class Recorder:
         if known is None:
             known = self._logs[lane] = LaneLog(len(self._logs), self.note)
             self.ledger.add_lane(lane, tuple(members))
-            if not self._is_relieved():
+            if self.beside is None:
                 self.take_in()
         return known
 
@@ -112,8 +115,10 @@ class Recorder:
 
     def enter(self, phase: int) -> None:
         """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
-        self._depth += 1
-        if self._depth > 1:
+        if phase != OPTIMIZER:
+            self.worked = True
+        self.depth += 1
+        if self.depth > 1:
             return
         try:
             self.entered = now = clock()
@@ -131,8 +136,8 @@ class Recorder:
 
     def leave(self) -> None:
         """The training thread leaves the phase that it entered last."""
-        self._depth -= 1
-        if self._depth > 0:
+        self.depth -= 1
+        if self.depth > 0:
             return
         try:
             now = clock()
@@ -143,15 +148,11 @@ class Recorder:
                 self.note((LEFT, now, 0, 0, 0))
             else:
                 self.device.leave()
+            if self.finish is not None:
+                finish, self.finish = self.finish, None
+                finish()
         except Exception:
             self.totals.errors += 1
-
-    def outermost(self) -> bool:
-        """Whether the phase that was entered last lies in no other."""
-        return self._depth == 1
-
-    def between_phases(self) -> bool:
-        return self._depth == 0
 
     def _begin(self) -> None:
         """A step's first phase: by now the script may have started its device."""
@@ -161,31 +162,30 @@ class Recorder:
 
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
-        self._depth = 0
+        self.depth = 0
         try:
-            if self.works:
-                self.works.give_up_old(self.step)
+            works = self.works
+            if works.key or works.open or works.batches or works.dropped:
+                works.give_up_old(self.step)
             finished, self.step = self.step, next_step
             self._begun = False
             if self.device is None:
-                self.step_ended(next_step)
+                self.note((STEP_ENDED, next_step, 0, 0, 0))
             else:
                 self.device.end_step(finished, next_step)
         except Exception:
             self.totals.errors += 1
-        self.relieve()
+        if self.beside is None or len(self._notes) >= _MANY:
+            self.relieve()
 
     def relieve(self) -> None:
         """Sees to it that notes do not pile up."""
-        if self._is_relieved() and len(self._notes) < _MANY:
+        if self.beside is not None and len(self._notes) < _MANY:
             return
         if not self.take_in(0) and len(self._notes) >= _MOST:  # somebody is stuck in a sink
             self.totals.lost += len(self._notes) // NOTE_NUMBERS
             self._notes.clear()
             self.abandon_step(self.step)
-
-    def _is_relieved(self) -> bool:
-        return self.beside is not None and self.beside.runs
 
     def take_in(self, patience: float = -1) -> bool:
         """As Ledger.take_in."""
@@ -217,7 +217,7 @@ class Recorder:
         """A collective whose wait, on the device, is told by waited()."""
         word, _, issued, size, _ = launch
         if by_device:
-            self.ledger.launched[word] = issued
+            self._launched[word] = issued
         self.note((TIMED_ELSEWHERE - word, arrival, end, waited, size))
 
     def add_step(self, record: StepRecord) -> None:

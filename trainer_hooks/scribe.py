@@ -31,21 +31,19 @@ class Scribe:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    @property
-    def runs(self) -> bool:
-        return self._thread is not None
-
     def start(self) -> None:
         """Raises RuntimeError where no thread can be had."""
         self._stopping = threading.Event()  # its own: a thread that was given up waiting for still ends
         thread = threading.Thread(target=self._run, args=(self._stopping,), name="laggard", daemon=True)
         thread.start()
         self._thread = thread
+        self._recorder.beside = self
 
     def stop(self) -> None:
         """A last round, then no more. Returns soon, also where the thread is stuck."""
         thread, self._thread = self._thread, None
         if thread is not None:
+            self._recorder.beside = None
             self._stopping.set()
             thread.join(_STOP_SECONDS)
 
@@ -55,7 +53,7 @@ class Scribe:
         paused: list[bool] = []
 
         def before() -> None:
-            paused.append(self.runs)
+            paused.append(self._thread is not None)
             self.stop()
 
         def after() -> None:

@@ -8,6 +8,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Final
 
 from laggard.trainer_hooks import collectives, input_pipeline, outlets
@@ -22,6 +23,8 @@ from laggard.trainer_hooks.unseen import Unseen
 log = logging.getLogger("laggard")
 
 _WATCHED: Final = "_laggard_watched"
+FIRST_STEPS: Final = 16
+SELDOM: Final = 8  # steps
 
 
 class Session:
@@ -33,7 +36,7 @@ class Session:
         self.groups = Groups(self.open)
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
-        self.steps = TorchSteps(self.recorder, self._step_done, self.reducers.after_backward)
+        self.steps = TorchSteps(self.recorder, self.end_step)
         self._mark = secrets.randbits(62)  # a number, for modules are pickled; another's is not taken for ours
         self._opened = False
         self._forked = False
@@ -75,6 +78,7 @@ class Session:
         self.groups.learn_group("dp", module.process_group)
         self.unseen.settle()  # what its construction made
         self.reducers.add(module)
+        self.steps.after_backward = self.reducers.after_backward
         module.__dict__[_WATCHED] = self._mark
 
     def watch_module(self, module: Any) -> None:
@@ -87,40 +91,44 @@ class Session:
     def _watched_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """DDP modules that were made before the hooks are met in their first forward pass. That is hooked for the whole
         class: a module's own hooks would make each call of it dearer."""
-        steps = self.steps
+        recorder, thread = self.recorder, self.steps.thread
 
         @functools.wraps(original)
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if module.__dict__.get(_WATCHED) != self._mark:
                 module.__dict__[_WATCHED] = self._mark
                 harmless(self.watch_ddp, module)
-            if not (module.training and steps.mine()):
+            if not module.training or get_ident() != thread:
                 return original(module, *args, **kwargs)
-            steps.enter(FORWARD)
+            recorder.enter(FORWARD)
             try:
                 return original(module, *args, **kwargs)
             finally:
-                steps.leave()
+                recorder.leave()
 
         forward._torchdynamo_inline = original  # type: ignore[attr-defined]
         return forward
 
-    def end_step(self, next_step: int) -> None:
-        """A step is done, and `next_step` begins."""
-        if not self._forked:
+    def end_step(self, next_step: int | None = None) -> None:
+        """A step is done, and `next_step` begins; None: the one after it."""
+        if not self._opened and not self._forked:
             self.open()
+        step = self.recorder.step
+        if self.unseen.found or step < FIRST_STEPS or step % SELDOM == 0:
+            self._look_for_unseen()
+        self.recorder.end_step(step + 1 if next_step is None else next_step)
+
+    def _look_for_unseen(self) -> None:
+        """After each step where that finds something, else after one in eight, once a few have passed. Every rank so
+        does it after the same ones, and numbers its collectives alike."""
         try:
-            self.unseen.after_step(self.recorder.step)
+            self.unseen.found = self.unseen.settle() > 0
         except Exception:
             self.recorder.totals.errors += 1
-        self.recorder.end_step(next_step)
 
     def _forget_groups(self) -> None:
         self.groups.forget()
         self.unseen.forget()
-
-    def _step_done(self) -> None:
-        self.end_step(self.recorder.step + 1)
 
     def _blocking(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """DDP's broadcast of its buffers: one call into C++ that comes back when all of them are there."""

@@ -20,12 +20,11 @@ class StepClock:
         """This one, whatever was seen so far."""
         self._leader = optimizer
 
-    def work(self) -> None:
-        """A forward or backward pass begins: what updates next does not follow right after the last."""
-        self._in_a_row = False
-
-    def update(self, optimizer: Hashable) -> bool:
-        """`optimizer` has updated its parameters. Returns whether that ends the step."""
+    def update(self, optimizer: Hashable, worked: bool) -> bool:
+        """`optimizer` has updated its parameters. `worked`: there was a forward or backward pass since the last update,
+        so that this one does not follow right after it. Returns whether that ends the step."""
+        if worked:
+            self._in_a_row = False
         if self._leader is None or optimizer == self._leader or optimizer in self._since:
             self._leader = optimizer
             self._since.clear()

@@ -8,8 +8,8 @@ optimizer's step. Where an engine counts the steps itself, only the phases are t
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, TypeVar
 
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
@@ -20,17 +20,20 @@ _HOOKED = "_laggard_hooked"
 
 
 class TorchSteps:
-    """The hooks of one process. `end_step` is called outside all phases; `after_backward` within the phase."""
+    """The hooks of one process. `end_step` is called outside all phases; `after_backward` within the phase, with when
+    it began, once it is set.
 
-    def __init__(self, recorder: Recorder, end_step: Callable[[], None], after_backward: Callable[[int], None]) -> None:
+    Each of these runs once a step, between thousands of torch's own calls: what a Python function costs then is not
+    what it does but that it is there. So there are few of them.
+    """
+
+    def __init__(self, recorder: Recorder, end_step: Callable[[], None]) -> None:
         self.clock = StepClock()
         self.counts = True  # whether an optimizer's step is the script's step
         self._recorder = recorder
         self._end_step = end_step
-        self._after_backward = after_backward
-        self._thread = threading.get_ident()
-        self._ended = False  # a step whose last phase is not left yet
-        self._updating: set[int] = set()  # optimizers whose step() has begun
+        self.after_backward: Callable[[int], None] | None = None
+        self.thread = get_ident()  # the training's: autograd's own run parts of what that one waits for
 
     def hook(self) -> None:
         """Hooks torch's own classes and functions."""
@@ -38,8 +41,9 @@ class TorchSteps:
         from torch.optim import optimizer
 
         torch.autograd.backward = self._backward(torch.autograd.backward)
-        optimizer.register_optimizer_step_pre_hook(_untraced(self._before_update))
-        optimizer.register_optimizer_step_post_hook(_untraced(self._after_update))
+        before, after = self._around_updates()
+        optimizer.register_optimizer_step_pre_hook(_untraced(before))
+        optimizer.register_optimizer_step_post_hook(_untraced(after))
         torch.amp.GradScaler.step = self._scaled_step(torch.amp.GradScaler.step)  # type: ignore[method-assign]
 
     def watch(self, module: Any) -> None:
@@ -47,68 +51,71 @@ class TorchSteps:
         if module.__dict__.get(_HOOKED):
             return
         entered: list[bool] = []
+        thread, recorder = self.thread, self._recorder
 
         def before(module: Any, args: Any) -> None:
-            entered.append(module.training and self.mine())
-            if entered[-1]:
-                self.enter(FORWARD)
+            ours = module.training and get_ident() == thread
+            entered.append(ours)
+            if ours:
+                recorder.enter(FORWARD)
 
         def after(module: Any, args: Any, result: Any) -> None:
             if entered and entered.pop():
-                self.leave()
+                recorder.leave()
 
         module.register_forward_pre_hook(_untraced(before), prepend=True)
         module.register_forward_hook(_untraced(after), always_call=True)
         module.__dict__[_HOOKED] = True
 
-    def enter(self, phase: int) -> None:
-        if phase != OPTIMIZER:
-            self.clock.work()
-        self._recorder.enter(phase)
-
-    def leave(self) -> None:
-        self._recorder.leave()
-        self._settle()
-
-    def _settle(self) -> None:
-        """A step ends where its last phase does: an update may be made in the midst of a backward pass."""
-        if self._ended and self._recorder.between_phases():
-            self._ended = False
-            self._end_step()
-
-    def mine(self) -> bool:
-        """The recorder is the training thread's. Autograd's own threads run parts of what that one waits for."""
-        return threading.get_ident() == self._thread
-
     def _backward(self, original: F) -> F:
-        recorder = self._recorder
+        recorder, thread = self._recorder, self.thread
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if not self.mine():
+            if get_ident() != thread:
                 return original(*args, **kwargs)
-            self.enter(BACKWARD)
+            recorder.enter(BACKWARD)
             began = recorder.entered
             try:
                 return original(*args, **kwargs)
             finally:
-                if recorder.outermost():
-                    self._after_backward(began)
-                self.leave()
+                if self.after_backward is not None and recorder.depth == 1:
+                    self.after_backward(began)
+                recorder.leave()
 
         backward._torchdynamo_inline = original  # type: ignore[attr-defined]
         return backward  # type: ignore[return-value]
 
-    def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if not self.mine():
+    def _around_updates(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        recorder, thread = self._recorder, self.thread
+        updating: set[int] = set()  # optimizers whose step() has begun
+
+        def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
+            if get_ident() != thread:
+                return None
+            key = id(optimizer)
+            if key in updating:  # its last step() raised an exception
+                recorder.leave()
+            updating.add(key)
+            recorder.enter(OPTIMIZER)
+            if len(args) > 1 or kwargs:
+                return self._with_closure(args, kwargs)
             return None
-        if id(optimizer) in self._updating:  # its last step() raised an exception
-            self._recorder.leave()
-        self._updating.add(id(optimizer))
-        self.enter(OPTIMIZER)
-        if self._recorder.outermost() and len(args) > 1 and callable(args[1]):
+
+        def after(optimizer: Any, args: Any, kwargs: Any) -> None:
+            key = id(optimizer)
+            if key in updating and get_ident() == thread:
+                updating.discard(key)
+                self.update(optimizer)
+                recorder.leave()
+
+        return before, after
+
+    def _with_closure(self, args: Any, kwargs: Any) -> Any:
+        """The arguments of an optimizer's step, where its closure is to be told from the update."""
+        if self._recorder.depth == 1 and len(args) > 1 and callable(args[1]):
             return (args[0], self._closure(args[1]), *args[2:]), kwargs
-        if self._recorder.outermost() and callable(kwargs.get("closure")):
+        if self._recorder.depth == 1 and callable(kwargs.get("closure")):
             return args, {**kwargs, "closure": self._closure(kwargs["closure"])}
         return None
 
@@ -121,32 +128,28 @@ class TorchSteps:
             try:
                 return original(*args, **kwargs)
             finally:
-                self.enter(OPTIMIZER)
+                self._recorder.enter(OPTIMIZER)
 
         return closure  # type: ignore[return-value]
 
-    def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._updating and self.mine():
-            self._updating.discard(id(optimizer))
-            self.update(optimizer)
-            self.leave()
-
     def update(self, optimizer: Any) -> None:
-        """`optimizer` has taken its step, or left it out on purpose."""
-        if self.clock.update(id(optimizer)) and self.counts:
-            self._ended = True
+        """`optimizer` has taken its step, or left it out on purpose. A step ends where its last phase does: an update
+        may be made in the midst of a backward pass."""
+        worked, self._recorder.worked = self._recorder.worked, False
+        if self.clock.update(id(optimizer), worked) and self.counts:
+            self._recorder.finish = self._end_step
 
     def _scaled_step(self, original: F) -> F:
         """A step that the scaler leaves out, for gradients that overflowed, is a step: its time was spent."""
 
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self.mine():
+            if get_ident() != self.thread:
                 return original(scaler, optimizer, *args, **kwargs)
             taken: list[Any] = []
             inner = getattr(optimizer, "optimizer", optimizer)  # a wrapper such as Accelerate's
             handle = inner.register_step_post_hook(lambda *_: taken.append(None))
-            self.enter(OPTIMIZER)
+            self._recorder.enter(OPTIMIZER)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
                 if not taken:
@@ -154,20 +157,15 @@ class TorchSteps:
                 return result
             finally:
                 handle.remove()
-                self.leave()
+                self._recorder.leave()
 
         return step  # type: ignore[return-value]
 
 
 def _untraced(hook: F) -> F:
     """torch.compile sees a function that does nothing: the hook breaks no graph and is compiled into none."""
-
-    @functools.wraps(hook)
-    def guarded(*args: Any) -> Any:
-        return hook(*args)
-
-    guarded._torchdynamo_inline = _nothing  # type: ignore[attr-defined]
-    return guarded  # type: ignore[return-value]
+    hook._torchdynamo_inline = _nothing  # type: ignore[attr-defined]
+    return hook
 
 
 def _nothing(*args: Any) -> None:

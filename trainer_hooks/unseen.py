@@ -21,8 +21,6 @@ log = logging.getLogger("laggard")
 
 _FREE_QUESTIONS: Final = 64
 _MOST_SHARE: Final = 0.01  # of the time that questions may take after those
-_FIRST_STEPS: Final = 16
-_SELDOM: Final = 8  # steps
 
 
 class _Base(NamedTuple):
@@ -34,7 +32,8 @@ class _Base(NamedTuple):
 
 
 class _Watched:
-    """One process group. `sequence` asks torch for its count; `lanes`: as Groups.kept."""
+    """One process group. `sequence` asks torch for its count; `lanes`: as Groups.kept; `lessons`: what was missing, by
+    the place in the script and by how many were."""
 
     def __init__(self, group: Any, groups: Groups) -> None:
         self.group = group
@@ -42,6 +41,7 @@ class _Watched:
         self.backend = _backend(group)
         self.base = _Base(0, 0, 0)
         self.lanes = groups.kept(self.name)
+        self.lessons: dict[tuple[Hashable, int], _Lesson] = {}
         self.sequence: Callable[[], int] = group._get_sequence_number_for_group
 
     def seen(self) -> int:
@@ -62,10 +62,6 @@ class _Lesson:
         self.groups = groups  # as they were then: Groups.forgotten
         self.uses = 0
 
-    def stale(self) -> bool:
-        """At the 2nd, 4th, 8th, ... use it is asked for anew: buckets are rebuilt, branches are taken."""
-        return self.uses & (self.uses - 1) == 0
-
 
 class Unseen:
     """Looks at the process's groups; not to be shared between threads."""
@@ -74,29 +70,22 @@ class Unseen:
         self._recorder = recorder
         self._groups = groups
         self._watched: dict[Any, _Watched | None] = {}  # None: a group of a backend that counts nothing
-        self._lessons: dict[tuple[str, Hashable, int], _Lesson] = {}
         self._questions = 0
         self._asked = 0  # when, and how long it took
         self._took = 0
         self._told = False
-        self._found = False  # by the last look at all groups
+        self.found = False  # anything, by the last look at all groups
 
     def begin(self) -> None:
         """What the groups did before the hooks were there is none of ours."""
         for group in _groups():
             watched = self._watch(group)
             if watched is not None:
-                self._look(watched)
+                watched.base = _Base(watched.sequence(), watched.seen(), clock())
 
     def forget(self) -> None:
         """Process groups are gone."""
         self._watched.clear()
-
-    def after_step(self, step: int) -> None:
-        """Looks at all groups: after each step where that finds something, else after one in eight, once a few have
-        passed. Every rank so does it after the same ones, and numbers its collectives alike."""
-        if self._found or step < _FIRST_STEPS or step % _SELDOM == 0:
-            self._found = self.settle() > 0
 
     def settle(self, group: Any = None, where: Hashable = None) -> int:
         """Logs what has passed unseen in `group`, or in all groups, between the last time and now, by the host's
@@ -116,15 +105,30 @@ class Unseen:
     def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launched]:
         """What has passed unseen in `group` since the last time, for the caller to log. They were launched by
         `issued`, left out: since the last look. `where` tells one place in the script from another: what is missing
-        there is alike each time."""
-        watched = self._watch(group)
+        there is alike each time. One function for the usual case: see TorchSteps."""
+        watched = self._watched.get(group) or self._watch(group)
         if watched is None:
             return []
-        base, now = watched.base, self._look(watched)
-        missing = now.sequence - base.sequence - (now.seen - base.seen)
+        base = watched.base
+        sequence, now = watched.sequence(), clock()
+        if sequence == base.sequence and base.now:
+            return []  # it counts more than the hooks see, never less
+        seen = watched.seen()
+        watched.base = _Base(sequence, seen, now)
+        missing = sequence - base.sequence - (seen - base.seen)
         if missing <= 0:
             return []
-        return self._account(watched, base, missing, issued or base.now or now.now, where)
+        lesson = watched.lessons.get((where, missing))
+        # At the 2nd, 4th, 8th, ... use it is asked for anew: buckets are rebuilt, branches are taken.
+        if lesson is None or not lesson.uses & (lesson.uses - 1) or lesson.groups != self._groups.forgotten:
+            lesson = self._learn(watched, base, where, missing)
+            if lesson is None:
+                self._recorder.totals.lost += missing
+                return []
+        lesson.uses += 1
+        watched.base = _Base(sequence, seen + len(lesson.missing), now)
+        issued, step = issued or base.now or now, self._recorder.step
+        return [(log.take(), log, issued, size, step) for log, size in lesson.missing]
 
     def _watch(self, group: Any) -> _Watched | None:
         if group not in self._watched:
@@ -136,33 +140,16 @@ class Unseen:
                 self._watched[group] = None
         return self._watched[group]
 
-    def _look(self, watched: _Watched) -> _Base:
-        sequence, base = watched.sequence(), watched.base
-        if sequence == base.sequence and base.now:
-            return base  # it counts more than the hooks see, never less
-        watched.base = now = _Base(sequence, watched.seen(), clock())
-        return now
-
-    def _account(self, watched: _Watched, base: _Base, missing: int, issued: int, where: Hashable) -> list[Launched]:
-        found = self._which(watched, base, (watched.name, where, missing))
-        step, now = self._recorder.step, watched.base
-        watched.base = _Base(now.sequence, now.seen + len(found), now.now)
-        return [(log.take(), log, issued, size, step) for log, size in found]
-
-    def _which(self, watched: _Watched, base: _Base, key: tuple[str, Hashable, int]) -> list[tuple[LaneLog, int]]:
-        lesson = self._lessons.get(key)
-        if lesson is None or lesson.stale() or lesson.groups != self._groups.forgotten:
-            answer = self._ask(watched, base) if self._may_ask() else None
-            if answer is not None:
-                uses = lesson.uses if lesson else 0
-                missing = [(self._lane(each.op, watched.group), each.size) for each in answer]
-                lesson = self._lessons[key] = _Lesson(missing, self._groups.forgotten)
-                lesson.uses = uses
-        if lesson is None:
-            self._recorder.totals.lost += key[-1]
-            return []
-        lesson.uses += 1
-        return lesson.missing
+    def _learn(self, watched: _Watched, base: _Base, where: Hashable, missing: int) -> _Lesson | None:
+        """What the Flight Recorder says now; what it said before, where it is not to be asked or does not tell."""
+        known = watched.lessons.get((where, missing))
+        answer = self._ask(watched, base) if self._may_ask() else None
+        if answer is None:
+            return known
+        lesson = _Lesson([(self._lane(each.op, watched.group), each.size) for each in answer], self._groups.forgotten)
+        lesson.uses = known.uses if known else 0
+        watched.lessons[where, missing] = lesson
+        return lesson
 
     def _lane(self, op: str, group: Any) -> LaneLog:
         """As the hot path keeps it."""

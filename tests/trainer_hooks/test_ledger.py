@@ -55,8 +55,6 @@ class Kept:
 class Beside:
     """Stands in for a scribe that never gets to run."""
 
-    runs = True
-
     def stop(self) -> None: ...
 
 
@@ -140,8 +138,7 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
 def scribed() -> Callable[[Kept], Recorder]:
     def start(sink: Kept) -> Recorder:
         recorder = Recorder([sink])
-        recorder.beside = Scribe(recorder)
-        recorder.beside.start()
+        Scribe(recorder).start()
         return recorder
 
     return start
@@ -219,7 +216,7 @@ def test_at_the_end_a_sink_that_hangs_is_left_behind(scribed: Callable[[Kept], R
 def test_what_an_act_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
     kept = Kept()
     recorder = Recorder([kept])
-    recorder.beside = scribe = Scribe(recorder)
+    scribe = Scribe(recorder)
     scribe.acts.append(lambda: 1 // 0)  # type: ignore[arg-type]
     scribe.start()
     Training(recorder).step([], 7)

@@ -39,14 +39,13 @@ def test_a_row_that_repeats_is_found_whatever_came_before(row: list[int], before
 def updates(*rounds: str) -> list[str]:
     """Runs a script's rounds: letters are optimizers' updates, a dot is a backward pass. Returns, for each round, the
     optimizers whose update ended a step."""
-    clock, ended = StepClock(), []
+    clock, ended, worked = StepClock(), [], False
     for each in rounds:
         ends = ""
         for letter in each:
-            if letter == ".":
-                clock.work()
-            elif clock.update(letter):
+            if letter != "." and clock.update(letter, worked):
                 ends += letter
+            worked = letter == "."
         ended.append(ends)
     return ended
 
@@ -72,8 +71,7 @@ def test_an_optimizer_that_is_told_leads() -> None:
     clock.lead("g")
     ended = []
     for each in ("d", "g", "d", "g"):
-        clock.work()
-        ended.append(clock.update(each))
+        ended.append(clock.update(each, worked=True))
     assert ended == [False, True, False, True]
 
 
