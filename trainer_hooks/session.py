@@ -49,7 +49,7 @@ class Session:
         if torch.distributed.is_available():
             self.unseen.begin()
             collectives.hook(torch.distributed, self.recorder, self.groups)
-            _before(torch.distributed, "destroy_process_group", self._forget_groups)
+            _before(torch.distributed, "destroy_process_group", self._groups_end)
             torch.distributed._broadcast_coalesced = self._blocking(  # type: ignore[attr-defined]
                 torch.distributed._broadcast_coalesced  # type: ignore[attr-defined]
             )
@@ -69,6 +69,7 @@ class Session:
         if not self._closes:
             self._closes = True
             atexit.register(self.recorder.close)
+            atexit.register(self._settle)  # called before that: last in, first out
 
     def watch_ddp(self, module: Any) -> None:
         """A DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
@@ -114,6 +115,19 @@ class Session:
         except Exception:
             self.recorder.totals.errors += 1
         self.recorder.end_step(next_step)
+
+    def _groups_end(self) -> None:
+        """Process groups are about to go: what passed in them since the last look is asked for while it can be."""
+        self._settle()
+        self._forget_groups()
+
+    def _settle(self) -> None:
+        if self._forked or not self.steps.mine():
+            return
+        try:
+            self.unseen.settle()
+        except Exception:
+            self.recorder.totals.errors += 1
 
     def _forget_groups(self) -> None:
         self.groups.forget()

@@ -8,7 +8,9 @@ optimizer's step. Where an engine counts the steps itself, only the phases are t
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -31,6 +33,8 @@ class TorchSteps:
         self._thread = threading.get_ident()
         self._ended = False  # a step whose last phase is not left yet
         self._updating: set[int] = set()  # optimizers whose step() has begun
+        self._keys: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers = itertools.count()
 
     def hook(self) -> None:
         """Hooks torch's own classes and functions."""
@@ -60,6 +64,17 @@ class TorchSteps:
         module.register_forward_pre_hook(_untraced(before), prepend=True)
         module.register_forward_hook(_untraced(after), always_call=True)
         module.__dict__[_HOOKED] = True
+
+    def key(self, optimizer: Any) -> int:
+        """The optimizer's own for good. An id() may be another's later, on one rank and not on the next: their steps
+        would be counted differently."""
+        try:
+            key = self._keys.get(optimizer)
+            if key is None:
+                key = self._keys[optimizer] = next(self._numbers)
+            return key
+        except TypeError:  # it takes no weak reference: no optimizer of torch
+            return -id(optimizer)
 
     def enter(self, phase: int) -> None:
         if phase != OPTIMIZER:
@@ -102,9 +117,9 @@ class TorchSteps:
     def _before_update(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
         if not self.mine():
             return None
-        if id(optimizer) in self._updating:  # its last step() raised an exception
+        if self.key(optimizer) in self._updating:  # its last step() raised an exception
             self._recorder.leave()
-        self._updating.add(id(optimizer))
+        self._updating.add(self.key(optimizer))
         self.enter(OPTIMIZER)
         if self._recorder.outermost() and len(args) > 1 and callable(args[1]):
             return (args[0], self._closure(args[1]), *args[2:]), kwargs
@@ -126,14 +141,14 @@ class TorchSteps:
         return closure  # type: ignore[return-value]
 
     def _after_update(self, optimizer: Any, args: Any, kwargs: Any) -> None:
-        if id(optimizer) in self._updating and self.mine():
-            self._updating.discard(id(optimizer))
+        if self.key(optimizer) in self._updating and self.mine():
+            self._updating.discard(self.key(optimizer))
             self.update(optimizer)
             self.leave()
 
     def update(self, optimizer: Any) -> None:
         """`optimizer` has taken its step, or left it out on purpose."""
-        if self.clock.update(id(optimizer)) and self.counts:
+        if self.clock.update(self.key(optimizer)) and self.counts:
             self._ended = True
 
     def _scaled_step(self, original: F) -> F:
