@@ -14,6 +14,7 @@ from msgspec import structs
 
 from laggard import __version__
 from laggard.agent.exposition import exposition
+from laggard.agent.job_blind import blind_jobs
 from laggard.agent.job_transport import JobTransports
 from laggard.agent.landing import PAGE_POLICY, render
 from laggard.agent.ranks import RankFiles
@@ -96,7 +97,8 @@ class Site:
         return _json(HTTPStatus.OK, self._judged(self._ranks.read(_since(request.query))))
 
     def _judged(self, ranks: RanksDocument) -> RanksDocument:
-        findings = self._transports.findings(ranks.ranks, self._rounds.latest.report)
+        transports = self._transports.findings(ranks.ranks, self._rounds.latest.report)
+        findings = transports + blind_jobs(ranks.ranks)
         return structs.replace(ranks, findings=findings) if findings else ranks
 
 

@@ -29,6 +29,7 @@ class Reducer:
         self._module = weakref.ref(module)
         self._group = module.process_group
         self._place = "ddp", next(_PLACES)
+        self._elsewhere = "ddp", next(_PLACES)
         self._recorder = recorder
         self._groups = groups
         self._unseen = unseen
@@ -82,7 +83,8 @@ class Reducer:
                 self._settle_on_device(self._recorder.device, began, counts)
             if self._agreeing < _AGREEING or place != self._believed:
                 self._learn(place)
-        elif self._believed >= 0 and self._unseen.settle(self._group, self._place):  # its gradient comes no more
+        elif self._believed >= 0 and self._unseen.settle(self._group, self._elsewhere):
+            # Its gradient comes no more, or what passed was somebody else's: not to be taken for this module's buckets.
             self._believed, self._agreeing = -1, 0
             self._watch()
 
@@ -132,5 +134,6 @@ class Reducers:
         if len(reducers) == 1:
             return reducers[0].after_backward(began, counts=True)
         last = max((reducer.arrived for reducer in reducers), default=0)
-        for reducer in reducers:
+        # Those that took part come first: one that rests would take their buckets for its own, being in the same group.
+        for reducer in sorted(reducers, key=lambda reducer: reducer.arrived < began):
             reducer.after_backward(began, counts=reducer.arrived == last)

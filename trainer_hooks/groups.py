@@ -21,8 +21,8 @@ which torch puts behind `mesh_`, and those that Megatron gives to its groups."""
 
 
 class Groups:
-    """Names process groups. A role is known by its members, where one was told: a group of the data-parallel group's
-    members is dp; else by the group's description."""
+    """Names process groups. A role is what was told of the group itself, else what its description says, else what was
+    told of a group of the same members: a group of the data-parallel group's members is dp."""
 
     def __init__(self, on_use: Callable[[], None] = lambda: None) -> None:
         """`on_use` is called before each look at a group's name and members: the process group is up by then."""
@@ -98,8 +98,9 @@ class Groups:
         return log
 
     def _role(self, members: tuple[int, ...], group: Any) -> str:
-        told = self._named.get(name_of(group)) or self._roles.get(members)
-        return told or _described(getattr(group, "group_desc", "")) or (_WORLD if _is_world(members) else OTHER_ROLE)
+        """Two groups of the same members may have two roles: what was told of members comes last."""
+        own = self._named.get(name_of(group)) or _described(getattr(group, "group_desc", ""))
+        return own or self._roles.get(members) or (_WORLD if _is_world(members) else OTHER_ROLE)
 
     def lanes(self, group: Any) -> list[tuple[Lane, LaneLog]]:
         """Those of a group that the hooks have seen so far."""

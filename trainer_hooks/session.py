@@ -52,7 +52,7 @@ class Session:
         if torch.distributed.is_available():
             self.unseen.begin()
             collectives.hook(torch.distributed, self.recorder, self.groups)
-            _before(torch.distributed, "destroy_process_group", self._forget_groups)
+            _before(torch.distributed, "destroy_process_group", self._groups_end)
             torch.distributed._broadcast_coalesced = self._blocking(  # type: ignore[attr-defined]
                 torch.distributed._broadcast_coalesced  # type: ignore[attr-defined]
             )
@@ -72,6 +72,7 @@ class Session:
         if not self._closes:
             self._closes = True
             atexit.register(self.recorder.close)
+            atexit.register(self._settle)  # called before that: last in, first out
 
     def watch_ddp(self, module: Any) -> None:
         """A DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
@@ -123,6 +124,19 @@ class Session:
         does it after the same ones, and numbers its collectives alike."""
         try:
             self.unseen.found = self.unseen.settle() > 0
+        except Exception:
+            self.recorder.totals.errors += 1
+
+    def _groups_end(self) -> None:
+        """Process groups are about to go: what passed in them since the last look is asked for while it can be."""
+        self._settle()
+        self._forget_groups()
+
+    def _settle(self) -> None:
+        if self._forked or get_ident() != self.steps.thread:
+            return
+        try:
+            self.unseen.settle()
         except Exception:
             self.recorder.totals.errors += 1
 

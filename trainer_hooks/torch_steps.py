@@ -8,6 +8,7 @@ optimizer's step. Where an engine counts the steps itself, only the phases are t
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from laggard.trainer_hooks.steps import StepClock
 
 F = TypeVar("F", bound=Callable[..., Any])
 _HOOKED = "_laggard_hooked"
+_NUMBER = "_laggard_number"  # torch's optimizers are pickled and copied without what else is in their __dict__
 
 
 class TorchSteps:
@@ -30,6 +32,7 @@ class TorchSteps:
     def __init__(self, recorder: Recorder, end_step: Callable[[], None]) -> None:
         self.clock = StepClock()
         self.counts = True  # whether an optimizer's step is the script's step
+        self._numbers = itertools.count()
         self._recorder = recorder
         self._end_step = end_step
         self.after_backward: Callable[[int], None] | None = None
@@ -66,6 +69,17 @@ class TorchSteps:
         module.register_forward_pre_hook(_untraced(before), prepend=True)
         module.register_forward_hook(_untraced(after), always_call=True)
         module.__dict__[_HOOKED] = True
+
+    def key(self, optimizer: Any) -> int:
+        """The optimizer's own for good. An id() may be another's later, on one rank and not on the next: their steps
+        would be counted differently."""
+        own = getattr(optimizer, "__dict__", None)
+        if own is None:  # no optimizer of torch
+            return -id(optimizer)
+        key: int | None = own.get(_NUMBER)
+        if key is None:
+            key = own[_NUMBER] = next(self._numbers)
+        return key
 
     def _backward(self, original: F) -> F:
         recorder, thread = self._recorder, self.thread
@@ -136,7 +150,7 @@ class TorchSteps:
         """`optimizer` has taken its step, or left it out on purpose. A step ends where its last phase does: an update
         may be made in the midst of a backward pass."""
         worked, self._recorder.worked = self._recorder.worked, False
-        if self.clock.update(id(optimizer), worked) and self.counts:
+        if self.clock.update(self.key(optimizer), worked) and self.counts:
             self._recorder.finish = self._end_step
 
     def _scaled_step(self, original: F) -> F:

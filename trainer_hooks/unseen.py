@@ -13,6 +13,8 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_facts import RECORDER_OFF, RECORDER_SMALL, UNNAMED, UNNAMED_REASONS
+from laggard.trainer_hooks.facts import FACTS, Facts
 from laggard.trainer_hooks.groups import Groups, name_of
 from laggard.trainer_hooks.recorder import LaneLog, Launched, Recorder, clock
 from laggard.trainer_hooks.witness import Seen, unseen, witness
@@ -66,9 +68,10 @@ class _Lesson:
 class Unseen:
     """Looks at the process's groups; not to be shared between threads."""
 
-    def __init__(self, recorder: Recorder, groups: Groups) -> None:
+    def __init__(self, recorder: Recorder, groups: Groups, facts: Facts = FACTS) -> None:
         self._recorder = recorder
         self._groups = groups
+        self._facts = facts
         self._watched: dict[Any, _Watched | None] = {}  # None: a group of a backend that counts nothing
         self._questions = 0
         self._asked = 0  # when, and how long it took
@@ -167,12 +170,10 @@ class Unseen:
         self._asked = clock()
         answer = witness(watched.name, watched.backend, _unix_time(base.now) if base.now else 0)
         self._took = clock() - self._asked
-        if answer is None:
-            self._tell("is off; TORCH_FR_BUFFER_SIZE=2000 (before torch 2.6: TORCH_NCCL_TRACE_BUFFER_SIZE) turns it on")
+        if answer is None or not answer.whole:
+            self._tell(RECORDER_OFF if answer is None else RECORDER_SMALL)
             return None
-        if not answer.whole:
-            self._tell("is too small; a larger TORCH_FR_BUFFER_SIZE holds the collectives of a step")
-            return None
+        self._facts.set(UNNAMED, None)
         return unseen(answer.seen, self._known_since(watched.group, base.now))
 
     def _known_since(self, group: Any, since: int) -> list[Seen]:
@@ -184,9 +185,12 @@ class Unseen:
             if issued >= since and word >> LANE_SHIFT in ops
         ]
 
-    def _tell(self, what: str) -> None:
+    def _tell(self, reason: str) -> None:
+        """In the log once; in the rank file until an answer is whole, from where the agent tells it."""
+        self._facts.set(UNNAMED, reason)
         if not self._told:
-            log.warning("laggard: collectives made outside Python are not recorded: torch's Flight Recorder %s", what)
+            wrong, fix = UNNAMED_REASONS[reason]
+            log.warning("laggard: collectives made outside Python are not recorded: %s; %s", wrong, fix)
             self._told = True
 
 

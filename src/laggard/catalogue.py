@@ -122,7 +122,7 @@ FINDINGS: tuple[FindingKind, ...] = (
     ),
     FindingKind("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
     FindingKind("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results.", later="rings"),
-    FindingKind("HOOK_BLIND", Severity.INFO, "A process uses a GPU and writes no rank file.", later="the agent"),
+    FindingKind("HOOK_BLIND", Severity.INFO, "The hooks do not see all that a training process does."),
     FindingKind("GPU_SLOW", Severity.CRITICAL, "A GPU computes slower than its peers."),
     FindingKind("GPU_MEMORY_SLOW", Severity.CRITICAL, "A GPU's memory is slower than its peers'."),
     FindingKind("GPU_WRONG_RESULT", Severity.CRITICAL, "A GPU computes wrong results."),

@@ -19,13 +19,15 @@ FACTS_ALONE: Final = frozenset({"identity", "inventory"})
 
 ELSEWHERE: Final = {
     "FLEET_OUTLIER": "the collector",
+    "HOOK_BLIND": "the agent",
     **{
         code: "`laggard diagnose` (NCCL logs)"
         for code in ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
     },
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
 }
-"""Codes that no recorded machine can show: a fleet has several machines, and an active probe needs a GPU."""
+"""Codes that no recorded machine can show: a fleet has several machines, an active probe needs a GPU, and hooks a
+job."""
 
 _CHEAP: Final = ("plain", "one_nic")
 

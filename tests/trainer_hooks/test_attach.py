@@ -76,6 +76,21 @@ def test_switched_off_torch_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / "ranks").exists()
 
 
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "let go"])
+def test_optimizers_made_anew_are_counted_alike_whatever_address_they_get(keeps: bool, tmp_path: Path) -> None:
+    body = f"""
+kept = []
+for _ in range(6):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    train(2, optimizer=optimizer)
+    kept += [optimizer] * {keeps}
+    del optimizer
+"""
+    assert run(tmp_path, body).returncode == 0
+    (rank,) = steps(tmp_path)
+    assert len(rank) == 7, "an optimizer's first update is part of a step, until it leads"
+
+
 def test_a_step_that_raises_does_not_mix_up_the_later_ones(tmp_path: Path) -> None:
     body = """
 class Failing(torch.optim.SGD):

@@ -18,11 +18,14 @@ TRAINING = Path(__file__).resolve().parent / "training"
 LATE = 0.4  # seconds, as in the scripts
 KINDS = {
     "torch": ("torch_kinds.py", 2),
+    "updates": ("updates.py", 2),
     "device": ("on_a_device.py", 2),
     "deepspeed": ("deepspeed_kinds.py", 2),
     "roles": ("roles.py", 4),
 }
 WITH_A_LATE_RANK = ("torch", "device", "deepspeed")
+# the size of the collective that a script makes once in each step, how many steps, how many trainings
+MARKED = {"updates": (4 * 1001, 6, 1), "deepspeed": (4 * 1003, 10, 3)}
 BARE = {"device": "torch_kinds.py"}
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
@@ -134,6 +137,19 @@ def test_steps_are_their_phases_and_waits(world: World) -> None:
             assert min(*step.phases[:4], step.waited) >= 0, step
 
 
+@pytest.mark.parametrize("world", MARKED, indirect=True)
+def test_a_step_left_out_for_an_overflow_is_a_step(world: World) -> None:
+    size, count, trainings = MARKED[world.kind]
+    for records in world.records:
+        marks = [record for record in collectives(records) if record["bytes"] == size]
+        assert len(marks) == count * trainings
+        steps = [mark["step"] for mark in marks]
+        # the first step of another optimizer or engine still has a number of what was trained before it
+        for training in range(0, len(steps), count):
+            first, *others = steps[training + 1 : training + count]
+            assert others == list(range(first + 1, first + count - 1)), steps
+
+
 @pytest.mark.parametrize("world", WITH_A_LATE_RANK, indirect=True)
 def test_a_delay_is_found_in_its_phase(world: World) -> None:
     punctual, late = (steps[-7:] for steps in world.steps)
@@ -178,6 +194,7 @@ def test_roles(world: World) -> None:
         assert (2, 3) in roles(world, 3)["ep"]
         assert (1, 3) in roles(world, 3)["dp"] and (0, 1, 2, 3) in roles(world, 3)["dp"]
         assert roles(world, 3)["pp"] == {(1, 3)}
+        assert (2, 3) in roles(world, 3)["tp"]
     elif "tensor_parallel" in names:
         assert roles(world, 0)["dp"] == {(0, 1)}
     else:

@@ -9,9 +9,11 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
 import torch
-from told import LATE_PHASES, Model, SlowAdamW, agree, be_late, finish, loader, result
+from deepspeed.accelerator import get_accelerator
+from told import LATE_PHASES, MARKS, Model, SlowAdamW, agree, be_late, finish, loader, mark, result
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles one
+get_accelerator().is_fp16_supported = lambda: True  # torch computes in it on any CPU; DeepSpeed asks for a fast one
 
 
 def engine_of(model: Any, stage: int, optimizer: Any = None, accumulate: int = 1, **zero: Any) -> Any:
@@ -23,6 +25,7 @@ def engine_of(model: Any, stage: int, optimizer: Any = None, accumulate: int = 1
             "gradient_accumulation_steps": accumulate,
             "gradient_clipping": 1.0,
             "bf16": {"enabled": zero.pop("bf16", False)},
+            "fp16": {"enabled": zero.pop("fp16", False), "initial_scale_power": 20, "hysteresis": 1},
             "zero_optimization": {"stage": stage, "reduce_bucket_size": 3000, **zero},
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
@@ -37,9 +40,33 @@ def train(name: str, engine: Any, accumulate: int = 1, steps: int = 4, kind: tor
     for x in loader(steps * accumulate):
         loss = engine(x.to(kind))
         engine.backward(loss)
+        if name in MARKS:
+            mark(name)
         engine.step()
         losses.append(loss.detach().float())
     result(name, losses, engine.module.parameters())
+
+
+def half(stage: int) -> None:
+    """Loss scaling that begins too high: the first steps are left out, for their gradients overflow."""
+    engine = engine_of(Model(norm=False), stage, fp16=True)
+    train("half", engine, steps=10, kind=torch.float16)
+    assert 0 < engine.skipped_steps < engine.global_steps == 10, engine.skipped_steps
+
+
+def offloaded() -> None:
+    on_host = {"device": "cpu"}
+    train("offloaded2", engine_of(Model(), 2, offload_optimizer=on_host))
+    train("offloaded3", engine_of(Model(), 3, offload_optimizer=on_host, offload_param=on_host))
+    engine = engine_of(Model(), 2, accumulate=2, offload_optimizer=on_host)
+    train("offloaded_accumulated", engine, accumulate=2)
+
+
+def overlapped() -> None:
+    train("overlapped", engine_of(Model(norm=False), 1, overlap_comm=True, bf16=True), kind=torch.bfloat16)
+    for stage in (2, 3):
+        engine = engine_of(Model(), stage, accumulate=2, overlap_comm=True)
+        train(f"overlapped_accumulated{stage}", engine, accumulate=2)
 
 
 def late() -> None:
@@ -63,7 +90,10 @@ def main() -> None:
     for stage in (0, 1, 2, 3):
         train(f"zero{stage}", engine_of(Model(), stage))
     train("accumulated", engine_of(Model(), 2, accumulate=2), accumulate=2)
-    train("overlapped", engine_of(Model(norm=False), 1, overlap_comm=True, bf16=True), kind=torch.bfloat16)
+    overlapped()
+    offloaded()
+    for stage in (1, 2, 3):
+        half(stage)
     late()
     finish()
 

@@ -1,4 +1,4 @@
-"""Four ranks: experts spread over pairs of them; then a pipeline of two stages, twice."""
+"""Four ranks: experts spread over pairs of them; a pipeline of two stages, twice; tensors cut in two, FSDP across."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ import torch
 from deepspeed.moe.layer import MoE
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.pipe import LayerSpec, PipelineModule
-from told import finish, result
+from told import finish, loader, result
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 
@@ -69,12 +72,30 @@ def experts() -> None:
     result("experts", losses, engine.module.parameters())
 
 
+def tensors() -> None:
+    """The tensor-parallel pairs have the members that the experts' had."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+    parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    fully_shard(model, mesh=mesh["dp"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for x in loader(4):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    result("tensors", losses, model.parameters())
+
+
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     deepspeed.init_distributed(dist_backend="gloo", verbose=False)
     experts()
     pipeline()
+    tensors()
     finish()
 
 

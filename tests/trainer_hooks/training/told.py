@@ -19,6 +19,8 @@ import torch.distributed as dist
 LATE = 0.4
 LATE_PHASES = ("none", "none", "none", "input", "forward", "backward", "optimizer", "none", "collective", "none")
 
+MARKS = {"scaled": 1001, "half": 1003}  # floats
+
 SIZES = {"Float": 4, "Long": 8, "Byte": 1, "BFloat16": 2, "Half": 2, "Int": 4, "Double": 8, "Bool": 1}
 
 
@@ -63,6 +65,11 @@ def agree(delays: dict[str, float]) -> None:
     """A collective of the script's own, between the phases."""
     time.sleep(delays.get("collective", 0))
     dist.all_reduce(torch.zeros(777))
+
+
+def mark(name: str) -> None:
+    """A collective of the script's own, known by its size, in the midst of each step of one training."""
+    dist.all_reduce(torch.zeros(MARKS[name]))
 
 
 def be_late(delays: dict[str, float], phase: str) -> None:

@@ -1,4 +1,5 @@
-"""Plain torch, one way of training after another: DDP, accumulation, a communication hook, FSDP2, tensor parallel."""
+"""Plain torch, one way of training after another: DDP, accumulation, a communication hook, FSDP of either kind,
+tensor parallel."""
 
 from __future__ import annotations
 
@@ -10,7 +11,9 @@ import torch.distributed as dist
 from told import LATE_PHASES, Model, SlowAdamW, agree, be_late, finish, loader, result
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+from torch.distributed.fsdp import ShardingStrategy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
 
@@ -20,7 +23,7 @@ def train(name: str, model: Any, accumulate: int = 1, steps: int = 6) -> None:
     losses = []
     for number, x in enumerate(loader(steps * accumulate)):
         closes = (number + 1) % accumulate == 0
-        with nullcontext() if closes or not isinstance(model, DDP) else model.no_sync():
+        with nullcontext() if closes or not isinstance(model, (DDP, FSDP)) else model.no_sync():
             loss = model(x)
             loss.backward()
         losses.append(loss.detach())
@@ -39,6 +42,16 @@ def ddp() -> None:
     unused = Model()
     unused.extra = torch.nn.Linear(3, 3)
     train("unused", DDP(unused, find_unused_parameters=True))
+
+
+def fsdp1() -> None:
+    settings: dict[str, Any] = {
+        "auto_wrap_policy": ModuleWrapPolicy({torch.nn.Linear}),
+        "device_id": torch.device("cpu"),  # else it asks for an accelerator
+    }
+    train("fsdp1", FSDP(Model(), **settings))
+    train("fsdp1_gradients", FSDP(Model(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, **settings))
+    train("fsdp1_original", FSDP(Model(), use_orig_params=True, **settings), accumulate=2)
 
 
 def fsdp() -> None:
@@ -114,7 +127,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     dist.init_process_group("gloo")
-    for part in (ddp, fsdp, tensor_parallel, compiled, various, late):
+    for part in (ddp, fsdp1, fsdp, tensor_parallel, compiled, various, late):
         part()
     finish()
 
