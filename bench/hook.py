@@ -203,7 +203,7 @@ def beside(recorder: Recorder) -> list[Figure]:
     scribe = recorder.beside
     assert scribe is not None
     scribe.stop()
-    recorder.beside = scribe  # or the training thread would take its notes in itself
+    recorder.accompany(scribe)  # or the training thread would take its notes in itself
     figures = [
         quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
         quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),

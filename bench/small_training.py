@@ -1,6 +1,7 @@
 """A training loop of a few hundred microseconds a step, with one tool or none watching it: what benchmarks compare.
 
-Prints one line of JSON a process: `{"rank": 0, "step_us": [...], "private_bytes": N}`, the steps after the warm-up.
+Prints one line of JSON a process: `{"rank": 0, "step_us": [...], "cpu_us": N, "private_bytes": N}`, of the steps after
+the warm-up; `cpu_us` is what a step takes of all the process's threads.
 Plain torch alone, DDP over gloo where a launcher has set WORLD_SIZE.
 """
 
@@ -72,12 +73,13 @@ def main() -> None:
     total = options.steps + WARM_UP
     data = DataLoader(TensorDataset(torch.randn(total * 4, WIDTH)), batch_size=4)
     with watched(options.watcher, model, optimizer) as step:
-        times = train(model, optimizer, data, step)
+        times, cpu = train(model, optimizer, data, step)
     print(
         json.dumps(
             {
                 "rank": int(os.environ.get("RANK", "0")),
-                "step_us": [round(each, 2) for each in times[WARM_UP:]],
+                "step_us": [round(each, 2) for each in times],
+                "cpu_us": round(cpu, 2),
                 "private_bytes": psutil.Process().memory_full_info().uss,
             }
         ),
@@ -89,21 +91,24 @@ def main() -> None:
     os._exit(0)  # what a watcher does at its end is not what a step costs
 
 
-def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any, step: Step) -> list[float]:
-    """Microseconds of each step, from one end to the next: the input is in it."""
-    times = []
-    ended = time.perf_counter()
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, data: Any, step: Step) -> tuple[list[float], float]:
+    """Microseconds of each step after the warm-up, from one end to the next, its input included; and a step's CPU."""
+    times: list[float] = []
+    ended, cpu = time.perf_counter(), 0.0
     batches = iter(data)
     while True:
         with step():
             batch = next(batches, None)
             if batch is None:
-                return times
+                spent = (time.process_time() - cpu) / (len(times) - WARM_UP) * 1e6
+                return times[WARM_UP:], spent
             optimizer.zero_grad()
             model(batch[0]).square().mean().backward()
             optimizer.step()
         now = time.perf_counter()
         times.append((now - ended) * 1e6)
+        if len(times) == WARM_UP:
+            cpu = time.process_time()
         ended = now
 
 

@@ -57,7 +57,6 @@ CALLS: Final[dict[str, Call]] = {
 }
 
 _OF_ONE: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
-_SELDOM: Final = 1023  # word & _SELDOM is 0 once in so many collectives of a lane
 _NONE: Final = object()
 _HOOKED: Final = "_laggard_hooked"
 
@@ -145,14 +144,18 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
         try:
             words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
             try:
-                size = one[0].nbytes if listed and len(one) == 1 else (one if first else two).nbytes
-            except (AttributeError, TypeError):  # more than one, in lists; or one without a list
+                if listed:
+                    (tensor,) = one
+                    size = tensor.nbytes
+                else:
+                    size = (one if first else two).nbytes
+            except (AttributeError, TypeError, ValueError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
                 key = id(work)
-                if works.key or works.open:
+                if works.key:
                     works.make_room(key)
                 works.key, works.newest = key, (word, log, issued, size, recorder.step)
         except Exception:
@@ -235,12 +238,10 @@ def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -
     now = clock()
     if not recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
         recorder.note((word, issued, now, now - issued, size))
-        if not word & _SELDOM:
-            recorder.relieve()
 
 
 def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    works, note = recorder.works, recorder.note
+    works = recorder.works
     others, batches = works.open, works.batches
 
     # Named as what it stands for: see instrument().
@@ -265,9 +266,7 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
         try:
             now = clock()
             words[WORD_ISSUED] = 0
-            note((word, issued, now, now - began, size))
-            if not word & _SELDOM:
-                recorder.relieve()
+            recorder.note((word, issued, now, now - began, size))
         except Exception:
             recorder.totals.errors += 1
         return result

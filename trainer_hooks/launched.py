@@ -23,7 +23,7 @@ class Works(Generic[Entry]):
 
     `key`, `newest`, `open` and `batches` belong to the hot path: the work launched last, by its id(), and its
     collective (key 0: it has been waited for, as most are before the next is launched); the others by theirs; and those
-    for which one work stands together. Before a work is put there as the newest, make_room() where there are others.
+    for which one work stands together. Before a work is put there as the newest, make_room() where there is one.
     """
 
     def __init__(self, give_up: Callable[[Sequence[Entry]], None]) -> None:
@@ -44,7 +44,7 @@ class Works(Generic[Entry]):
 
     def launch(self, key: int, entry: Entry) -> None:
         """The work `key` stands for `entry`."""
-        if self.key or self.open:
+        if self.key:
             self.make_room(key)
         self.key, self.newest = key, entry
 
@@ -56,8 +56,11 @@ class Works(Generic[Entry]):
         return self.newest
 
     def make_room(self, key: int = 0) -> None:
-        """The newest becomes one of the others. One that has the id() `key`, which a new work now has, was dropped."""
+        """The newest becomes one of the others. Another with its id() was dropped, as was one that has the id() `key`,
+        which a new work now has."""
         if self.key:
+            if self.key in self.open:
+                self.dropped.append(self.open[self.key])
             self.open[self.key] = self.newest  # type: ignore[assignment]
             self.key = 0
         if key in self.open:

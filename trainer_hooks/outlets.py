@@ -48,7 +48,7 @@ def _rank_file(recorder: Recorder, identity: Identity, scribe: Scribe) -> None:
         log.warning("laggard: no rank file in %s, this rank stays unseen: %s", directory, error)
         return
     recorder.add_sinks([RankFileSink(writer)], writer.words)
-    scribe.acts.append(Heartbeat(writer, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat).beat)
+    scribe.beats.append(Heartbeat(writer, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat).beat)
 
 
 def _export(address: str, identity: Identity, recorder: Recorder) -> None:

@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from laggard.names import ENV_HOST_CLOCK
@@ -42,6 +42,7 @@ __all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "La
 
 clock = time.perf_counter_ns
 
+_SOME: Final = 256 * NOTE_NUMBERS  # the training thread takes them in itself, where no other does;
 _MANY: Final = 16384 * NOTE_NUMBERS  # the ledger is behind: the training thread takes them in itself,
 _MOST: Final = 16 * _MANY  # or, where it cannot, gives them up
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
@@ -57,7 +58,8 @@ class Recorder:
     `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
     are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
     the process computes on one: `find_device` is asked for it at the start of each step until it has one to give.
-    `beside`: who has the ledger take the notes in on a thread of its own, while that runs.
+    `beside`: who has the ledger take the notes in on a thread of its own, while
+    that runs.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class Recorder:
         find_device: Callable[[Recorder], DeviceCalls | None] | None = None,
     ) -> None:
         self._notes: list[int] = []
-        self.note: Note = self._notes.extend
+        self.note: Note = self._note_alone
         self.ledger = Ledger(self._notes, sinks)
         self.totals = self.ledger.totals
         self._launched = self.ledger.launched
@@ -92,6 +94,18 @@ class Recorder:
         if words is not None:
             words[WORD_PHASE], words[WORD_PROGRESS] = self.words[WORD_PHASE], self.words[WORD_PROGRESS]
             self.words = words
+
+    def accompany(self, scribe: Scribe | None) -> None:
+        """From here on another thread has the ledger take the notes in; None: no more."""
+        self.beside = scribe
+        self.note = self._notes.extend if scribe is not None else self._note_alone
+        for log in list(self._logs.values()):
+            log.put = self.note
+
+    def _note_alone(self, numbers: Iterable[int]) -> None:
+        self._notes.extend(numbers)
+        if len(self._notes) >= _SOME:
+            self.relieve()
 
     def lane(self, lane: Lane, members: Sequence[int]) -> LaneLog:
         """Where collectives of this lane are noted."""
@@ -283,7 +297,7 @@ class Recorder:
         """From here on nothing is written, and no device asked. For forked children: they share the parent's memory
         map, and must not touch its device."""
         self.words = _no_words()
-        self.beside = None
+        self.accompany(None)
         self.ledger.let_go()
         self._notes.clear()
         self.give_up_on_device()

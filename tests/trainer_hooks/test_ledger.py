@@ -16,7 +16,8 @@ from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.notes import NOTE_NUMBERS
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.records import StepRecord, Totals
-from laggard.trainer_hooks.scribe import INTERVAL_SECONDS, Scribe
+from laggard.trainer_hooks.rounds import INTERVAL_SECONDS
+from laggard.trainer_hooks.scribe import Scribe
 
 LANES = (Lane("all_reduce", "dp", "dp:0-1"), Lane("all_gather", "dp", "dp:0-1"), Lane("barrier", "tp", "tp:0-1"))
 
@@ -113,7 +114,7 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
 ) -> None:
     kept = Kept()
     recorder = Recorder([kept])
-    recorder.beside = Beside()  # type: ignore[assignment]
+    recorder.accompany(Beside())  # type: ignore[arg-type]
     training = Training(recorder)
     for actions, own, take_in in steps:
         training.step(actions, own)
@@ -213,11 +214,11 @@ def test_at_the_end_a_sink_that_hangs_is_left_behind(scribed: Callable[[Kept], R
     kept.hold.set()
 
 
-def test_what_an_act_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
+def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
     kept = Kept()
     recorder = Recorder([kept])
     scribe = Scribe(recorder)
-    scribe.acts.append(lambda: 1 // 0)  # type: ignore[arg-type]
+    scribe.beats.append(lambda: 1 // 0)  # type: ignore[arg-type]
     scribe.start()
     Training(recorder).step([], 7)
     time.sleep(3 * INTERVAL_SECONDS)

@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -173,7 +175,26 @@ def test_a_recording_is_bounded_and_says_so(tmp_path: Path, caplog: pytest.LogCa
         for _ in range(3):
             file.write("x" * 19)
         file.flush()
-    assert (tmp_path / "x.jsonl").stat().st_size == 960  # 16 times 3 lines of 20
     assert file.lost == 90 - 48 == file.news_of_loss() and file.news_of_loss() == 0
     file.close()
+    assert (tmp_path / "x.jsonl").stat().st_size == 960  # 16 times 3 lines of 20
     assert len(caplog.records) == 1 and "960 bytes, and may have 1000" in caplog.text
+
+
+def test_a_disk_that_is_stuck_holds_up_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """os.write stands in for one on a file server that has gone away."""
+    gone = threading.Event()
+    monkeypatch.setattr("laggard.trainer_hooks.line_file.os.write", lambda *_: gone.wait(30) and 0)
+    file = LineFile(str(tmp_path / "x.jsonl"))
+    began = time.monotonic()
+    for _ in range(80):
+        file.write("x" * (1 << 20))
+        file.flush()
+    assert 0 < file.lost < 30, "what waits is bounded"
+    file.close()
+    assert time.monotonic() - began < 3
+    assert len(caplog.records) == 1 and "does not keep up" in caplog.text
+    monkeypatch.undo()
+    gone.set()
