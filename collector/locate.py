@@ -27,16 +27,17 @@ def locate(evidence: Evidence) -> Location:
     dead = dead_culprits(evidence)
     hung = hung_ranks(evidence, _typical_step(steps)) if not dead.culprits else NOBODY
     stuck = (*dead.culprits, *hung.culprits)
+    broken = bool(stuck) or any(note.kind == "deadlock" for note in hung.notes)  # which never ends
     notes = [*unseen_ranks(evidence), *dead.notes, *hung.notes]
     if steps is None:
         count = len(evidence.steps)
         notes.append(Note("too_few_steps", f"{count} steps seen, {MIN_STEPS + WARM_UP_STEPS} are needed for a verdict"))
-        verdict = Verdict.FAIL if stuck else Verdict.UNKNOWN
+        verdict = Verdict.FAIL if broken else Verdict.UNKNOWN
         return _location(evidence, None, verdict, None, stuck, notes)
     slow, ratio = _slow(evidence, steps)
     culprits = (*stuck, *slow)
-    verdict = Verdict.FAIL if culprits else Verdict.UNKNOWN if hung.notes else Verdict.OK
-    if not culprits and hidden_waits(evidence, steps):
+    verdict = Verdict.FAIL if culprits or broken else Verdict.UNKNOWN if hung.notes else Verdict.OK
+    if verdict is not Verdict.FAIL and hidden_waits(evidence, steps):
         verdict = Verdict.UNKNOWN
         notes.append(
             Note("unseen_ranks", "the ranks that are seen wait for others; the slow one may be one that is not")
