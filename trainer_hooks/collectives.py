@@ -144,7 +144,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
         try:
             words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
             try:
-                if listed:
+                if listed and type(one) is list:
                     (tensor,) = one
                     size = tensor.nbytes
                 else:

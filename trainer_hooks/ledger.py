@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT, RECORDS_PER_BLOCK
@@ -71,8 +71,8 @@ class Ledger:
         if not self._lock.acquire(timeout=patience):
             return False
         try:
-            self._tell_lanes()
             for portion in self._portions():
+                self._tell_lanes()  # after it was cut off: lanes are added before anything is noted of them
                 self._take(portion)
             self._flush()
         except Exception:
@@ -87,7 +87,7 @@ class Ledger:
         if now != self._flushed:
             self._flushed = now
             for outlet in self._outlets:
-                outlet.sink.flush(totals)
+                self._told(outlet.sink.flush, totals)
 
     def close(self, patience: float) -> None:
         """Takes in what is left, and closes the sinks. Where another thread is stuck in one of them, they stay as they
@@ -98,7 +98,7 @@ class Ledger:
             self._give_rest()
             outlets, self._outlets = self._outlets, []
             for outlet in outlets:
-                outlet.sink.close()
+                self._told(outlet.sink.close)
         finally:
             self._lock.release()
 
@@ -126,7 +126,7 @@ class Ledger:
         for outlet in self._outlets:
             for lane, members in lanes[outlet.lanes :]:
                 outlet.lanes += 1
-                outlet.sink.add_lane(lane, members)
+                self._told(outlet.sink.add_lane, lane, members)
 
     def _portions(self) -> Iterator[list[int]]:
         notes = self._notes
@@ -189,7 +189,7 @@ class Ledger:
         words = block[::NOTE_NUMBERS] if self.launched else ()
         launched = {word: self.launched.pop(word) for word in words if word in self.launched}
         for outlet in self._outlets:
-            outlet.sink.collectives(step, block, launched)
+            self._told(outlet.sink.collectives, step, block, launched)
 
     def _waited(self, nanoseconds: int, *_: int) -> None:
         self._book.waited(nanoseconds)
@@ -222,7 +222,14 @@ class Ledger:
     def _tell(self, record: StepRecord) -> None:
         self.totals.add(record)
         for outlet in self._outlets:
-            outlet.sink.step(record, self.totals)
+            self._told(outlet.sink.step, record, self.totals)
+
+    def _told(self, tell: Callable[..., None], *what: Any) -> None:
+        """Tells a sink; where it fails the others are told all the same."""
+        try:
+            tell(*what)
+        except Exception:
+            self.totals.errors += 1
 
 
 def _negative(words: list[int]) -> list[int]:
