@@ -29,6 +29,7 @@ def attach(*trained: Any) -> None:
         return
     try:
         here = session()
+        here.steps.train_here()
         for each in trained:
             _watch(here, each)
         here.open()

@@ -76,6 +76,7 @@ class Session:
 
     def watch_ddp(self, module: Any) -> None:
         """A DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
+        self.steps.train_here()
         self.groups.learn_group("dp", module.process_group)
         self.unseen.settle()  # what its construction made
         self.reducers.add(module)
@@ -84,6 +85,7 @@ class Session:
 
     def watch_module(self, module: Any) -> None:
         """A module that is trained. FSDP shards over data-parallel ranks."""
+        self.steps.train_here()
         groups = {id(group): group for part in module.modules() for group in sharding_groups(part)}
         for group in groups.values():
             self.groups.learn_group("dp", group)
@@ -92,14 +94,14 @@ class Session:
     def _watched_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """DDP modules that were made before the hooks are met in their first forward pass. That is hooked for the whole
         class: a module's own hooks would make each call of it dearer."""
-        recorder, thread = self.recorder, self.steps.thread
+        recorder, steps = self.recorder, self.steps
 
         @functools.wraps(original)
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             if module.__dict__.get(_WATCHED) != self._mark:
                 module.__dict__[_WATCHED] = self._mark
                 harmless(self.watch_ddp, module)
-            if not module.training or get_ident() != thread:
+            if not module.training or get_ident() != steps.thread:
                 return original(module, *args, **kwargs)
             recorder.enter(FORWARD)
             try:

@@ -37,6 +37,7 @@ class TorchSteps:
         self._end_step = end_step
         self.after_backward: Callable[[int], None] | None = None
         self.thread = get_ident()  # the training's: autograd's own run parts of what that one waits for
+        self._sure = False  # of which that is: the first that trains, unless we were told
 
     def hook(self) -> None:
         """Hooks torch's own classes and functions."""
@@ -54,10 +55,10 @@ class TorchSteps:
         if module.__dict__.get(_HOOKED):
             return
         entered: list[bool] = []
-        thread, recorder = self.thread, self._recorder
+        recorder = self._recorder
 
         def before(module: Any, args: Any) -> None:
-            ours = module.training and get_ident() == thread
+            ours = module.training and get_ident() == self.thread
             entered.append(ours)
             if ours:
                 recorder.enter(FORWARD)
@@ -69,6 +70,10 @@ class TorchSteps:
         module.register_forward_pre_hook(_untraced(before), prepend=True)
         module.register_forward_hook(_untraced(after), always_call=True)
         module.__dict__[_HOOKED] = True
+
+    def train_here(self) -> None:
+        """This thread is the training's: frameworks have one that is not the interpreter's first."""
+        self.thread, self._sure = get_ident(), True
 
     def key(self, optimizer: Any) -> int:
         """The optimizer's own for good. An id() may be another's later, on one rank and not on the next: their steps
@@ -82,12 +87,14 @@ class TorchSteps:
         return key
 
     def _backward(self, original: F) -> F:
-        recorder, thread = self._recorder, self.thread
+        recorder = self._recorder
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if get_ident() != thread:
-                return original(*args, **kwargs)
+            if get_ident() != self.thread or not self._sure:
+                if self._sure:
+                    return original(*args, **kwargs)
+                self.train_here()
             recorder.enter(BACKWARD)
             began = recorder.entered
             try:
@@ -101,11 +108,11 @@ class TorchSteps:
         return backward  # type: ignore[return-value]
 
     def _around_updates(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        recorder, thread = self._recorder, self.thread
+        recorder = self._recorder
         updating: set[int] = set()  # optimizers whose step() has begun
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
-            if get_ident() != thread:
+            if get_ident() != self.thread:
                 return None
             key = id(optimizer)
             if key in updating:  # its last step() raised an exception
@@ -118,7 +125,7 @@ class TorchSteps:
 
         def after(optimizer: Any, args: Any, kwargs: Any) -> None:
             key = id(optimizer)
-            if key in updating and get_ident() == thread:
+            if key in updating and get_ident() == self.thread:
                 updating.discard(key)
                 self.update(optimizer)
                 recorder.leave()

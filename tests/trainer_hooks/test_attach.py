@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from laggard.names import PHASES
 from laggard.rankfile import RankFileReader, Step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -57,6 +58,29 @@ def test_a_script_of_one_process_is_a_rank(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == run(tmp_path, "train(5)\nprint(model.weight.sum().item())", hooks=False).stdout
     assert [[step.step for step in rank] for rank in steps(tmp_path)] == [[0, 1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("attached", ["", "; laggard.trainer_hooks.attach(model, optimizer)"])
+def test_a_training_on_another_thread_than_the_first_is_seen(tmp_path: Path, attached: str) -> None:
+    """As some frameworks have it. A backward pass elsewhere later on has no part in it."""
+    body = f"""
+import threading
+def work():
+    import laggard.trainer_hooks{attached}
+    train(5)
+def other():
+    torch.nn.Linear(8, 2)(torch.ones(4, 8)).sum().backward()
+for each in (work, other):
+    thread = threading.Thread(target=each)
+    thread.start()
+    thread.join()
+"""
+    done = run(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    ((*recorded,),) = steps(tmp_path)
+    assert [step.step for step in recorded] == [0, 1, 2, 3, 4]
+    backward = [step.phases[PHASES.index("backward")] for step in recorded]
+    assert all(backward), recorded
 
 
 @pytest.mark.parametrize(
