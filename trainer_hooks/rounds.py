@@ -56,4 +56,7 @@ class Rounds:
         self._act()
         while not stopping.wait(INTERVAL_SECONDS):
             self._act()
+        self._last()
+
+    def _last(self) -> None:
         self._act()

@@ -45,6 +45,10 @@ class Scribe(Rounds):
             self._beat()
         self._rounds += 1
 
+    def _last(self) -> None:
+        self._rounds = 0
+        self._round()
+
     def _beat(self) -> None:
         for beat in self.beats:
             try:

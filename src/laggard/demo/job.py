@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import socket
 from collections.abc import Mapping
@@ -10,12 +11,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from laggard.demo.nodes import Node
-from laggard.demo.processes import LAGGARD, Processes
+from laggard.demo.processes import LAGGARD, DemoError, Processes
 from laggard.errors import UsageError
 
 SLOW_PHASES = ("input", "forward", "backward", "optimizer")
 SCRIPT = Path(__file__).with_name("train.py")
 JOB_ID = "demo"
+
+_NO_SERVICE_ABOVE = 20000  # that a machine is likely to run
+_TRIES = 50
 
 
 class Injected(NamedTuple):
@@ -83,6 +87,18 @@ def installed() -> bool:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
+    """A port for the ranks' meeting: free on every address, and below those that the kernel gives to who asks for any,
+    or another's socket may take it until rank 0 listens."""
+    lowest = _lowest_ephemeral_port()
+    for _ in range(_TRIES):
+        port = random.randrange(_NO_SERVICE_ABOVE, lowest) if lowest > _NO_SERVICE_ABOVE else 0
+        with contextlib.suppress(OSError), socket.create_server(("", port)) as probe:
+            return int(probe.getsockname()[1])
+    raise DemoError(f"no port is free between {_NO_SERVICE_ABOVE} and {lowest} for the job's ranks to meet on")
+
+
+def _lowest_ephemeral_port() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 32768  # Linux's default
