@@ -227,6 +227,17 @@ class Recorder:
         """So long did the present segment wait."""
         self.note((WAITED, nanoseconds, 0, 0, 0))
 
+    def timed_on_device(self, launch: Launched, arrival: int, end: int, waited: int) -> None:
+        """A collective that the present segment waited for. Its record holds no more of that than its own length."""
+        word, _, issued, size, _ = launch
+        arrival = max(arrival, issued)  # the clock's error must not turn cause and effect
+        end = max(end, arrival)
+        if waited > end - arrival:
+            self.note((WAITED, waited - (end - arrival), 0, 0, 0))
+            waited = end - arrival
+        self._launched[word] = issued
+        self.note((word, arrival, end, waited, size))
+
     def timed_elsewhere(self, launch: Launched, arrival: int, end: int, waited: int, by_device: bool) -> None:
         """A collective whose wait, on the device, is told by waited()."""
         word, _, issued, size, _ = launch

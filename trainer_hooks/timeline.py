@@ -248,9 +248,7 @@ class Timeline:
             self._beside -= 1
             self._flights.keep(Flight(launch, ready, end))
         else:
-            waited = max(0, end - began)
-            self._recorder.waited(waited)
-            self._log(launch, ready, end, waited)
+            self._recorder.timed_on_device(launch, ready, end, max(0, end - began))
 
     def _host_waited(self, launch: Launched, ended: int, waited: int, before: Any, after: Any) -> None:
         if before is not None and after is not None and before.stream == self._dates.main:
