@@ -1,7 +1,8 @@
 """What watching costs a whole training step: laggard beside TraceML and torch.profiler, each in a process of its own.
 
-Rounds of one process each, in turn, so that a machine that slows down slows all. A figure is the mean step of the
-watched run less that of the bare run of the same round, by rounds. TraceML (PyPI: traceml-ai) is no dependency: its
+Rounds of one process each, in turn, so that a machine that slows down slows all. A figure is the median step of the
+watched run less that of the bare run of the same round, by rounds; and the mean step likewise, in which is what threads
+beside the training take. TraceML (PyPI: traceml-ai) is no dependency: its
 row is there where TRACEML=DIR names a folder that holds it (`pip install --no-deps --target DIR traceml-ai`).
 """
 
@@ -27,7 +28,7 @@ TRACEML_PORT = "29767"
 
 
 def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
-    """Mean step in microseconds, whatever ran beside it included, and private memory in MiB of one run."""
+    """Median and mean step in microseconds and private memory in MiB of one run."""
     command = [sys.executable, str(HERE / "small_training.py"), "--watcher", watcher, "--steps", str(steps)]
     ended = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     line = next((line for line in ended.stdout.splitlines() if line.startswith("{")), None)
@@ -36,7 +37,8 @@ def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
     if "without tracing" in ended.stderr:
         raise SystemExit(f"{watcher} did not watch:\n{ended.stderr[-500:]}")
     told = json.loads(line)
-    return {"us": statistics.fmean(told["step_us"]), "mib": told["private_bytes"] / 2**20}
+    steps = told["step_us"]
+    return {"us": statistics.median(steps), "mean": statistics.fmean(steps), "mib": told["private_bytes"] / 2**20}
 
 
 @contextlib.contextmanager
@@ -83,8 +85,10 @@ def _figures(found: dict[str, list[dict[str, float]]]) -> list[Figure]:
     for watcher, runs in found.items():
         if watcher != "none":
             added = [one["us"] - none["us"] for one, none in zip(runs, bare, strict=True)]
+            means = [one["mean"] - none["mean"] for one, none in zip(runs, bare, strict=True)]
             memory = [one["mib"] - none["mib"] for one, none in zip(runs, bare, strict=True)]
             rows.append(quartiles(f"a step, added by {names[watcher]}", added, "us", _budget(watcher)))
+            rows.append(quartiles(f"a step in the mean, added by {names[watcher]}", means, "us"))
             rows.append(quartiles(f"private memory, added by {names[watcher]}", memory, "MiB"))
     return rows
 
