@@ -62,12 +62,11 @@ def traceml(folder: str) -> Iterator[dict[str, str]]:
         server.wait(30)
 
 
-def compare(rounds: int, steps: int, folder: str) -> list[Figure]:
+def compare(rounds: int, steps: int, folder: str, ranks: str) -> list[Figure]:
     watchers = ["laggard", "profiler", *(["traceml"] if os.environ.get("TRACEML") else [])]
     if "traceml" not in watchers:
         print("TraceML is not here (TRACEML=DIR names its folder): its row is left out", file=sys.stderr)
-    memory = "/dev/shm" if os.path.isdir("/dev/shm") else folder
-    plain = {**os.environ, "LAGGARD_RANK_DIR": tempfile.mkdtemp(dir=memory, prefix="laggard-bench-")}
+    plain = {**os.environ, "LAGGARD_RANK_DIR": ranks}
     found: dict[str, list[dict[str, float]]] = {watcher: [] for watcher in ("none", *watchers)}
     for number in range(rounds):
         print(f"round {number + 1} of {rounds}", file=sys.stderr)
@@ -102,8 +101,9 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=2000)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        figures = compare(max(2, options.rounds), options.steps, folder)
+    memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory(dir=memory) as ranks:
+        figures = compare(max(2, options.rounds), options.steps, folder, ranks)
     return 0 if show("What watching costs a training step (one process, CPU)", figures) else 1
 
 
