@@ -30,8 +30,7 @@ def locate(evidence: Evidence) -> Location:
     broken = bool(stuck) or any(note.kind == "deadlock" for note in hung.notes)  # which never ends
     notes = [*unseen_ranks(evidence), *dead.notes, *hung.notes]
     if steps is None:
-        count = len(evidence.steps)
-        notes.append(Note("too_few_steps", f"{count} steps seen, {MIN_STEPS + WARM_UP_STEPS} are needed for a verdict"))
+        notes.append(_too_little(evidence))
         verdict = Verdict.FAIL if broken else Verdict.UNKNOWN
         return _location(evidence, None, verdict, None, stuck, notes)
     slow, ratio = _slow(evidence, steps)
@@ -43,6 +42,14 @@ def locate(evidence: Evidence) -> Location:
             Note("unseen_ranks", "the ranks that are seen wait for others; the slow one may be one that is not")
         )
     return _location(evidence, steps, verdict, ratio, culprits, notes)
+
+
+def _too_little(evidence: Evidence) -> Note:
+    """Why no verdict can be had from the steps."""
+    count, needed = len(evidence.steps), MIN_STEPS + WARM_UP_STEPS
+    if count >= needed and len(evidence.ranks) < 2:
+        return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
+    return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
 
 
 def _typical_step(steps: Steps | None) -> float | None:

@@ -58,8 +58,7 @@ class Recorder:
     `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
     are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
     the process computes on one: `find_device` is asked for it at the start of each step until it has one to give.
-    `beside`: who has the ledger take the notes in on a thread of its own, while
-    that runs.
+    `beside`: who has the ledger take the notes in on a thread of its own, while that runs.
     """
 
     def __init__(

@@ -112,6 +112,12 @@ def test_too_few_steps_are_no_verdict() -> None:
     assert [note.kind for note in location.notes] == ["too_few_steps"]
 
 
+def test_one_rank_alone_is_no_verdict_and_the_reason_is_not_its_steps() -> None:
+    location = locate(job(ranks=1))
+    assert location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["too_few_ranks"]
+
+
 def test_no_ranks_and_one_rank_are_no_verdict() -> None:
     nobody = job(2)
     empty = Evidence(
