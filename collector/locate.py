@@ -13,9 +13,9 @@ from laggard.collector.deaths import dead_culprits
 from laggard.collector.evidence import Evidence
 from laggard.collector.hangs import NOBODY, hung_ranks
 from laggard.collector.savings import savings
-from laggard.collector.slow_culprits import slow_culprit
+from laggard.collector.slow_culprits import brief_notes, slow_culprit
 from laggard.collector.slow_hosts import by_host
-from laggard.collector.slow_ranks import slow_ranks
+from laggard.collector.slow_ranks import Slow, slow_ranks
 from laggard.collector.steps import MIN_STEPS, WARM_UP_STEPS, Steps
 from laggard.collector.unseen import hidden_waits, unseen_ranks
 from laggard.model import Culprit, Location, Note, Verdict, Window
@@ -33,9 +33,13 @@ def locate(evidence: Evidence) -> Location:
         notes.append(_too_little(evidence))
         verdict = Verdict.FAIL if broken else Verdict.UNKNOWN
         return _location(evidence, None, verdict, None, stuck, notes)
-    slow, ratio = _slow(evidence, steps)
+    suspects = slow_ranks(steps)
+    slow, ratio = _slow(evidence, steps, [each for each in suspects if not each.brief])
+    brief = [each for each in suspects if each.brief]
+    notes += brief_notes(evidence, brief)
     culprits = (*stuck, *slow)
-    verdict = Verdict.FAIL if culprits or broken else Verdict.UNKNOWN if hung.notes else Verdict.OK
+    untold = hung.notes or any(each.since < MIN_STEPS for each in brief)  # what was never seen healthy is not called so
+    verdict = Verdict.FAIL if culprits or broken else Verdict.UNKNOWN if untold else Verdict.OK
     if verdict is not Verdict.FAIL and hidden_waits(evidence, steps):
         verdict = Verdict.UNKNOWN
         notes.append(
@@ -56,9 +60,8 @@ def _typical_step(steps: Steps | None) -> float | None:
     return None if steps is None else float(np.median(steps.duration))
 
 
-def _slow(evidence: Evidence, steps: Steps) -> tuple[list[Culprit], float]:
+def _slow(evidence: Evidence, steps: Steps, slow: list[Slow]) -> tuple[list[Culprit], float]:
     """The slow ranks and machines, the slowest first, and the job's slowdown ratio."""
-    slow = slow_ranks(steps)
     saved, ratio = savings(steps, slow)
     culprits = [slow_culprit(evidence, steps, *each) for each in zip(slow, saved, strict=True)]
     return by_host(evidence, culprits), ratio

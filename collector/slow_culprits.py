@@ -10,7 +10,8 @@ from laggard.collector.evidence import Evidence
 from laggard.collector.peers import Floats
 from laggard.collector.slow_ranks import Slow
 from laggard.collector.steps import Steps
-from laggard.model import Culprit
+from laggard.collector.wording import ranks_text, seconds_text
+from laggard.model import Culprit, Note
 from laggard.names import PHASES
 
 INPUT = PHASES.index("input")
@@ -39,6 +40,17 @@ def slow_culprit(evidence: Evidence, steps: Steps, slow: Slow, saved: float) -> 
         findings=_explaining(evidence, node),
         victims=tuple(itertools.islice((int(other) for other in evidence.ranks if other != rank), 64)),
     )
+
+
+def brief_notes(evidence: Evidence, slow: list[Slow]) -> list[Note]:
+    """What is said of those that were slow for a moment alone; nothing where there are none."""
+    if not slow:
+        return []
+    ranks = tuple(sorted(int(evidence.ranks[each.column]) for each in slow))
+    lasted = max(slow, key=lambda each: each.seconds)
+    when = f"in the last {lasted.steps} steps, {seconds_text(lasted.seconds)}"
+    text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
+    return [Note("brief", text, ranks=ranks[:64])]
 
 
 def _explaining(evidence: Evidence, node: str | None) -> tuple[str, ...]:

@@ -14,6 +14,13 @@ SLOW_RATIO = 0.08  # of the step time: below it lies what healthy ranks differ b
 PERSISTENT_SHARE = 0.8  # of the steps since it began
 SPREADS = 4.0  # times the spread among the peers' own medians
 
+BRIEF_SECONDS = 1.0
+"""A machine's own work (a scrape, a probe, another process on a rank's core) holds a rank up for a moment; what makes a
+rank slow stays. Our own choice: two ranks with steps of 13 ms on two cores, beside other work, showed 0.1 to 0.9 s."""
+
+BRIEF_STEPS = 100
+"""So many slow steps are no moment, however short they are."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Slow:
@@ -23,6 +30,13 @@ class Slow:
     since: int
     excess: float  # seconds a step
     share: float  # of the steps since then in which it was slow
+    steps: int  # from then on
+    seconds: float  # they took
+
+    @property
+    def brief(self) -> bool:
+        """Too short a time to tell a slow rank from one whose machine had something else to do."""
+        return self.seconds < BRIEF_SECONDS and self.steps < BRIEF_STEPS
 
 
 def slow_ranks(steps: Steps) -> list[Slow]:
@@ -35,7 +49,9 @@ def slow_ranks(steps: Steps) -> list[Slow]:
             first = int(since[place])
             typical = float(np.nanmedian(excess[first:, place]))
             if typical > SLOW_RATIO * np.median(steps.duration[first:]):
-                found.append(Slow(block.start + int(place), first, typical, float(share[place])))
+                lasted = steps.duration[first:]
+                column = block.start + int(place)
+                found.append(Slow(column, first, typical, float(share[place]), len(lasted), float(lasted.sum())))
     found = [each for each in found if each.excess > SPREADS * steps.peers(each.since).spread(each.column)]
     return sorted(found, key=lambda each: -each.excess)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -104,6 +105,33 @@ def test_what_is_over_is_not_accused() -> None:
 def test_one_bad_moment_is_not_accused(since: int) -> None:
     location = locate(job(slow=[dict(rank=0, phase="forward", by=0.5, since=since)]))
     assert location.culprits == ()
+
+
+def shortened(evidence: Evidence, factor: float) -> Evidence:
+    """The same job with steps of `factor` times the length."""
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    return dataclasses.replace(evidence, **{name: getattr(evidence, name) * factor for name in times})
+
+
+def test_a_moment_of_tiny_steps_is_told_and_not_accused() -> None:
+    disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
+    assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
+    location = locate(shortened(disturbed, 0.05))
+    assert location.verdict is Verdict.OK and location.culprits == ()
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("brief", (0,))
+    assert note.text == "rank 0 slower than the others in the last 12 steps, 0.15 s: too short a time to accuse anyone"
+
+
+def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy() -> None:
+    location = locate(shortened(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
+    assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
+    assert [note.kind for note in location.notes] == ["brief"]
+
+
+def test_steps_however_tiny_are_a_verdict_when_they_are_many() -> None:
+    location = locate(shortened(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
+    assert [culprit.ranks for culprit in location.culprits] == [(2,)]
 
 
 def test_too_few_steps_are_no_verdict() -> None:

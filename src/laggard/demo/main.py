@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-phase", default="random", choices=(*SLOW_PHASES, "random"), help="default: random")
     parser.add_argument("--slow-by", type=float, default=0.1, metavar="SECONDS", help="each step (default: 0.1)")
     parser.add_argument("--zero", type=int, default=2, choices=(0, 1, 2, 3), help="ZeRO stage (default: 2)")
-    parser.add_argument("--steps", type=int, default=40, metavar="N", help="optimizer steps (default: 40)")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps (default: 40; calm: 160)")
     parser.add_argument("--record", metavar="DIR", help="keep a recording, for `laggard locate --trace DIR`")
     parser.add_argument("--keep", action="store_true", help="leave the page up until Ctrl-C")
     parser.add_argument("--format", choices=("text", "json"), default="text")
@@ -37,6 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """0 exactly where the verdict names the injected rank and phase and no other, or nothing where none was."""
+    if arguments.steps is None:
+        # A calm step takes some milliseconds: in 40 of them nobody could be accused, rightly or wrongly.
+        arguments.steps = 160 if arguments.slow_rank == "none" else 40
     _check(arguments)
     injected = choose(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
