@@ -80,7 +80,7 @@ class FreeMark:
         self.stream = self.serial = self.at = 0
 
 
-CALLS = 2000  # of a collective in one timing
+CALLS = 400  # of a collective in one timing: short ones, so that a machine slowed for a moment spoils few pairs
 STEPS = 500
 
 
@@ -139,7 +139,7 @@ def collective(recorder: Recorder, methods: Methods, call: Callable[[], object])
         recorder.end_step(0)
         return spent / CALLS * 1e6
 
-    pairs = interleaved(25, lambda: timed(False), lambda: timed(True))
+    pairs = interleaved(125, lambda: timed(False), lambda: timed(True))
     methods.put(False)
     return pairs
 

@@ -85,7 +85,7 @@ def hook_waits(work_class: Any, recorder: Recorder) -> None:
     """Measures wait() of a class like Work, and of its subclasses that have their own."""
     for each in _family(work_class):
         if "wait" in vars(each):
-            each.wait = _waiter(each.wait, recorder)
+            each.wait = _waiter(_direct(each.wait), recorder)
 
 
 def _family(work_class: Any) -> Iterator[Any]:
@@ -100,12 +100,21 @@ def instrument(
 ) -> Callable[..., Any]:
     """The method `original` with its calls recorded. What it is given and returns is unchanged."""
     make = _sized if call.peer < 0 <= call.sized and not call.share else _other
-    recorded = make(original, call, recorder, groups)
+    recorded = make(_direct(original), call, recorder, groups)
     functools.update_wrapper(recorded, original, assigned=("__doc__",), updated=())
     # pybind11 takes a Python method of a C++ class's subclass for an override, unless a frame of that name called it
     recorded.__code__ = recorded.__code__.replace(co_name=name)
     recorded.__name__ = name
     return recorded
+
+
+def _direct(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands behind a method of pybind11's: called with the object as its first argument it does the same, without
+    the tuple that is made for it on the way (0.03 to 0.08 us)."""
+    if type(method).__name__ != "instancemethod":
+        return method
+    behind: Callable[..., Any] = method.__func__  # type: ignore[attr-defined]
+    return behind
 
 
 def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
@@ -154,10 +163,9 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
-                key = id(work)
-                if works.key:
-                    works.make_room(key)
-                works.key, works.newest = key, (word, log, issued, size, recorder.step)
+                if works.work is not None:
+                    works.make_room(work)
+                works.work, works.newest = work, (word, log, issued, size, recorder.step)
         except Exception:
             totals.errors += 1
         return work
@@ -201,7 +209,7 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             if work is None:
                 _done(recorder, word, log, issued, size)
             else:
-                works.launch(id(work), (word, log, issued, size, recorder.step))
+                works.launch(work, (word, log, issued, size, recorder.step))
         except Exception:
             totals.errors += 1
         return work
@@ -247,9 +255,9 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
     # Named as what it stands for: see instrument().
     def wait(self: Any, timeout: Any = _NONE) -> Any:
         words = recorder.words
-        if id(self) == works.key:  # it was launched last, and the words show that
+        if self is works.work:  # it was launched last, and the words show that
             word, log, issued, size, _ = works.newest  # type: ignore[misc]
-            works.key = 0
+            works.work = None
         else:
             works.make_room()
             entry = others.pop(id(self), None)
@@ -275,7 +283,7 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
         if id(work) in batches:
             return finish(batches.pop(id(work)), work, args)
         if recorder.device is not None:
-            return recorder.device.wait(id(work), original, work, *args)
+            return recorder.device.wait(work, original, *args)
         return original(work, *args)
 
     def finish(batch: list[Launched], work: Any, args: tuple[Any, ...]) -> Any:

@@ -113,10 +113,9 @@ class DeviceCalls(DevicePhases):
             if not self.works.belongs_to_batch(entry):
                 self._done([entry], entry.issued, entry.arrival)
             return
-        key = id(work)
         if self._recorder.works:  # launched before there was a device, and dropped
-            self._recorder.works.make_room(key)
-        self.works.launch(key, entry)
+            self._recorder.works.make_room(work)
+        self.works.launch(work, entry)
         if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
             self._restore_words()
 
@@ -128,13 +127,13 @@ class DeviceCalls(DevicePhases):
         else:
             self._restore_words()
 
-    def wait(self, key: int, original: Callable[..., Any], *args: Any, **named: Any) -> Any:
-        """`original` waits for the work known as `key`: the caller's own wait, between marks."""
-        batch = self.works.batches.pop(key, None) if self.works.batches else None
+    def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
+        """original(work, ...): the caller's own wait, between marks."""
+        batch = self.works.batches.pop(id(work), None) if self.works.batches else None
         if batch is None:
-            entry = self.works.pop(key)
+            entry = self.works.pop(work)
             if entry is None:  # waited for a second time, given up, or none of ours
-                return original(*args, **named)
+                return original(work, *args)
             batch = [entry]
         last, began = batch[-1], clock()
         at_once = last.arrival is not None and began - last.returned < _AT_ONCE
@@ -142,13 +141,13 @@ class DeviceCalls(DevicePhases):
         if before is None:
             self.release(*_marks(batch, before))
             self._leave_alone()
-            return original(*args, **named)
+            return original(work, *args)
         words = self._recorder.words
         words[WORD_ISSUED] = 0
         words[WORD_CURRENT] = last.word
         words[WORD_ISSUED] = began
         try:
-            result = original(*args, **named)
+            result = original(work, *args)
         except BaseException:
             self.release(*_marks(batch, before))
             self._restore_words()

@@ -1,7 +1,8 @@
 """Collectives that are launched and that nobody has waited for yet, by the work that stands for them.
 
-A work is known by its id(), as long as somebody holds it. One that was dropped without a wait leaves its id to another;
-of a batch one work stands for all. Pure bookkeeping: on the host's clock and on a device's alike.
+The work launched last is held, until it is waited for or another is launched: telling by identity which one is waited
+for costs least. The others are known by their id(), as long as somebody holds them: one that was dropped without a wait
+leaves its id to another. Of a batch one work stands for all. Pure bookkeeping, on a host's and a device's clock alike.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _LOG, _ISSUED, _STEP = 1, 2, 4
 class Works(Generic[Entry]):
     """`give_up` is told of those that were never seen to end.
 
-    `key`, `newest`, `open` and `batches` belong to the hot path: the work launched last, by its id(), and its
-    collective (key 0: it has been waited for, as most are before the next is launched); the others by theirs; and those
-    for which one work stands together. Before a work is put there as the newest, make_room() where there is one.
+    `work`, `newest`, `open` and `batches` belong to the hot path: the work launched last, and its collective (None: it
+    has been waited for, as most are before the next is launched); the others by their id(); and those for which one
+    work stands together. Before a work is put there as the newest, make_room() where there is one.
     """
 
     def __init__(self, give_up: Callable[[Sequence[Entry]], None]) -> None:
-        self.key = 0
+        self.work: object | None = None
         self.newest: Entry | None = None
         self.open: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
@@ -36,35 +37,35 @@ class Works(Generic[Entry]):
         self._give_up = give_up
 
     def __len__(self) -> int:
-        return bool(self.key) + len(self.open) + len(self.batches) + len(self.dropped)
+        return (self.work is not None) + len(self.open) + len(self.batches) + len(self.dropped)
 
     def __iter__(self) -> Iterator[Entry]:
         self.make_room()
         return itertools.chain(self.dropped, self.open.values(), *self.batches.values())
 
-    def launch(self, key: int, entry: Entry) -> None:
-        """The work `key` stands for `entry`."""
-        if self.key:
-            self.make_room(key)
-        self.key, self.newest = key, entry
+    def launch(self, work: object, entry: Entry) -> None:
+        """`work` stands for `entry`."""
+        if self.work is not None:
+            self.make_room(work)
+        self.work, self.newest = work, entry
 
-    def pop(self, key: int) -> Entry | None:
+    def pop(self, work: object) -> Entry | None:
         """Somebody waits for this work, or it is gone. None: it is none of ours."""
-        if key != self.key:
-            return self.open.pop(key, None)
-        self.key = 0
+        if work is not self.work:
+            return self.open.pop(id(work), None)
+        self.work = None
         return self.newest
 
-    def make_room(self, key: int = 0) -> None:
-        """The newest becomes one of the others. Another with its id() was dropped, as was one that has the id() `key`,
-        which a new work now has."""
-        if self.key:
-            if self.key in self.open:
-                self.dropped.append(self.open[self.key])
-            self.open[self.key] = self.newest  # type: ignore[assignment]
-            self.key = 0
-        if key in self.open:
-            self.dropped.append(self.open.pop(key))
+    def make_room(self, work: object = None) -> None:
+        """The newest becomes one of the others. Another with its id() was dropped, as was one that has the id() of
+        `work`, which is new."""
+        if self.work is not None:
+            if id(self.work) in self.open:
+                self.dropped.append(self.open[id(self.work)])
+            self.open[id(self.work)] = self.newest  # type: ignore[assignment]
+            self.work = None
+        if id(work) in self.open:
+            self.dropped.append(self.open.pop(id(work)))
 
     def take(self, since: int, logs: Collection[int] | None = None) -> list[Entry]:
         """Those launched since, in order; of the logs with these id()s. From here on they are not ours."""

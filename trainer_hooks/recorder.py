@@ -178,7 +178,7 @@ class Recorder:
         self.depth = 0
         try:
             works = self.works
-            if works.key or works.open or works.batches or works.dropped:
+            if works.work is not None or works.open or works.batches or works.dropped:
                 works.give_up_old(self.step)
             finished, self.step = self.step, next_step
             self._begun = False
