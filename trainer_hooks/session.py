@@ -6,7 +6,6 @@ import atexit
 import functools
 import logging
 import os
-import secrets
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final
@@ -16,13 +15,13 @@ from laggard.trainer_hooks.ddp import Reducers
 from laggard.trainer_hooks.groups import Groups, sharding_groups
 from laggard.trainer_hooks.identity import identify
 from laggard.trainer_hooks.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.recorder import FORWARD, Recorder, clock
+from laggard.trainer_hooks.recorder import Recorder, clock
+from laggard.trainer_hooks.torch_forward import TorchForward
 from laggard.trainer_hooks.torch_steps import TorchSteps
 from laggard.trainer_hooks.unseen import Unseen
 
 log = logging.getLogger("laggard")
 
-_WATCHED: Final = "_laggard_watched"
 FIRST_STEPS: Final = 16
 SELDOM: Final = 8  # steps
 
@@ -37,7 +36,7 @@ class Session:
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
         self.steps = TorchSteps(self.recorder, self.end_step)
-        self._mark = secrets.randbits(62)  # a number, for modules are pickled; another's is not taken for ours
+        self.forward = TorchForward(self.recorder, self.steps)
         self._opened = False
         self._forked = False
         self._closes = False
@@ -58,7 +57,7 @@ class Session:
             )
             ddp = torch.nn.parallel.DistributedDataParallel
             _after(ddp, "__init__", self.watch_ddp)
-            ddp.forward = self._watched_forward(ddp.forward)  # type: ignore[method-assign]
+            self.forward.hook(ddp, self._met_ddp)
 
     def open(self) -> None:
         """The rank is known: from here on there is something to write to."""
@@ -81,7 +80,7 @@ class Session:
         self.unseen.settle()  # what its construction made
         self.reducers.add(module)
         self.steps.after_backward = self.reducers.after_backward
-        module.__dict__[_WATCHED] = self._mark
+        self.forward.watch(module)
 
     def watch_module(self, module: Any) -> None:
         """A module that is trained. FSDP shards over data-parallel ranks."""
@@ -89,28 +88,12 @@ class Session:
         groups = {id(group): group for part in module.modules() for group in sharding_groups(part)}
         for group in groups.values():
             self.groups.learn_group("dp", group)
-        self.steps.watch(module)
+        self.forward.watch(module)
 
-    def _watched_forward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """DDP modules that were made before the hooks are met in their first forward pass. That is hooked for the whole
-        class: a module's own hooks would make each call of it dearer."""
-        recorder, steps = self.recorder, self.steps
-
-        @functools.wraps(original)
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if module.__dict__.get(_WATCHED) != self._mark:
-                module.__dict__[_WATCHED] = self._mark
-                harmless(self.watch_ddp, module)
-            if not module.training or get_ident() != steps.thread:
-                return original(module, *args, **kwargs)
-            recorder.enter(FORWARD)
-            try:
-                return original(module, *args, **kwargs)
-            finally:
-                recorder.leave()
-
-        forward._torchdynamo_inline = original  # type: ignore[attr-defined]
-        return forward
+    def _met_ddp(self, module: Any) -> None:
+        """A DDP module that was made before the hooks: its first forward pass begins."""
+        self.forward.watch(module)  # whatever comes of the rest, once is enough
+        harmless(self.watch_ddp, module)
 
     def end_step(self, next_step: int | None = None) -> None:
         """A step is done, and `next_step` begins; None: the one after it."""

@@ -1,7 +1,7 @@
 """Phases and steps of a script that trains with torch alone: DDP, FSDP, or nothing of the kind.
 
 Backward is torch.autograd.backward, which Tensor.backward calls; optimizer is the step() of every torch optimizer;
-forward is that of the outermost module that is known to be trained. With gradient accumulation, a step ends at the
+forward is told by torch_forward.py. With gradient accumulation, a step ends at the
 optimizer's step. Where an engine counts the steps itself, only the phases are taken from here.
 """
 
@@ -13,11 +13,10 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
-from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.recorder import BACKWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.steps import StepClock
 
 F = TypeVar("F", bound=Callable[..., Any])
-_HOOKED = "_laggard_hooked"
 _NUMBER = "_laggard_number"  # torch's optimizers are pickled and copied without what else is in their __dict__
 
 
@@ -49,27 +48,6 @@ class TorchSteps:
         optimizer.register_optimizer_step_pre_hook(_untraced(before))
         optimizer.register_optimizer_step_post_hook(_untraced(after))
         torch.amp.GradScaler.step = self._scaled_step(torch.amp.GradScaler.step)  # type: ignore[method-assign]
-
-    def watch(self, module: Any) -> None:
-        """The forward pass of `module` is the script's, or part of it; a second time changes nothing."""
-        if module.__dict__.get(_HOOKED):
-            return
-        entered: list[bool] = []
-        recorder = self._recorder
-
-        def before(module: Any, args: Any) -> None:
-            ours = module.training and get_ident() == self.thread
-            entered.append(ours)
-            if ours:
-                recorder.enter(FORWARD)
-
-        def after(module: Any, args: Any, result: Any) -> None:
-            if entered and entered.pop():
-                recorder.leave()
-
-        module.register_forward_pre_hook(_untraced(before), prepend=True)
-        module.register_forward_hook(_untraced(after), always_call=True)
-        module.__dict__[_HOOKED] = True
 
     def train_here(self) -> None:
         """This thread is the training's: frameworks have one that is not the interpreter's first."""

@@ -206,6 +206,66 @@ print(model.weight.sum().item(), sum(counters["graph_break"].values()), counters
     assert with_hooks.stdout == without.stdout
 
 
+ATTACHED = """
+import copy, io
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 8), torch.nn.Linear(8, 2)
+    def forward(self, batch):
+        return self.second(torch.nn.functional.relu(self.first(batch)))
+class Twice(Model):
+    def __call__(self, batch):
+        return 2 * super().__call__(batch)
+model = KIND
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+if "laggard" in sys.modules:
+    import laggard.trainer_hooks
+    laggard.trainer_hooks.attach(model, optimizer)
+train(6, model, optimizer)
+def loss():
+    return model(torch.ones(4, 8)).square().mean()
+def graphs():
+    return sorted(torch._dynamo.utils.counters["stats"].items())
+def use(name, act):
+    print(name, act(), sum(p.sum().item() for p in model.parameters()))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+"""
+
+USES = """
+def saved():
+    file = io.BytesIO()
+    torch.save(model, file)
+    return file.getvalue().hex()
+use("saved", saved)
+use("copied", lambda: (sorted(vars(copy.deepcopy(model))), train(3, copy.deepcopy(model), optimizer)))
+use("traced by fx", lambda: torch.fx.symbolic_trace(model).code)
+use("a part of what is traced", lambda: torch.fx.symbolic_trace(torch.nn.Sequential(model, torch.nn.ReLU())).code)
+use("traced by jit", lambda: torch.jit.trace(model, torch.ones(4, 8)).code)
+use("scripted", lambda: torch.jit.script(model).code)
+use("exported", lambda: torch.export.export(model, (torch.ones(4, 8),)).graph)
+whole = dict(backend="eager", fullgraph=True)
+use("compiled", lambda: (train(4, torch.compile(model, **whole), optimizer), graphs()))
+use("in what is compiled", lambda: ([torch.compile(loss, **whole)().backward() for _ in range(4)], graphs()))
+use("compiled in place", lambda: (model.compile(**whole), train(4, model, optimizer), graphs()))
+"""
+
+
+@pytest.mark.parametrize("kind", ["torch.nn.Sequential(Model(), torch.nn.ReLU())", "Twice()"])
+def test_an_attached_module_is_to_torch_what_it_was(kind: str, tmp_path: Path) -> None:
+    body = ATTACHED.replace("KIND", kind) + USES
+    with_hooks, without = run(tmp_path, body), run(tmp_path, body, hooks=False)
+    assert without.returncode == 0, without.stderr
+    assert with_hooks.stdout == without.stdout, with_hooks.stderr
+    (recorded,) = steps(tmp_path)
+    told_apart = [step.phases[PHASES.index("input")] > 0 for step in recorded]  # where a forward pass is seen to begin
+    assert told_apart[1:9] == [True] * 5 + [False] * 3, "six steps of the module, three of its copy"
+    assert len(told_apart) == 17 and all(told_apart[13:]), (
+        "four compiled, where that depends on torch, and four in place"
+    )
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "the line in it"])
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])

@@ -1,0 +1,84 @@
+"""The forward passes that are the script's: those of the modules that it trains.
+
+What is hooked is the call of a module's class, once a class. Nothing is put into the module itself: it is copied,
+pickled, scripted and traced as if nobody watched, and torch takes its short way into forward().
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Final
+
+from laggard.trainer_hooks.post_import import after_import
+from laggard.trainer_hooks.recorder import FORWARD, Recorder
+from laggard.trainer_hooks.torch_steps import TorchSteps
+
+_HOOKED: Final = "_laggard_hooked"
+
+Meet = Callable[[Any], None]
+
+
+class TorchForward:
+    """`watched`: the modules that count, by their id(). They are not held: of one that is gone the number goes too."""
+
+    def __init__(self, recorder: Recorder, steps: TorchSteps) -> None:
+        self.watched: dict[int, weakref.ref[Any]] = {}
+        self._recorder = recorder
+        self._steps = steps
+        self._told_compiler = False
+
+    def watch(self, module: Any) -> None:
+        """The forward pass of `module` is the script's, or part of it; a second time changes nothing."""
+        if id(module) not in self.watched:
+            self.watched[id(module)] = weakref.ref(module, functools.partial(self._gone, id(module)))
+        self.hook(type(module))
+
+    def hook(self, kind: Any, meet: Meet | None = None) -> None:
+        """Hooks the class `kind` of modules. `meet` is told of each that is called without being watched."""
+        own = vars(kind).get("__call__")
+        if not hasattr(own, _HOOKED):
+            kind.__call__ = self._watching(kind, own, meet)
+
+    def _gone(self, key: int, _: Any) -> None:
+        self.watched.pop(key, None)
+
+    def _watching(self, kind: Any, own: Any, meet: Meet | None) -> Any:
+        watched, recorder, steps = self.watched, self._recorder, self._steps
+
+        def inherited(module: Any, *args: Any, **kwargs: Any) -> Any:
+            call = super(kind, module).__call__  # type: ignore[misc]  # looked up: torch.fx exchanges it for a while
+            return call(*args, **kwargs)
+
+        call = inherited if own is None else own
+
+        @functools.wraps(kind.__call__)
+        def called(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if meet is not None and id(module) not in watched:
+                meet(module)
+            if id(module) not in watched or not module.training or get_ident() != steps.thread:
+                return call(module, *args, **kwargs)
+            recorder.enter(FORWARD)
+            try:
+                return call(module, *args, **kwargs)
+            finally:
+                recorder.leave()
+
+        setattr(called, _HOOKED, True)
+        called._torchdynamo_inline = kind.__call__  # type: ignore[attr-defined]
+        self._tell_compiler(called, inherited)
+        return called
+
+    def _tell_compiler(self, *functions: Callable[..., Any]) -> None:
+        """torch.compile compiles what these call, and not them. Of all classes they have the same code; torch's
+        compiler is not imported for that."""
+
+        def leave_out(eval_frame: Any) -> None:
+            for function in functions:
+                eval_frame.skip_code(function.__code__)
+
+        if not self._told_compiler:
+            self._told_compiler = True
+            after_import("torch._dynamo.eval_frame", leave_out)
