@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+DISTURBED = 1.15  # times the time of an undisturbed run
+
 
 class Figure(NamedTuple):
     """One measured row. `budget` None: shown beside the others, with nothing to hold it to."""
@@ -28,6 +30,13 @@ def interleaved(pairs: int, bare: Callable[[], float], other: Callable[[], float
     """(bare, other) timed in turn, so that a machine that slows down slows both; one pair of warm-up is not counted."""
     bare(), other()
     return [(bare(), other()) for _ in range(pairs)]
+
+
+def undisturbed(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The pairs during which nothing else slowed the machine: a shared one loses half its speed for seconds at a time.
+    Told by the bare half alone, at most DISTURBED times its fastest tenth."""
+    fastest = statistics.quantiles((bare for bare, _ in pairs), n=10)[0]
+    return [(bare, other) for bare, other in pairs if bare <= DISTURBED * fastest]
 
 
 def show(title: str, figures: Sequence[Figure]) -> bool:

@@ -25,7 +25,7 @@ import torch
 import torch.distributed
 from deepspeed.comm import comm
 from deepspeed.comm.torch import TorchBackend
-from figures import Figure, interleaved, quartiles, show
+from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane, RankFileWriter
@@ -80,7 +80,8 @@ class FreeMark:
         self.stream = self.serial = self.at = 0
 
 
-CALLS = 400  # of a collective in one timing: short ones, so that a machine slowed for a moment spoils few pairs
+CALLS = 400  # of a collective in one timing
+PAIRS = 125  # of timings, the cases in turn: a machine slowed for a moment spoils few of each
 STEPS = 500
 
 
@@ -125,8 +126,8 @@ class Methods:
             setattr(owner, name, method)
 
 
-def collective(recorder: Recorder, methods: Methods, call: Callable[[], object]) -> list[tuple[float, float]]:
-    """Microseconds of one call, bare and hooked, by pairs."""
+def collective(recorder: Recorder, methods: Methods, call: Callable[[], object]) -> tuple[float, float]:
+    """Microseconds of one call, bare and hooked."""
 
     def timed(hooked: bool) -> float:
         methods.put(hooked)
@@ -139,9 +140,9 @@ def collective(recorder: Recorder, methods: Methods, call: Callable[[], object])
         recorder.end_step(0)
         return spent / CALLS * 1e6
 
-    pairs = interleaved(125, lambda: timed(False), lambda: timed(True))
+    pair = timed(False), timed(True)
     methods.put(False)
-    return pairs
+    return pair
 
 
 def collectives(
@@ -155,11 +156,13 @@ def collectives(
         ("all_gather", lambda: gather(whole, tensor), sync_budget),
         ("async all_reduce", lambda: distributed.all_reduce(tensor, async_op=True).wait(), async_budget),
     ]
+    rounds = [[collective(recorder, methods, call) for _, call, _ in cases] for _ in range(PAIRS + 1)][1:]
     figures = []
-    for what, call, budget in cases:
-        pairs = collective(recorder, methods, call)
+    for place, (what, _, budget) in enumerate(cases):
+        pairs = undisturbed([each[place] for each in rounds])
+        counted = f"{what}{where}, bare ({len(pairs)} undisturbed pairs of {PAIRS})"
+        figures.append(quartiles(counted, [bare for bare, _ in pairs], "us"))
         added = [hooked - bare for bare, hooked in pairs]
-        figures.append(quartiles(f"{what}{where}, bare", [bare for bare, _ in pairs], "us"))
         figures.append(quartiles(f"{what}{where}, added by the hook", added, "us", budget))
     return figures
 
@@ -167,7 +170,8 @@ def collectives(
 def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
-    for _ in range(15):
+    for _ in range(25):
+        recorder.take_in()  # at thousands of steps a second the thread beside would never be done with them
         start = time.perf_counter()
         for number in range(STEPS):
             for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):

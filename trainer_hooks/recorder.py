@@ -45,6 +45,8 @@ clock = time.perf_counter_ns
 _SOME: Final = 256 * NOTE_NUMBERS  # the training thread takes them in itself, where no other does;
 _MANY: Final = 16384 * NOTE_NUMBERS  # the ledger is behind: the training thread takes them in itself,
 _MOST: Final = 16 * _MANY  # or, where it cannot, gives them up
+FIRST_STEPS: Final = 16  # after each of which what seldom changes is looked at; then after one in
+SELDOM: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
 
@@ -57,7 +59,7 @@ class Recorder:
 
     `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
     are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
-    the process computes on one: `find_device` is asked for it at the start of each step until it has one to give.
+    the process computes on one: `find_device` is asked for it at the start of a step until it has one to give.
     `beside`: who has the ledger take the notes in on a thread of its own, while that runs.
     """
 
@@ -181,7 +183,7 @@ class Recorder:
             if works.work is not None or works.open or works.batches or works.dropped:
                 works.give_up_old(self.step)
             finished, self.step = self.step, next_step
-            self._begun = False
+            self._begun = next_step >= FIRST_STEPS and next_step % SELDOM != 0
             if self.device is None:
                 self.note((STEP_ENDED, next_step, 0, 0, 0))
             else:

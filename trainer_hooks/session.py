@@ -8,22 +8,19 @@ import logging
 import os
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any, Final
+from typing import Any
 
 from laggard.trainer_hooks import collectives, input_pipeline, outlets
 from laggard.trainer_hooks.ddp import Reducers
 from laggard.trainer_hooks.groups import Groups, sharding_groups
 from laggard.trainer_hooks.identity import identify
 from laggard.trainer_hooks.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.recorder import Recorder, clock
+from laggard.trainer_hooks.recorder import FIRST_STEPS, SELDOM, Recorder, clock
 from laggard.trainer_hooks.torch_forward import TorchForward
 from laggard.trainer_hooks.torch_steps import TorchSteps
 from laggard.trainer_hooks.unseen import Unseen
 
 log = logging.getLogger("laggard")
-
-FIRST_STEPS: Final = 16
-SELDOM: Final = 8  # steps
 
 
 class Session:

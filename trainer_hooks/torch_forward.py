@@ -47,17 +47,13 @@ class TorchForward:
 
     def _watching(self, kind: Any, own: Any, meet: Meet | None) -> Any:
         watched, recorder, steps = self.watched, self._recorder, self._steps
-
-        def inherited(module: Any, *args: Any, **kwargs: Any) -> Any:
-            call = super(kind, module).__call__  # type: ignore[misc]  # looked up: torch.fx exchanges it for a while
-            return call(*args, **kwargs)
-
-        call = inherited if own is None else own
+        owner: Any = next(each for each in kind.__mro__[1:] if "__call__" in vars(each))
 
         @functools.wraps(kind.__call__)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
             if meet is not None and id(module) not in watched:
                 meet(module)
+            call = owner.__call__ if own is None else own  # looked up each time: torch.fx exchanges it for a while
             if id(module) not in watched or not module.training or get_ident() != steps.thread:
                 return call(module, *args, **kwargs)
             recorder.enter(FORWARD)
@@ -68,17 +64,12 @@ class TorchForward:
 
         setattr(called, _HOOKED, True)
         called._torchdynamo_inline = kind.__call__  # type: ignore[attr-defined]
-        self._tell_compiler(called, inherited)
+        self._tell_compiler(called)
         return called
 
-    def _tell_compiler(self, *functions: Callable[..., Any]) -> None:
-        """torch.compile compiles what these call, and not them. Of all classes they have the same code; torch's
-        compiler is not imported for that."""
-
-        def leave_out(eval_frame: Any) -> None:
-            for function in functions:
-                eval_frame.skip_code(function.__code__)
-
+    def _tell_compiler(self, called: Any) -> None:
+        """torch.compile compiles what this calls, and not it. Of all classes it is the same code; torch's compiler is
+        not imported for that."""
         if not self._told_compiler:
             self._told_compiler = True
-            after_import("torch._dynamo.eval_frame", leave_out)
+            after_import("torch._dynamo.eval_frame", lambda eval_frame: eval_frame.skip_code(called.__code__))

@@ -86,7 +86,7 @@ class TorchSteps:
         return backward  # type: ignore[return-value]
 
     def _around_updates(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        recorder = self._recorder
+        recorder, clock = self._recorder, self.clock
         updating: set[int] = set()  # optimizers whose step() has begun
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -105,7 +105,11 @@ class TorchSteps:
             key = id(optimizer)
             if key in updating and get_ident() == self.thread:
                 updating.discard(key)
-                self.update(optimizer)
+                number = optimizer.__dict__.get(_NUMBER)
+                if number is None or number != clock.alone or not self.counts:
+                    self.update(optimizer)
+                else:  # as update() has it, without the calls
+                    recorder.worked, recorder.finish = False, self._end_step
                 recorder.leave()
 
         return before, after
