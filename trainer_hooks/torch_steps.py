@@ -1,8 +1,8 @@
 """Phases and steps of a script that trains with torch alone: DDP, FSDP, or nothing of the kind.
 
 Backward is torch.autograd.backward, which Tensor.backward calls; optimizer is the step() of every torch optimizer;
-forward is told by torch_forward.py. With gradient accumulation, a step ends at the
-optimizer's step. Where an engine counts the steps itself, only the phases are taken from here.
+forward is torch_forward.py's. With gradient accumulation, a step ends at the optimizer's step. Where an engine counts
+the steps itself, only the phases are taken from here.
 """
 
 from __future__ import annotations

@@ -128,6 +128,34 @@ recorder.close()
     assert [(record.end, record.waited) for record in file.collectives()] == [(0, 0)]
 
 
+def test_a_handle_that_is_dropped_is_held_until_the_next_collective_or_the_steps_end_at_most(train: Any) -> None:
+    """It may hold its tensors' memory."""
+    _, printed = train(
+        """
+import weakref
+class Work:
+    def wait(self): pass
+hook_waits(Work, recorder)
+reduce = hooked(lambda tensor, group=None, async_op=False: Work())
+def dropped():
+    return weakref.ref(reduce(Tensor(), "a", async_op=True))
+held = []
+def work():
+    first = dropped()
+    second = dropped()
+    held.append(first() is None)
+    reduce(Tensor(), "a", async_op=True).wait()
+    held.append(second() is None)
+    held.append(dropped())
+step(work)
+held[-1] = held[-1]() is None
+recorder.close()
+print(json.dumps(held))
+"""
+    )
+    assert printed == [True, True, True]
+
+
 def test_works_of_a_batch_end_with_the_one_that_stands_for_them(train: Any) -> None:
     file, _ = train(
         """
