@@ -13,26 +13,27 @@ _HOOKED = "_laggard_hooked"
 
 
 def hook(engine: Any, session: Session) -> None:
-    """Puts the hooks into `engine`; a second time changes nothing. From here on its steps are the process's."""
+    """Puts the hooks into `engine`; a second time changes nothing. From here on engines' steps are the process's."""
     if getattr(engine, _HOOKED, False):
         return
     learn_roles(session.groups)
     session.unseen.settle()
     session.steps.counts = False
+    number = session.engines.add()
     if hasattr(engine, "_INSTRUCTION_MAP"):
         from laggard.trainer_hooks import deepspeed_pipeline
 
-        deepspeed_pipeline.hook(engine, session)
+        deepspeed_pipeline.hook(engine, session, number)
     else:
-        _hook_calls(engine, session)
+        _hook_calls(engine, session, number)
     setattr(engine, _HOOKED, True)
 
 
-def _hook_calls(engine: Any, session: Session) -> None:
+def _hook_calls(engine: Any, session: Session, number: int) -> None:
     recorder = session.recorder
     engine.forward = _in_training(engine, recorder, engine.forward)
     engine.backward = phase(recorder, BACKWARD, engine.backward)
-    engine.step = _step(engine, session, engine.step)
+    engine.step = counted(engine, session, number, phase(recorder, OPTIMIZER, engine.step))
 
 
 def learn_roles(groups: Groups) -> None:
@@ -80,15 +81,14 @@ def _in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) 
     return forward
 
 
-def _step(engine: Any, session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    """engine.step(), called once a micro-batch: it is the optimizer's step where global_steps moves on."""
-    recorded = phase(session.recorder, OPTIMIZER, original)
+def counted(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, called once a micro-batch or a batch: it was the optimizer's step where global_steps moves on."""
 
-    def step(*args: Any, **kwargs: Any) -> Any:
+    def updating(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
-        result = recorded(*args, **kwargs)
+        result = original(*args, **kwargs)
         if engine.global_steps != before:
-            session.end_step(engine.global_steps)
+            session.engines.updated(number, engine.global_steps)
         return result
 
-    return step
+    return updating

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from laggard.trainer_hooks.deepspeed_engine import counted
 from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
 
@@ -19,7 +20,7 @@ _PHASES: Final = {
 """By the class of the instruction. Sending and receiving is waiting, and in no phase."""
 
 
-def hook(engine: Any, session: Session) -> None:
+def hook(engine: Any, session: Session, number: int) -> None:
     """Puts the hooks into the engine. Roles are learned before: groups of neighbours are pipelines."""
     recorder = session.recorder
     recorder.saw_loader = True  # the engine reads its input itself
@@ -29,7 +30,7 @@ def hook(engine: Any, session: Session) -> None:
         else execute
         for instruction, execute in engine._INSTRUCTION_MAP.items()
     }
-    engine.train_batch = _train_batch(engine, session, engine.train_batch)
+    engine.train_batch = counted(engine, session, number, engine.train_batch)
 
 
 def _phase(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
@@ -43,14 +44,3 @@ def _phase(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., A
             recorder.leave()
 
     return recorded
-
-
-def _train_batch(engine: Any, session: Session, original: Callable[..., Any]) -> Callable[..., Any]:
-    def train_batch(*args: Any, **kwargs: Any) -> Any:
-        before = engine.global_steps
-        result = original(*args, **kwargs)
-        if engine.global_steps != before:
-            session.end_step(engine.global_steps)
-        return result
-
-    return train_batch

@@ -12,6 +12,7 @@ from typing import Any
 
 from laggard.trainer_hooks import collectives, input_pipeline, outlets
 from laggard.trainer_hooks.ddp import Reducers
+from laggard.trainer_hooks.engine_steps import EngineSteps
 from laggard.trainer_hooks.groups import Groups, sharding_groups
 from laggard.trainer_hooks.identity import identify
 from laggard.trainer_hooks.periodic_steps import PeriodicSteps
@@ -33,6 +34,7 @@ class Session:
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
         self.steps = TorchSteps(self.recorder, self.end_step)
+        self.engines = EngineSteps(self.end_step)
         self.forward = TorchForward(self.recorder, self.steps)
         self._opened = False
         self._forked = False

@@ -47,6 +47,44 @@ def test_a_step_is_its_phases_and_its_waits(launch: Callable[..., Any], tmp_path
         assert all(slowed) if rank == 1 else not any(slowed)
 
 
+TWO_ENGINES = """
+import time, torch, deepspeed
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+def engine(steps):
+    model = torch.nn.Linear(8, 1)
+    config = {"train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": steps, "steps_per_print": 1000}
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    return deepspeed.initialize(model=model, optimizer=optimizer, config=config)[0]
+def update(engine, seconds=0.0):
+    loss = engine(torch.ones(2, 8)).sum()
+    loss.register_hook(lambda _: time.sleep(seconds))
+    engine.backward(loss)
+    engine.step()
+actor, critic = engine(1), engine(2)
+for _ in range(6):
+    update(actor)
+    update(critic, 0.05)
+torch.distributed.destroy_process_group()
+time.sleep(0.5)
+"""
+
+
+@pytest.mark.slow
+def test_of_two_engines_one_ends_the_steps_and_both_are_in_them(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """An actor and a critic, which updates every other time."""
+    script = tmp_path / "two.py"
+    script.write_text(TWO_ENGINES)
+    launch(script)
+    files = sorted((tmp_path / "ranks").glob("*.rank"))
+    assert len(files) == 2
+    for path in files:
+        with RankFileReader(str(path)) as file:
+            steps = file.steps()
+            assert [step.step for step in steps] == list(range(6))
+            assert all(step.phases[2] > 50_000_000 for step in steps[1:]), "the critic's backward pass is in each"
+
+
 @pytest.mark.slow
 def test_switched_off_nothing_is_written(launch: Callable[..., Any], tmp_path: Path) -> None:
     launch(TRAIN, ["--steps", "2"], extra={"LAGGARD_OFF": "1"})
