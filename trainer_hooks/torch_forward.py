@@ -26,9 +26,14 @@ class TorchForward:
 
     def __init__(self, recorder: Recorder, steps: TorchSteps) -> None:
         self.watched: dict[int, weakref.ref[Any]] = {}
-        self._recorder = recorder
-        self._steps = steps
+        self.recorder = recorder
+        self.steps = steps
         self._told_compiler = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """None. The classes that a script defines may be pickled with their functions (cloudpickle, for MLflow or Ray):
+        nothing of ours goes along, and who reads them needs no laggard."""
+        return type(None), ()
 
     def watch(self, module: Any) -> None:
         """The forward pass of `module` is the script's, or part of it; a second time changes nothing."""
@@ -46,21 +51,23 @@ class TorchForward:
         self.watched.pop(key, None)
 
     def _watching(self, kind: Any, own: Any, meet: Meet | None) -> Any:
-        watched, recorder, steps = self.watched, self._recorder, self._steps
+        here: TorchForward | None = self  # None where this was unpickled: see __reduce__()
         owner: Any = next(each for each in kind.__mro__[1:] if "__call__" in vars(each))
 
         @functools.wraps(kind.__call__)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if meet is not None and id(module) not in watched:
-                meet(module)
             call = owner.__call__ if own is None else own  # looked up each time: torch.fx exchanges it for a while
-            if id(module) not in watched or not module.training or get_ident() != steps.thread:
+            if here is None:
                 return call(module, *args, **kwargs)
-            recorder.enter(FORWARD)
+            if meet is not None and id(module) not in here.watched:
+                meet(module)
+            if id(module) not in here.watched or not module.training or get_ident() != here.steps.thread:
+                return call(module, *args, **kwargs)
+            here.recorder.enter(FORWARD)
             try:
                 return call(module, *args, **kwargs)
             finally:
-                recorder.leave()
+                here.recorder.leave()
 
         setattr(called, _HOOKED, True)
         called._torchdynamo_inline = kind.__call__  # type: ignore[attr-defined]

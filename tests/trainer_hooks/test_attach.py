@@ -252,6 +252,21 @@ use("compiled in place", lambda: (model.compile(**whole), train(4, model, optimi
 """
 
 
+@pytest.mark.parametrize("kind", ["Model()", "Twice()"])
+def test_a_class_pickled_with_its_functions_is_read_without_laggard(kind: str, tmp_path: Path) -> None:
+    body = ATTACHED.replace("KIND", kind) + "import cloudpickle; print(cloudpickle.dumps(model).hex())"
+    done = run(tmp_path, body)
+    assert done.returncode == 0, done.stderr
+    read = """
+import pickle, sys, torch
+model = pickle.loads(bytes.fromhex(sys.stdin.read()))
+model(torch.ones(4, 8)).square().mean().backward()
+print(type(model).__name__, model.first.weight.grad is not None, [name for name in sys.modules if "laggard" in name])
+"""
+    reader = subprocess.run([sys.executable, "-c", read], input=done.stdout, capture_output=True, text=True, timeout=60)
+    assert reader.stdout == f"{kind[:-2]} True []\n", reader.stderr
+
+
 @pytest.mark.parametrize("kind", ["torch.nn.Sequential(Model(), torch.nn.ReLU())", "Twice()"])
 def test_an_attached_module_is_to_torch_what_it_was(kind: str, tmp_path: Path) -> None:
     body = ATTACHED.replace("KIND", kind) + USES
