@@ -3,19 +3,16 @@ actor and a critic, or a generator and its opponent, are trained together."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from laggard.trainer_hooks.recorder import Recorder
 from laggard.trainer_hooks.steps import StepClock
-
-EndStep = Callable[[int | None], None]
 
 
 class EngineSteps:
-    """`end_step` is called with the number of the step that begins; None: the one after this."""
+    """Each engine is counted by the optimizer's steps that it takes."""
 
-    def __init__(self, end_step: EndStep) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self._clock = StepClock()
-        self._end_step = end_step
+        self._recorder = recorder
         self._engines = 0
 
     def add(self) -> int:
@@ -27,4 +24,4 @@ class EngineSteps:
         """Engine number `engine` has taken its optimizer's step. One alone numbers the steps, also after a checkpoint
         was loaded. Several have a count each: their steps are those of the one that leads, numbered on from here."""
         if self._clock.update(engine, worked=True):
-            self._end_step(global_steps if self._engines == 1 else None)
+            self._recorder.end_step(global_steps if self._engines == 1 else self._recorder.step + 1)

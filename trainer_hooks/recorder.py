@@ -45,7 +45,7 @@ clock = time.perf_counter_ns
 _SOME: Final = 256 * NOTE_NUMBERS  # the training thread takes them in itself, where no other does;
 _MANY: Final = 16384 * NOTE_NUMBERS  # the ledger is behind: the training thread takes them in itself,
 _MOST: Final = 16 * _MANY  # or, where it cannot, gives them up
-FIRST_STEPS: Final = 16  # after each of which what seldom changes is looked at; then after one in
+FIRST_STEPS: Final = 16  # of which each is looked at, for what seldom changes; then one in
 SELDOM: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
@@ -60,6 +60,9 @@ class Recorder:
     `words`, `note` and `works` belong to the hot path (collectives.py): the live words of the rank file, where notes
     are put, and the collectives that nobody has waited for yet. `device` is what times collectives on a device, where
     the process computes on one: `find_device` is asked for it at the start of a step until it has one to give.
+    `look` is called before a step ends, to add what was not seen to happen, and says whether it found anything: at the
+    end of the first steps, then of one in eight, and always after one in which it did. So every rank looks after the
+    same ones, and numbers its collectives alike.
     `beside`: who has the ledger take the notes in on a thread of its own, while that runs.
     """
 
@@ -81,11 +84,13 @@ class Recorder:
         self.entered = 0  # when the phase was
         self.depth = 0  # of the phase in others; 0: between two
         self.worked = False  # a phase other than the optimizer's was entered since somebody took that back
-        self.finish: Callable[[], None] | None = None  # to be called when the outermost phase is left
+        self.updated = False  # the step ends when the outermost phase is left
+        self.look: Callable[[], bool] = _nothing_there
         self.step = 0  # that the training thread is in; the ledger's own may lie behind it
         self.device: DeviceCalls | None = None
         self._find_device = find_device or (_no_device if os.environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda)
         self._logs: dict[Lane, LaneLog] = {}
+        self._found = False  # something, when it was looked last
         self._begun = False  # the device was asked for since the last step ended
 
     def add_sinks(self, sinks: Sequence[Sink], words: memoryview | None = None) -> None:
@@ -163,9 +168,8 @@ class Recorder:
                 self.note((LEFT, now, 0, 0, 0))
             else:
                 self.device.leave()
-            if self.finish is not None:
-                finish, self.finish = self.finish, None
-                finish()
+            if self.updated:
+                self.end_step(self.step + 1)
         except Exception:
             self.totals.errors += 1
 
@@ -177,8 +181,10 @@ class Recorder:
 
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
-        self.depth = 0
+        self.depth, self.updated = 0, False
         try:
+            if self._found or self.step < FIRST_STEPS or self.step % SELDOM == 0:
+                self._found = self.look()
             works = self.works
             if works.work is not None or works.open or works.batches or works.dropped:
                 works.give_up_old(self.step)
@@ -313,6 +319,10 @@ class Recorder:
         self.ledger.let_go()
         self._notes.clear()
         self.give_up_on_device()
+
+
+def _nothing_there() -> bool:
+    return False
 
 
 def _no_device(_: Recorder) -> None:

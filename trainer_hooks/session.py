@@ -16,7 +16,7 @@ from laggard.trainer_hooks.engine_steps import EngineSteps
 from laggard.trainer_hooks.groups import Groups, sharding_groups
 from laggard.trainer_hooks.identity import identify
 from laggard.trainer_hooks.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.recorder import FIRST_STEPS, SELDOM, Recorder, clock
+from laggard.trainer_hooks.recorder import Recorder, clock
 from laggard.trainer_hooks.torch_forward import TorchForward
 from laggard.trainer_hooks.torch_steps import TorchSteps
 from laggard.trainer_hooks.unseen import Unseen
@@ -33,8 +33,9 @@ class Session:
         self.groups = Groups(self.open)
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
-        self.steps = TorchSteps(self.recorder, self.end_step)
-        self.engines = EngineSteps(self.end_step)
+        self.recorder.look = self._look
+        self.steps = TorchSteps(self.recorder)
+        self.engines = EngineSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
         self._opened = False
         self._forked = False
@@ -94,22 +95,15 @@ class Session:
         self.forward.watch(module)  # whatever comes of the rest, once is enough
         harmless(self.watch_ddp, module)
 
-    def end_step(self, next_step: int | None = None) -> None:
-        """A step is done, and `next_step` begins; None: the one after it."""
-        if not self._opened and not self._forked:
-            self.open()
-        step = self.recorder.step
-        if self.unseen.found or step < FIRST_STEPS or step % SELDOM == 0:
-            self._look_for_unseen()
-        self.recorder.end_step(step + 1 if next_step is None else next_step)
-
-    def _look_for_unseen(self) -> None:
-        """After each step where that finds something, else after one in eight, once a few have passed. Every rank so
-        does it after the same ones, and numbers its collectives alike."""
+    def _look(self) -> bool:
+        """Adds what C++ did in the step that ends, and says whether there was anything."""
         try:
-            self.unseen.found = self.unseen.settle() > 0
+            if not self._opened and not self._forked:
+                self.open()
+            return self.unseen.settle() > 0
         except Exception:
             self.recorder.totals.errors += 1
+            return True
 
     def _groups_end(self) -> None:
         """Process groups are about to go: what passed in them since the last look is asked for while it can be."""

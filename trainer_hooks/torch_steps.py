@@ -21,19 +21,17 @@ _NUMBER = "_laggard_number"  # torch's optimizers are pickled and copied without
 
 
 class TorchSteps:
-    """The hooks of one process. `end_step` is called outside all phases; `after_backward` within the phase, with when
-    it began, once it is set.
+    """The hooks of one process. `after_backward` is called within the phase, with when it began, once it is set.
 
     Each of these runs once a step, between thousands of torch's own calls: what a Python function costs then is not
     what it does but that it is there. So there are few of them.
     """
 
-    def __init__(self, recorder: Recorder, end_step: Callable[[], None]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         self.clock = StepClock()
         self.counts = True  # whether an optimizer's step is the script's step
         self._numbers = itertools.count()
         self._recorder = recorder
-        self._end_step = end_step
         self.after_backward: Callable[[int], None] | None = None
         self.thread = get_ident()  # the training's: autograd's own run parts of what that one waits for
         self._sure = False  # of which that is: the first that trains, unless we were told
@@ -109,7 +107,7 @@ class TorchSteps:
                 if number is None or number != clock.alone or not self.counts:
                     self.update(optimizer)
                 else:  # as update() has it, without the calls
-                    recorder.worked, recorder.finish = False, self._end_step
+                    recorder.worked, recorder.updated = False, True
                 recorder.leave()
 
         return before, after
@@ -140,7 +138,7 @@ class TorchSteps:
         may be made in the midst of a backward pass."""
         worked, self._recorder.worked = self._recorder.worked, False
         if self.clock.update(self.key(optimizer), worked) and self.counts:
-            self._recorder.finish = self._end_step
+            self._recorder.updated = True
 
     def _scaled_step(self, original: F) -> F:
         """A step that the scaler leaves out, for gradients that overflowed, is a step: its time was spent."""

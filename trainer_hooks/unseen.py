@@ -77,7 +77,6 @@ class Unseen:
         self._asked = 0  # when, and how long it took
         self._took = 0
         self._told = False
-        self.found = False  # anything, by the last look at all groups
 
     def begin(self) -> None:
         """What the groups did before the hooks were there is none of ours."""
