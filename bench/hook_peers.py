@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import Figure, quartiles, show
+from figures import DISTURBED, Figure, quartiles, show
 
 HERE = Path(__file__).parent
 BUDGET_US = 20.0
@@ -79,7 +79,10 @@ def compare(rounds: int, steps: int, folder: str, ranks: str) -> list[Figure]:
 
 def _figures(found: dict[str, list[dict[str, float]]]) -> list[Figure]:
     names = {"laggard": "laggard", "profiler": "torch.profiler, CPU activities", "traceml": "TraceML"}
+    kept = _undisturbed_rounds([each["us"] for each in found["none"]])
+    found = {watcher: [runs[number] for number in kept] for watcher, runs in found.items()}
     bare = found["none"]
+    print(f"{len(kept)} rounds counted: in the others the machine was slowed", file=sys.stderr)
     rows = [quartiles("a step, bare", [one["us"] for one in bare], "us")]
     for watcher, runs in found.items():
         if watcher != "none":
@@ -90,6 +93,12 @@ def _figures(found: dict[str, list[dict[str, float]]]) -> list[Figure]:
             rows.append(quartiles(f"a step in the mean, added by {names[watcher]}", means, "us"))
             rows.append(quartiles(f"private memory, added by {names[watcher]}", memory, "MiB"))
     return rows
+
+
+def _undisturbed_rounds(bare: list[float]) -> list[int]:
+    """Told by the bare run alone; two at least."""
+    allowed = max(DISTURBED * min(bare), sorted(bare)[1])
+    return [number for number, each in enumerate(bare) if each <= allowed]
 
 
 def _budget(watcher: str) -> float | None:
