@@ -131,7 +131,7 @@ def test_the_clock_is_told(world: World) -> None:
 
 def test_steps_are_their_phases_and_waits(world: World) -> None:
     for steps in world.steps:
-        assert len(steps) >= 8
+        assert len(steps) >= 7  # of eight updates: the first of a second engine may be part of a step
         for step in steps:
             assert step.end - step.start == sum(step.phases) + step.waited, step
             assert min(*step.phases[:4], step.waited) >= 0, step
