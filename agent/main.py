@@ -8,16 +8,16 @@ import os
 import signal
 from typing import Final
 
-from laggard.agent.prober_process import Prober, prober_command
-from laggard.agent.profiles import PROFILES, choose, find_profile
-from laggard.agent.ranks import RankFiles
-from laggard.agent.recent import Recent
-from laggard.agent.rounds import Rounds
+from laggard.agent.prober.loop import Rounds
+from laggard.agent.prober.process import Prober, prober_command
+from laggard.agent.ranks.cache import Recent
+from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
-from laggard.agent.web import Site, refuse
+from laggard.agent.web.routes import Site, refuse
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
-from laggard.http import bind, url_of
-from laggard.http_server import Server
+from laggard.http.listen import bind, url_of
+from laggard.http.server import Server
+from laggard.probes.profiles import PROFILES, choose, find_profile
 
 log = logging.getLogger("laggard.agent")
 

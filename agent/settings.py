@@ -9,10 +9,11 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from laggard.agent.profiles import PROFILES
 from laggard.config import Settings, load
+from laggard.constants import AGENT_PORT
+from laggard.environment import node_name, rank_dir
 from laggard.errors import UsageError
-from laggard.names import AGENT_PORT, node_name, rank_dir
+from laggard.probes.profiles import PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"
 PROFILE = "periodic"

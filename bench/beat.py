@@ -11,11 +11,11 @@ import torch
 from figures import Figure, quartiles, show
 
 from laggard.rankfile import Lane, RankFileWriter
-from laggard.trainer_hooks.facts import Facts
-from laggard.trainer_hooks.heartbeat import Heartbeat
-from laggard.trainer_hooks.identity import header, identify
-from laggard.trainer_hooks.recorder import Recorder
-from laggard.trainer_hooks.sinks import RankFileSink
+from laggard.trainer_hooks.output.heartbeat import Heartbeat
+from laggard.trainer_hooks.output.identity import header, identify
+from laggard.trainer_hooks.output.rank_file import RankFileSink
+from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.recorder import Recorder
 
 LANES = 12  # of a job with tensor, pipeline and data parallelism
 GROUPS = 6

@@ -84,7 +84,7 @@ def _here(pairs: int) -> Iterator[Figure]:
 def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
     """The recorded node, and the same with a mount table whose reader waits for ever."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
-    from machinery.materialise import MACHINES, materialise
+    from support.materialise import MACHINES, materialise
 
     if not (MACHINES / RECORDED).is_dir():
         print(f"no recorded machine {RECORDED}: its rows are left out", file=sys.stderr)

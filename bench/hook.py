@@ -29,14 +29,14 @@ from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane, RankFileWriter
-from laggard.trainer_hooks.collectives import CALLS as METHODS
-from laggard.trainer_hooks.collectives import hook
-from laggard.trainer_hooks.device_calls import DeviceCalls
-from laggard.trainer_hooks.groups import Groups
-from laggard.trainer_hooks.identity import header, identify
-from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
-from laggard.trainer_hooks.scribe import Scribe
-from laggard.trainer_hooks.sinks import RankFileSink
+from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.process_group import CALLS as METHODS
+from laggard.trainer_hooks.collectives.process_group import hook
+from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.output.identity import header, identify
+from laggard.trainer_hooks.output.rank_file import RankFileSink
+from laggard.trainer_hooks.output.writer_thread import Scribe
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
 

@@ -15,9 +15,9 @@ import time
 import numpy as np
 from figures import Figure, quartiles, show
 
-from laggard.collector.evidence import Evidence, Member, RankState, build_evidence
-from laggard.collector.locate import locate
-from laggard.names import PHASES
+from laggard.collector.locate.job_timings import Evidence, Member, RankState, build_evidence
+from laggard.collector.locate.verdict import locate
+from laggard.constants import PHASES
 from laggard.wire import StepRow
 
 STEPS = 128

@@ -9,12 +9,12 @@ from pathlib import Path
 import msgspec
 
 from laggard import wire
-from laggard.collector.locate import locate
-from laggard.collector.sentence import details, sentence
-from laggard.collector.trace import read_trace
+from laggard.collector.describe import details, sentence
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_trace
+from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location, Note
-from laggard.names import COLLECTOR_PORT
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

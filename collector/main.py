@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from laggard.collector.gather import Gatherer
-from laggard.collector.locate import locate
+from laggard.collector.locate.verdict import locate
+from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
+from laggard.collector.scrape_loop import Gatherer
 from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, settle
-from laggard.collector.targets import LOCAL_AGENT, parse_targets
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
-from laggard.http import bind
+from laggard.http.listen import bind
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from laggard.collector.app import make_app
-from laggard.collector.gather import Gatherer
+from laggard.collector.scrape_loop import Gatherer
 from laggard.collector.settings import CollectorSettings
-from laggard.http import url_of
+from laggard.collector.web.app import make_app
+from laggard.http.listen import url_of
 
 log = logging.getLogger("laggard.collector")
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from msgspec import structs
 
-from laggard.collector.targets import LOCAL_AGENT
+from laggard.collector.scrape.targets import LOCAL_AGENT
 from laggard.config import Settings, load
+from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
-from laggard.names import COLLECTOR_PORT
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 """Loopback, where exporters take every interface: told of nobody, a collector watches its own machine, and what it

@@ -2,51 +2,51 @@
 
 from __future__ import annotations
 
-from laggard.probes.acs import AcsThresholds, look_at_acs
-from laggard.probes.active_copy import CopyThresholds, look_at_copy
-from laggard.probes.active_matmul import MatmulThresholds, look_at_matmul
-from laggard.probes.active_memory import MemoryThresholds, look_at_memory
-from laggard.probes.affinity import AffinityThresholds, look_at_affinity
-from laggard.probes.clock import ClockThresholds, look_at_clock
-from laggard.probes.disks import DiskThresholds, look_at_disks
-from laggard.probes.fabric_manager import ManagerThresholds, look_for_manager
-from laggard.probes.fabric_state import FabricThresholds, look_at_fabric
-from laggard.probes.governor import GovernorThresholds, look_at_governor
-from laggard.probes.gpu_busy import BusyThresholds, look_for_processes
-from laggard.probes.gpu_clocks import ClocksThresholds, look_at_clocks
-from laggard.probes.gpu_count import CountThresholds, look_at_count
-from laggard.probes.gpu_ecc import EccThresholds, look_at_ecc
-from laggard.probes.gpu_hung import DriverThresholds, driver_hung, look_at_driver
-from laggard.probes.gpu_lost import LostThresholds, look_for_lost
-from laggard.probes.gpu_p2p import P2pThresholds, look_at_p2p
-from laggard.probes.gpu_persistence import PersistenceThresholds, look_at_persistence
-from laggard.probes.gpu_rows import RowThresholds, look_at_rows
-from laggard.probes.gpu_temperature import TemperatureThresholds, look_at_temperature
-from laggard.probes.gpu_throttle import ThrottleThresholds, look_at_throttling
-from laggard.probes.gpu_xid import XidThresholds, look_for_xids
-from laggard.probes.identity import IdentityThresholds, look_at_identity
-from laggard.probes.inventory import InventoryThresholds, look_at_inventory
-from laggard.probes.iommu import IommuThresholds, look_at_iommu
-from laggard.probes.limits import LimitThresholds, look_at_limits
-from laggard.probes.nccl_environment import NcclThresholds, look_at_nccl_environment
-from laggard.probes.numa import NumaThresholds, look_at_numa
-from laggard.probes.nvlink import NvlinkThresholds, look_at_nvlink
-from laggard.probes.nvlink_errors import NvlinkErrorThresholds, look_at_nvlink_errors
-from laggard.probes.pcie_errors import ErrorThresholds, look_at_errors
-from laggard.probes.pcie_links import LinkThresholds, look_at_links
-from laggard.probes.pcie_requests import RequestThresholds, look_at_requests
-from laggard.probes.peermem import PeermemThresholds, look_at_peermem
-from laggard.probes.rdma_devices import RdmaDeviceThresholds, look_at_rdma_devices
-from laggard.probes.rdma_driver import RdmaDriverThresholds, look_at_rdma_driver
-from laggard.probes.rdma_errors import RdmaErrorThresholds, look_at_rdma_errors
-from laggard.probes.rdma_net import RdmaNetThresholds, look_at_rdma_net
-from laggard.probes.rdma_ports import RdmaPortThresholds, look_at_rdma_ports
-from laggard.probes.remote_mounts import RemoteMountThresholds, look_at_remote_mounts
-from laggard.probes.roce import RoceThresholds
-from laggard.probes.roce_ecn import look_at_roce_ecn
-from laggard.probes.roce_pfc import look_at_roce_pfc
-from laggard.probes.shape import Probe
-from laggard.probes.swap import SwapThresholds, look_at_swap
+from laggard.probes.active.copy import CopyThresholds, look_at_copy
+from laggard.probes.active.matmul import MatmulThresholds, look_at_matmul
+from laggard.probes.active.memory import MemoryThresholds, look_at_memory
+from laggard.probes.gpu.busy import BusyThresholds, look_for_processes
+from laggard.probes.gpu.clocks import ClocksThresholds, look_at_clocks
+from laggard.probes.gpu.count import CountThresholds, look_at_count
+from laggard.probes.gpu.driver import DriverThresholds, driver_hung, look_at_driver
+from laggard.probes.gpu.ecc import EccThresholds, look_at_ecc
+from laggard.probes.gpu.lost import LostThresholds, look_for_lost
+from laggard.probes.gpu.persistence import PersistenceThresholds, look_at_persistence
+from laggard.probes.gpu.row_remap import RowThresholds, look_at_rows
+from laggard.probes.gpu.temperature import TemperatureThresholds, look_at_temperature
+from laggard.probes.gpu.throttle import ThrottleThresholds, look_at_throttling
+from laggard.probes.gpu.xid import XidThresholds, look_for_xids
+from laggard.probes.nccl.environment import NcclThresholds, look_at_nccl_environment
+from laggard.probes.nvlink.errors import NvlinkErrorThresholds, look_at_nvlink_errors
+from laggard.probes.nvlink.fabric_manager import ManagerThresholds, look_for_manager
+from laggard.probes.nvlink.fabric_state import FabricThresholds, look_at_fabric
+from laggard.probes.nvlink.links import NvlinkThresholds, look_at_nvlink
+from laggard.probes.nvlink.p2p import P2pThresholds, look_at_p2p
+from laggard.probes.pci.acs import AcsThresholds, look_at_acs
+from laggard.probes.pci.aer import ErrorThresholds, look_at_errors
+from laggard.probes.pci.iommu import IommuThresholds, look_at_iommu
+from laggard.probes.pci.link import LinkThresholds, look_at_links
+from laggard.probes.pci.max_read_request import RequestThresholds, look_at_requests
+from laggard.probes.pci.numa import NumaThresholds, look_at_numa
+from laggard.probes.probe import Probe
+from laggard.probes.rdma.counters import RdmaErrorThresholds, look_at_rdma_errors
+from laggard.probes.rdma.devices import RdmaDeviceThresholds, look_at_rdma_devices
+from laggard.probes.rdma.driver_log import RdmaDriverThresholds, look_at_rdma_driver
+from laggard.probes.rdma.ecn import look_at_roce_ecn
+from laggard.probes.rdma.net import RdmaNetThresholds, look_at_rdma_net
+from laggard.probes.rdma.peermem import PeermemThresholds, look_at_peermem
+from laggard.probes.rdma.pfc import look_at_roce_pfc
+from laggard.probes.rdma.ports import RdmaPortThresholds, look_at_rdma_ports
+from laggard.probes.rdma.roce import RoceThresholds
+from laggard.probes.system.clock import ClockThresholds, look_at_clock
+from laggard.probes.system.cpu_affinity import AffinityThresholds, look_at_affinity
+from laggard.probes.system.cpu_governor import GovernorThresholds, look_at_governor
+from laggard.probes.system.disks import DiskThresholds, look_at_disks
+from laggard.probes.system.identity import IdentityThresholds, look_at_identity
+from laggard.probes.system.inventory import InventoryThresholds, look_at_inventory
+from laggard.probes.system.limits import LimitThresholds, look_at_limits
+from laggard.probes.system.mounts import RemoteMountThresholds, look_at_remote_mounts
+from laggard.probes.system.swap import SwapThresholds, look_at_swap
 
 _GPU = "gpu"  # one process for them: NVML is started and read once
 _GPU_SECONDS = 29.5  # eight GPUs without persistence mode take up to 27 s to start; profiles and hangs end it earlier

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "src"))
 
-from laggard.trainer_hooks.collectives import CALLS, Call, hook, hook_waits, instrument  # noqa: E402
-from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
+from laggard.trainer_hooks.collectives.process_group import CALLS, Call, hook, hook_waits, instrument  # noqa: E402
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
 
 MS = 1e-3
 STEPS = 12

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from machinery import memory
+from support import memory
+
+pytest_plugins = ("support.machines", "support.agents", "support.collectors")
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
 settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("laggard")
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-TRAIN = REPOSITORY / "src" / "laggard" / "demo" / "train.py"
 
 Ranks = list[subprocess.CompletedProcess[str]]
 

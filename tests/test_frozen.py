@@ -11,10 +11,13 @@ import os
 import re
 from pathlib import Path
 
-from laggard import catalogue, names
+from support.paths import DATA
+
+from laggard import environment as names
+from laggard.catalogue import findings as catalogue
 from laggard.cli import COMMANDS
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = DATA / "golden"
 
 
 def check(name: str, text: str) -> None:

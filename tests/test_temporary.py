@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
-from machinery.memory import LEAST_FREE_BYTES, OwnFolder, has_room, remove_abandoned
+from support.memory import LEAST_FREE_BYTES, OwnFolder, has_room, remove_abandoned
+from support.paths import TESTS
 
-TESTS = Path(__file__).resolve().parent
 HOLDER = """
 import sys, time
 from pathlib import Path
-from machinery.memory import OwnFolder
+from support.memory import OwnFolder
 folder = OwnFolder(Path(sys.argv[1]))
 (folder.path / "file").touch()
 print(folder.path, flush=True)

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from laggard.names import ENV_OFF
+from laggard.environment import ENV_OFF
 from laggard.trainer_hooks.session import Session
 
 log = logging.getLogger("laggard")
@@ -53,7 +53,7 @@ def _watch(here: Session, each: Any) -> None:
     import torch
 
     if "deepspeed" in sys.modules and hasattr(each, "global_steps") and hasattr(each, "backward"):
-        from laggard.trainer_hooks import deepspeed_engine
+        from laggard.trainer_hooks.engines import deepspeed as deepspeed_engine
 
         deepspeed_engine.hook(each, here)
     elif isinstance(each, torch.nn.parallel.DistributedDataParallel):

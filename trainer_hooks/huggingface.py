@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.early import hook_early
+from laggard.trainer_hooks.auto_attach import hook_early
 
 
 class LaggardCallback:

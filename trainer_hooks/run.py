@@ -12,11 +12,11 @@ import runpy
 import sys
 from pathlib import Path
 
+from laggard.environment import ENV_RECORD_DIR
 from laggard.errors import UsageError
-from laggard.names import ENV_RECORD_DIR
 from laggard.trainer_hooks.attach import is_off
-from laggard.trainer_hooks.early import hook_early
-from laggard.trainer_hooks.transport_watch import WATCH
+from laggard.trainer_hooks.auto_attach import hook_early
+from laggard.trainer_hooks.output.transport_watch import WATCH
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

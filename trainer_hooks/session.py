@@ -10,16 +10,18 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any
 
-from laggard.trainer_hooks import collectives, input_pipeline, outlets
-from laggard.trainer_hooks.ddp import Reducers
-from laggard.trainer_hooks.engine_steps import EngineSteps
-from laggard.trainer_hooks.groups import Groups, sharding_groups
-from laggard.trainer_hooks.identity import identify
-from laggard.trainer_hooks.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.recorder import Recorder, clock
-from laggard.trainer_hooks.torch_forward import TorchForward
-from laggard.trainer_hooks.torch_steps import TorchSteps
-from laggard.trainer_hooks.unseen import Unseen
+from laggard.trainer_hooks.collectives import process_group as collectives
+from laggard.trainer_hooks.collectives.groups import Groups, sharding_groups
+from laggard.trainer_hooks.collectives.native import Unseen
+from laggard.trainer_hooks.output import open_outputs as outlets
+from laggard.trainer_hooks.output.identity import identify
+from laggard.trainer_hooks.pytorch import dataloader as input_pipeline
+from laggard.trainer_hooks.pytorch.ddp import Reducers
+from laggard.trainer_hooks.pytorch.forward import TorchForward
+from laggard.trainer_hooks.pytorch.training import TorchSteps
+from laggard.trainer_hooks.record.recorder import Recorder, clock
+from laggard.trainer_hooks.steps.engine_steps import EngineSteps
+from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
 
 log = logging.getLogger("laggard")
 

@@ -21,13 +21,13 @@ class Command(NamedTuple):
 
 COMMANDS = (
     Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
-    Command("healthcheck", "laggard.agent.gate", "check this node: the gate for prologs, epilogs and timers"),
-    Command("record", "laggard.agent.record", "copy what the probes read here into a folder that replays it"),
+    Command("healthcheck", "laggard.agent.gate.command", "check this node: the gate for prologs, epilogs and timers"),
+    Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
     Command("agent", "laggard.agent.main", "the daemon on each node"),
     Command("collector", "laggard.collector.main", "the daemon that gathers the agents and names the culprit"),
     Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks in it and no line changed"),
-    Command("diagnose", "laggard.agent.diagnose", "what is wrong, from files: lspci, kernel logs, nvidia-smi, env"),
-    Command("findings", "laggard.agent.findings_command", "what the codes of findings mean: list, explain CODE"),
+    Command("diagnose", "laggard.diagnose.command", "what is wrong, from files: lspci, kernel logs, nvidia-smi, env"),
+    Command("findings", "laggard.catalogue.command", "what the codes of findings mean: list, explain CODE"),
     Command("locate", "laggard.collector.locate_command", "which rank, link or host is slow or hung, and why"),
 )
 

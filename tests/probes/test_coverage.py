@@ -9,18 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from machinery.coverage import codes, firing, judging_probes, near, probes_of, raised_by_probes, raisers
-from machinery.findings_table import README, table
-from machinery.materialise import expectation, names
+from support.coverage import codes, firing, judging_probes, near, probes_of, raised_by_probes, raisers
+from support.findings_table import README, table
+from support.materialise import expectation, names
 
-from laggard.catalogue import FINDINGS
+from laggard.catalogue.findings import FINDINGS
 
 Machine = Callable[[str], Path]
 
 
 @pytest.mark.parametrize("code", raised_by_probes())
 def test_a_machine_shows_the_fault_and_a_look_alike_stays_quiet(code: str) -> None:
-    assert firing(code), f"no machine in tests/machines is expected to show {code}"
+    assert firing(code), f"no machine in tests/data/machines is expected to show {code}"
     assert near(code), f"no machine says `near: {code}`: add the healthy one that is most like the fault"
 
 
@@ -55,4 +55,4 @@ def test_a_probe_that_is_switched_off_is_missed(probe: str, found: dict[str, lis
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_table_of_findings_is_as_it_would_be_made_now(found: dict[str, list[str]]) -> None:
-    assert README.read_text() == table(found.__getitem__), "run `python -m machinery.findings_table` in tests/"
+    assert README.read_text() == table(found.__getitem__), "run `python -m support.findings_table` in tests/"

@@ -7,14 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from machinery.archive import dump
-from machinery.materialise import MACHINES, expectation, names
-from machinery.write import MADE_UP
+from support.archive import dump
+from support.materialise import MACHINES, expectation, names
+from support.paths import REPOSITORY
+from support.write import MADE_UP
 
-from laggard.catalogue import FINDINGS
+from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
-
-REPOSITORY = MACHINES.parents[1]
 
 
 @pytest.mark.parametrize("name", names())
@@ -33,7 +32,7 @@ def test_expected_findings(name: str, machine: Callable[[str], Path], capsys: py
 @pytest.mark.parametrize("name", MADE_UP)
 def test_made_up_machines_are_as_their_source_says(name: str) -> None:
     written = (MACHINES / name / "tree.txt").read_text()
-    assert written == dump(MADE_UP[name]()), "run `python -m machinery.write` in tests/"
+    assert written == dump(MADE_UP[name]()), "run `python -m support.write` in tests/"
 
 
 @pytest.mark.parametrize("code", ["MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "CLOCK_SKEW", "DISK_FULL"])

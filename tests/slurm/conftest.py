@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machinery.materialise import materialise
+from support.materialise import materialise
+from support.paths import REPOSITORY
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"

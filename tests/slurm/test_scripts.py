@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from support.paths import REPOSITORY
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "deploy/slurm"
+SCRIPTS = REPOSITORY / "deploy" / "slurm"
 ENTRIES = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 
 

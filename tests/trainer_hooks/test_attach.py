@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.paths import REPOSITORY
 
-from laggard.names import PHASES
+from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLES = REPOSITORY / "docs" / "examples"
 
 # A script of one process without torch.distributed.

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from support.paths import TESTS, TRAINING
 
-from laggard.names import PHASES
+from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
-TRAINING = Path(__file__).resolve().parent / "training"
 LATE = 0.4  # seconds, as in the scripts
 KINDS = {
     "torch": ("torch_kinds.py", 2),
@@ -47,7 +47,7 @@ class World(NamedTuple):
 def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, launch_in: Any) -> Iterator[World]:
     script, ranks = KINDS[request.param]
     place = tmp_path_factory.mktemp(request.param)
-    path = os.pathsep.join(filter(None, [str(TRAINING.parents[1]), os.environ.get("PYTHONPATH", "")]))
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     extra = {"LAGGARD_RECORD_DIR": str(place / "recording"), "PYTHONPATH": path}
     hooked = launch_in(place, TRAINING / script, ranks=ranks, extra=extra)
     bare_script = TRAINING / BARE.get(request.param, script)

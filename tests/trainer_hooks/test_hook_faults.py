@@ -17,7 +17,7 @@ TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
 here = Session(); here.open(); recorder = here.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
@@ -91,9 +91,9 @@ def test_a_rank_dir_that_vanishes_under_the_trainer(tmp_path: Path) -> None:
 WORKERS = """
 import torch
 from torch.utils.data import DataLoader, Dataset
-from laggard.trainer_hooks import input_pipeline
+from laggard.trainer_hooks.pytorch import dataloader as input_pipeline
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.recorder import BACKWARD, FORWARD, OPTIMIZER
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
 import sys
 
 class Numbers(Dataset):

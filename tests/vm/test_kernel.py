@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from machinery.vm import Unavailable, boot
+from support.paths import REPOSITORY
+from support.vm import Unavailable, boot
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 INSIDE = Path(__file__).with_name("inside.py")
 
 

@@ -64,7 +64,7 @@ def sentence_of(location: dict[str, object]) -> list[str]:
     """The location in words, as `laggard locate` says it."""
     import msgspec
 
-    from laggard.collector.sentence import details, sentence
+    from laggard.collector.describe import details, sentence
     from laggard.model import Location
 
     value = msgspec.convert(location, Location)

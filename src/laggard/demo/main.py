@@ -14,12 +14,12 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
+from laggard.constants import AGENT_PORT
 from laggard.demo.follow import Progress, last_step, location_of, sentence_of
 from laggard.demo.job import SLOW_PHASES, Injected, choose, installed, start_ranks
 from laggard.demo.nodes import Node, machines
 from laggard.demo.processes import LAGGARD, DemoError, Processes
 from laggard.errors import UsageError
-from laggard.names import AGENT_PORT
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

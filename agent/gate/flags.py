@@ -1,0 +1,98 @@
+"""The gate's flags, and what they may not say together."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from laggard.agent.gate.drain_cap import NO_CAP
+from laggard.agent.gate.policy import ENFORCE, MODES
+from laggard.agent.gate.slurm import SCONTROL
+from laggard.constants import AGENT_PORT
+from laggard.errors import UsageError
+from laggard.probes.profiles import DEFAULT, PROFILES
+
+KILL_SWITCH = "/etc/laggard/disabled"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "exit status: 0 nothing wrong, 1 something wrong was found, 2 could not tell, 64 wrong usage; "
+        "with --gate report-only always 0, with --gate enforce 1 for critical findings alone, else 0"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.report/1")
+    parser.add_argument(
+        "--profile",
+        default=DEFAULT,
+        metavar="NAME|FILE",
+        help=f"how strictly: {', '.join(PROFILES)}, or a YAML file (default: {DEFAULT})",
+    )
+    parser.add_argument("--expect", metavar="FILE", help="YAML with `thresholds:` that go over the profile's")
+    parser.add_argument("--host-root", metavar="DIR", help="judge the machine recorded in DIR instead of this one")
+    parser.add_argument("--only", action="append", default=[], metavar="PROBE", help="run this probe (repeatable)")
+    parser.add_argument("--skip", action="append", default=[], metavar="PROBE", help="leave out (repeatable)")
+    parser.add_argument("--active", action="store_true", help="also load the GPUs for seconds: speed, right results")
+    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time, come what may")
+    parser.add_argument(
+        "--gpus",
+        metavar="LIST",
+        help="judge these GPUs and what all share, by device minor as in SLURM_JOB_GPUS (default: that variable)",
+    )
+    parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
+    parser.add_argument("--no-agent", action="store_true", help="look anew, whatever the agent saw a moment ago")
+    _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
+
+
+def _configure_slurm(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--gate", choices=MODES, help="what the exit status tells SLURM, which drains on any but 0")
+    group.add_argument("--drain", action="store_true", help="on a critical finding drain this node, with the reason")
+    group.add_argument("--resume", action="store_true", help="where all is ok resume it, if laggard drained it")
+    group.add_argument("--slurm-node", metavar="NAME", help="this node's name in SLURM (default: SLURMD_NODENAME)")
+    group.add_argument(
+        "--collector", metavar="URL", help=f"who caps how many nodes may be drained, or {NO_CAP} for no cap"
+    )
+    group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
+    group.add_argument(
+        "--kill-switch", default=KILL_SWITCH, metavar="FILE", help=f"where it is, do nothing (default: {KILL_SWITCH})"
+    )
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Raises UsageError: a drain without a word on the cap is none."""
+    drains = arguments.gate == ENFORCE or (arguments.drain and arguments.gate is None)
+    if drains and not arguments.collector:
+        raise UsageError(f"say --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
+    if arguments.active and arguments.host_root is not None:
+        raise UsageError("--active loads the GPUs of this machine: a recorded one (--host-root) has none to load")
+    if not arguments.scontrol.startswith("/"):
+        raise UsageError(f"--scontrol takes an absolute path, not {arguments.scontrol!r}")
+
+
+def disabled(arguments: argparse.Namespace) -> bool:
+    """Where SLURM is to be told, one file switches laggard off. A switch that cannot be looked at counts as set."""
+    if not (arguments.gate or arguments.drain or arguments.resume):
+        return False
+    try:
+        os.lstat(arguments.kill_switch)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < 86400:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below a day")
+    return seconds
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isascii() and text.isdecimal() and len(text) <= 5 else 0
+    if not 0 < port < 65536:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port")
+    return port

@@ -1,0 +1,35 @@
+"""HOOK_BLIND in the jobs that run here: ranks whose hooks see that collectives pass and cannot say which. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from laggard.model import Finding
+from laggard.probes.nccl.job import named_ranks
+from laggard.probes.probe import finding
+from laggard.rankfile.fact_names import UNNAMED, UNNAMED_REASONS
+from laggard.wire import RankRow
+
+_MOST_RANKS = 64
+
+
+def blind_jobs(rows: Iterable[RankRow]) -> tuple[Finding, ...]:
+    """One finding for each job and reason. What names no known reason is left out: the file is anybody's."""
+    blind: dict[tuple[int, str, str], list[RankRow]] = {}
+    for row in rows:
+        reason = row.facts.get(UNNAMED)
+        if row.state == "running" and isinstance(reason, str) and reason in UNNAMED_REASONS:
+            blind.setdefault((row.owner, row.job_id, reason), []).append(row)
+    return tuple(_finding(job, reason, blind[owner, job, reason]) for owner, job, reason in sorted(blind))
+
+
+def _finding(job: str, reason: str, rows: list[RankRow]) -> Finding:
+    wrong, fix = UNNAMED_REASONS[reason]
+    ranks = sorted({row.rank for row in rows})
+    return finding(
+        "HOOK_BLIND",
+        f"job {job}",
+        f"collectives that C++ makes are not recorded on {named_ranks(ranks)}: {wrong}",
+        evidence={"ranks": ranks[:_MOST_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
+        fix=fix[0].upper() + fix[1:] + ".",
+    )

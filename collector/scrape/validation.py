@@ -1,0 +1,146 @@
+"""What an agent sent, checked: right types are not enough, a number can be absurd and a name a megabyte long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeVar
+
+import msgspec
+
+from laggard.constants import PHASES
+from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Finding, Report, Verdict
+from laggard.wire import Beat, RankRow, RanksDocument, StepRow, WireError, decode, encode
+
+T = TypeVar("T")
+
+MAX_RANKS = 1024
+MAX_ROWS = 8192  # of one rank in one answer
+MAX_FINDINGS = 512
+MAX_LANES = 256
+MAX_FACTS = 64 << 10
+MAX_WORLD = 1 << 20
+MAX_TEXT = 256
+MAX_PROSE = 4096
+MAX_COUNT = 1 << 53  # beyond, a step number is no longer exact in JSON
+MAX_SECONDS = 1e7  # of one step: 115 days
+MAX_CLOCK = 1e12
+
+STATES = ("running", "finished", "died")
+
+# msgspec learns a type at its first use, and crashes where another thread uses it meanwhile (0.22). Agents' answers are
+# read in threads, the first ones all at once: so both are learned here.
+for _kind in (RanksDocument, Report):
+    msgspec.json.Decoder(_kind)
+
+
+def believe_ranks(body: bytes) -> RanksDocument:
+    """The document in `body`. Raises WireError that says what is wrong with it."""
+    document = _decoded(body, RanksDocument)
+    _require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
+    _short("node", document.node)
+    _short("boot_id", document.boot_id)
+    _require(bool(document.node), "node is empty")
+    _require(_within(document.next, MAX_CLOCK), "next is no time")
+    _require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
+    for row in document.ranks:
+        _check_rank(row)
+    _check_findings(document.findings)
+    return document
+
+
+def believe_report(body: bytes) -> Report:
+    """The report in `body`. Raises WireError that says what is wrong with it."""
+    report = _decoded(body, Report)
+    _require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
+    _require(report.verdict in tuple(Verdict), "verdict is unknown to us")
+    _short("node", report.node)
+    _check_findings(report.findings)
+    return report
+
+
+def _check_findings(findings: tuple[Finding, ...]) -> None:
+    _require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
+    for finding in findings:
+        _short("code", finding.code)
+        _short("device", finding.device)
+        _short("doc", finding.doc)
+        _require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return decode(body, kind)
+    except WireError as error:
+        raise WireError(f"not the JSON expected: {error}") from None
+    except (RecursionError, OverflowError, MemoryError):
+        raise WireError("not the JSON expected: nested too deeply or a number too large") from None
+
+
+def _check_rank(row: RankRow) -> None:
+    where = f"rank {row.rank}" if _within(row.rank, MAX_WORLD) else "a rank"
+    for name in ("job_id", "node", "gpu", "phase", "cgroup"):
+        _short(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
+    _require(bool(row.job_id), f"{where}: job_id is empty")
+    _require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
+    _require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
+    _require(row.state in STATES, f"{where}: state is none of {', '.join(STATES)}")
+    for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
+        _require(_within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
+    seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
+    seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
+    _require(_all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
+    if row.in_flight:
+        _short(f"{where}: op", row.in_flight.op)
+        _short(f"{where}: group", row.in_flight.group)
+        _require(_within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
+        _require(_within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
+        _require(_within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
+    if row.beat:
+        _check_beat(where, row.beat)
+    _require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
+    _require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
+    for step in row.rows:
+        _check_step(where, step)
+
+
+def _check_beat(where: str, beat: Beat) -> None:
+    _short(f"{where}: flight_recorder", beat.flight_recorder)
+    _require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
+    times = (beat.age_seconds, beat.interval_seconds, *(group.seconds for group in beat.groups))
+    _require(_all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
+    for lane in beat.lanes:
+        _short(f"{where}: op", lane.op)
+        _short(f"{where}: group", lane.group)
+        _require(_all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
+        _require(_within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
+    for group in beat.groups:
+        _short(f"{where}: group", group.name)
+        numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
+        _require(_all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
+
+
+def _check_step(where: str, row: StepRow) -> None:
+    _require(_within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
+    place = f"{where}, step {row.step}"
+    _require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
+    _require(_within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")
+    _require(
+        _all_within((row.end - row.start, row.waited, *row.phases), MAX_SECONDS), f"{place}: a time is out of range"
+    )
+
+
+def _all_within(values: Iterable[float], limit: float) -> bool:
+    return all(_within(value, limit) for value in values)
+
+
+def _within(value: float, limit: float) -> bool:
+    return 0 <= value <= limit  # false for nan and inf too
+
+
+def _short(name: str, text: str, limit: int = MAX_TEXT) -> None:
+    _require(len(text) <= limit, f"{name} is longer than {limit} characters")
+
+
+def _require(condition: bool, complaint: str) -> None:
+    if not condition:
+        raise WireError(complaint)

@@ -1,0 +1,43 @@
+"""The page's HTML with the answer already in it: curl, and a browser without scripts, see it too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+from html import escape
+from pathlib import Path
+from string import Template
+
+from laggard.collector.web.documents import SummaryDocument
+
+PAGE_DIR = Path(__file__).parent / "page"
+
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+"""Given here: the machine's own table may say anything, and a browser runs no script of a wrong type."""
+
+
+def render(summary: SummaryDocument) -> str:
+    """The page. Everything that came from an agent is escaped."""
+    return _template().substitute(
+        sentence=escape(summary.sentence),
+        verdict=escape(summary.location.verdict.value),
+        evidence=_items(summary.evidence),
+        notes=_items(summary.notes),
+        version=escape(summary.version),
+    )
+
+
+def _items(lines: Iterable[str]) -> str:
+    return "".join(f"<li>{escape(line)}</li>" for line in lines)
+
+
+@cache
+def _template() -> Template:
+    return Template((PAGE_DIR / "index.html").read_text(encoding="utf-8"))
+
+
+@cache
+def page_files() -> dict[str, tuple[bytes, str]]:
+    """The script, style and icon by name, with their media types. Read once: nothing else can be asked for."""
+    files = sorted(path for path in PAGE_DIR.iterdir() if path.suffix in MEDIA_TYPES)
+    return {path.name: (path.read_bytes(), MEDIA_TYPES[path.suffix]) for path in files}

@@ -1,0 +1,82 @@
+"""GPU_BUSY: processes on the GPUs of a job that has not begun. Only where GPUs are expected to be idle: in a prolog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.gpu.job_gpus import gpus_of_job
+from laggard.probes.gpu.readings import ask_gpus, ask_nvml, read_field
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu, Process
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = (
+    "See whose it is: left over from a job before (ProctrackType=proctrack/cgroup ends all of a job's processes), or "
+    "started outside of SLURM. End it before the next job begins."
+)
+
+
+class BusyThresholds(Thresholds, frozen=True):
+    idle_expected: bool = False
+    """Whether nobody should be on the GPUs now. The profile `prolog` says so."""
+
+    ignore: tuple[str, ...] = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
+    """Services with a context of their own, by the name in /proc/PID/comm, which is cut at 15 characters."""
+
+
+def look_for_processes(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
+    gpus = ask_gpus(host)
+    if not thresholds.idle_expected:
+        raise NotApplicable("jobs may run now: only a prolog expects idle GPUs")
+    job = gpus_of_job(_environ(host), ask_nvml(host))
+    judged = gpus if job is None else job.gpus
+    reading = read_field([gpu for gpu in judged if not gpu.mig], "processes", "a list of processes")
+    for gpu, processes in reading.seen:
+        strangers = _strangers(host, processes, thresholds.ignore)
+        if strangers:
+            yield _finding(gpu, strangers, Severity.WARNING if job is None else Severity.CRITICAL)
+    if job is not None and job.missing:
+        raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
+    reading.conclude()
+
+
+def _strangers(host: Host, processes: Sequence[Process], ignore: tuple[str, ...]) -> list[tuple[Process, str]]:
+    named = [(process, _name(host, process.pid)) for process in processes]
+    return [(process, name) for process, name in named if name not in ignore]
+
+
+def _name(host: Host, pid: int) -> str:
+    """Empty for a process of another PID namespace, or one that has just ended."""
+    try:
+        return host.read(f"/proc/{pid}/comm").strip()
+    except Unknown:
+        return ""
+
+
+def _finding(gpu: Gpu, strangers: list[tuple[Process, str]], severity: Severity) -> Finding:
+    """Without knowing which GPUs the job was given, the process may be another job's."""
+    first, name = strangers[0]
+    more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+    return finding(
+        "GPU_BUSY",
+        gpu.device,
+        f"used by process {first.pid}{f' ({name})' if name else ''}{more}",
+        evidence={
+            "processes": [
+                {"pid": process.pid, "name": name, "used_bytes": process.used_bytes} for process, name in strangers[:20]
+            ]
+        },
+        fix=_FIX,
+        commands=(f"ps -o pid,user,lstart,cmd -p {first.pid}", f"scontrol pidinfo {first.pid}"),
+        severity=severity,
+    )
+
+
+def _environ(host: Host) -> dict[str, str]:
+    try:
+        return dict(host.environ())
+    except Missing:
+        return {}

@@ -1,0 +1,60 @@
+"""GPU_DRIVER_HUNG: a call into the driver that does not return.
+
+Told by the runner, which ends the process: see progress.py. A start without persistence mode takes seconds for each
+GPU and is no hang; the call's own patience says how long it may take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.readings import ask_nvml, explain
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Hang
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = (
+    "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
+    "process stuck in state D ends only with its call: reset the GPU if the driver still lets you, else reboot."
+)
+
+
+class DriverThresholds(Thresholds, frozen=True):
+    """Nothing to set: how long a call may take is told where it is made."""
+
+
+def look_at_driver(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
+    nvml = ask_nvml(host)
+    if nvml.hung:
+        yield driver_hung(nvml.hung)
+        raise Unknown(f"{nvml.hung.doing} gave no answer in {nvml.hung.seconds} s")
+    if nvml.error:
+        raise Unknown(f"NVML: {explain(nvml.error)}")
+    yield Fact("driver_version", nvml.driver_version)
+    yield Fact("gpus", len(nvml.gpus))
+
+
+def driver_hung(hang: Hang) -> Finding:
+    return finding(
+        "GPU_DRIVER_HUNG",
+        "nvidia driver",
+        f"{hang.doing} gave no answer in {hang.seconds} s",
+        evidence={
+            "call": hang.doing,
+            "seconds": hang.seconds,
+            "usual_at_most_seconds": hang.patience_seconds,
+            "process": hang.pid,
+            "process_state": hang.state or "unreadable",
+            "waits_in": hang.wchan or "unreadable",
+            "kernel_stack": list(hang.stack),
+        },
+        fix=_FIX,
+        commands=(
+            f"cat /proc/{hang.pid}/stack",
+            "dmesg -T | grep -E 'NVRM|blocked for more'",
+            "nvidia-smi -r -i INDEX",
+        ),
+    )

@@ -1,0 +1,62 @@
+"""GPU_ECC_UNCORRECTED: memory errors that ECC could not correct, in the last day or since boot.
+
+The count of the board's life is no fault: what it counts was remapped long ago. The driver's count starts at zero
+with the driver, so that all of it is young until a look is a day old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.host.counter_history import Past, Remember
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = (
+    "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
+    "`dcgmi diag -r 3` and return the board."
+)
+
+
+class EccThresholds(Thresholds, frozen=True):
+    window_seconds: float = 86400.0
+    """How long an error counts."""
+
+
+def look_at_ecc(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Remember]:
+    gpus = ask_gpus(host)
+    reading = read_field(gpus, "ecc_volatile", "ECC")
+    yield Remember({gpu.key: count for gpu, count in reading.seen})
+    aggregate = {gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
+    if aggregate:
+        yield Fact("uncorrected_in_the_boards_life", aggregate)
+    for gpu, count in reading.seen:
+        recent, since = _recent(host.past, gpu.key, count, thresholds.window_seconds)
+        if recent > 0:
+            yield finding(
+                "GPU_ECC_UNCORRECTED",
+                gpu.device,
+                f"{recent} memory {'error' if recent == 1 else 'errors'} not correctable, {since}",
+                evidence={
+                    "uncorrected": recent,
+                    "since": since,
+                    "uncorrected_since_driver_load": count,
+                    "uncorrected_in_life": gpu.ecc_aggregate,
+                },
+                fix=_FIX,
+                commands=(
+                    f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}",
+                    f"nvidia-smi --gpu-reset -i {gpu.index}",
+                ),
+            )
+    reading.conclude()
+
+
+def _recent(past: Past, key: str, count: int, seconds: float) -> tuple[int, str]:
+    growth = past.growth(key, count, seconds)
+    if growth is None or growth.seconds < seconds:
+        return count, "since the driver was loaded"
+    return growth.count, f"in the last {growth.seconds / 3600:.0f} h"

@@ -1,0 +1,33 @@
+"""GPU_PERSISTENCE_OFF: the driver lets go of a GPU that nobody uses, and starts it anew for each job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
+
+
+class PersistenceThresholds(Thresholds, frozen=True):
+    """Nothing to set."""
+
+
+def look_at_persistence(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | Fact]:
+    """One finding for the node: it is one setting of its boot, whatever the number of GPUs."""
+    reading = read_field(ask_gpus(host), "persistence", "persistence mode")
+    off = [gpu.index for gpu, on in reading.seen if not on]
+    if off:
+        yield finding(
+            "GPU_PERSISTENCE_OFF",
+            "GPUs",
+            f"persistence mode is off for {len(off)} of {len(reading.seen)}",
+            evidence={"off": off},
+            fix=_FIX,
+            commands=("systemctl enable --now nvidia-persistenced",),
+        )
+    reading.conclude()

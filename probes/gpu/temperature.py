@@ -1,0 +1,86 @@
+"""GPU_TOO_HOT: a temperature at the device's own limits. No number here is laggard's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
+
+
+class TemperatureThresholds(Thresholds, frozen=True):
+    """Nothing to set: the limits are the device's."""
+
+
+def look_at_temperature(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
+    gpus = ask_gpus(host)
+    reading = read_field(gpus, "temperature_celsius", "a thermometer")
+    yield Fact("celsius", {gpu.device: value for gpu, value in reading.seen})
+    for gpu in gpus:
+        hot = _heat(gpu)
+        if hot:
+            summary, severity = hot
+            yield finding(
+                "GPU_TOO_HOT",
+                gpu.device,
+                summary,
+                evidence={name: value for name, value in _evidence(gpu).items() if value is not None},
+                fix=_FIX,
+                commands=(f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}",),
+                severity=severity,
+            )
+    reading.conclude()
+
+
+def _heat(gpu: Gpu) -> tuple[str, Severity] | None:
+    """The gravest. Hopper and newer give a margin to a limit that depends on the board, and the margins at which
+    things happen (0 and below); older ones give degrees."""
+    checks = (
+        (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
+        (_spent(gpu.margin_celsius, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
+        (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), "hotter than it may run", Severity.WARNING),
+        (_spent(gpu.margin_celsius, gpu.gpu_max_margin_celsius), "hotter than it may run", Severity.WARNING),
+        (
+            _reached(gpu.memory_temperature_celsius, gpu.memory_max_celsius),
+            "its memory is hotter than it may run",
+            Severity.WARNING,
+        ),
+    )
+    for is_so, what, severity in checks:
+        if is_so:
+            return f"{what}: {_degrees(gpu)}", severity
+    return None
+
+
+def _reached(value: int | None, limit: int | None) -> bool:
+    return value is not None and bool(limit) and value >= limit  # type: ignore[operator]
+
+
+def _spent(margin: int | None, limit: int | None) -> bool:
+    """The margin at the limit itself is used up; 0 is a limit like any other."""
+    return margin is not None and limit is not None and margin <= limit
+
+
+def _degrees(gpu: Gpu) -> str:
+    parts = {"GPU": gpu.temperature_celsius, "memory": gpu.memory_temperature_celsius, "margin": gpu.margin_celsius}
+    return ", ".join(f"{name} {value} C" for name, value in parts.items() if value is not None)
+
+
+def _evidence(gpu: Gpu) -> dict[str, int | None]:
+    return {
+        "celsius": gpu.temperature_celsius,
+        "memory_celsius": gpu.memory_temperature_celsius,
+        "margin_celsius": gpu.margin_celsius,
+        "slowdown_celsius": gpu.slowdown_celsius,
+        "shutdown_celsius": gpu.shutdown_celsius,
+        "most_in_operation_celsius": gpu.gpu_max_celsius,
+        "memory_most_celsius": gpu.memory_max_celsius,
+        "slowdown_margin_celsius": gpu.slowdown_margin_celsius,
+        "operation_margin_celsius": gpu.gpu_max_margin_celsius,
+    }

@@ -1,0 +1,101 @@
+"""GPU_THROTTLED: clocks lowered by heat, by the hardware's own protection or by the power supply.
+
+The driver counts for how long, by reason; their growth since the last look is a share of time. A power cap alone is no
+fault: a busy GPU runs at its limit. Without a look before, what is the case at this moment is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.host.counter_history import Past, Remember
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_NAMES: Final = {
+    "sw_thermal": "heat (the driver's limit)",
+    "hw_thermal": "heat (the hardware's limit)",
+    "hw_power_brake": "the power supply (power brake)",
+    "hw_slowdown": "the hardware's protection",
+    "thermal": "heat",
+    "board_limit": "the board's limits",
+}
+_BITS: Final = {"hw_slowdown": 0x08, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
+"""nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not judged."""
+_SOFT: Final = frozenset({"sw_thermal"})  # slower, and as designed: never more than a warning
+_FIX: Final = {
+    "heat": "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs.",
+    "power": "Check the power supplies, their redundancy and the rack's power cap; the brake is pulled from outside.",
+}
+
+
+class ThrottleThresholds(Thresholds, frozen=True):
+    """Shares of the time since the last look. A job goes at its slowest GPU's pace for all of that time."""
+
+    warning_ratio: float = 0.02
+    critical_ratio: float = 0.2
+
+
+def look_at_throttling(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | Remember]:
+    gpus = ask_gpus(host)
+    counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
+    now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
+    yield Remember({f"{gpu.key} {name}": value for gpu, values in counted.seen for name, value in values.items()})
+    for gpu in gpus:
+        shares = _shares(host.past, gpu)
+        active = _active(gpu.clocks_event_reasons or 0)
+        if shares:
+            yield from _judge_shares(gpu, shares, active, thresholds)
+        elif active:
+            yield _finding(gpu, active[0], "at this moment", Severity.WARNING, {"reasons_now": active})
+    now.conclude()
+
+
+def _shares(past: Past, gpu: Gpu) -> dict[str, tuple[float, float]]:
+    """By reason: the share of time, and the seconds that it is a share of."""
+    shares: dict[str, tuple[float, float]] = {}
+    for name, value in (gpu.throttled_nanoseconds or {}).items():
+        growth = past.growth(f"{gpu.key} {name}", value)
+        if growth is not None:
+            shares[name] = (growth.count / 1e9 / growth.seconds, growth.seconds)
+    return shares
+
+
+def _judge_shares(
+    gpu: Gpu, shares: dict[str, tuple[float, float]], active: list[str], thresholds: ThrottleThresholds
+) -> Iterator[Finding]:
+    worst = max(shares, key=lambda name: (name not in _SOFT and shares[name][0] > 0, shares[name][0]))
+    ratio, seconds = shares[worst]
+    if ratio < thresholds.warning_ratio:
+        return
+    critical = ratio >= thresholds.critical_ratio and worst not in _SOFT
+    evidence = {
+        "share_of_time": {name: round(min(share, 1.0), 4) for name, (share, _) in shares.items()},
+        "seconds": round(seconds),
+        "reasons_now": active,
+        "celsius": gpu.temperature_celsius,
+    }
+    severity = Severity.CRITICAL if critical else Severity.WARNING
+    yield _finding(gpu, worst, f"{min(ratio, 1.0):.0%} of the last {seconds:.0f} s", severity, evidence)
+
+
+def _active(reasons: int) -> list[str]:
+    """Of the bits set now; the general one only where no other says more."""
+    names = [name for name, bit in _BITS.items() if reasons & bit]
+    return [name for name in names if name != "hw_slowdown"] or names
+
+
+def _finding(gpu: Gpu, reason: str, when: str, severity: Severity, evidence: dict[str, object]) -> Finding:
+    return finding(
+        "GPU_THROTTLED",
+        gpu.device,
+        f"slowed down by {_NAMES[reason]}, {when}",
+        evidence=evidence,
+        fix=_FIX["power" if reason in ("hw_power_brake", "board_limit") else "heat"],
+        commands=(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}",),
+        severity=severity,
+    )

@@ -1,0 +1,43 @@
+"""The kernel of this machine, asked live."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, Reply
+
+
+class LiveKernel:
+    def environ(self) -> Mapping[str, str]:
+        return os.environ
+
+    def time(self) -> float:
+        return time.time()
+
+    def file_system(self, path: str) -> FileSystem:
+        answer = os.statvfs(path)
+        return FileSystem(
+            total_bytes=answer.f_blocks * answer.f_frsize,
+            free_bytes=answer.f_bfree * answer.f_frsize,
+            available_bytes=answer.f_bavail * answer.f_frsize,
+            inodes=answer.f_files,
+            inodes_free=answer.f_ffree,
+            inodes_available=answer.f_favail,
+        )
+
+    def clock(self) -> KernelClock:
+        from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import and few need it
+
+        return read_clock()
+
+    def pfc(self, netdev: str) -> Pfc:
+        from laggard.probes.host.dcb import read_pfc  # so are sockets
+
+        return read_pfc(netdev)
+
+    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
+        from laggard.probes.host.statvfs import reach  # only a machine with network mounts pays for it
+
+        return reach(points, seconds)

@@ -1,0 +1,106 @@
+"""A recorded machine: the answers that were not files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from typing import Final, TypeVar
+
+from laggard import wire
+from laggard.probes.host.kernel import (
+    FACTS_PATH,
+    PFC_PATH,
+    REFUSED_PATH,
+    REPLIES_PATH,
+    FileSystem,
+    KernelClock,
+    MachineFacts,
+    Pfc,
+    Reply,
+)
+from laggard.probes.host.recorded_tree import RecordedTree
+
+T = TypeVar("T")
+
+_MOST_BYTES: Final = 64 << 20  # many times what a machine with thousands of mounts answers
+_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
+
+
+class RecordedKernel:
+    """Answers from the recording, and from nothing else. What it does not hold is an OSError, never a guess."""
+
+    def __init__(self, tree: RecordedTree) -> None:
+        self._tree = tree
+        self._facts: MachineFacts | None = None
+        self._refusals: dict[str, str] | None = None
+
+    def environ(self) -> Mapping[str, str]:
+        return self._load().environ
+
+    def time(self) -> float:
+        return self._load().time
+
+    def file_system(self, path: str) -> FileSystem:
+        facts = self._load()
+        if path in facts.file_systems:
+            return facts.file_systems[path]
+        raise OSError(errno.EIO, facts.errors.get(f"statvfs {path}", f"not recorded in {FACTS_PATH}"))
+
+    def clock(self) -> KernelClock:
+        facts = self._load()
+        if facts.clock is not None:
+            return facts.clock
+        raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
+
+    def pfc(self, netdev: str) -> Pfc:
+        known = self._answers(PFC_PATH, dict[str, Pfc | None])
+        if netdev not in known:
+            raise OSError(errno.EIO, f"not recorded in {PFC_PATH}")
+        answer = known[netdev]
+        if answer is None:
+            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+        return answer
+
+    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
+        known = self._answers(REPLIES_PATH, dict[str, Reply])
+        missing = Reply(error=f"not recorded in {REPLIES_PATH}")
+        return {point: known.get(point, missing) for group in points.values() for point in group}
+
+    def refused(self, what: str) -> None:
+        """Raises what the machine gave for an answer, where an empty file or folder stands for one it refused: "read
+        /PATH" or "list /PATH", the path with its symlinks followed."""
+        if self._refusals is None:
+            try:
+                self._refusals = self._document(REFUSED_PATH, dict[str, str])
+            except OSError:
+                self._refusals = {}
+        words = self._refusals.get(what)
+        if words is not None:
+            raise OSError(_NUMBERS.get(words, errno.EIO), words)
+
+    def _load(self) -> MachineFacts:
+        if self._facts is None:
+            try:
+                self._facts = self._document(FACTS_PATH, MachineFacts)
+            except FileNotFoundError:
+                raise FileNotFoundError(errno.ENOENT, f"the recording has no {FACTS_PATH}") from None
+        return self._facts
+
+    def _answers(self, path: str, kind: type[T]) -> T:
+        """As _document(), but a file that is not there is an answer that nobody gave."""
+        try:
+            return self._document(path, kind)
+        except FileNotFoundError:
+            raise OSError(errno.EIO, f"not recorded in {path}") from None
+
+    def _document(self, path: str, kind: type[T]) -> T:
+        """Raises OSError, also for what is too large or cannot be read as `kind`."""
+        with open(self._tree.resolve(path), "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise OSError(errno.EFBIG, f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+        try:
+            return wire.decode(data, kind)
+        except wire.WireError as error:
+            raise OSError(errno.EINVAL, f"{path} is damaged: {error}") from None

@@ -1,0 +1,129 @@
+"""What a judgement of NCCL's log may know besides it, and what its processes tell of one another. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from laggard.nccl.log.model import Process, Way
+
+_RDMA_NETWORK = re.compile(r"IB|IBext.*|gIB|.*UCX.*|.*SHARP.*|.*Libfabric", re.IGNORECASE)
+_LIBFABRIC: Final = "Libfabric"
+_TCP_PROVIDERS: Final = ("tcp", "sockets", "net")
+_NAMED = 8
+
+
+class JobFacts(NamedTuple):
+    """None: not known, and then nothing is taken for granted."""
+
+    rdma: bool | None = None
+    """The machines have an RDMA device that is not software."""
+    gpudirect: bool | None = None
+    """The GPUs and their driver can do GPUDirect RDMA at all; False: GeForce boards, GB10."""
+    peer_to_peer: bool | None = None
+    """The GPUs of a machine can reach each other's memory at all."""
+    gpus: int | None = None
+    """Of one machine."""
+    links: Mapping[frozenset[str], str] = {}
+    """By the two GPUs' bus ids as NCCL writes them (see bus_id): NVL or NV18, PIX, PXB, PHB, NODE, SYS."""
+
+
+class Job(NamedTuple):
+    """The processes that are judged together, and what is known of their machines."""
+
+    processes: tuple[Process, ...]
+    facts: JobFacts
+
+    @property
+    def rdma(self) -> bool | None:
+        """Whether there is RDMA: as the facts say, else as any process saw it."""
+        if self.facts.rdma is not None:
+            return self.facts.rdma
+        seen = any(process.rdma_devices or rdma_ways(process) for process in self.processes)
+        return True if seen else None
+
+    def nodes(self, process: Process) -> int | None:
+        """How many machines the process's job spans: as it says, else as another of as large a job does."""
+        world = process.world
+        if world and world.nodes is not None:
+            return world.nodes
+        said = {
+            other.world.nodes
+            for other in self.processes
+            if other.world and other.world.nodes is not None and (not world or other.world.ranks == world.ranks)
+        }
+        return max((nodes for nodes in said if nodes is not None), default=None)
+
+    def near(self, process: Process) -> tuple[Process, ...]:
+        """Who may tell why `process` does what it does: itself, then those of its host; the others only if the log has
+        not its own beginning."""
+        same = [one for one in self.processes if one.host == process.host and one is not process]
+        rest = [] if process.started else [one for one in self.processes if one.host != process.host]
+        return (process, *same, *rest)
+
+
+def bus_id(address: str) -> str:
+    """A GPU's PCI address (`0000:2a:00.0`) as NCCL writes it, a number in hexadecimal without zeros in front: `2a000`.
+    Raises ValueError for what is no address."""
+    domain, bus, rest = address.split(":")
+    device, function = rest.split(".")
+    number = int(domain, 16) << 20 | int(bus, 16) << 12 | int(device, 16) << 4 | int(function, 16)
+    return f"{number:x}"
+
+
+def over_tcp(process: Process) -> tuple[Way, ...]:
+    """The ways that are plain TCP: NCCL's own sockets, and libfabric where its provider is TCP."""
+    tcp_provider = process.provider.split(";")[0] in _TCP_PROVIDERS
+    return tuple(
+        way for way in network_ways(process) if way.name == "Socket" or (tcp_provider and way.name.endswith(_LIBFABRIC))
+    )
+
+
+def rdma_ways(process: Process) -> tuple[Way, ...]:
+    tcp = over_tcp(process)
+    return tuple(way for way in network_ways(process) if _RDMA_NETWORK.fullmatch(way.name) and way not in tcp)
+
+
+def receives(process: Process) -> tuple[Way, ...]:
+    return tuple(way for way in rdma_ways(process) if way.direction == "receive")
+
+
+def network_ways(process: Process) -> tuple[Way, ...]:
+    return tuple(way for way in process.ways if way.transport == "NET")
+
+
+def hosts_of(processes: Iterable[Process]) -> str:
+    """`node-a`, or `node-a and 3 others`."""
+    hosts = sorted({process.host for process in processes if process.host})
+    if not hosts:
+        return "the job"
+    if len(hosts) == 1:
+        return hosts[0]
+    return f"{hosts[0]} and {len(hosts) - 1} other{'s' * (len(hosts) > 2)}"
+
+
+def ranks_of(processes: Iterable[Process]) -> tuple[int, ...]:
+    return tuple(sorted({rank for process in processes for rank in process.ranks}))
+
+
+def named_ranks(ranks: Sequence[int]) -> str:
+    """`rank 3`, `ranks 0-7,9`; empty where none is known."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_NAMED]]
+    more = f" and {len(runs) - _NAMED} runs more" if len(runs) > _NAMED else ""
+    return f"rank{'s' * (len(ranks) > 1)} {','.join(words)}{more}" if words else ""
+
+
+def whose(processes: Sequence[Process]) -> dict[str, object]:
+    """Evidence that names them, bounded."""
+    return {
+        "ranks": list(ranks_of(processes)[:64]),
+        "hosts": sorted({process.host for process in processes if process.host})[:16],
+        "processes": len(processes),
+    }

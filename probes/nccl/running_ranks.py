@@ -1,0 +1,117 @@
+"""The NCCL variables of the processes that run ranks here, and nothing else of their environment.
+
+A rank is a process that holds a GPU or a rank file open. Of its environment only names that begin with NCCL_ are
+kept, and values only of variables that are known; the rest does not leave this file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.nccl.conf import Conf, parse_conf
+from laggard.nccl.variable_table import SECRET, Version
+from laggard.nccl.variables import parse_version, reader, variables
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.host import Host
+
+_HOLDS: Final = re.compile(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
+_NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
+_LIBRARY = re.compile(r"/\S*/libnccl\.so(?:\.(\d+\.\d+\.\d+)|\.\d+)?\b")
+_WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
+_MOST_VALUE = 4096
+
+
+class Rank(NamedTuple):
+    pid: int
+    environment: Mapping[str, str]
+    """Only NCCL_*; what its own settings file says is in it where the environment does not say otherwise."""
+    conf: Conf
+    conf_path: str
+    version: Version
+    """Of the NCCL that it has loaded; () where that cannot be told."""
+
+
+class Ranks(NamedTuple):
+    ranks: tuple[Rank, ...]
+    closed: int
+    """Processes whose environment is not for this user to read."""
+
+
+def read_ranks(host: Host) -> Ranks:
+    """Raises Unknown where /proc cannot be listed."""
+    ranks: list[Rank] = []
+    closed = 0
+    for name in host.entries("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            ranks += _rank(host, name)
+        except Missing:  # it ended, or is a recording of other files
+            continue
+        except Unknown:
+            closed += 1
+    return Ranks(tuple(ranks), closed)
+
+
+def _rank(host: Host, pid: str) -> Iterator[Rank]:
+    data = host.read_bytes(f"/proc/{pid}/environ")
+    if b"NCCL_" not in data or not _holds_a_gpu(host, pid):  # the cheap question first: there are many processes
+        return
+    everything = dict(_pairs(data.decode(errors="replace")))
+    conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
+    conf = _read_conf(host, conf_path)
+    kept = {**conf.settings, **everything}
+    yield Rank(
+        int(pid),
+        {name: _kept(name, value) for name, value in kept.items() if _NAME.fullmatch(name)},
+        conf,
+        conf_path,
+        _version(host, pid),
+    )
+
+
+def _read_conf(host: Host, path: str) -> Conf:
+    """Empty where there is no such file, or where it is not for this user to read."""
+    try:
+        return parse_conf(host.read(path)) if path.startswith("/") else Conf({}, ())
+    except Unknown:
+        return Conf({}, ())
+
+
+def _holds_a_gpu(host: Host, pid: str) -> bool:
+    for number in host.entries(f"/proc/{pid}/fd"):
+        try:
+            if _HOLDS.fullmatch(host.link(f"/proc/{pid}/fd/{number}")):
+                return True
+        except Missing:  # closed meanwhile
+            continue
+    return False
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
+    for entry in text.split("\0"):
+        name, sign, value = entry.partition("=")
+        if sign:
+            yield name, value
+
+
+def _kept(name: str, value: str) -> str:
+    """Whatever is not known to be a setting of NCCL or of a plugin may be anything, a password too."""
+    known = (name in variables() or reader(name) is not None) and name not in SECRET
+    return value[:_MOST_VALUE] if known else ""
+
+
+def _version(host: Host, pid: str) -> Version:
+    """By the name of the library's file, else by what pip wrote next to it."""
+    try:
+        match = _LIBRARY.search(host.read(f"/proc/{pid}/maps"))
+        if match is None or match[1]:
+            return parse_version(match[1]) if match else ()
+        packages = f"/proc/{pid}/root{match[0].rsplit('/', 4)[0]}"  # PACKAGES/nvidia/nccl/lib/libnccl.so.2
+        found = [wheel[1] for name in host.entries(packages) if (wheel := _WHEEL.fullmatch(name))]
+    except Unknown:
+        return ()
+    return parse_version(found[0]) if len(found) == 1 else ()

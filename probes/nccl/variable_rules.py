@@ -1,0 +1,198 @@
+"""Settings of NCCL that cost, and settings that do nothing here. Pure; one rule, one function.
+
+What switches a fast path off is critical only where that path is there: the same line is right in a job for a machine
+without it. Sources: NCCL's user guide and troubleshooting page; for NCCL_CHUNK_SIZE, NVIDIA/nccl#2408.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from laggard.model import Severity
+from laggard.nccl.values import level, number
+from laggard.nccl.variable_table import Version
+from laggard.nccl.variables import variables
+
+Environment = Mapping[str, str]
+
+_WRONG_RESULTS_BYTES: Final = 1 << 20
+_DEVICE_PLUGINS: Final = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
+
+
+class NcclFacts(NamedTuple):
+    """What the judgement depends on besides the variables. None and (): not known, and then nothing is taken for
+    granted."""
+
+    version: Version = ()
+    rdma: bool | None = None
+    """An RDMA device that is not software is in this machine."""
+    devices: tuple[str, ...] | None = None
+    """Names of all RDMA devices."""
+    links: frozenset[str] = frozenset()
+    """Link layers of their ports: InfiniBand, Ethernet."""
+    peers: bool | None = None
+    """Two GPUs or more are in this machine."""
+
+
+class Harm(NamedTuple):
+    text: str
+    severity: Severity
+
+
+def harm(name: str, value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    """What this setting, which NCCL understands, costs; None: nothing that is known."""
+    rule = _HARMS.get(name)
+    return rule(value, environment, facts) if rule else None
+
+
+def inert(name: str, value: str, environment: Environment, facts: NcclFacts) -> str | None:
+    """Why this setting has no effect on this machine; None: it has one, or that is not known."""
+    if variables()[name].kind == "C3" and facts.rdma and _over_rdma(environment):
+        return "is read by sockets only, and this machine's transport is RDMA"
+    if name == "NCCL_IB_GID_INDEX" and facts.links == {"InfiniBand"}:
+        return "is read for RoCE only, and every port here is InfiniBand"
+    if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and number(value) and number(_queue_pairs(environment)) <= 1:
+        return "splits messages over queue pairs, and there is one: NCCL_IB_QPS_PER_CONNECTION is not above 1"
+    return None
+
+
+def _queue_pairs(environment: Environment) -> str:
+    return environment.get("NCCL_IB_QPS_PER_CONNECTION", "1")
+
+
+def _over_rdma(environment: Environment) -> bool:
+    socket = environment.get("NCCL_NET", "").lower() == "socket"
+    return not (socket or number(environment.get("NCCL_IB_DISABLE", "0")) or _has_plugin(environment))
+
+
+def _has_plugin(environment: Environment) -> bool:
+    """Another network than NCCL's own two is chosen, whose traffic NCCL's switches do not rule."""
+    network = environment.get("NCCL_NET", "").lower()
+    library = environment.get("NCCL_NET_PLUGIN", "none").lower()
+    return (
+        network not in ("", "ib", "socket")
+        or library not in ("", "none")
+        or any(name.startswith(_DEVICE_PLUGINS) for name in environment)
+    )
+
+
+def _graded(there: bool | None, text: str, absent: str) -> Harm:
+    """Critical where the hardware is there, a note where it is not, a warning where that is not known."""
+    if there is None:
+        return Harm(text, Severity.WARNING)
+    return Harm(text, Severity.CRITICAL) if there else Harm(f"{text}; {absent}", Severity.INFO)
+
+
+def _no_rdma(text: str, facts: NcclFacts) -> Harm:
+    return _graded(facts.rdma, text, "this machine has no RDMA device")
+
+
+def _no_p2p(text: str, facts: NcclFacts) -> Harm:
+    return _graded(facts.peers, text, "this machine has not two GPUs")
+
+
+def _ib_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if not number(value) or _has_plugin(environment):
+        return None
+    return _no_rdma("RDMA is off and every transfer between nodes goes over TCP", facts)
+
+
+def _net(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if value.lower() != "socket":
+        return None
+    return _no_rdma("every transfer between nodes goes over TCP", facts)
+
+
+def _hca(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if not facts.devices or selected(value, facts.devices) or _has_plugin(environment):
+        return None
+    named = ", ".join(facts.devices)
+    return _no_rdma(f"selects none of this machine's devices ({named}): every transfer goes over TCP", facts)
+
+
+def _gdr_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if level(value) != "LOC":
+        return None
+    return _no_rdma("GPUDirect RDMA is off and all data takes the way through host memory", facts)
+
+
+def _p2p_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if number(value) != 1:  # any other number leaves P2P on
+        return None
+    return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
+
+
+def _p2p_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if level(value) != "LOC":
+        return None
+    return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
+
+
+def _shm_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if not number(value):
+        return None
+    severity = Severity.INFO if facts.peers is False else Severity.WARNING
+    return Harm("ranks of a node that cannot use P2P talk over the network", severity)
+
+
+def _debug(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    return Harm("every call is logged", Severity.WARNING) if value.upper() == "TRACE" else None
+
+
+def _check_pointers(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    return Harm("every call's pointers are checked", Severity.WARNING) if number(value) else None
+
+
+def _check_mode(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    return Harm("every call's arguments are checked", Severity.WARNING) if value.upper() != "DEFAULT" else None
+
+
+def _chunk_size(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    if number(value) >= _WRONG_RESULTS_BYTES:
+        return Harm("chunks of 1 MiB and more gave wrong results without an error", Severity.CRITICAL)
+    return Harm("undocumented, and its larger values gave wrong results", Severity.WARNING) if number(value) else None
+
+
+def _flush(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    return Harm("a GPU may read data before it has arrived", Severity.WARNING) if number(value) else None
+
+
+def _proto(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+    """To name LL128 is to force it where NCCL would not take it; Google's plugin has its profile ask for it."""
+    lists = [part.rpartition(":")[2].strip() for part in value.lower().split(";")]
+    forced = any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
+    if not forced or _has_plugin(environment):
+        return None
+    return Harm("LL128 is forced; on platforms that do not support it data is corrupted", Severity.WARNING)
+
+
+def selected(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
+    """The RDMA devices that NCCL_IB_HCA picks: prefixes or, after `=`, whole names, each perhaps with `:port`; `^`
+    turns the choice round."""
+    inverted = value.startswith("^")
+    rest = value.removeprefix("^")
+    exact = rest.startswith("=")
+    names = [word.split(":")[0].strip() for word in rest.removeprefix("=").split(",")]
+    wanted = [name for name in names if name]
+    if not wanted:
+        return devices
+    hits = {device for device in devices for name in wanted if (device == name if exact else device.startswith(name))}
+    return tuple(device for device in devices if (device in hits) is not inverted)
+
+
+_HARMS: Final[Mapping[str, Callable[[str, Environment, NcclFacts], Harm | None]]] = {
+    "NCCL_CHECK_MODE": _check_mode,
+    "NCCL_CHECK_POINTERS": _check_pointers,
+    "NCCL_CHUNK_SIZE": _chunk_size,
+    "NCCL_DEBUG": _debug,
+    "NCCL_GDR_FLUSH_DISABLE": _flush,
+    "NCCL_IB_DISABLE": _ib_disable,
+    "NCCL_IB_HCA": _hca,
+    "NCCL_NET": _net,
+    "NCCL_NET_GDR_LEVEL": _gdr_level,
+    "NCCL_P2P_DISABLE": _p2p_disable,
+    "NCCL_P2P_LEVEL": _p2p_level,
+    "NCCL_PROTO": _proto,
+    "NCCL_SHM_DISABLE": _shm_disable,
+}

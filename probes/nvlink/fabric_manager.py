@@ -1,0 +1,89 @@
+"""FABRIC_MANAGER_DOWN: the daemon without which NVSwitches connect nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.gpu.pci_devices import look_at_bus
+from laggard.probes.gpu.readings import ask_gpus, ask_nvml
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
+_PID_FILES: Final = (
+    "/run/nvidia-fabricmanager/nv-fabricmanager.pid",
+    "/var/run/nvidia-fabricmanager/nv-fabricmanager.pid",
+)
+_COMPLETED: Final = 3  # NVML_GPU_FABRIC_STATE_COMPLETED
+_FIX: Final = (
+    "Start it, and let it start at boot. It must be of exactly the driver's version: hold both packages together. Jobs "
+    "that ran when it went away must be started anew."
+)
+
+
+class ManagerThresholds(Thresholds, frozen=True):
+    """Nothing to set."""
+
+
+def look_for_manager(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
+    ask_nvml(host)
+    switches = look_at_bus(host).switches
+    if not switches:
+        raise NotApplicable("no NVSwitch in the PCI tree")
+    pid = _find(host)
+    if pid:
+        yield Fact("process", pid)
+        return
+    registered = _registered(host)
+    if not _sees_all_processes(host):
+        raise Unknown(
+            "the node's processes are not visible from here (another PID namespace), nor is its fabric manager"
+        )
+    yield finding(
+        "FABRIC_MANAGER_DOWN",
+        "nv-fabricmanager",
+        f"does not run, on a node with {len(switches)} NVSwitches" + (", whose GPUs it had connected" * registered),
+        evidence={"nvswitches": list(switches), "gpus_registered_with_the_fabric": registered},
+        fix=_FIX,
+        commands=("systemctl enable --now nvidia-fabricmanager", "journalctl -b -u nvidia-fabricmanager"),
+        severity=Severity.WARNING if registered else Severity.CRITICAL,
+    )
+
+
+def _find(host: Host) -> int:
+    """Its process. The file that it leaves saves looking through all of them."""
+    for path in _PID_FILES:
+        try:
+            pid = host.read(path).strip()
+        except Missing:
+            continue
+        if pid.isdecimal() and _comm(host, pid) == _COMM:
+            return int(pid)
+    for name in host.entries("/proc"):
+        if name.isdecimal() and _comm(host, name) == _COMM:
+            return int(name)
+    return 0
+
+
+def _comm(host: Host, pid: str) -> str:
+    try:
+        return host.read(f"/proc/{pid}/comm").strip()
+    except Unknown:
+        return ""
+
+
+def _sees_all_processes(host: Host) -> bool:
+    """The kernel's own threads show in the first PID namespace alone; kthreadd is always number 2."""
+    return _comm(host, "2") == "kthreadd"
+
+
+def _registered(host: Host) -> bool:
+    """All GPUs are connected: what runs goes on, what fails later is not repaired. A100 tells nothing of it."""
+    try:
+        gpus = ask_gpus(host)
+    except (Unknown, NotApplicable):
+        return False
+    return all(gpu.fabric is not None and gpu.fabric.state == _COMPLETED and not gpu.fabric.status for gpu in gpus)

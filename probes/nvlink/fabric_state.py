@@ -1,0 +1,86 @@
+"""FABRIC_NOT_READY: a GPU that is not, or not well, registered with the NVLink fabric. CUDA does not start on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.readings import ask_whole_gpus, explain, read_field
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Fabric, Gpu, error_name
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_STATES: Final = {1: "has not been connected", 2: "is still being connected"}
+_COMPLETED: Final = 3
+_TWO_BITS: Final = {  # shift in NVML_GPU_FABRIC_HEALTH_MASK: what it means if the two bits are 1 (true)
+    0: ("has reduced NVLink bandwidth", Severity.CRITICAL),
+    2: ("is recovering a route", Severity.WARNING),
+    4: ("has an unhealthy route", Severity.CRITICAL),
+    6: ("is recovering from access timeouts", Severity.WARNING),
+}
+_CONFIGURATION: Final = {  # bits 8 to 11; 0 not supported, 1 none
+    2: "has the wrong system GUID",
+    3: "has the wrong chassis serial number",
+    4: "belongs to no partition",
+    5: "has too few NVLinks",
+    6: "has firmware that does not fit",
+    7: "is in the wrong place",
+    8: "is in an invalid state",
+}
+_FIX: Final = (
+    "Look at the fabric manager's log (and the subnet manager's on NVLink 5), restart it, and reset all GPUs together "
+    "when they are idle. A GPU that stays out needs a reboot, then service."
+)
+
+
+class FabricThresholds(Thresholds, frozen=True):
+    """Nothing to set: the GPU's own statement."""
+
+
+def look_at_fabric(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
+    gpus = ask_whole_gpus(host)
+    reading = read_field(gpus, "fabric", "registration with a fabric")
+    registered = [(gpu, fabric) for gpu, fabric in reading.seen if fabric.state]
+    domains = sorted({fabric.cluster_uuid for _, fabric in registered if fabric.cluster_uuid})
+    if domains:
+        yield Fact("nvlink_domains_across_nodes", domains)
+        yield Fact("imex", "recognised, not judged")
+    for gpu, fabric in registered:
+        for summary, severity in judge_fabric(fabric):
+            yield _finding(gpu, fabric, summary, severity)
+    reading.conclude()
+    if not registered:
+        raise NotApplicable("the GPUs know no NVLink fabric")
+
+
+def judge_fabric(fabric: Fabric) -> Iterator[tuple[str, Severity]]:
+    """What is wrong with a registration. The status and the mask mean something once it is completed."""
+    if fabric.state != _COMPLETED:
+        yield _STATES.get(fabric.state, f"is in state {fabric.state}"), Severity.CRITICAL
+        return
+    if fabric.status:
+        yield f"could not be connected: {explain(error_name(fabric.status))}", Severity.CRITICAL
+    mask = fabric.health_mask or 0
+    for shift, (summary, severity) in _TWO_BITS.items():
+        if mask >> shift & 0b11 == 1:
+            yield summary, severity
+    configuration = mask >> 8 & 0xF
+    if configuration > 1:
+        yield _CONFIGURATION.get(configuration, f"is wrongly configured ({configuration})"), Severity.CRITICAL
+
+
+def _finding(gpu: Gpu, fabric: Fabric, summary: str, severity: Severity) -> Finding:
+    mask = None if fabric.health_mask is None else f"{fabric.health_mask:#x}"
+    return finding(
+        "FABRIC_NOT_READY",
+        gpu.device,
+        f"{summary} (NVLink fabric)",
+        evidence={"state": fabric.state, "status": error_name(fabric.status), "health_mask": mask}
+        if fabric.status
+        else {"state": fabric.state, "health_mask": mask},
+        fix=_FIX,
+        commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 8 Fabric", "journalctl -b -u nvidia-fabricmanager"),
+        severity=severity,
+    )

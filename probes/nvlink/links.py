@@ -1,0 +1,71 @@
+"""NVLINK_DOWN: a GPU with fewer NVLinks up than its board, or its peers, have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.pci_devices import look_at_bus
+from laggard.probes.gpu.readings import ask_whole_gpus, majority, read_field
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_FIX: Final = (
+    "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "
+    "same links stay down, have the board (or the bridge) reseated or replaced."
+)
+
+
+class NvlinkThresholds(Thresholds, frozen=True):
+    expected: int | None = None
+    """NVLinks up for each GPU of this kind of node. Not set: all, with NVSwitches; else as the majority here has."""
+
+
+def look_at_nvlink(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
+    gpus = ask_whole_gpus(host)
+    reading = read_field(gpus, "links", "NVLinks")
+    up = {gpu.key: sum(links) for gpu, links in reading.seen}
+    yield Fact("links_up", {gpu.device: up[gpu.key] for gpu, _ in reading.seen})
+    switched = is_switched(host, gpus)
+    if not switched and not thresholds.expected and not any(up.values()):
+        reading.conclude()
+        raise NotApplicable("no NVLink of any GPU is connected, and there is no NVSwitch")
+    for gpu, links in reading.seen:
+        alike = [up[other.key] for other, _ in reading.seen if other.name == gpu.name]
+        expected, source = _expected(thresholds.expected, len(links) if switched else 0, alike)
+        if up[gpu.key] < expected:
+            down = [link for link, is_up in enumerate(links) if not is_up]
+            yield _finding(gpu, up[gpu.key], expected, source, down)
+    reading.conclude()
+
+
+def _expected(profile: int | None, board: int, alike: list[int]) -> tuple[int, str]:
+    """With NVSwitches every link of the board ends in one. A bridge uses some; the peers tell how many."""
+    if profile is not None:
+        return profile, "profile"
+    if board:
+        return board, "board"
+    common = majority(alike)
+    return (common, "peers") if common is not None else (max(alike), "best peer")
+
+
+def _finding(gpu: Gpu, up: int, expected: int, source: str, down: list[int]) -> Finding:
+    return finding(
+        "NVLINK_DOWN",
+        gpu.device,
+        f"{up} of {expected} NVLinks are up",
+        evidence={"up": up, "expected": expected, "expected_from": source, "links_down": down},
+        fix=_FIX,
+        commands=(f"nvidia-smi nvlink -s -i {gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"),
+    )
+
+
+def is_switched(host: Host, gpus: tuple[Gpu, ...]) -> bool:
+    """NVSwitches in the PCI tree; those of newer systems, or of a virtual machine's host, stand in none, and the GPUs'
+    registration with a fabric tells of them."""
+    if look_at_bus(host).switches:
+        return True
+    return any(gpu.fabric is not None and gpu.fabric.state > 0 for gpu in gpus)

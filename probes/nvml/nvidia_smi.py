@@ -1,0 +1,194 @@
+"""`nvidia-smi -q -x`, or the same of one GPU, as the values that NVML gives: for files that somebody sent.
+
+What it shows as N/A is not supported; what an older nvidia-smi does not print was not read. Neither is a zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from laggard.probes.nvml.model import Fabric, Gpu, Nvml, Process, Rows, bus_id
+
+_MOST_CHARACTERS: Final = 64 << 20
+_DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_STATES: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
+_ACTIONS: Final = {"none": 0, "reset": 1, "reboot": 2, "drain p2p": 3, "drain and reset": 4}
+_REASONS: Final = {
+    "gpu_idle": 0x01,
+    "applications_clocks_setting": 0x02,
+    "sw_power_cap": 0x04,
+    "hw_slowdown": 0x08,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+    "display_clocks_setting": 0x100,
+}
+_ERRORS: Final = {"gpu is lost": "GPU_IS_LOST", "gpu requires reset": "RESET_REQUIRED", "unknown error": "UNKNOWN"}
+_UNCORRECTED: Final = (
+    "sram_uncorrectable_parity",
+    "sram_uncorrectable_secded",
+    "sram_uncorrectable",
+    "dram_uncorrectable",
+)
+
+
+class NotNvidiaSmi(ValueError):
+    """The text is not what `nvidia-smi -q -x` prints. The message says why."""
+
+
+def parse_nvidia_smi(text: str) -> Nvml:
+    """Raises NotNvidiaSmi. Entities and other declarations are refused: they can make a small file endless."""
+    if len(text) > _MOST_CHARACTERS:
+        raise NotNvidiaSmi(f"larger than {_MOST_CHARACTERS >> 20} MiB")
+    if _DECLARATIONS.search(text):
+        raise NotNvidiaSmi("declares XML entities or elements, which nvidia-smi does not")
+    try:
+        root = ElementTree.fromstring(text)
+    except (ElementTree.ParseError, ValueError) as error:
+        raise NotNvidiaSmi(f"is not XML: {error}") from None
+    if root.tag != "nvidia_smi_log":
+        raise NotNvidiaSmi(f"begins with <{root.tag[:40]}>, not <nvidia_smi_log>")
+    gpus = tuple(_gpu(index, element) for index, element in enumerate(root.iterfind("gpu")))
+    return Nvml(driver_version=_text(root, "driver_version") or "", gpus=gpus)
+
+
+def _gpu(index: int, element: ElementTree.Element) -> Gpu:
+    values: dict[str, Any] = {}
+    errors: dict[str, str] = {}
+    for name, (path, convert) in _FIELDS.items():
+        text = _text(element, path)
+        if text is None:
+            continue
+        known = _ERRORS.get(text.rstrip(".").lower()) or ("NOT_SUPPORTED" if text == "N/A" else "")
+        value = None if known else convert(text)
+        if value is None:
+            errors[name] = known or "NO_DATA"
+        else:
+            values[name] = value
+    for name, group in _GROUPS.items():
+        value = group(element)
+        if value is not None:
+            values[name] = value
+    return Gpu(index=index, bus_id=bus_id(element.get("id", "")) or None, errors=errors, **values)
+
+
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    """Of the first path, of those between bars, that there is."""
+    for one in path.split("|"):
+        found = element.find(one)
+        if found is not None and found.text is not None and found.text.strip():
+            return found.text.strip()
+    return None
+
+
+def _integer(text: str) -> int | None:
+    number = _float(text)
+    return None if number is None else int(number)
+
+
+def _float(text: str) -> float | None:
+    found = _NUMBER.match(text)
+    return float(found[0]) if found and len(found[0]) < 20 else None
+
+
+def _enabled(text: str) -> bool | None:
+    return {"enabled": True, "disabled": False}.get(text.lower())
+
+
+def _action(text: str) -> int | None:
+    return _ACTIONS.get(text.lower().replace("gpu ", "").replace("node ", "").replace(" required", ""))
+
+
+def _string(text: str) -> str:
+    return text[:200]
+
+
+def _rows(element: ElementTree.Element) -> Rows | None:
+    group = element.find("remapped_rows")
+    if group is None:
+        return None
+    texts = [_text(group, f"remapped_row_{name}") or "" for name in ("corr", "unc", "pending", "failure")]
+    counts = [_integer(text) for text in texts[:2]]
+    flags = [{"yes": True, "no": False}.get(text.lower()) for text in texts[2:]]
+    if None in counts or None in flags:
+        return None
+    return Rows(correctable=counts[0] or 0, uncorrectable=counts[1] or 0, pending=bool(flags[0]), failed=bool(flags[1]))
+
+
+def _reasons(element: ElementTree.Element) -> int | None:
+    group = element.find("clocks_event_reasons")
+    if group is None:
+        group = element.find("clocks_throttle_reasons")
+    if group is None:
+        return None
+    active = [reason.tag.partition("_reason_")[2] for reason in group if (reason.text or "").strip() == "Active"]
+    return sum(_REASONS.get(name, 0) for name in active)
+
+
+def _uncorrected(kind: str) -> Callable[[ElementTree.Element], int | None]:
+    def count(element: ElementTree.Element) -> int | None:
+        texts = [_text(element, f"ecc_errors/{kind}/{name}") or "" for name in _UNCORRECTED]
+        numbers = [number for number in map(_integer, texts) if number is not None]
+        return sum(numbers) if numbers else None
+
+    return count
+
+
+def _fabric(element: ElementTree.Element) -> Fabric | None:
+    state = _STATES.get((_text(element, "fabric/state") or "").lower())
+    if state is None:
+        return None
+    status = 0 if state != _STATES["completed"] or _text(element, "fabric/status") == "Success" else 999
+    uuid = (_text(element, "fabric/clusterUuid|fabric/cluster_uuid") or "").replace("-", "")
+    return Fabric(state=state, status=status, cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "")
+
+
+def _processes(element: ElementTree.Element) -> tuple[Process, ...] | None:
+    group = element.find("processes")
+    if group is None:
+        return None
+    pids = [_integer(_text(process, "pid") or "") for process in group.iterfind("process_info")]
+    return tuple(Process(pid=pid) for pid in pids if pid is not None)
+
+
+_FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {
+    "uuid": ("uuid", _string),
+    "name": ("product_name", _string),
+    "minor": ("minor_number", _integer),
+    "mig": ("mig_mode/current_mig", _enabled),
+    "persistence": ("persistence_mode", _enabled),
+    "recovery_action": ("gpu_recovery_action", _action),
+    "temperature_celsius": ("temperature/gpu_temp", _integer),
+    "memory_temperature_celsius": ("temperature/memory_temp", _integer),
+    "shutdown_celsius": ("temperature/gpu_temp_max_threshold", _integer),
+    "slowdown_celsius": ("temperature/gpu_temp_slow_threshold", _integer),
+    "gpu_max_celsius": ("temperature/gpu_temp_max_gpu_threshold", _integer),
+    "memory_max_celsius": ("temperature/gpu_temp_max_mem_threshold", _integer),
+    "margin_celsius": ("temperature/gpu_temp_tlimit", _integer),
+    "slowdown_margin_celsius": ("temperature/gpu_temp_slow_tlimit_threshold", _integer),
+    "gpu_max_margin_celsius": ("temperature/gpu_temp_max_gpu_tlimit_threshold", _integer),
+    "max_sm_mhz": ("max_clocks/sm_clock", _integer),
+    "max_memory_mhz": ("max_clocks/mem_clock", _integer),
+    "application_sm_mhz": ("applications_clocks/graphics_clock", _integer),
+    "application_memory_mhz": ("applications_clocks/mem_clock", _integer),
+    "default_sm_mhz": ("default_applications_clocks/graphics_clock", _integer),
+    "sm_mhz": ("clocks/sm_clock", _integer),
+    "power_limit_watts": ("gpu_power_readings/current_power_limit|power_readings/power_limit", _float),
+    "default_power_limit_watts": (
+        "gpu_power_readings/default_power_limit|power_readings/default_power_limit",
+        _float,
+    ),
+}
+_GROUPS: Final[dict[str, Callable[[ElementTree.Element], Any]]] = {
+    "rows": _rows,
+    "clocks_event_reasons": _reasons,
+    "ecc_volatile": _uncorrected("volatile"),
+    "ecc_aggregate": _uncorrected("aggregate"),
+    "fabric": _fabric,
+    "processes": _processes,
+}

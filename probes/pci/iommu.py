@@ -1,0 +1,83 @@
+"""IOMMU_ENABLED: GPUs or NICs whose every memory access is translated by the IOMMU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.host.virtualization import is_virtual
+from laggard.probes.pci.sysfs import endpoints, read_tree
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_GROUPS: Final = "/sys/kernel/iommu_groups"
+_TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")
+_FIX: Final = (
+    "Add `iommu=pt` to the kernel's command line (on Arm `iommu.passthrough=1`), or switch the IOMMU off where this "
+    "host passes no device to virtual machines, and restart. Leave it where kernel or users' drivers are not trusted."
+)
+_PARAMETERS: Final = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
+
+
+class IommuThresholds(Thresholds, frozen=True):
+    endpoints: tuple[str, ...] = ()
+    """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
+
+
+def look_at_iommu(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
+    ends = endpoints(host, read_tree(host), thresholds.endpoints)
+    units = host.entries("/sys/class/iommu")
+    parameters = _parameters(host)
+    yield Fact("units", len(units))
+    yield Fact("parameters", parameters)
+    if not units:
+        return  # no IOMMU is in use: nothing translates
+    modes = {end.address: _mode(host, end.folder) for end in ends}
+    yield Fact("modes", modes)
+    translating = sorted(address for address, mode in modes.items() if mode in _TRANSLATING)
+    if translating:
+        yield _finding(translating, modes, parameters, is_virtual(host))
+    unknown = [address for address, mode in modes.items() if mode == "unknown"]
+    if unknown:
+        raise Unknown(f"how the IOMMU treats {unknown[0]} and {len(unknown) - 1} others cannot be read")
+
+
+def _finding(
+    translating: list[str], modes: Mapping[str, str], parameters: Mapping[str, str], virtual: bool | None
+) -> Finding:
+    """Peer traffic between a GPU and a NIC needs an entry in the IOMMU's cache for each page that it touches."""
+    where = " of this virtual machine" if virtual else ""
+    return finding(
+        "IOMMU_ENABLED",
+        "iommu",
+        f"translates every memory access of {len(translating)} GPUs and NICs{where}: it is not in passthrough mode",
+        evidence={"devices": translating, "modes": dict(modes), "kernel_parameters": dict(parameters)},
+        fix=_FIX,
+        commands=("cat /proc/cmdline", f"grep . {_GROUPS}/*/type"),
+    )
+
+
+def _mode(host: Host, folder: str) -> str:
+    """`identity` is passthrough; a device in no group has no IOMMU before it."""
+    try:
+        group = host.link(f"{folder}/iommu_group").rsplit("/", 1)[-1]
+    except Missing:
+        return "none"
+    except Unknown:
+        return "unknown"
+    try:
+        return host.read(f"{_GROUPS}/{group}/type").strip() or "unknown"
+    except Unknown:
+        return "unknown"
+
+
+def _parameters(host: Host) -> dict[str, str]:
+    """What the command line says of the IOMMU; evidence only."""
+    try:
+        words = host.read("/proc/cmdline").split()
+    except Unknown:
+        return {}
+    pairs = (word.partition("=") for word in words)
+    return {name: value for name, _, value in pairs if name in _PARAMETERS}

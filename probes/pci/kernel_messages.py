@@ -1,0 +1,133 @@
+"""What the kernel's log says of PCI devices besides Xids: GPUs that fell off the bus, errors of ConnectX drivers,
+PCIe errors. Pure. Forms: drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c, drivers/pci/pcie/aer.c."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from laggard.model import Finding, Severity
+from laggard.probes.host.kernel_log import messages
+from laggard.probes.probe import finding
+
+_ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
+_MANY_CORRECTED: Final = 100
+"""Corrected errors are repeated by the link and cost nothing one by one; a hundred in one log are a bad contact."""
+
+
+class Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    """Its first group is the device's PCI address."""
+    code: str
+    severity: Severity
+    summary: str
+    fix: str
+    least: int = 1
+
+
+_MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
+_RECOVERED: Final = re.compile(_MLX5 + r"(?:health recovery succeeded|firmware version: )")
+_AER = rf"\S+ {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
+_RESEAT = "Reseat the card or its riser; look at the link's width and speed, and at the slot's other cards."
+_RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
+_RULES: Final = (  # the gravest of a code first
+    Rule(
+        re.compile(rf"NVRM: .*?GPU (?:at PCI:)?{_ADDRESS}.*has fallen off the bus"),
+        "GPU_LOST",
+        Severity.CRITICAL,
+        "fell off the bus",
+        "Drain the node and restart it with the power cut; if it happens again, have the GPU and its board looked at.",
+    ),
+    Rule(
+        re.compile(_MLX5 + r"(?:device's health compromised|reached miss count|health poll failed)"),
+        "RDMA_DRIVER_ERROR",
+        Severity.CRITICAL,
+        "the NIC's firmware stopped answering",
+        _RESET_NIC,
+    ),
+    Rule(
+        re.compile(_MLX5 + r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)"),
+        "RDMA_DRIVER_ERROR",
+        Severity.CRITICAL,
+        "the NIC reports an error of its firmware or hardware",
+        _RESET_NIC,
+    ),
+    Rule(
+        re.compile(_MLX5 + r"timeout\. Will cause a leak of a command resource"),
+        "RDMA_DRIVER_ERROR",
+        Severity.CRITICAL,
+        "the NIC's firmware does not carry out commands",
+        _RESET_NIC,
+    ),
+    Rule(
+        re.compile(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
+        "RDMA_DRIVER_ERROR",
+        Severity.WARNING,
+        "the NIC or its transceiver is too hot",
+        "Look after the airflow, the transceiver and the cable.",
+    ),
+    Rule(
+        re.compile(_MLX5 + r"Detected insufficient power on the PCIe slot"),
+        "RDMA_DRIVER_ERROR",
+        Severity.WARNING,
+        "the slot offers less power than the NIC asks for",
+        "Measure the port's bandwidth. Where it is low: another slot, or the slot's power limit in the BIOS. Some "
+        "boards (DGX Spark) report this and lack nothing.",
+    ),
+    Rule(
+        re.compile(_AER + r"Uncorrect(?:ed|able) \(Fatal\)"),
+        "PCIE_AER_ERRORS",
+        Severity.CRITICAL,
+        "a fatal PCIe error",
+        _RESEAT,
+    ),
+    Rule(
+        re.compile(_AER + r"Uncorrect(?:ed|able) \(Non-Fatal\)"),  # also what a driver asks for and a device lacks
+        "PCIE_AER_ERRORS",
+        Severity.WARNING,
+        "an uncorrected PCIe error",
+        _RESEAT,
+    ),
+    Rule(
+        re.compile(_AER + r"Correct(?:ed|able)"),
+        "PCIE_AER_ERRORS",
+        Severity.WARNING,
+        "many corrected PCIe errors",
+        _RESEAT,
+        _MANY_CORRECTED,
+    ),
+)
+
+
+def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, ...]:
+    """One finding for each device and code, the gravest, of what was logged `since_seconds` after boot
+    or at a time that is not known. What a NIC said before its driver started it anew is over."""
+    hits: dict[tuple[int, str], list[str]] = {}
+    for message in messages(log):
+        text = message.text
+        if message.seconds is not None and message.seconds < since_seconds:
+            continue
+        if match := _RECOVERED.search(text):
+            hits = {key: texts for key, texts in hits.items() if key[1] != match[1].lower()}
+        for number, rule in enumerate(_RULES):
+            if match := rule.pattern.search(text):
+                hits.setdefault((number, match[1].lower()), []).append(text)
+                break
+    gravest: dict[tuple[str, str], Finding] = {}
+    for (number, address), texts in sorted(hits.items()):
+        if len(texts) >= _RULES[number].least:
+            gravest.setdefault((_RULES[number].code, address), _finding(_RULES[number], address, texts))
+    return tuple(gravest.values())
+
+
+def _finding(rule: Rule, address: str, texts: list[str]) -> Finding:
+    times = "" if len(texts) == 1 else f", {len(texts)} lines of the log"
+    return finding(
+        rule.code,
+        address,
+        rule.summary + times,
+        evidence={"count": len(texts), "last": texts[-1][:200]},
+        fix=rule.fix,
+        commands=(f"lspci -vv -s {address}", f"dmesg -T | grep {address}"),
+        severity=rule.severity,
+    )

@@ -1,0 +1,160 @@
+"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED and NIC_MIXED: are the RDMA devices there, under the names
+that the job's configuration uses, and alike?
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.rdma.hca_selection import Choice, hca_choice
+from laggard.probes.rdma.nics import Nic, gpu_addresses, read_nics
+from laggard.probes.rdma.sysfs import device_names, finish, is_any, is_soft, pci_address
+from laggard.probes.rdma.uniformity import judge_firmware, judge_mixture
+
+_GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machine
+
+
+class RdmaDeviceThresholds(Thresholds, frozen=True):
+    expected: int = 0
+    """How many RDMA devices (physical, not ignored) this machine has; 0: what its PCI bus shows."""
+
+    names: dict[str, str] = {}
+    """Which device is where, by name: `mlx5_0: "0000:1a:00.0"`."""
+
+    ignore: tuple[str, ...] = ()
+    """Devices that are not judged, as patterns of names (`mlx5_bond_*`) or PCI addresses."""
+
+
+def look_at_rdma_devices(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
+    names = tuple(name for name in device_names(host) if not is_soft(host, name))
+    complaints: list[str] = []
+    try:
+        nics = tuple(nic for nic in read_nics(host) if not is_any(nic.address, thresholds.ignore))
+    except Unknown as error:
+        nics = ()
+        complaints.append(str(error))
+    if not names and not nics and not complaints and not thresholds.expected and not thresholds.names:
+        raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
+    places = {name: pci_address(host, name) for name in names}
+    yield Fact("devices", places)
+    judged = [name for name in names if not is_any(name, thresholds.ignore)]
+    yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
+    yield from _judge_nodes(host, judged)
+    yield from _judge_names(places, thresholds.names, hca_choice(host))
+    yield from judge_firmware(host, judged, complaints)
+    yield from judge_mixture(host, thresholds.ignore)
+    finish(complaints)
+
+
+def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
+    for nic in nics:
+        severity = _gravity(nic, nics, gpus and not names)
+        if severity is not None:
+            driver = f"driver {nic.driver}" if nic.driver else "no driver"
+            yield _missing(
+                nic.address,
+                f"is a NIC with {driver} and without an RDMA device",
+                severity,
+                {"driver": nic.driver, "pci_id": f"{nic.vendor:04x}:{nic.device:04x}", "devices": names},
+            )
+    if len(names) < expected:
+        text = f"has {len(names)} RDMA devices, not {expected}"
+        yield _missing("this machine", text, Severity.CRITICAL, {"expected": expected, "devices": names})
+
+
+def _gravity(nic: Nic, nics: tuple[Nic, ...], nothing_else: bool) -> Severity | None:
+    """How bad it is that `nic` has no RDMA device; None where that is no fault. An Ethernet NIC may be meant for
+    plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its own."""
+    if nic.rdma_device or nic.driver in _GUEST_DRIVERS or nic.physical_function:
+        return None
+    peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]
+    if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
+        return None
+    having = sum(bool(other.rdma_device) for other in peers)
+    if nic.infiniband or 2 * having > len(peers):
+        return Severity.CRITICAL
+    return Severity.WARNING if having or nothing_else else None
+
+
+def _card(nic: Nic) -> str:
+    return nic.address.rpartition(".")[0]
+
+
+def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[str, object]) -> Finding:
+    return finding(
+        "RDMA_DEVICE_MISSING",
+        device,
+        summary,
+        severity=severity,
+        evidence=evidence,
+        fix="Load the driver's RDMA part (`modprobe mlx5_ib`); if that fails, the kernel's log says why.",
+        commands=("rdma link", "dmesg -T | grep -i -e mlx5 -e infiniband", "devlink dev param show"),
+    )
+
+
+def _judge_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
+    """The device nodes through which programs reach RDMA devices: ib_uverbs makes them, a container may lack them."""
+    if not names:
+        return
+    try:
+        there = host.entries("/dev/infiniband") if "infiniband" in host.entries("/dev") else ()
+    except Unknown:  # a recording without /dev
+        return
+    if any(name.startswith("uverbs") for name in there):
+        return
+    inside = _in_container(host)
+    text = "lacks uverbs devices: " + (
+        "programs in this container cannot use RDMA, whatever those outside can"
+        if inside
+        else "ib_uverbs is not loaded"
+    )
+    own = not inside or _in_job(host)
+    yield _missing(
+        "/dev/infiniband",
+        text,
+        Severity.CRITICAL if own else Severity.WARNING,
+        {"entries": there, "devices": names, "container": inside},
+    )
+
+
+def _in_container(host: Host) -> bool:
+    try:
+        mounts = [line.split() for line in host.read("/proc/self/mounts").splitlines()]
+    except Unknown:
+        return False
+    return any(len(words) > 2 and words[1] == "/" and words[2] == "overlay" for words in mounts)
+
+
+def _in_job(host: Host) -> bool:
+    try:
+        return "SLURM_JOB_ID" in host.environ()
+    except Unknown:
+        return False
+
+
+def _judge_names(places: Mapping[str, str], expected: Mapping[str, str], choice: Choice | None) -> Iterator[Finding]:
+    for name, address in expected.items():
+        if places.get(name) != address:
+            now = next((other for other, place in places.items() if place == address), "no device")
+            yield _renamed(name, f"is not at {address}, where {now} is", {"expected": address, "devices": dict(places)})
+    if choice is None or not places:
+        return
+    absent = choice.absent(tuple(places))
+    if absent:
+        text = f"is named by NCCL_IB_HCA ({choice.where}) and is not there"
+        yield _renamed(", ".join(absent), text, {"NCCL_IB_HCA": choice.text, "devices": sorted(places)})
+
+
+def _renamed(device: str, summary: str, evidence: Mapping[str, object]) -> Finding:
+    return finding(
+        "RDMA_RENAMED",
+        device,
+        summary,
+        evidence=evidence,
+        fix="Name devices by their place for good (rdma-core's 60-rdma-persistent-naming.rules) and use those names.",
+        commands=("ls -l /sys/class/infiniband/*/device", "rdma link"),
+    )

@@ -1,0 +1,38 @@
+"""RDMA_DRIVER_ERROR: what a NIC's driver wrote to the kernel's log since boot, within a look-back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from laggard.model import Finding
+from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.pci.kernel_messages import find_device_errors
+from laggard.probes.probe import Thresholds
+from laggard.probes.rdma.nics import read_nics
+
+_CODE = "RDMA_DRIVER_ERROR"
+_DRIVER = "mlx5_core"
+
+
+class RdmaDriverThresholds(Thresholds, frozen=True):
+    look_back_seconds: float = 86400.0
+    """How long a line of the log counts. A driver that was started anew ends it earlier."""
+
+
+def look_at_rdma_driver(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
+    nics = read_nics(host)
+    if not any(nic.driver == _DRIVER for nic in nics):
+        raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
+    since = _uptime(host) - thresholds.look_back_seconds
+    present = {nic.address for nic in nics}
+    for fault in find_device_errors(host.kernel_log(), since):
+        if fault.code == _CODE and fault.device in present:  # one that was taken out is no fault any more
+            yield fault
+
+
+def _uptime(host: Host) -> float:
+    try:
+        return float(host.read("/proc/uptime").split()[0])
+    except (IndexError, ValueError):
+        raise Unknown("/proc/uptime holds no number of seconds") from None

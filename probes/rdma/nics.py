@@ -1,0 +1,83 @@
+"""NICs on the PCI bus that are RDMA devices once their driver is there, whether or not they are now."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.host import Host
+
+PCI: Final = "/sys/bus/pci/devices"
+_ETHERNET, _INFINIBAND = "0x0200", "0x0207"  # PCI class codes: base class 02, sub-class (PCI Code and ID Assignment)
+_MELLANOX: Final = 0x15B3
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_GPU_DRIVERS: Final = ("nvidia", "amdgpu")
+
+
+class Nic(NamedTuple):
+    address: str
+    vendor: int
+    device: int
+    infiniband: bool  # by its PCI class; else Ethernet
+    driver: str  # empty: none is bound
+    rdma_device: str  # empty: none is registered
+    physical_function: str  # of a virtual function: its physical one
+    subsystem: str
+
+    @property
+    def model(self) -> tuple[int, int, bool, bool]:
+        """Peers share it."""
+        return self.vendor, self.device, self.infiniband, bool(self.physical_function)
+
+
+def read_nics(host: Host) -> tuple[Nic, ...]:
+    """NICs of RDMA makes: Mellanox and NVIDIA (ConnectX-4 and newer are all RDMA devices), whatever is InfiniBand by
+    its class, and of other makes those that are RDMA devices now, and their peers. Raises Unknown where the PCI bus
+    cannot be listed."""
+    try:
+        addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
+    except Missing as error:
+        raise Unknown(str(error)) from None
+    nics = [nic for address in addresses if (nic := _nic(host, address)) is not None]
+    models = {nic.model for nic in nics if nic.rdma_device}
+    return tuple(nic for nic in nics if nic.vendor == _MELLANOX or nic.infiniband or nic.model in models)
+
+
+def gpu_addresses(host: Host) -> tuple[str, ...]:
+    """Of the GPUs that have their driver; one directory to list, where the whole bus would be hundreds of files."""
+    found: list[str] = []
+    for driver in _GPU_DRIVERS:
+        try:
+            found += [name for name in host.entries(f"/sys/bus/pci/drivers/{driver}") if _ADDRESS.fullmatch(name)]
+        except Unknown:
+            continue
+    return tuple(found)
+
+
+def _nic(host: Host, address: str) -> Nic | None:
+    folder = f"{PCI}/{address}"
+    try:
+        kind = host.read(f"{folder}/class").strip()[:6]
+        if kind not in (_ETHERNET, _INFINIBAND):
+            return None
+        names = host.entries(folder)
+        return Nic(
+            address=address,
+            vendor=_number(host.read(f"{folder}/vendor")),
+            device=_number(host.read(f"{folder}/device")),
+            infiniband=kind == _INFINIBAND,
+            driver=host.link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
+            rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
+            physical_function=host.link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
+            subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
+        )
+    except Missing:  # a recording of other files, or a device that left while it was looked at
+        return None
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text, 16)
+    except ValueError:
+        raise Unknown(f"{text[:20]!r} is no PCI identity") from None

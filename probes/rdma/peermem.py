@@ -1,0 +1,84 @@
+"""PEERMEM_MISSING: GPUs and RDMA NICs, and no way for a NIC to reach a GPU's memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from laggard.model import Finding
+from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.gpu.pci_devices import read_gpus
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.rdma.nics import read_nics
+
+_MODULES = ("nvidia_peermem", "nv_peer_mem")  # the driver's own, and the older one that stood apart
+_AMAZON = 0x1D0F  # EFA reaches GPU memory by a way of its own
+_DRIVER = "/proc/driver/nvidia/version"
+_RELEASE = "/proc/sys/kernel/osrelease"
+_FIX = (
+    "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
+    "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log."
+)
+_COMMANDS = ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem")
+
+
+class PeermemThresholds(Thresholds, frozen=True):
+    dma_buf_kernel: tuple[int, int] = (5, 12)
+    """First Linux whose RDMA core takes DMA-BUF memory."""
+
+    dma_buf_driver: int = 515
+    """First NVIDIA driver branch with open kernel modules, which export it (CUDA 11.7)."""
+
+
+def look_at_peermem(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
+    loaded = _loaded(host)
+    present = [module for module in _MODULES if module in loaded]
+    if present:  # whatever is plugged in: the PCI tree, which takes longest to read, does not matter
+        yield Fact("way", present[0])
+        return
+    cards = read_gpus(host)
+    nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if cards else []
+    if not cards or not nics:
+        missing = "GPU" if not cards else "RDMA NIC that would need it"
+        raise NotApplicable(f"no {missing} in the PCI tree")
+    if "nvidia" not in loaded:
+        raise Unknown("the NVIDIA driver is not loaded: there is nothing yet that could offer GPU memory")
+    driver, release = host.read(_DRIVER), host.read(_RELEASE).strip()
+    evidence = {"modules": list(_MODULES), "driver": _first_line(driver), "kernel": release, "gpus": len(cards)}
+    if _dma_buf(driver, release, thresholds):
+        yield Fact("way", "DMA-BUF")
+        return
+    summary = f"for {len(nics)} RDMA NICs to reach {len(cards)} GPUs: neither nvidia_peermem nor DMA-BUF is there"
+    evidence["nics"] = len(nics)
+    yield finding("PEERMEM_MISSING", "nvidia_peermem", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
+
+
+def _loaded(host: Host) -> frozenset[str]:
+    """Names of loaded modules. A kernel without modules has no such file, and then /sys tells what is built in."""
+    try:
+        text = host.read("/proc/modules")
+    except Missing:
+        return frozenset(host.entries("/sys/module"))
+    if not text.strip():
+        return frozenset(host.entries("/sys/module"))
+    names = {line.split()[0] for line in text.splitlines() if line.split()}
+    if not all(re.fullmatch(r"[\w-]+", name) for name in names):
+        raise Unknown("/proc/modules holds lines that are no modules")
+    return frozenset(names)
+
+
+def _dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:
+    branch = re.search(r"\b(\d{3,4})\.\d+(?:\.\d+)?\b", driver)
+    kernel = re.match(r"(\d+)\.(\d+)", release)
+    if branch is None or kernel is None:
+        raise Unknown(f"{_DRIVER} or {_RELEASE} names no version")
+    return (
+        "Open Kernel Module" in driver
+        and int(branch[1]) >= thresholds.dma_buf_driver
+        and (int(kernel[1]), int(kernel[2])) >= thresholds.dma_buf_kernel
+    )
+
+
+def _first_line(text: str) -> str:
+    return (text.splitlines() or [""])[0][:200]

@@ -1,0 +1,161 @@
+"""`laggard record DIR`: a copy of what the probes read here, for a bug report or a test; `--host-root DIR` replays
+it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from typing import Any
+
+from laggard import wire
+from laggard.errors import UsageError
+from laggard.model import Report
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host, open_host
+from laggard.probes.host.kernel import FACTS_PATH
+from laggard.probes.probe import Probe
+from laggard.probes.profiles import PROFILES, choose
+from laggard.probes.record.journal import put_together
+from laggard.probes.record.masking import Mask
+from laggard.probes.record.recorder import RecordingHost
+from laggard.probes.record.sweep import SWEEP
+from laggard.probes.runner.runner import run
+from laggard.probes.runner.state_file import read_state
+from laggard.probes.system.mount_table import REMOTE_TYPES, read_mounts
+
+_DEADLINE_SECONDS = 120.0
+_PROBE_SECONDS = 15.0  # keeping takes longer than looking
+_LAST_LOOK = "last_look.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "exit status: 0 recorded, and it replays as the machine was judged; 2 recorded, but it replays differently"
+    )
+    parser.add_argument("directory", metavar="DIR", help="where to; is created, or is empty")
+    parser.add_argument("--host-root", metavar="DIR", help="record the machine recorded in DIR instead of this one")
+    parser.add_argument(
+        "--mask",
+        action="store_true",
+        help="hide host and user names, IP and MAC addresses, GUIDs, UUIDs, serial numbers",
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    source = open_host(arguments.host_root)
+    folder = _made(arguments.directory)
+    probes = tuple(_patient(probe) for probe in choose(PROFILES["full"], (), (), "profile full"))
+    _say(f"asking {len(probes)} probes")
+    live = _record(source, folder, probes)
+    if arguments.mask:
+        _say("hiding names, addresses and serial numbers")
+        _mask(folder, Mask(_names(source)))
+    again = run(Host(folder), probes, deadline_seconds=_DEADLINE_SECONDS)
+    count = sum(len(files) for _, _, files in os.walk(folder))
+    print(
+        f"laggard: {count} files of {again.node} are in {folder}; laggard healthcheck --host-root {folder} replays it"
+    )
+    return _compare(live, again)
+
+
+def _record(source: Host, folder: str, probes: tuple[Probe, ...]) -> Report:
+    """The report of the machine, made while its answers are kept."""
+    known = _recorded_answers(source, folder)
+    host = RecordingHost(source.root, folder)
+    with contextlib.suppress(Unknown):  # a recorded machine of files alone has no time
+        host.time()
+    report = run(host, probes, deadline_seconds=_DEADLINE_SECONDS)
+    _say("copying what the probes of other machines would ask for")
+    swept = run(host, [SWEEP], deadline_seconds=_DEADLINE_SECONDS)
+    if swept.probes[0].reason:
+        _say(f"not all of it: {swept.probes[0].reason}")
+    put_together(folder, known)
+    return report
+
+
+def _patient(probe: Probe) -> Probe:
+    return probe._replace(deadline_seconds=max(_PROBE_SECONDS, probe.deadline_seconds))
+
+
+def _recorded_answers(source: Host, folder: str) -> dict[str, Any]:
+    """What is not asked for by path: the looks before this one, and of a recorded machine its answers."""
+    os.mkdir(f"{folder}/laggard")
+    try:
+        looks = read_state(_LAST_LOOK) if not source.recorded else b""
+    except Unknown:
+        looks = b""
+    if looks:
+        with open(f"{folder}/laggard/{_LAST_LOOK}", "wb") as file:
+            file.write(looks)
+    try:
+        return dict(wire.decode(source.read_bytes(FACTS_PATH), dict[str, Any])) if source.recorded else {}
+    except (Unknown, wire.WireError):
+        return {}
+
+
+def _mask(folder: str, mask: Mask) -> None:
+    """Text files and symlinks; what holds no text holds no names."""
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            path = os.path.join(place, name)
+            if os.path.islink(path):
+                target = os.readlink(path)
+                if mask.text(target) != target:
+                    os.unlink(path)
+                    os.symlink(mask.text(target), path)
+            elif os.path.isfile(path):
+                _mask_file(path, mask)
+
+
+def _mask_file(path: str, mask: Mask) -> None:
+    with open(path, "rb") as file:
+        data = file.read()
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return
+    masked = mask.text(text)
+    if masked != text:
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(masked)
+
+
+def _names(source: Host) -> set[str]:
+    """Of this host, with and without its domain, and of its file servers. One called nfs keeps its name: so is the
+    type of its file system called."""
+    node = source.node()
+    servers: set[str] = set()
+    with contextlib.suppress(Unknown):
+        servers = {server for mount in read_mounts(source) if mount.remote for server in mount.servers}
+    return {node, node.partition(".")[0]} | (servers - REMOTE_TYPES)
+
+
+def _compare(live: Report, again: Report) -> int:
+    """A recording that is judged otherwise is told of: what hung, or changed meanwhile, cannot be replayed."""
+    before, after = _judged(live), _judged(again)
+    for name in before:
+        if before[name] != after[name]:
+            _say(f"probe {name} replays differently: {after[name]} instead of {before[name]}")
+    return 0 if before == after else 2
+
+
+def _judged(report: Report) -> dict[str, str]:
+    verdicts = {result.name: result.verdict.value for result in report.probes}
+    codes = sorted(f"{finding.code} ({finding.severity.value})" for finding in report.findings)
+    return {**verdicts, "findings": ", ".join(codes) or "nothing found"}
+
+
+def _made(directory: str) -> str:
+    try:
+        os.makedirs(directory, exist_ok=True)
+        if os.listdir(directory):
+            raise UsageError(f"{directory} is not empty: name a new folder, or empty this one")
+    except OSError as error:
+        raise UsageError(f"cannot record into {directory}: {error.strerror}") from None
+    return os.path.realpath(directory)
+
+
+def _say(text: str) -> None:
+    print(f"laggard: {text}", file=sys.stderr)

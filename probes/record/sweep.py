@@ -1,0 +1,98 @@
+"""What a recording holds beyond what the probes asked of this machine: a probe stops early where it finds nothing, and
+the next version of it asks for more. Files that are cheap to read and change nothing when they are read."""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Probe, Thresholds
+
+_PCI: Final = "{class,device,vendor,modalias,numa_node,subsystem_device,subsystem_vendor}"
+_LINK: Final = "{current,max}_link_{speed,width}"
+
+TREES: Final = (
+    f"/sys/bus/pci/devices/*/{_PCI}",
+    f"/sys/bus/pci/devices/*/{_LINK}",
+    "/sys/class/infiniband/*/{board_id,fw_ver,hca_type,node_guid,node_type}",
+    "/sys/class/infiniband/*/ports/*/{state,phys_state,rate,link_layer,lid,cap_mask}",
+    "/sys/class/infiniband/*/ports/*/{counters,hw_counters}/*",
+    "/sys/class/infiniband/*/ports/*/gids/{0,1,2,3,4,5,6,7}",
+    "/sys/class/infiniband/*/ports/*/gid_attrs/{types,ndevs}/{0,1,2,3,4,5,6,7}",
+    "/sys/class/net/*/{address,carrier_changes,duplex,mtu,operstate,speed,type}",
+    "/sys/devices/system/node/node*/{cpulist,distance,meminfo}",
+    "/sys/devices/system/cpu/{online,isolated,possible}",
+    "/sys/module/{ib_core,mlx5_core,mlx5_ib,nvidia,nvidia_peermem,nvidia_uvm,rdma_cm}/{refcnt,srcversion,version}",
+    "/sys/kernel/iommu_groups/*/type",
+    "/proc/driver/nvidia/{params,version}",
+    "/proc/driver/nvidia/gpus/*/information",
+    "/proc/{cmdline,meminfo,mounts,modules,swaps,uptime,version}",
+    "/proc/sys/kernel/{hostname,osrelease,random/boot_id,numa_balancing}",
+)
+MOST_FILES: Final = 50_000
+
+
+def look_at_trees(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    """Reads them all; the Host that it is given keeps them."""
+    count = 0
+    for pattern in TREES:
+        for path in _matching(host, "", _alternatives(pattern)):
+            try:
+                host.read_bytes(path)
+            except Unknown:
+                continue
+            count += 1
+            if count >= MOST_FILES:
+                raise Unknown(f"there are more than {MOST_FILES} files")
+    yield Fact("files", count)
+
+
+SWEEP: Final = Probe("trees", look_at_trees, Thresholds(), deadline_seconds=60.0)
+
+
+def _alternatives(pattern: str) -> tuple[tuple[str, ...], ...]:
+    """By part of the path, the names that it may have: `{a,b}` is either."""
+    return tuple(_expanded(part) for part in _parts(pattern))
+
+
+def _parts(pattern: str) -> list[str]:
+    """Split at slashes, but for those within braces."""
+    parts, depth = [""], 0
+    for letter in pattern.lstrip("/"):
+        depth += (letter == "{") - (letter == "}")
+        if letter == "/" and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def _expanded(part: str) -> tuple[str, ...]:
+    head, brace, rest = part.partition("{")
+    if not brace:
+        return (part,)
+    inside, _, tail = rest.partition("}")
+    return tuple(head + word + end for word in inside.split(",") for end in _expanded(tail))
+
+
+def _matching(host: Host, folder: str, parts: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    if not parts:
+        yield folder
+        return
+    for name in _names(host, folder, parts[0]):
+        yield from _matching(host, f"{folder}/{name}", parts[1:])
+
+
+def _names(host: Host, folder: str, wanted: tuple[str, ...]) -> Iterator[str]:
+    if not any("*" in name for name in wanted):
+        yield from wanted
+        return
+    try:
+        names = host.entries(folder)
+    except Unknown:
+        return
+    yield from (name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in wanted))

@@ -1,0 +1,75 @@
+"""Small files that one run leaves for the next, in a directory of this user's alone. Nothing in a file is believed
+that somebody else could have written."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from laggard.environment import state_dir
+from laggard.probes.errors import Missing, Unknown
+
+MOST_BYTES: Final = 4 << 20
+
+
+def read_state(name: str) -> bytes:
+    """What the file holds; empty where there is none. Raises Unknown."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        with _directory(make=False) as directory, os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
+            _trusted(os.fstat(file.fileno()), stat.S_ISREG, name)
+            return file.read(MOST_BYTES)
+    except (Missing, FileNotFoundError):
+        return b""
+    except OSError as error:
+        raise Unknown(f"cannot read {name}: {error.strerror}") from None
+
+
+def replace_state(name: str, data: bytes) -> None:
+    """Put `data` in the file's place, whole or not at all. Raises Unknown."""
+    with _directory(make=True) as directory:
+        _replace(directory, name, data)
+
+
+@contextlib.contextmanager
+def _directory(make: bool) -> Iterator[int]:
+    """The state directory, open; nobody else can write in it. Raises Unknown, Missing where there is none."""
+    path = state_dir(os.environ)
+    try:
+        if make:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, mode=0o700)
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Missing(f"there is no {path}") from None
+    except OSError as error:
+        raise Unknown(f"cannot use {path}: {error.strerror}") from None
+    try:
+        _trusted(os.fstat(descriptor), stat.S_ISDIR, path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _trusted(status: os.stat_result, is_kind: Callable[[int], bool], name: str) -> None:
+    if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+        raise Unknown(f"{name} is not this user's alone")
+
+
+def _replace(directory: int, name: str, data: bytes) -> None:
+    temporary = f".{name}.{os.getpid()}"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=directory)  # of a dead process with the same number
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
+            file.write(data)
+        os.replace(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary, dir_fd=directory)
+        raise Unknown(f"cannot write {name}: {error.strerror}") from None

@@ -1,0 +1,65 @@
+"""CLOCK_SKEW: is the kernel's clock disciplined, and how far off may it be?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from laggard.model import Finding
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel import KernelClock
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
+_TIME_ERROR = 5
+_SOURCE = "/sys/devices/system/clocksource/clocksource0/current_clocksource"
+_FIX = (
+    "Run one time daemon that disciplines the kernel's clock: chronyd with `rtcsync`, or systemd-timesyncd. "
+    "In a virtual machine let chronyd follow the host's clock (`refclock PHC /dev/ptp0`)."
+)
+
+
+class ClockThresholds(Thresholds, frozen=True):
+    """Seconds. A finding is a warning: a host without network time may be kept right by its hypervisor."""
+
+    offset_seconds: float = 0.05
+    """What is left to correct; the node-exporter mixin's NodeClockSkewDetected uses the same."""
+
+    maximum_error_seconds: float = 3.0
+    """chronyd's `maxdistance`: it takes no source whose own error may be larger."""
+
+
+def look_at_clock(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
+    clock = host.clock()
+    evidence = {
+        "state": clock.state,
+        "status": f"{clock.status:#06x}",
+        "offset_seconds": clock.offset_seconds,
+        "maximum_error_seconds": clock.maximum_error_seconds,
+        "estimated_error_seconds": clock.estimated_error_seconds,
+        "clock_source": _clock_source(host),
+    }
+    yield Fact("clock", evidence)
+    fault = _fault(clock, thresholds)
+    if fault:
+        commands = ("timedatectl", "chronyc tracking", "chronyc sources -v")
+        yield finding("CLOCK_SKEW", "clock", fault, evidence=evidence, fix=_FIX, commands=commands)
+
+
+def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:
+    """The gravest first: an unsynchronised clock's offset and error mean nothing."""
+    if clock.status & _UNSYNC or clock.state == _TIME_ERROR:
+        return "not synchronised: no time daemon tells the kernel the time"
+    if abs(clock.offset_seconds) > thresholds.offset_seconds:
+        return f"off by {abs(clock.offset_seconds):.3g} s"
+    if clock.maximum_error_seconds > thresholds.maximum_error_seconds:
+        return f"may be off by up to {clock.maximum_error_seconds:.3g} s"
+    return None
+
+
+def _clock_source(host: Host) -> str | None:
+    """Evidence only: `kvm-clock` and `hyperv_*` tell a virtual machine. Not knowing it changes no verdict."""
+    try:
+        return host.read(_SOURCE).strip()
+    except Unknown:
+        return None

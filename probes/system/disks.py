@@ -1,0 +1,143 @@
+"""DISK_FULL: file systems of this machine that a job writes to and that have no room left, in bytes or in inodes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel import FileSystem
+from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.system.mount_table import Mount, read_mounts
+
+
+class DiskThresholds(Thresholds, frozen=True):
+    """Used ratios are df's: of what unprivileged processes could ever have. 5 and 3 % left are the thresholds of the
+    node-exporter mixin (NodeFilesystemAlmostOutOfSpace and ...OutOfFiles)."""
+
+    warning_used_ratio: float = 0.95
+    critical_used_ratio: float = 0.97
+
+    enough_bytes: int = 64 << 30
+    """Never a fault with this much left, whatever the ratio: 1 % of a 28 TB scratch disk holds several checkpoints."""
+
+    enough_inodes: int = 1_000_000
+
+    never: tuple[str, ...] = (
+        "/boot",
+        "/boot/*",
+        "/efi",
+        "/run/user/*",
+        "/run/credentials/*",
+        "/var/lib/kubelet/pods/*",
+    )
+    """Mount points not judged: filled once and then left alone, or the sized volume of one pod or one login."""
+
+    warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
+    """Mount points that hold installed software: no job writes there."""
+
+
+def look_at_disks(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
+    mounts = read_mounts(host)
+    yield Fact("not_checked", {_shown(mount.point): mount.kind for mount in mounts if mount.remote})
+    judged = [mount for mount in mounts if mount.local and mount.writable and not _any(mount.point, thresholds.never)]
+    if not judged:
+        raise NotApplicable(f"none of the {len(mounts)} mounts is a local file system that can be written to")
+    silent: list[str] = []
+    sizes: dict[str, FileSystem] = {}
+    for mount in judged:
+        try:
+            sizes[mount.point] = host.file_system(mount.point)
+        except Unknown as error:
+            silent += _unless_gone(host, mount, error)
+    yield Fact(
+        "used_ratio", {_shown(point): round(_used_bytes(size), 4) for point, size in sizes.items() if size.total_bytes}
+    )
+    for mount in _distinct(judged, sizes):
+        yield from _judge(mount, sizes[mount.point], thresholds)
+    if silent:
+        raise Unknown("; ".join(silent))
+
+
+def _unless_gone(host: Host, mount: Mount, error: Unknown) -> list[str]:
+    """A mount that ended between the list and the look is no riddle; one that is still listed is."""
+    gone = isinstance(error, Missing) and all(mount.point != other.point for other in read_mounts(host))
+    return [] if gone else [str(error)]
+
+
+def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator[Mount]:
+    """One mount for each file system, the outermost. Bind mounts and overlays report the numbers of what is below
+    them, to the byte; two memory file systems may be alike and are two."""
+    seen: set[FileSystem] = set()
+    for mount in mounts:
+        size = sizes.get(mount.point)
+        if size is None or (mount.kind != "tmpfs" and size in seen):
+            continue
+        seen.add(size)
+        yield mount
+
+
+def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
+    used, inodes_used = _used_bytes(size), _used_inodes(size)
+    tight = [  # (ratio, what to say of it)
+        (
+            used,
+            f"{_percent(used)} used, {size.available_bytes / 2**30:.1f} GiB left",
+            size.available_bytes < thresholds.enough_bytes,
+        ),
+        (inodes_used, f"{_percent(inodes_used)} of its inodes used", size.inodes_available < thresholds.enough_inodes),
+    ]
+    short = [(ratio, text) for ratio, text, few in tight if few and ratio >= thresholds.warning_used_ratio]
+    if not short:
+        return
+    critical = max(short)[0] >= thresholds.critical_used_ratio and not _any(mount.point, thresholds.warning_only)
+    point = _shown(mount.point)
+    quoted = shlex.quote(point)
+    yield finding(
+        "DISK_FULL",
+        point,
+        "; ".join(text for _, text in short),
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        evidence={
+            "file_system": mount.kind,
+            "used_ratio": round(used, 4),
+            "available_bytes": size.available_bytes,
+            "inodes_used_ratio": round(inodes_used, 4),
+            "inodes_available": size.inodes_available,
+        },
+        fix=_fix(mount),
+        commands=(f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
+    )
+
+
+def _fix(mount: Mount) -> str:
+    if mount.kind == "tmpfs":
+        return "Remove what dead jobs left there (in the epilog, for good); it takes up memory as well."
+    return "Remove what is not needed (old checkpoints, core dumps, container images, logs) or enlarge it."
+
+
+def _used_bytes(size: FileSystem) -> float:
+    return _ratio(size.total_bytes - size.free_bytes, size.available_bytes)
+
+
+def _used_inodes(size: FileSystem) -> float:
+    return _ratio(size.inodes - size.inodes_free, size.inodes_available)
+
+
+def _ratio(used: int, available: int) -> float:
+    return used / (used + available) if used + available > 0 else 0.0
+
+
+def _percent(ratio: float) -> str:
+    return f"{int(ratio * 100)} %"  # rounded down: 100 % is said of what is full
+
+
+def _any(point: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(point, pattern) for pattern in patterns)
+
+
+def _shown(point: str) -> str:
+    return point.encode(errors="surrogateescape").decode(errors="backslashreplace")

@@ -1,0 +1,149 @@
+"""What this machine is and which software it runs: facts alone, for the collector to compare with other nodes'.
+
+Nothing here is judged, so what a machine does not tell is left out. Only the kernel's own name must be readable: a
+machine without it is no machine that could be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+
+from laggard.model import Finding
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.gpu.pci_devices import look_at_bus
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds
+
+_NVIDIA = "/proc/driver/nvidia"
+_DMI = "/sys/class/dmi/id"
+_LIBRARIES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/local/lib")
+_NCCL = re.compile(r"libnccl\.so\.(\d+\.\d+\.\d+)")
+_DRIVER = re.compile(r"NVRM version:.*?(Open)?\s*Kernel Module.*?\s(\d+\.\d+(?:\.\d+)?)\s")
+_CUDA = re.compile(r'"cuda"\s*:\s*\{[^}]*?"version"\s*:\s*"([\w.+-]+)"')
+
+
+class IdentityThresholds(Thresholds, frozen=True):
+    """Nothing is judged."""
+
+
+def look_at_identity(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact]:
+    release = _line(host, "/proc/sys/kernel/osrelease")
+    if not release:
+        raise Unknown("/proc/sys/kernel/osrelease is empty")
+    yield Fact("kernel_release", release)
+    unreadable: list[str] = []
+    for read in _READERS:
+        try:
+            yield from (fact for fact in read(host) if fact.value)
+        except Missing:
+            continue
+        except Unknown as error:
+            unreadable.append(str(error))
+    if unreadable:
+        raise Unknown("; ".join(dict.fromkeys(unreadable)))
+
+
+def _distribution(host: Host) -> Iterator[Fact]:
+    yield Fact("distribution", distribution(host.read("/etc/os-release")))
+
+
+def _driver(host: Host) -> Iterator[Fact]:
+    version, flavour = driver(host.read(f"{_NVIDIA}/version"))
+    yield Fact("nvidia_driver_version", version)
+    yield Fact("nvidia_driver_flavour", flavour)
+
+
+def _gpus(host: Host) -> Iterator[Fact]:
+    """From the driver's own list. Without a driver only their absence from the bus can be told."""
+    try:
+        names = host.entries(f"{_NVIDIA}/gpus")
+    except Missing:
+        yield Fact("gpu_models", _no_gpu(host))
+        return
+    gpus = [colon_lines(host.read(f"{_NVIDIA}/gpus/{name}/information")) for name in names]
+    yield Fact("gpu_count", len(gpus))
+    yield Fact("gpu_models", _distinct(gpu.get("Model", "") for gpu in gpus))
+    yield Fact("gpu_vbios", _distinct(gpu.get("Video BIOS", "") for gpu in gpus))
+
+
+def _cuda(host: Host) -> Iterator[Fact]:
+    found = _CUDA.search(host.read("/usr/local/cuda/version.json"))
+    yield Fact("cuda_version", found[1] if found else "")
+
+
+def _nccl(host: Host) -> Iterator[Fact]:
+    """The libraries installed for the whole machine. What a virtual environment or a container brings is not seen."""
+    versions: set[str] = set()
+    for folder in _LIBRARIES:
+        try:
+            versions |= {found[1] for name in host.entries(folder) if (found := _NCCL.fullmatch(name))}
+        except Missing:
+            continue
+    yield Fact("nccl_versions", sorted(versions))
+
+
+def _ofed(host: Host) -> Iterator[Fact]:
+    """Modules of NVIDIA's driver packages carry the package's version; those of newer kernels carry none."""
+    yield Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))
+
+
+def _product(host: Host) -> Iterator[Fact]:
+    vendor, name = _line(host, f"{_DMI}/sys_vendor"), _line(host, f"{_DMI}/product_name")
+    yield Fact("product", name if name.startswith(vendor) else f"{vendor} {name}".strip())
+
+
+def _bios(host: Host) -> Iterator[Fact]:
+    yield Fact("bios_version", _line(host, f"{_DMI}/bios_version"))
+
+
+def _cpu(host: Host) -> Iterator[Fact]:
+    model, microcode = cpu(host.read("/proc/cpuinfo"))
+    yield Fact("cpu_model", model)
+    yield Fact("cpu_microcode", microcode)
+
+
+_READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
+    _distribution, _driver, _gpus, _cuda, _nccl, _ofed, _product, _bios, _cpu
+)  # fmt: skip
+
+
+def distribution(os_release: str) -> str:
+    """`ubuntu 22.04` of os-release(5)."""
+    fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
+    return " ".join(fields.get(name, "").strip().strip("\"'") for name in ("ID", "VERSION_ID")).strip()
+
+
+def driver(version: str) -> tuple[str, str]:
+    """The version and flavour (open, proprietary) in /proc/driver/nvidia/version; empty where it holds neither."""
+    found = _DRIVER.search(version + "\n")
+    return (found[2], "open" if found[1] else "proprietary") if found else ("", "")
+
+
+def cpu(cpuinfo: str) -> tuple[str, str]:
+    """The first CPU's model and microcode. Arm's kernel gives no name: implementer and part stand for it."""
+    first = colon_lines(cpuinfo.split("\n\n", 1)[0])
+    arm = " ".join(first[name] for name in ("CPU implementer", "CPU part") if name in first)
+    return first.get("model name") or (f"arm {arm}" if arm else ""), first.get("microcode", "")
+
+
+def colon_lines(text: str) -> dict[str, str]:
+    """`name : value` lines."""
+    pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
+    return {name.strip(): value.strip() for name, value in pairs}
+
+
+def _no_gpu(host: Host) -> list[str]:
+    """Nothing where there is one: without its driver its name is not known."""
+    bus = look_at_bus(host)
+    return [] if bus.gpus or bus.lent or bus.unreadable else ["no GPU"]
+
+
+def _distinct(values: Iterator[str]) -> list[str]:
+    """Without what the driver has not read yet: `N/A`, `??.??.??.??.??`."""
+    return sorted({value for value in values if value and "?" not in value and value != "N/A"})
+
+
+def _line(host: Host, path: str) -> str:
+    """The first line of the file; empty where the file is."""
+    return (host.read(path).strip().splitlines() or [""])[0]

@@ -1,0 +1,152 @@
+"""MEMLOCK_LIMIT and OPEN_FILES_LIMIT: what the kernel grants the processes of a job.
+
+A job's own limits count, where laggard runs in one or in its prolog; else slurmd's, which every job of it inherits;
+else those of this process, which say less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_CAP_IPC_LOCK = 14  # with it the kernel does not apply the locked-memory limit (capabilities(7))
+_SLURMD = (  # its processes, under cgroup v2 and v1
+    "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs",
+    "/sys/fs/cgroup/systemd/system.slice/slurmd.service/cgroup.procs",
+)
+_FIX_MEMLOCK = (
+    "Set `LimitMEMLOCK=infinity` in slurmd's (or the container runtime's) unit and restart it; for logins "
+    "`* - memlock unlimited` in /etc/security/limits.d. Under SLURM also set PropagateResourceLimitsExcept=MEMLOCK."
+)
+_FIX_FILES = "Raise `LimitNOFILE` in slurmd's (or the container runtime's) unit and `nofile` in /etc/security/limits.d."
+
+
+class LimitThresholds(Thresholds, frozen=True):
+    memlock_least_bytes: int = 1 << 30
+    """Below: critical. A rank without GPUDirect registers NCCL's host buffers: 32 channels of 4 MiB to and from two
+    peers are 512 MiB, and the verbs library's queues come on top."""
+
+    memlock_enough_bytes: int = 16 << 30
+    """Below: a warning. What AWS's EFA node check asks for; NVIDIA's and Open MPI's guides ask for `unlimited`."""
+
+    memlock_own_severity: Severity = Severity.CRITICAL
+    """For the limit of laggard's own process outside a job. A daemon's unit says nothing of jobs: there, a warning."""
+
+    open_files_least: int = 16384
+    """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root):
+    16384 is a job of 8192 ranks. NCCL raises the soft limit to the hard one itself, so that the soft one is free."""
+
+
+class Limit(NamedTuple):
+    soft: float
+    hard: float
+
+
+class Judged(NamedTuple):
+    """Whose limits count on this machine, and the file that tells them."""
+
+    name: str
+    path: str
+    stands_for_jobs: bool
+
+
+def look_at_limits(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
+    judged = _judged(host)
+    limits = host.read(judged.path)
+    files, memlock = _limit(limits, "Max open files", judged.path), _limit(limits, "Max locked memory", judged.path)
+    yield Fact("judged", judged.name)
+    yield Fact("open_files", _evidence(files))
+    yield Fact("locked_memory_bytes", _evidence(memlock))
+    if files.hard < thresholds.open_files_least:
+        summary = f"may open only {files.hard:.0f} files"
+        evidence = {**_evidence(files), "least": thresholds.open_files_least, "source": judged.path}
+        yield finding("OPEN_FILES_LIMIT", judged.name, summary, evidence=evidence, fix=_FIX_FILES)
+    devices = _rdma_devices(host)
+    yield Fact("rdma_devices", devices)
+    if devices:  # nothing else in a training job locks memory
+        yield from _judge_memlock(host, judged, memlock, thresholds)
+
+
+def _judge_memlock(host: Host, judged: Judged, memlock: Limit, thresholds: LimitThresholds) -> Iterator[Finding]:
+    """The hard limit is what no job can lift by itself; a low soft limit alone is a line in a job script."""
+    lowest = min(memlock)
+    if lowest >= thresholds.memlock_enough_bytes:
+        return
+    severity, which = Severity.WARNING, "hard" if memlock.hard == lowest else "soft"
+    if memlock.hard < thresholds.memlock_least_bytes:
+        severity = Severity.CRITICAL if judged.stands_for_jobs else _own_severity(host, thresholds)
+    yield finding(
+        "MEMLOCK_LIMIT",
+        judged.name,
+        f"may lock only {_size(lowest)} of memory ({which} limit)",
+        evidence={**_evidence(memlock), "enough_bytes": thresholds.memlock_enough_bytes, "source": judged.path},
+        fix=_FIX_MEMLOCK,
+        commands=("ulimit -H -l", "systemctl show slurmd -p LimitMEMLOCK", "scontrol show config | grep Propagate"),
+        severity=severity,
+    )
+
+
+def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
+    """A privileged process is not bound by its limit, and the same holds for what it starts in its container."""
+    for line in host.read("/proc/self/status").splitlines():
+        if line.startswith("CapEff:"):
+            privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1
+            return Severity.WARNING if privileged else thresholds.memlock_own_severity
+    raise Unknown("/proc/self/status has no line CapEff")
+
+
+def _judged(host: Host) -> Judged:
+    if "SLURM_JOB_ID" not in _environ(host):
+        for path in _SLURMD:
+            for pid in _pids(host, path):
+                if host.read(f"/proc/{pid}/comm").strip() == "slurmd":
+                    return Judged("slurmd", f"/proc/{pid}/limits", True)
+        return Judged("this process", "/proc/self/limits", False)
+    return Judged("this job", "/proc/self/limits", True)
+
+
+def _environ(host: Host) -> dict[str, str]:
+    try:
+        return dict(host.environ())
+    except Missing:  # a recording of files alone was not made in a job
+        return {}
+
+
+def _pids(host: Host, path: str) -> list[str]:
+    try:
+        return host.read(path).split()
+    except Missing:
+        return []
+
+
+def _rdma_devices(host: Host) -> tuple[str, ...]:
+    """An empty answer is believed only of a /sys that could be listed."""
+    if "infiniband" not in host.entries("/sys/class"):
+        return ()
+    return host.entries("/sys/class/infiniband")
+
+
+def _limit(text: str, name: str, path: str) -> Limit:
+    for line in text.splitlines():
+        if line.startswith(name):
+            words = line[len(name) :].split()
+            if len(words) >= 2 and all(word == "unlimited" or word.isdecimal() for word in words[:2]):
+                soft, hard = (float("inf") if word == "unlimited" else float(word) for word in words[:2])
+                return Limit(soft, hard)
+    raise Unknown(f"{path} has no readable line {name!r}")
+
+
+def _evidence(limit: Limit) -> dict[str, int | str]:
+    return {name: "unlimited" if value == float("inf") else int(value) for name, value in limit._asdict().items()}
+
+
+def _size(count: float) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count / 1024:.3g} KiB"

@@ -1,0 +1,68 @@
+"""The mounts of a machine, and which of them are disks of its own that something can be written to."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+
+_MOUNTS = "/proc/self/mounts"
+
+_LOCAL = "bcachefs btrfs ext2 ext3 ext4 f2fs fuse.fuse-overlayfs jfs nilfs2 ntfs3 overlay reiserfs tmpfs xfs zfs"
+_REMOTE = (
+    "9p afs beegfs ceph cifs fhgfs glusterfs gpfs lustre ncpfs nfs nfs4 orangefs panfs pvfs2 smb3 smbfs virtiofs wekafs"
+)
+
+LOCAL_TYPES: Final = frozenset(_LOCAL.split())
+"""Answered from this machine's memory and disks. Any other type is not asked: statvfs of a network or FUSE file
+system hangs with its server, and of an automount point mounts it."""
+
+REMOTE_TYPES: Final = frozenset(_REMOTE.split())
+
+
+class Mount(NamedTuple):
+    point: str
+    kind: str
+    writable: bool
+    source: str = ""
+    """The server and what it exports, as the mount names them."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The hosts that `source` names: of `filer:/export`, `//filer/share`, `mon1,mon2:/`, `mds@o2ib:/scratch`."""
+        if self.source.startswith("//"):
+            return (self.source[2:].split("/")[0],)
+        hosts, slash, _ = self.source.partition(":/")
+        return tuple(name for part in hosts.split(",") if slash and (name := re.split("[@:]", part)[0]))
+
+    @property
+    def local(self) -> bool:
+        return self.kind in LOCAL_TYPES
+
+    @property
+    def remote(self) -> bool:
+        return self.kind in REMOTE_TYPES or (self.kind.startswith("fuse.") and not self.local)
+
+
+def read_mounts(host: Host) -> tuple[Mount, ...]:
+    """What is mounted, outermost first; of mounts on top of one another, the visible one. Raises Unknown."""
+    # A mount point is bytes, not text: an odd one must not hide the others.
+    text = host.read_bytes(_MOUNTS).decode(errors="surrogateescape")
+    mounts = {mount.point: mount for mount in map(_parse, text.splitlines())}
+    if not mounts:
+        raise Unknown(f"{_MOUNTS} is empty")
+    return tuple(sorted(mounts.values(), key=lambda mount: (len(mount.point), mount.point)))
+
+
+def _parse(line: str) -> Mount:
+    words = line.split(" ")
+    if len(words) < 4 or not words[1].startswith("/"):
+        raise Unknown(f"{_MOUNTS} holds a line that is no mount")
+    return Mount(_unescape(words[1]), words[2], "rw" in words[3].split(","), _unescape(words[0]))
+
+
+def _unescape(text: str) -> str:
+    """The kernel writes blanks and backslashes as octal (proc_pid_mounts(5))."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,0 +1,94 @@
+"""HUGE_SWAP: memory was short, or is: pages of jobs lie on a disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from laggard.model import Finding
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.counter_history import Remember
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Thresholds, finding
+
+_SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
+_PAGE_BYTES = 4096
+_FIX = (
+    "Find what fills the memory (pinned host buffers, data loader workers, files in /dev/shm), then empty the swap. "
+    "Compute nodes run without swap on disk; zram is no fault."
+)
+_COMMANDS = ("swapon --show", "free -g", "vmstat 1 5", "swapoff -a && swapon -a")
+
+
+class SwapThresholds(Thresholds, frozen=True):
+    used_ratio: float = 0.5
+    """Of the swap on disks. Cold pages of daemons fill a small part over months; half of it is a shortage."""
+
+    used_least_bytes: int = 1 << 30
+
+    active_bytes_per_second: int = 1 << 20
+    """In and out together, over the last look or a minute. A disk's wait for one page is 0.1 to 10 ms."""
+
+
+class Swap(NamedTuple):
+    name: str
+    size_bytes: int
+    used_bytes: int
+
+
+def look_at_swap(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | Remember]:
+    swaps = parse_swaps(host.read(_SWAPS))
+    disks = [swap for swap in swaps if not swap.name.startswith(("/dev/zram", "/zram"))]
+    yield Fact("swap_bytes", {swap.name: swap.size_bytes for swap in swaps})
+    if not disks:  # none, or compressed memory
+        return
+    size, used = sum(swap.size_bytes for swap in disks), sum(swap.used_bytes for swap in disks)
+    pages = _pages(host)
+    yield Remember({"swapped_pages": pages})
+    growth = host.past.growth("swapped_pages", pages) if len(disks) == len(swaps) else None
+    rate = growth.count * _PAGE_BYTES / growth.seconds if growth else 0.0
+    reasons = []
+    if used >= thresholds.used_least_bytes and used >= thresholds.used_ratio * size:
+        reasons.append(f"{used / 2**30:.1f} of {size / 2**30:.1f} GiB of swap on disk in use")
+    if rate >= thresholds.active_bytes_per_second:
+        reasons.append(f"{rate / 2**20:.1f} MiB/s swapped in and out")
+    if reasons:
+        evidence = {
+            "size_bytes": size,
+            "used_bytes": used,
+            "bytes_per_second": round(rate) if growth else None,
+            "devices": [swap.name for swap in disks],
+            "swappiness": _swappiness(host),
+        }
+        summary = "; ".join(reasons)
+        yield finding("HUGE_SWAP", "swap", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
+
+
+def parse_swaps(text: str) -> tuple[Swap, ...]:
+    """/proc/swaps: a headline, then name, type, KiB, KiB used, priority. Raises Unknown."""
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("Filename"):
+        raise Unknown(f"{_SWAPS} does not begin with its headline")
+    return tuple(_swap(line.split()) for line in lines[1:] if line.strip())
+
+
+def _swap(words: list[str]) -> Swap:
+    if len(words) < 4 or not (words[-3].isdecimal() and words[-2].isdecimal()):
+        raise Unknown(f"{_SWAPS} holds a line that is no swap")
+    return Swap(words[0], int(words[-3]) * 1024, int(words[-2]) * 1024)
+
+
+def _pages(host: Host) -> int:
+    counts = dict(line.split()[:2] for line in host.read(_VMSTAT).splitlines() if len(line.split()) == 2)
+    try:
+        return int(counts["pswpin"]) + int(counts["pswpout"])
+    except (KeyError, ValueError):
+        raise Unknown(f"{_VMSTAT} has no counts pswpin and pswpout") from None
+
+
+def _swappiness(host: Host) -> str | None:
+    """Evidence only."""
+    try:
+        return host.read(_SWAPPINESS).strip()
+    except Missing:
+        return None

@@ -1,0 +1,51 @@
+"""The one place where a metric is named. Exposition, docs and tests are made from it."""
+
+from __future__ import annotations
+
+from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
+
+METRICS: tuple[Metric, ...] = (
+    Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",)),
+    Metric(
+        "laggard_probe_verdict",
+        "gauge",
+        "The verdict of the probe's last run (cached); always 1.",
+        ("probe", "verdict"),
+    ),
+    Metric("laggard_probe_duration_seconds", "gauge", "How long the probe's last run took (cached).", ("probe",)),
+    Metric("laggard_probe_last_run_timestamp_seconds", "gauge", "When the probe last ran, Unix time.", ("probe",)),
+    Metric(
+        "laggard_finding",
+        "gauge",
+        "A finding of the last probe run (cached); always 1.",
+        ("code", "severity", "device"),
+    ),
+    Metric("laggard_rank_files_ignored", "gauge", "Rank files that were not believed, by reason.", ("reason",)),
+    *RANK_METRICS,
+    Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
+    Metric(
+        "laggard_culprit",
+        "gauge",
+        "Share of the step time that fixing this culprit would save.",
+        ("job_id", "rank", "kind", "hostname"),
+    ),
+    Metric(
+        "laggard_job_slowdown_ratio", "gauge", "Step time over the step time without culprits; 1: none.", ("job_id",)
+    ),
+    Metric("laggard_job_ranks", "gauge", "Ranks seen of the job.", ("job_id",)),
+    Metric(
+        "laggard_fleet_finding",
+        "gauge",
+        "A finding of the collector's own about a node, from comparing it with the others; always 1.",
+        ("code", "severity", "device", "hostname"),
+    ),
+    Metric("laggard_fleet_failing_nodes", "gauge", "Nodes whose checks fail now."),
+    Metric("laggard_fleet_drain_cap_nodes", "gauge", "How many failing nodes may be drained at once."),
+)
+
+
+_METRICS_BY_NAME = {metric.name: metric for metric in METRICS}
+
+
+def metric(name: str) -> Metric:
+    return _METRICS_BY_NAME[name]

@@ -1,0 +1,71 @@
+"""Environment dumps: `env`, `export -p`, /proc/PID/environ, nccl.conf, or a JSON object of variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from laggard.diagnose.file_format import Kind, Reading, Told
+from laggard.probes.nccl.variable_findings import judge_environment
+from laggard.probes.nccl.variable_rules import NcclFacts
+
+_LINE = re.compile(r"""\s*(?:export\s+|declare\s+-x\s+|-x\s+|set\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)""")
+_NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
+_LEAST_SHARE = 0.6  # of the lines; values may run over several, and functions of the shell do
+_SAMPLE_LINES = 400
+
+
+def recognise(text: str) -> bool:
+    if text.lstrip().startswith("{"):
+        return bool(_from_json(text))
+    lines = [line for line in _lines(text)[:_SAMPLE_LINES] if line.strip() and not line.startswith("#")]
+    hits = sum(1 for line in lines if _LINE.fullmatch(line))
+    return hits > 0 and hits >= _LEAST_SHARE * len(lines)
+
+
+def read(text: str, told: Told) -> Reading:
+    variables = {name: value for name, value in parse_environment(text).items() if name.startswith("NCCL_")}
+    facts = NcclFacts(rdma=told.rdma, peers=None if told.gpus is None else told.gpus > 1)
+    return Reading(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
+
+
+def parse_environment(text: str) -> dict[str, str]:
+    """The variables; of one that is set twice the last value, as a shell would."""
+    if text.lstrip().startswith("{"):
+        return _from_json(text)
+    matches = (_LINE.fullmatch(line) for line in _lines(text))
+    return {match[1]: _unquoted(match[2]) for match in matches if match}
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip("\r") for line in text.replace("\0", "\n").split("\n")]
+
+
+def _unquoted(value: str) -> str:
+    value = value.strip()
+    if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+        return value[1:-1]
+    return value
+
+
+def _from_json(text: str) -> dict[str, str]:
+    """An object whose keys are names of variables, or one level further down; else nothing."""
+    try:
+        tree = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    candidates = [tree, *tree.values()] if isinstance(tree, dict) else []
+    return next((found for candidate in candidates if (found := _variables(candidate))), {})
+
+
+def _variables(tree: Any) -> dict[str, str]:
+    if not isinstance(tree, dict) or not tree:
+        return {}
+    plain = {
+        key: str(value) for key, value in tree.items() if _NAME.fullmatch(key) and isinstance(value, (str, int, float))
+    }
+    return plain if len(plain) >= _LEAST_SHARE * len(tree) else {}
+
+
+ENVIRONMENT = Kind("environment", recognise, read)

@@ -1,0 +1,34 @@
+"""Kernel logs: dmesg (with or without dates), `journalctl -k`, /dev/kmsg, /var/log/kern.log."""
+
+from __future__ import annotations
+
+import re
+
+from laggard.diagnose.file_format import Kind, Reading, Told
+from laggard.probes.gpu.xid import find_xids, judge_xids
+from laggard.probes.pci.kernel_messages import find_device_errors
+
+_LINE = re.compile(
+    r"(?:<\d+>)?\[\s*\d+\.\d+\]"  # dmesg
+    r"|\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]"  # dmesg -T
+    r"|\d+,\d+,\d+,[^;]*;"  # /dev/kmsg
+    r"|\S.{8,80}? kernel: "  # syslog, journalctl
+)
+_LEAST_SHARE = 0.5
+_SAMPLE_LINES = 400
+
+
+def recognise(text: str) -> bool:
+    lines = [line for line in text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line and not line.startswith(" ")]
+    hits = sum(1 for line in lines if _LINE.match(line))
+    return hits > 0 and hits >= _LEAST_SHARE * len(lines)
+
+
+def read(text: str, told: Told) -> Reading:
+    lines = list(find_xids(text))
+    findings, applications = judge_xids(lines)
+    facts = {"xids": len(lines), "xids_of_applications": applications}
+    return Reading((*findings, *find_device_errors(text)), facts)
+
+
+KERNEL_LOG = Kind("kernel log", recognise, read)

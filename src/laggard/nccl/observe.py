@@ -1,0 +1,94 @@
+"""How this rank's NCCL talks, seen from inside the process. Standard library only; nothing here raises.
+
+    log = prepare_log(os.environ, directory)    # before the script runs: NCCL reads its settings once
+    ...
+    transport = observe(log, os.environ)        # now and then, never within a step; takes milliseconds
+    text = transport.to_json()                  # at most 4 KiB, for the rank file; Transport.from_json reads it
+    ...
+    log.remove()                                # at exit
+
+The agent's side is laggard.probes.nccl.rank_findings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from laggard.nccl.library import loaded_version
+from laggard.nccl.log.model import Process
+from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, prepare_log
+from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
+from laggard.nccl.variable_table import SECRET
+from laggard.nccl.variables import reader, variables
+
+__all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
+
+_PROC = "/proc/self"
+_UVERBS = "/dev/infiniband/uverbs"
+_MOST_VARIABLES = 64
+_MOST_VALUE = 256
+_MOST_DESCRIPTORS = 65536
+
+
+def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None = None) -> Transport:
+    """What is known now. `rank`: the job's, where the caller knows it. `log`: what prepare_log() gave, None too."""
+    process = log.read() if log else None
+    version = loaded_version(_PROC)
+    source = "library" if version else ""
+    if not version:
+        version = _torch_version()
+        source = "torch" if version else ""
+    return Transport(
+        nccl_version=version,
+        version_source=source,
+        variables=nccl_variables(environ, () if log is None else LOG_SETTINGS),
+        uverbs=open_uverbs(_PROC),
+        log=_log_state(log, process, environ),
+        process=process or Process("", 0),
+        rank=rank,
+    )
+
+
+def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
+    """NCCL_* that NCCL or a known plugin reads, by name, cut and bounded. Nothing else of the environment, and no
+    value that is for the ranks alone."""
+    known = variables()
+    own = [
+        name
+        for name in environ
+        if name.startswith("NCCL_") and name not in SECRET and (name in known or reader(name) is not None)
+    ]
+    return tuple((name, environ[name][:_MOST_VALUE]) for name in sorted(own) if name not in without)[:_MOST_VARIABLES]
+
+
+def open_uverbs(proc: str) -> int | None:
+    """How many descriptors of RDMA devices the process of `proc` (/proc/self) has open; None: cannot be counted."""
+    try:
+        numbers = os.listdir(f"{proc}/fd")[:_MOST_DESCRIPTORS]
+    except OSError:
+        return None
+    return sum(_link(f"{proc}/fd/{number}").startswith(_UVERBS) for number in numbers)
+
+
+def _link(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:  # closed meanwhile
+        return ""
+
+
+def _torch_version() -> str:
+    """What torch was built with, if the script has imported it; it is the loaded one unless someone replaced it."""
+    try:
+        nccl = sys.modules["torch"].cuda.nccl
+        return ".".join(str(part) for part in nccl.version()[:3])
+    except Exception:  # not imported, built without CUDA, or of a version that has it elsewhere
+        return ""
+
+
+def _log_state(log: PrivateLog | None, process: Process | None, environ: Mapping[str, str]) -> str:
+    if log is None:
+        return LOG_OF_THE_USER if "NCCL_DEBUG" in environ or "NCCL_DEBUG_FILE" in environ else LOG_NONE
+    return LOG_READ if process else LOG_EMPTY

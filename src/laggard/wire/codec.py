@@ -1,0 +1,25 @@
+"""JSON in and out. Decoding is strict about types, so that garbage is named as such."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+T = TypeVar("T")
+
+
+class WireError(ValueError):
+    """A document that is not what its reader was promised. The text names the place in it."""
+
+
+def encode(value: Any) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Raises WireError where `data` is not JSON or not of `kind`."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise WireError(str(error)) from None

@@ -1,0 +1,173 @@
+"""The gate takes the verdict of the node's agent where that is fresh and trustworthy, else it looks itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from laggard.agent.gate.cached_report import ask_agent
+from laggard.cli import main
+from laggard.http.client import NoAnswer, get
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.probes.registry import PROBES
+from laggard.wire import encode
+
+NODE = os.uname().nodename
+NAMES = [probe.name for probe in PROBES]
+
+
+def report(node: str = NODE, names: list[str] = NAMES, verdict: Verdict = Verdict.OK) -> Report:
+    found = Finding("DISK_FULL", Severity.CRITICAL, "/", "is full", {}, Fix("empty it"), "docs/findings/DISK_FULL.md")
+    results = tuple(ProbeResult(name, verdict, "", 0.01) for name in names)
+    return Report(verdict, node, 0.1, results, (found,) if verdict is Verdict.FAIL else (), {})
+
+
+Serve = Callable[..., int]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """An agent that answers what it is told to; its port."""
+    with contextlib.ExitStack() as stack:
+
+        def start(body: bytes, age: str | None = "12", status: int = 200, delay: float = 0.0) -> int:
+            class Handler(BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    time.sleep(delay)
+                    with contextlib.suppress(ConnectionError):
+                        self.send_response(status)
+                        self.send_header("Content-Length", str(len(body)))
+                        if age is not None:
+                            self.send_header("Age", age)
+                        self.end_headers()
+                        self.wfile.write(body)
+
+                def log_message(self, format: str, *args: Any) -> None: ...
+
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+            thread.start()
+            stack.callback(lambda: (server.shutdown(), server.server_close(), thread.join()))
+            return int(server.server_address[1])
+
+        yield start
+
+
+def ask(port: int) -> tuple[Report, float]:
+    return ask_agent(port, NODE, 90.0, NAMES)
+
+
+def test_a_fresh_report_is_taken(serve: Serve) -> None:
+    assert ask(serve(encode(report()))) == (report(), 12.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"body": encode(report()), "age": "91"}, "91 s old"),
+        ({"body": encode(report()), "age": None}, "no complete report yet"),
+        ({"body": encode(report()), "age": "-5"}, "no complete report yet"),
+        ({"body": encode(report()), "age": "soon"}, "no complete report yet"),
+        ({"body": encode(report(node="n7"))}, f"speaks for n7, and this is {NODE}"),
+        ({"body": encode(report(names=NAMES[1:]))}, f"does not run probe {NAMES[0]}"),
+        ({"body": b"<html>"}, "is no report"),
+        ({"body": b"{}"}, "is no report"),
+        ({"body": encode(report()), "status": 500}, "HTTP 500"),
+        ({"body": encode(report()), "delay": 0.5}, "no complete answer"),
+        ({"body": b"x" * (5 << 20)}, "more than"),
+    ],
+)
+def test_any_other_answer_is_none(serve: Serve, answer: dict[str, Any], why: str) -> None:
+    port = serve(**answer)
+    started = time.monotonic()
+    with pytest.raises(NoAnswer, match=re.escape(why)):
+        ask(port)
+    assert time.monotonic() - started < 2.0  # 0.2 s on an idle machine
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(NoAnswer, match="nothing listens there"):
+        ask(9)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_a_strangers_port_is_not_believed() -> None:
+    """While no agent runs anybody may take its port, and say that all is well."""
+    program = (
+        "import os, socket, time\n"
+        "os.setuid(65534)\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "print(listener.getsockname()[1], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    stranger = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert stranger.stdout
+        with pytest.raises(NoAnswer, match="user 65534 listens there"):
+            ask(int(stranger.stdout.readline()))
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_the_gate_says_whose_verdict_it_is(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(serve(encode(report(verdict=Verdict.FAIL))))
+    words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
+    assert main([*words, "--gate", "report-only"]) == 0
+    assert capsys.readouterr().out.startswith("laggard: DISK_FULL / is full\n")
+    port = str(serve(encode(report())))
+    words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"laggard: ok, {len(NAMES)} probes passed 12 s ago (the agent)"
+    assert main([*words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["gate"] == {"agent_report_age_seconds": 12.0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--profile", "prolog", "--no-agent"],
+        ["--profile", "prolog", "--only", "clock"],
+        ["--profile", "prolog", "--skip", "clock"],
+        ["--profile", "epilog"],
+        ["--profile", "full"],
+        ["--profile", "periodic", "--resume", "--scontrol", "/nowhere"],
+    ],
+    ids="_".join,
+)
+def test_who_asks_for_something_else_gets_a_look(
+    words: list[str], serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = serve(encode(report()))
+    main(["healthcheck", *words, "--agent-port", str(port), "--format", "json"])
+    assert "agent_report_age_seconds" not in json.loads(capsys.readouterr().out)["facts"].get("gate", {})
+
+
+def test_a_real_agent() -> None:
+    """Until its first round is complete the gate looks itself."""
+    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0"]
+    agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert agent.stderr
+        found = re.search(r"http://127.0.0.1:(\d+)", agent.stderr.readline())
+        assert found
+        until = time.monotonic() + 60
+        while "age" not in get(f"{found[0]}/api/v1/report", 5.0).headers:
+            assert time.monotonic() < until, "the agent completed no round"
+            time.sleep(0.1)
+        fresh = ask_agent(int(found[1]), NODE, 90.0, NAMES)
+        assert fresh.age_seconds < 60 and fresh.report.node == NODE
+    finally:
+        agent.terminate()
+        agent.communicate(timeout=20)

@@ -1,0 +1,257 @@
+"""`laggard healthcheck`: exit status, first line, JSON, profiles, deadline, and what it costs to start."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.materialise import materialise
+
+from laggard.cli import main
+from laggard.probes.registry import PROBES
+
+NAMES = [probe.name for probe in PROBES]
+THREE = ("limits", "clock", "disks")
+EVERY_OTHER = [word for name in NAMES if name not in THREE for word in ("--skip", name)]
+
+
+@pytest.fixture
+def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """Runs the gate's three oldest probes on a recorded machine, by name or folder: exit status and stdout."""
+
+    def run(machine: str | Path, *words: str) -> tuple[int, str]:
+        root = machine if isinstance(machine, Path) else tmp_path / "machines" / machine
+        if not root.exists():
+            materialise(str(machine), root)
+        capsys.readouterr()
+        status = main(["healthcheck", "--host-root", str(root), *EVERY_OTHER, *words])
+        return status, capsys.readouterr().out
+
+    return run
+
+
+Judge = Callable[..., tuple[int, str]]
+
+
+def profile(folder: Path, text: str) -> str:
+    path = folder / "profile.yaml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("machine", "status", "first_line"),
+    [
+        ("healthy", 0, "laggard: ok, 3 probes passed in "),
+        ("disk_full", 1, "laggard: DISK_FULL / 99 % used, 2.2 GiB left"),
+        ("memlock_low", 1, "laggard: MEMLOCK_LIMIT slurmd may lock only 8 MiB of memory (hard limit)"),
+        ("clock_off", 0, "laggard: ok, 3 probes passed in "),
+    ],
+)
+def test_the_first_line_is_the_answer(machine: str, status: int, first_line: str, judge: Judge) -> None:
+    got, out = judge(machine)
+    assert got == status
+    assert out.splitlines()[0].startswith(first_line)
+    assert len(out.splitlines()[0]) <= 80
+
+
+def test_text_gives_evidence_fix_and_probes(judge: Judge) -> None:
+    _, out = judge("disk_full")
+    _, finding, *probes = out.splitlines()
+    assert finding.startswith("critical DISK_FULL / 99 % used")
+    for part in ("used_ratio=0.995", "fix: Remove", "df -h /", "docs/findings/DISK_FULL.md"):
+        assert part in finding
+    assert [line.split()[:3] for line in probes] == [
+        ["probe", "limits", "ok"],
+        ["probe", "clock", "ok"],
+        ["probe", "disks", "fail"],
+    ]
+
+
+def test_a_warning_is_told_and_does_not_fail(judge: Judge, tmp_path: Path) -> None:
+    status, out = judge("clock_off")
+    assert status == 0 and out.splitlines()[0].endswith(", 1 warning") and "warning CLOCK_SKEW clock off by" in out
+    strict = profile(tmp_path, "warnings_fail: true\n")
+    status, out = judge("clock_off", "--profile", strict)
+    assert status == 1 and out.startswith("laggard: CLOCK_SKEW clock off by 0.21 s\n")
+
+
+def broken_machine(folder: Path, *names: str) -> Path:
+    """disk_full's and memlock_low's faults together, and a mount with a long name full of control characters."""
+    machine = materialise("memlock_low", folder / "machine")
+    shutil.copytree(materialise("disk_full", folder / "disk_full") / "laggard", machine / "laggard", dirs_exist_ok=True)
+    facts = json.loads((machine / "laggard/facts.json").read_text())
+    point = "/\x1b[31m" + "d" * 100
+    facts["file_systems"][point] = facts["file_systems"]["/"] | {
+        "total_bytes": 10**9,
+        "free_bytes": 0,
+        "available_bytes": 0,
+    }
+    (machine / "laggard/facts.json").write_text(json.dumps(facts))
+    with (machine / "proc/self/mounts").open("a") as mounts:
+        mounts.write(f"/dev/sdz {point} ext4 rw 0 0\n")
+    return machine
+
+
+def test_several_findings_are_counted_and_control_characters_harmless(judge: Judge, tmp_path: Path) -> None:
+    machine = broken_machine(tmp_path)
+    status, out = judge(machine)
+    first, *rest = out.splitlines()
+    assert status == 1 and first.endswith(" (+2 more)") and len(first) <= 80
+    assert all(line.isascii() and line.isprintable() for line in [first, *rest])
+    status, out = judge(machine, "--only", "disks", "--format", "json")
+    assert status == 1 and len(json.loads(out)["findings"]) == 2
+
+
+def test_unknown_is_2_and_fail_comes_before_it(judge: Judge, tmp_path: Path) -> None:
+    machine = broken_machine(tmp_path)
+    (machine / "proc/self/mounts").unlink()
+    status, out = judge(machine, "--skip", "limits")
+    assert status == 2
+    assert out.startswith("laggard: unknown, disks: cannot read /proc/self/mounts: No such file")
+    assert len(out.splitlines()[0]) <= 80
+    status, out = judge(machine)
+    assert status == 1 and out.startswith("laggard: MEMLOCK_LIMIT ")
+
+
+def test_a_profile_may_make_unknown_a_failure_and_nothing_makes_it_ok(judge: Judge, tmp_path: Path) -> None:
+    machine = broken_machine(tmp_path)
+    (machine / "proc/self/mounts").unlink()
+    words = ["--only", "disks", "--format", "json", "--profile"]
+    status, out = judge(machine, *words, profile(tmp_path, "unknown: fail\n"))
+    assert status == 1 and json.loads(out)["verdict"] == "fail"
+    assert main(["healthcheck", "--profile", profile(tmp_path, "unknown: ok\n")]) == 64
+
+
+def test_having_judged_nothing_is_2(judge: Judge, tmp_path: Path) -> None:
+    machine = broken_machine(tmp_path)
+    (machine / "proc/self/mounts").write_text("nfs:/ / nfs4 rw 0 0\n")
+    status, out = judge(machine, "--only", "disks")
+    assert status == 2 and out.startswith("laggard: unknown, nothing was judged: 1 probe skipped\n")
+
+
+def test_profile_thresholds(judge: Judge, tmp_path: Path) -> None:
+    lenient = profile(tmp_path, "thresholds:\n  disks: {enough_bytes: 1000000000}\n")
+    assert judge("disk_full", "--profile", lenient)[0] == 0
+    assert judge("disk_full", "--profile", profile(tmp_path, "skip: [disks]\n"))[0] == 0
+    assert judge("disk_full", "--profile", profile(tmp_path, "only: [clock]\n"))[0] == 0
+    only_disks = ["--only", "disks", "--profile", profile(tmp_path, "only: [clock]\n")]
+    assert judge("disk_full", *only_disks)[0] == 1  # the command line's choice replaces the profile's
+
+
+@pytest.mark.parametrize("name", ["prolog", "epilog", "periodic", "full"])
+def test_named_profiles(name: str, judge: Judge) -> None:
+    assert judge("healthy", "--profile", name)[0] == 0
+    assert judge("disk_full", "--profile", name)[0] == 1
+
+
+def test_a_daemons_own_limit_is_no_reason_to_fail(judge: Judge, tmp_path: Path) -> None:
+    machine = broken_machine(tmp_path)
+    subprocess.run(["rm", "-r", str(machine / "sys/fs")], check=True)
+    assert judge(machine, "--only", "limits", "--profile", "prolog")[0] == 1
+    assert judge(machine, "--only", "limits", "--profile", "periodic")[0] == 0
+
+
+USAGE = [
+    (["--only", "disc"], ", ".join(NAMES)),
+    (["--skip", "disc"], ", ".join(NAMES)),
+    (["--only", "disks", "--skip", "disks"], "no probe is left"),
+    (["--deadline", "soon"], "number of seconds"),
+    (["--deadline", "-1"], "number of seconds"),
+    (["--deadline", "nan"], "number of seconds"),
+    (["--profile", "prologue"], "prolog, epilog, periodic, full"),
+    (["--host-root", "/nowhere"], "/nowhere"),
+    (["--host-root", "/"], "leave the flag out"),
+    (["--frobnicate"], "--frobnicate"),
+]
+
+
+@pytest.mark.parametrize(("words", "hint"), USAGE, ids=lambda value: "_".join(value) if isinstance(value, list) else "")
+def test_wrong_usage_is_64_with_one_line_and_one_document(
+    words: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["healthcheck", *words]) == 64
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and hint in err
+    assert main(["healthcheck", "--format", "json", *words]) == 64
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "laggard.error/1" and document["exit_status"] == 64 and hint in document["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("deadline: 3\n", "`deadline`"),
+        ("deadline_seconds: 0\n", "deadline_seconds"),
+        ("deadline_seconds: fast\n", "deadline_seconds"),
+        ("thresholds: {disks: {critical: 0.9}}\n", "thresholds.disks: unknown key `critical`"),
+        ("thresholds: {disks: {enough_bytes: many}}\n", "enough_bytes"),
+        ("thresholds: {discs: {}}\n", ", ".join(NAMES)),
+        ("only: [disks\n", "YAML"),
+        ("- 1\n", "profile.yaml"),
+    ],
+)
+def test_a_wrong_profile_is_named(text: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["healthcheck", "--profile", profile(tmp_path, text)]) == 64
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and hint in err
+
+
+@pytest.mark.parametrize(("machine", "status"), [("healthy", 0), ("disk_full", 1), ("unreadable", 2)])
+def test_json_is_one_document_with_the_contracts_fields(
+    machine: str, status: int, judge: Judge, tmp_path: Path
+) -> None:
+    (tmp_path / "unreadable").mkdir()
+    place = tmp_path / machine if machine == "unreadable" else machine
+    got, out = judge(place, "--format", "json")
+    report: dict[str, Any] = json.loads(out)
+    assert got == status and out.count("\n") == 1
+    assert report["schema"] == "laggard.report/1"
+    assert report["verdict"] == {0: "ok", 1: "fail", 2: "unknown"}[status]
+    assert set(report) == {"schema", "verdict", "node", "elapsed_seconds", "probes", "findings", "facts"}
+    for result in report["probes"]:
+        assert set(result) == {"name", "verdict", "reason", "elapsed_seconds"}
+
+
+def healthcheck(*words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *options, "-m", "laggard", "healthcheck", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_a_probe_that_hangs_is_named_in_time(tmp_path: Path) -> None:
+    """A pipe that nobody writes to hangs its reader, as a dead server does."""
+    machine = materialise("plain", tmp_path / "machine")
+    (machine / "proc/self/mounts").unlink()
+    os.mkfifo(machine / "proc/self/mounts")
+    words = ("--host-root", str(machine), "--deadline", "0.5", *EVERY_OTHER)
+    done = healthcheck(*words, "--format", "json")
+    report = json.loads(done.stdout)
+    verdicts = {result["name"]: result["verdict"] for result in report["probes"]}
+    assert (done.returncode, done.stderr) == (2, "")
+    assert verdicts == {"limits": "ok", "clock": "ok", "disks": "unknown"}
+    assert "probe disks gave no answer in 0.5 s" in report["probes"][2]["reason"]
+    assert report["elapsed_seconds"] < 2.5  # 0.7 on an idle machine
+    text = healthcheck(*words).stdout
+    assert text.startswith("laggard: unknown, probe disks gave no answer in 0.5 s")
+
+
+def test_the_live_machine_gets_an_answer() -> None:
+    done = healthcheck("--format", "json")
+    report = json.loads(done.stdout)
+    assert done.returncode in (0, 1, 2) and done.stderr == ""
+    assert report["node"] and [result["name"] for result in report["probes"]] == NAMES
+
+
+def test_the_gate_imports_nothing_heavy() -> None:
+    done = healthcheck(options=("-X", "importtime"))
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "laggard.probes.runner.runner" in imported
+    heavy = {"torch", "prometheus_client", "deepspeed", "numpy", "yaml", "psutil", "pynvml", "asyncio", "http.client"}
+    assert not heavy & imported

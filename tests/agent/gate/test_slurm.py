@@ -1,0 +1,257 @@
+"""What the gate tells SLURM, and what it refuses to. scontrol is a script here that notes its words; tests/slurm has
+the real one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.materialise import materialise
+
+from laggard.agent.gate.slurm import Slurm, SlurmError, parse_node
+from laggard.cli import main
+
+SHOW = """\
+NodeName=n1 Arch=x86_64 CoresPerSocket=8
+   CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=1.00
+   NodeAddr=127.0.0.1 NodeHostName=vm Version=22.05.8
+   State={state} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A
+   Partitions=debug
+   ExtSensorsJoules=n/s ExtSensorsWatts=0 ExtSensorsTemp=n/s
+{reason}
+"""
+
+
+class Scontrol:
+    """Shows a node as it is told to, and notes what it is asked to change."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path, self._node, self._log = folder / "scontrol", folder / "node", folder / "log"
+        self.be("IDLE")
+
+    def be(self, state: str, reason: str = "", answer: str | None = None) -> None:
+        line = f"   Reason={reason} [root@2026-11-20T10:00:00]" if reason else ""
+        self._node.write_text(SHOW.format(state=state, reason=line))
+        default = f'[ "$1" = show ] && exec cat {shlex.quote(str(self._node))}\nprintf "%s\\n" "$@" >> {self._log}\n'
+        self.path.write_text(f"#!/bin/sh\n{default if answer is None else answer}")
+        self.path.chmod(0o755)
+
+    @property
+    def told(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+
+@pytest.fixture
+def scontrol(tmp_path: Path) -> Scontrol:
+    return Scontrol(tmp_path)
+
+
+Gate = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def gate(scontrol: Scontrol, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Gate:
+    """Runs the gate with probe `disks` on a recorded machine: exit status and stdout."""
+
+    def run(machine: str, *words: str) -> tuple[int, str]:
+        root = tmp_path / "machine" / machine
+        if not root.exists():
+            materialise(machine, root)
+        capsys.readouterr()
+        common = ["--host-root", str(root), "--only", "disks", "--scontrol", str(scontrol.path)]
+        switch = ["--kill-switch", str(tmp_path / "disabled")]
+        status = main(["healthcheck", *common, *switch, "--slurm-node", "n1", *words])
+        return status, capsys.readouterr().out
+
+    return run
+
+
+DRAIN = ("--drain", "--collector", "none")
+
+
+@pytest.mark.parametrize(
+    ("machine", "words", "status", "last"),
+    [
+        ("disk_full", (), 1, "probe disks"),
+        ("disk_full", ("--gate", "report-only"), 0, "gate: pass, report-only"),
+        ("disk_full", ("--gate", "enforce", "--collector", "none"), 1, "gate: reject"),
+        ("disk_nearly_full", ("--gate", "enforce", "--collector", "none"), 0, "gate: pass, nothing critical"),
+        ("plain", ("--gate", "enforce", "--collector", "none"), 0, "gate: pass, nothing critical"),
+    ],
+)
+def test_exit_status_by_mode(gate: Gate, machine: str, words: tuple[str, ...], status: int, last: str) -> None:
+    got, out = gate(machine, *words)
+    assert got == status and out.splitlines()[-1].startswith(last)
+    assert len(out.splitlines()[0]) <= 80
+
+
+@pytest.mark.parametrize("profile", ["prolog", "epilog", "periodic", "full"])
+def test_unknown_rejects_nothing_whatever_the_profile(gate: Gate, profile: str, tmp_path: Path) -> None:
+    gate("plain")
+    (tmp_path / "machine/plain/proc/self/mounts").unlink()
+    assert gate("plain", "--profile", profile)[0] == 2
+    status, out = gate("plain", "--profile", profile, "--gate", "enforce", "--collector", "none")
+    assert status == 0 and out.startswith("laggard: unknown, disks: ")
+    assert out.endswith("gate: pass, what is unknown rejects no job\n")
+
+
+def test_warnings_reject_nothing_even_where_they_fail(gate: Gate, tmp_path: Path) -> None:
+    strict = tmp_path / "strict.yaml"
+    strict.write_text("warnings_fail: true\nunknown: fail\n")
+    assert gate("disk_nearly_full", "--profile", str(strict))[0] == 1
+    status, out = gate("disk_nearly_full", "--profile", str(strict), "--gate", "enforce", "--collector", "none")
+    assert (status, out.splitlines()[-1]) == (0, "gate: pass, warnings alone")
+
+
+def test_a_drain_carries_the_first_line_as_one_word(gate: Gate, scontrol: Scontrol) -> None:
+    status, out = gate("disk_full", *DRAIN)
+    reason = out.splitlines()[0]
+    assert status == 1 and out.endswith("slurm: n1 was drained\n")
+    assert scontrol.told == ["update", "NodeName=n1", "State=DRAIN", f"Reason={reason}"]
+    assert reason.startswith("laggard: DISK_FULL /") and len(reason) <= 80
+
+
+def test_without_the_flag_scontrol_is_not_run(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
+    scontrol.be("IDLE", answer=f"touch {tmp_path}/ran")
+    gate("disk_full", "--gate", "enforce", "--collector", "none")
+    gate("plain", *DRAIN)
+    gate("disk_full", "--gate", "report-only", "--drain", "--resume")
+    gate("plain", "--gate", "report-only", "--drain", "--resume")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        ("IDLE+DRAIN", "bad cable, Alice"),
+        ("IDLE", "watch this one"),
+        ("IDLE+DRAIN", "laggard: DISK_FULL /"),
+        ("DOWN", ""),
+        ("DOWN+NOT_RESPONDING", ""),
+        ("IDLE+NOT_RESPONDING", ""),
+        ("IDLE*", ""),
+        ("IDLE+REBOOT_REQUESTED", ""),
+        ("IDLE+PLANNED", ""),
+        ("IDLE+MAINTENANCE", ""),
+        ("IDLE+POWERED_DOWN", ""),
+        ("FUTURE", ""),
+        ("UNKNOWN+INVALID_REG", ""),
+    ],
+)
+def test_what_is_not_ours_is_left_alone(gate: Gate, scontrol: Scontrol, state: str, reason: str) -> None:
+    scontrol.be(state, reason)
+    status, out = gate("disk_full", *DRAIN)
+    assert status == 1 and scontrol.told == [] and out.splitlines()[-1].startswith("slurm: n1 ")
+
+
+@pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED", "MIXED+COMPLETING", "IDLE+CLOUD"])
+def test_a_node_in_use_is_drained(gate: Gate, scontrol: Scontrol, state: str) -> None:
+    scontrol.be(state)
+    gate("disk_full", *DRAIN)
+    assert "State=DRAIN" in scontrol.told
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "resumed"),
+    [
+        ("IDLE+DRAIN", "laggard: DISK_FULL / 99 % used", True),
+        ("MIXED+DRAIN", "laggard: DISK_FULL / 99 % used", True),
+        ("IDLE+DRAIN", "Prolog error", False),
+        ("IDLE+DRAIN", "bad cable (see laggard: DISK_FULL)", False),
+        ("IDLE", "laggard: left over", False),
+        ("DOWN+DRAIN", "laggard: DISK_FULL / 99 % used", False),
+        ("IDLE+DRAIN+REBOOT_ISSUED", "laggard: DISK_FULL / 99 % used", False),
+    ],
+)
+def test_only_own_drains_are_resumed(gate: Gate, scontrol: Scontrol, state: str, reason: str, resumed: bool) -> None:
+    scontrol.be(state, reason)
+    assert gate("plain", "--resume")[0] == 0
+    assert scontrol.told == (["update", "NodeName=n1", "State=RESUME"] if resumed else [])
+
+
+def test_neither_the_sick_nor_the_unknown_is_resumed(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
+    scontrol.be("IDLE+DRAIN", "laggard: DISK_FULL /")
+    gate("disk_full", "--resume")
+    gate("plain")
+    (tmp_path / "machine/plain/proc/self/mounts").unlink()
+    gate("plain", "--resume")
+    assert scontrol.told == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ("echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
+        ("echo nonsense", "shows no node"),
+        ("trap '' TERM; sleep 30", "did not answer within"),
+    ],
+)
+def test_a_controller_that_is_away_costs_little(gate: Gate, scontrol: Scontrol, answer: str, says: str) -> None:
+    scontrol.be("IDLE", answer=answer)
+    started = time.monotonic()
+    status, out = gate("disk_full", "--gate", "enforce", *DRAIN)
+    assert time.monotonic() - started < 8  # the gate's own time and 3 s
+    assert status == 1 and says in out and out.endswith("gate: reject\n")  # SLURM drains by the exit status
+
+
+def test_no_scontrol_is_said(gate: Gate) -> None:
+    assert (
+        "slurm: not drained: cannot run /nowhere/scontrol: No such"
+        in gate("disk_full", *DRAIN, "--scontrol", "/nowhere/scontrol")[1]
+    )
+
+
+def test_the_kill_switch_comes_first(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
+    (tmp_path / "disabled").symlink_to("/nowhere")  # whatever it is
+    for words in (DRAIN, ("--resume",), ("--gate", "enforce", "--collector", "none")):
+        status, out = gate("disk_full", *words)
+        assert (status, out) == (0, f"laggard: disabled by {tmp_path / 'disabled'}\n")
+    status, out = gate("disk_full", *DRAIN, "--format", "json")
+    assert status == 0 and json.loads(out)["schema"] == "laggard.report/1"
+    assert gate("disk_full")[0] == 1, "who asks without SLURM gets an answer"
+    assert scontrol.told == []
+
+
+def test_a_drain_needs_a_word_on_the_cap(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gate("disk_full", "--drain")[0] == 64
+    assert gate("disk_full", "--gate", "enforce")[0] == 64
+    assert gate("disk_full", "--gate", "report-only", "--drain")[0] == 0
+    assert gate("disk_full", *DRAIN, "--scontrol", "scontrol")[0] == 64
+
+
+def test_json_tells_what_was_done(gate: Gate) -> None:
+    status, out = gate("disk_full", "--gate", "enforce", *DRAIN, "--format", "json")
+    assert status == 1 and out.count("\n") == 1
+    assert json.loads(out)["facts"]["gate"]["says"] == ["slurm: n1 was drained", "gate: reject"]
+
+
+@given(st.text())
+def test_any_text_is_a_node_or_a_refusal(text: str) -> None:
+    with contextlib.suppress(SlurmError):
+        node = parse_node(text)
+        assert f"State={node.base}" in text or node.base in text, "a state that slurmctld did not say"
+
+
+def test_a_reason_cannot_pose_as_a_state() -> None:
+    node = parse_node(
+        SHOW.format(state="IDLE", reason="   Reason=x State=DOWN Reason=laggard: y [a@2026-01-01T00:00:00]")
+    )
+    assert (node.base, node.reason) == ("IDLE", "x State=DOWN Reason=laggard: y") and not node.ours
+
+
+def test_words_reach_scontrol_as_they_are(scontrol: Scontrol, tmp_path: Path) -> None:
+    Slurm("n1; touch x", str(scontrol.path)).drain("laggard: $(touch y) `touch z` 'quoted' \"too\"")
+    assert scontrol.told[1:] == [
+        "NodeName=n1; touch x",
+        "State=DRAIN",
+        "Reason=laggard: $(touch y) `touch z` 'quoted' \"too\"",
+    ]
+    assert {"x", "y", "z"}.isdisjoint(os.listdir(tmp_path)) and {"x", "y", "z"}.isdisjoint(os.listdir("."))

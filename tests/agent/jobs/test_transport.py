@@ -1,0 +1,94 @@
+"""From what ranks tell of their NCCL in their files to findings about their job, through the agent."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.nccl_logs import log_text
+
+from laggard.agent.jobs.transport import JobTransports, job_facts
+from laggard.agent.ranks.reader import RankFiles
+from laggard.model import Finding, ProbeResult, Report, Verdict
+from laggard.nccl.log.reader import parse_nccl_log
+from laggard.nccl.transport import LOG_READ, Transport
+
+Start = Callable[..., Any]
+
+
+def report(ports: dict[str, str] | None, verdict: Verdict = Verdict.OK) -> Report:
+    probe = ProbeResult("rdma_ports", verdict, "", 0.1)
+    facts = {} if ports is None else {"rdma_ports": {"ports": ports}}
+    return Report(verdict, "n0", 0.1, (probe,), (), facts)
+
+
+WITH_RDMA = report({"mlx5_0": "4: ACTIVE, 400 Gb/sec"})
+WITHOUT = report(None, Verdict.SKIPPED)
+NOT_KNOWN = report(None, Verdict.UNKNOWN)
+
+
+def facts_of(name: str, folder: Path) -> list[Path]:
+    """The facts that the ranks of the sample log's first node would write."""
+    processes = parse_nccl_log(log_text(name)).processes
+    paths = []
+    for number, process in enumerate(one for one in processes if one.host == processes[0].host):
+        said = Transport(process.version, "library", (), 0, LOG_READ, process)
+        paths.append(folder / f"facts-{number}.json")
+        paths[-1].write_text(json.dumps({"transport": json.loads(said.to_json())}))
+    return paths
+
+
+@pytest.fixture
+def findings(rank_dir: Path, start_rank: Start, tmp_path: Path) -> Callable[..., tuple[Finding, ...]]:
+    def of(log: str, node: Report) -> tuple[Finding, ...]:
+        for number, path in enumerate(facts_of(log, tmp_path)):
+            start_rank(rank=number, world_size=16).do(f"facts {path}")
+        return JobTransports().findings(RankFiles(str(rank_dir), "n0").read().ranks, node)
+
+    return of
+
+
+def test_ranks_that_talk_tcp_beside_rdma_are_named(findings: Callable[..., tuple[Finding, ...]]) -> None:
+    (found,) = findings("tcp_no_libibverbs", WITH_RDMA)
+    assert (found.code, found.device) == ("TCP_FALLBACK", "job j1")
+    assert found.evidence["ranks"] == [0, 1] and "libibverbs" in found.summary
+
+
+@pytest.mark.parametrize(("log", "node"), [("roce_gpudirect", WITH_RDMA), ("tcp_asked_for", WITHOUT)])
+def test_healthy_ranks_are_quiet(log: str, node: Report, findings: Callable[..., tuple[Finding, ...]]) -> None:
+    assert findings(log, node) == ()
+
+
+def test_what_is_no_transport_accuses_nobody(rank_dir: Path, start_rank: Start, tmp_path: Path) -> None:
+    for number, value in enumerate(('"x"', "[]", '{"transport": 99}', "null", '{"transport":1,"ways":{}}')):
+        path = tmp_path / f"{number}.json"
+        path.write_text(f'{{"transport": {value}}}')
+        start_rank(rank=number, world_size=16).do(f"facts {path}")
+    assert JobTransports().findings(RankFiles(str(rank_dir), "n0").read().ranks, WITH_RDMA) == ()
+
+
+@pytest.mark.parametrize(("node", "rdma"), [(WITH_RDMA, True), (WITHOUT, False), (NOT_KNOWN, None)])
+def test_whether_there_is_rdma_is_what_the_probe_says(node: Report, rdma: bool | None) -> None:
+    assert job_facts(node).rdma is rdma
+
+
+def test_the_agent_tells_it_of_the_job_and_not_of_the_node(
+    start_agent: Start, start_rank: Start, tmp_path: Path
+) -> None:
+    """A gate must not keep the next job away because this one talks TCP."""
+    (first, *_) = facts_of("tcp_no_libibverbs", tmp_path)
+    start_rank(rank=0, world_size=16).do(f"facts {first}")
+    agent = start_agent()
+
+    def get(path: str) -> str:
+        with urllib.request.urlopen(agent.url + path, timeout=10) as answer:
+            return str(answer.read().decode())
+
+    document = json.loads(get("/api/v1/ranks"))
+    assert [found["code"] for found in document["findings"]] == ["TCP_FALLBACK"]
+    assert 'laggard_finding{code="TCP_FALLBACK",device="job j1"' in get("/metrics")
+    assert "TCP_FALLBACK" not in get("/api/v1/report")

@@ -1,0 +1,69 @@
+"""What befalls jobs and agents on a node: restarts, jobs beside each other, jobs under one name, killed ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from laggard.agent.ranks.reader import TWO_JOBS, RankFiles
+
+Start = Callable[..., Any]
+
+
+def names(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
+    return [(row["job_id"], row["rank"], row["attempt"], row["state"]) for row in rows]
+
+
+def test_an_agent_that_is_restarted_knows_what_the_one_before_knew(start_agent: Start, start_rank: Start) -> None:
+    ranks = [start_rank(rank=rank, local_rank=rank) for rank in range(2)]
+    for rank in ranks:
+        rank.do("step", "step", "block")
+    before = start_agent()
+    told = before.ask("/api/v1/ranks?since=0").json()["ranks"]
+    before.process.kill()
+    ranks[0].do("step")  # nobody listens
+    again = start_agent().ask("/api/v1/ranks?since=0").json()["ranks"]
+    assert names(again) == names(told)
+    assert [[step[0] for step in row["rows"]] for row in again] == [[0, 1, 2], [0, 1]]
+    assert [row["in_flight"]["seq"] for row in again] == [7, 7]
+
+
+def test_two_jobs_on_a_node_stay_apart(rank_dir: Path, start_rank: Start) -> None:
+    for job, attempt in (("a", 0), ("b", 1)):
+        for rank in range(2):
+            start_rank(job_id=job, rank=rank, attempt=attempt).do("step")
+    document = RankFiles(str(rank_dir), "n0").read()
+    assert [(row.job_id, row.rank, row.attempt) for row in document.ranks] == [
+        ("a", 0, 0), ("a", 1, 0), ("b", 0, 1), ("b", 1, 1),
+    ]  # fmt: skip
+    assert document.ignored == ()
+
+
+def test_two_jobs_under_one_name_are_told_as_such(rank_dir: Path, start_rank: Start) -> None:
+    files = RankFiles(str(rank_dir), "n0")
+    first, second = start_rank(), start_rank()
+    first.do("step")
+    second.do("step", "step")
+    document = files.read()
+    assert [row.steps for row in document.ranks] == [2]  # the later one
+    assert [(it.reason, it.count) for it in document.ignored] == [(TWO_JOBS, 1)]
+    assert document.ignored[0].example == first.path.name
+    first.kill()
+    assert files.read().ignored == ()
+    second.kill()
+    assert [row.steps for row in files.read().ranks] == [2]
+
+
+def test_an_elastic_restart_with_other_ranks(rank_dir: Path, start_rank: Start) -> None:
+    files = RankFiles(str(rank_dir), "n0")
+    old = [start_rank(rank=rank, local_rank=rank, world_size=4) for rank in (2, 3)]
+    for rank in old:
+        rank.do("step")
+    new = [start_rank(rank=rank, local_rank=rank, world_size=2, attempt=1) for rank in (0, 1)]
+    new[0].do("step")
+    old[0].kill()  # the other is still being torn down
+    document = files.read()
+    found = [(row.rank, row.attempt, row.world_size, row.state) for row in document.ranks]
+    assert found == [(0, 1, 2, "running"), (1, 1, 2, "running"), (2, 0, 4, "died"), (3, 0, 4, "running")]
+    assert document.ignored == ()

@@ -1,0 +1,359 @@
+"""What the agent believes of the rank directory: real files by real processes, and everything else."""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.agent.ranks import directory as directory_module
+from laggard.agent.ranks.directory import MOST_FILES, list_files
+from laggard.agent.ranks.reader import FORGET_AFTER_NS, MOST_RANKS, RankFiles
+from laggard.agent.ranks.row import Clocks
+from laggard.catalogue.rank_metrics import MOST_PAIRS
+from laggard.collector.scrape.validation import believe_ranks
+from laggard.rankfile.layout import FILE_BYTES
+from laggard.wire import RanksDocument, encode
+
+Start = Callable[..., Any]
+ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes other users")
+USER, OTHER = 61_001, 61_002
+
+
+@pytest.fixture
+def files(rank_dir: Path) -> RankFiles:
+    return RankFiles(str(rank_dir), "n0")
+
+
+def reasons(document: RanksDocument) -> dict[str, int]:
+    return {it.reason: it.count for it in document.ignored}
+
+
+def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
+    rank = start_rank(rank=3, local_rank=1, gpu="GPU-1", attempt=2)
+    rank.do("step", "step", "block")
+    document = files.read()
+    (row,) = document.ranks
+    assert (row.job_id, row.rank, row.local_rank, row.world_size, row.gpu, row.attempt) == ("j1", 3, 1, 8, "GPU-1", 2)
+    assert (row.state, row.pid, row.owner) == ("running", rank.process.pid, os.geteuid())
+    assert row.node == "n0"  # where the file lies, not what it says
+    assert row.cgroup in Path("/proc/self/cgroup").read_text()
+    assert (row.steps, row.step_seconds, row.own_seconds, row.lost) == (2, 2.0, 1.3, 3)
+    assert row.phase_seconds == pytest.approx((0.2, 0.4, 0.6, 0.2, 0.1))
+    assert time.time() - 5 < row.last_progress_timestamp_seconds <= time.time()
+    assert [(it.op, it.group, it.count) for it in row.collectives] == [
+        ("all_reduce", "dp", 8),
+        ("all_gather", "dp", 8),
+        ("send", "pp", 8),
+    ]
+    assert [it.bytes for it in row.collectives] == [2 << 20, 4 << 20, 6 << 20]
+    assert row.in_flight is not None
+    assert (row.in_flight.op, row.in_flight.group, row.in_flight.seq) == ("all_gather", "dp:0-3", 7)
+    assert 0 <= row.in_flight.seconds < 5
+    assert row.phase == "backward"
+    assert row.rows == () and document.ignored == ()
+    believe_ranks(encode(document))
+
+
+def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start) -> None:
+    start_rank([["all_reduce", "dp", "dp:0-1"], ["recv", "pp", "pp:0-3", 3]]).do("beat", "block")
+    (row,) = believe_ranks(encode(files.read())).ranks
+    assert row.in_flight is not None and row.beat is not None
+    assert (row.in_flight.op, row.in_flight.seq, row.in_flight.peer) == ("recv", 7, 3)
+    assert [(lane.op, lane.entered, lane.peer) for lane in row.beat.lanes] == [("all_reduce", 1, -1), ("recv", 2, 3)]
+
+
+@pytest.mark.parametrize("peer", [-2, 1 << 20])
+def test_a_peer_that_no_job_has_costs_no_other_rank_its_row(files: RankFiles, start_rank: Start, peer: int) -> None:
+    start_rank([["send", "pp", "pp:0-3", peer]])
+    start_rank(rank=1)
+    document = believe_ranks(encode(files.read()))
+    assert [row.rank for row in document.ranks] == [1]
+    assert reasons(document) == {"impossible peer": 1}
+
+
+def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
+    rank = start_rank()
+    rank.do("step", "step")
+    first = files.read(since=0)
+    assert [row.step for row in first.ranks[0].rows] == [0, 1]
+    row = first.ranks[0].rows[1]
+    assert row.end - row.start == pytest.approx(1.0) == pytest.approx(sum(row.phases) + row.waited)
+    assert first.next == pytest.approx(time.monotonic() - 1.0, abs=0.5)
+    time.sleep(1.05)  # longer than the margin by which `next` lies back
+    rank.do("step")
+    assert [row.step for row in files.read(since=time.monotonic() - 1.0).ranks[0].rows] == [2]
+    assert [row.step for row in files.read(since=row.end).ranks[0].rows] == [1, 2]
+    assert files.read(since=time.monotonic() + 1).ranks[0].rows == files.read(since=0).ranks[0].rows
+
+
+def test_how_a_rank_ended(files: RankFiles, start_rank: Start) -> None:
+    good, bad = start_rank(rank=0), start_rank(rank=1)
+    for rank in (good, bad):
+        rank.do("step", "block")
+    good.finish()
+    bad.kill()
+    finished, died = files.read().ranks
+    assert (finished.state, finished.pid, finished.in_flight, finished.phase) == ("finished", 0, None, None)
+    assert (died.state, died.pid, died.phase) == ("died", 0, "backward")
+    assert died.in_flight is not None and died.in_flight.op == "all_gather"
+    believe_ranks(encode(files.read(since=0)))
+
+
+def test_ranks_that_ended_are_forgotten(rank_dir: Path, start_rank: Start) -> None:
+    now = [0]
+    files = RankFiles(str(rank_dir), "n0", lambda: Clocks(time.monotonic_ns() + now[0], time.time_ns() + now[0]))
+    start_rank(rank=0).do("step")
+    gone = start_rank(rank=1)
+    gone.do("step")
+    gone.finish()
+    assert [row.rank for row in files.read().ranks] == [0, 1]
+    now[0] = FORGET_AFTER_NS
+    assert [row.rank for row in files.read().ranks] == [0]
+    now[0] = -(10**12)  # as after a reboot: the file's times are still to come
+    assert [row.rank for row in files.read().ranks] == [0]
+
+
+def test_a_file_that_was_last_changed_before_this_boot(
+    files: RankFiles, start_rank: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead, _ = start_rank(rank=0), start_rank(rank=1)
+    dead.kill()
+    monkeypatch.setattr(time, "clock_gettime", lambda _: -10.0)  # booted ten seconds from now
+    assert [row.rank for row in files.read().ranks] == [1]
+
+
+def test_the_newest_living_attempt_counts(files: RankFiles, start_rank: Start) -> None:
+    start_rank(attempt=0).kill()
+    assert [(row.attempt, row.state) for row in files.read().ranks] == [(0, "died")]
+    living = start_rank(attempt=1)
+    start_rank(attempt=2).kill()
+    assert [(row.attempt, row.state) for row in files.read().ranks] == [(1, "running")]
+    start_rank(attempt=3)
+    assert [(row.attempt, row.state) for row in files.read().ranks] == [(3, "running")]
+    living.kill()
+    assert [(row.attempt, row.state) for row in files.read().ranks] == [(3, "running")]
+
+
+def test_operations_are_summed_by_role_and_bounded(files: RankFiles, start_rank: Start) -> None:
+    lanes = [["all_reduce", "dp", "a"], ["all_reduce", "dp", "b"], ["made_up", "dp", "c"]]
+    lanes += [["all_reduce", f"role{number}", "d"] for number in range(40)]
+    start_rank(lanes).do("step")
+    totals = files.read().ranks[0].collectives
+    assert [(it.op, it.group, it.count) for it in totals[:2]] == [("all_reduce", "dp", 8), ("other", "dp", 4)]
+    assert (totals[-1].op, totals[-1].group) == ("other", "other") and len(totals) == MOST_PAIRS + 1
+    assert sum(it.count for it in totals) == 4 * len(lanes)
+
+
+def test_what_is_no_rank_file_is_counted_and_logged_once(
+    rank_dir: Path, files: RankFiles, start_rank: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = start_rank(rank=5)
+    good.do("step")
+    whole = good.path.read_bytes()
+    (rank_dir / "short.rank").write_bytes(whole[: FILE_BYTES // 2])
+    (rank_dir / "long.rank").write_bytes(whole + b"x")
+    (rank_dir / "version.rank").write_bytes(whole[:8] + b"\x63\0\0\0" + whole[12:])
+    (rank_dir / "magic.rank").write_bytes(bytes(FILE_BYTES))
+    (rank_dir / "flip.rank").write_bytes(whole[:100] + bytes([whole[100] ^ 1]) + whole[101:])
+    (rank_dir / "link.rank").symlink_to(good.path)
+    (rank_dir / "dangling.rank").symlink_to("nowhere")
+    (rank_dir / "directory.rank").mkdir()
+    (rank_dir / "not a suffix").write_text("x")
+    (rank_dir / "half made.rank.new").write_text("x")
+    os.mkfifo(rank_dir / "fifo.rank")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(rank_dir / "s.rank"))
+    with caplog.at_level(logging.WARNING, "laggard.agent"):
+        document = files.read()
+    assert [row.rank for row in document.ranks] == [5]
+    assert reasons(document) == {
+        "truncated": 1,
+        "another layout": 1,
+        "another version": 1,
+        "not a rank file": 1,
+        "damaged header": 1,
+        "symlink": 2,
+        "not a regular file": 2,
+        os.strerror(6): 1,  # a socket cannot be opened
+    }
+    assert {it.reason: it.example for it in document.ignored}["truncated"] == "short.rank"
+    assert len(caplog.records) == 8 + 1  # bounded, with a line for the rest
+    caplog.clear()
+    files.read()
+    assert caplog.records == []
+    (rank_dir / "new\n.rank").write_bytes(b"")
+    files.read()
+    assert [record.getMessage() for record in caplog.records] == [f"ignoring new?.rank in {rank_dir}: truncated"]
+
+
+def test_a_directory_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+    nowhere = RankFiles(str(tmp_path / "nowhere"), "n0").read(since=0)
+    assert nowhere.ranks == nowhere.ignored == ()
+    (tmp_path / "file").write_text("")
+    assert reasons(RankFiles(str(tmp_path / "file"), "n0").read()) == {"the directory: Not a directory": 1}
+
+
+def test_a_file_that_vanishes_between_the_list_and_the_look(rank_dir: Path, files: RankFiles) -> None:
+    for number in range(200):
+        (rank_dir / f"{number}.rank").write_bytes(b"")
+    remover = subprocess.Popen(["rm", "-rf", str(rank_dir)])
+    while remover.poll() is None:
+        assert files.read().ranks == ()
+    assert reasons(files.read()) == {}
+
+
+def test_numbers_that_cannot_be(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    """Sound by their checksums: only made up. One of them would cost the whole node its collector's belief."""
+    start_rank(job_id="")
+    start_rank(attempt=-1)
+    start_rank(attempt=10**300)
+    start_rank(local_rank=1 << 40)
+    start_rank(world_size=1 << 22)
+    start_rank(wall_ns=10**3000)
+    start_rank(monotonic_ns=-1)
+    start_rank(job_id="x" * 3000, rank=1)
+    start_rank(job_id="esc\x1b[31m\ud800", rank=2, gpu=["not", "text"])
+    document = files.read(since=0)
+    assert [(row.job_id, row.gpu) for row in document.ranks] == [("esc?[31m?", None), ("x" * 256, None)]
+    assert reasons(document) == {"impossible rank": 7}
+    believe_ranks(encode(document))
+
+
+@ROOT
+def test_the_owner_must_be_the_writer(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    mine, theirs = start_rank(rank=1, user=USER), start_rank(rank=2, user=USER)
+    assert [(row.rank, row.owner, row.pid) for row in files.read().ranks] == [
+        (1, USER, mine.process.pid),
+        (2, USER, theirs.process.pid),
+    ]
+    os.chown(theirs.path, OTHER, OTHER)
+    document = files.read()
+    assert [row.rank for row in document.ranks] == [1]
+    assert reasons(document) == {"not its owner's process": 1}
+
+
+@ROOT
+def test_a_strangers_lock_keeps_no_rank_alive(files: RankFiles, start_rank: Start) -> None:
+    rank = start_rank(user=USER)
+    rank.kill()
+    script = f"""
+import fcntl, os, sys
+os.setresuid({OTHER}, {OTHER}, {OTHER})
+fcntl.lockf(os.open({str(rank.path)!r}, os.O_RDONLY), fcntl.LOCK_SH)
+print(flush=True)
+sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe) as stranger:
+        assert stranger.stdout is not None and stranger.stdout.readline()
+        assert [row.state for row in files.read().ranks] == ["died"]
+
+
+@ROOT
+def test_users_with_one_job_name_are_told_apart(files: RankFiles, start_rank: Start) -> None:
+    start_rank(user=USER)
+    start_rank(user=OTHER)
+    assert [(row.job_id, row.rank, row.owner) for row in files.read().ranks] == [("j1", 0, USER), ("j1", 0, OTHER)]
+
+
+@ROOT
+@pytest.mark.parametrize("names", ["0{}.rank", "zz{}.rank"])
+def test_junk_does_not_hide_another_users_rank(
+    rank_dir: Path, files: RankFiles, start_rank: Start, names: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory_module, "MOST_STATS", 2 * MOST_FILES)
+    known = start_rank(rank=1, user=USER)
+    assert [row.rank for row in files.read().ranks] == [1]
+    for number in range(3 * MOST_FILES):
+        path = rank_dir / names.format(number)
+        path.touch()
+        os.chown(path, OTHER, OTHER)
+    late = start_rank(rank=2, user=USER)
+    began = time.perf_counter()
+    document = files.read()
+    assert time.perf_counter() - began < 2.0
+    assert 1 in {row.rank for row in document.ranks} and known.process.poll() is None
+    ignored = reasons(document)
+    assert ignored["truncated"] <= MOST_FILES
+    assert ignored["truncated"] + ignored["too many files"] >= 3 * MOST_FILES
+    seen = [files.read() for _ in range(30)]  # a sample each time: the late one is found, and then kept
+    assert [row.rank for row in seen[-1].ranks] == [1, 2] and late.process.poll() is None
+
+
+@ROOT
+def test_one_user_cannot_take_every_place(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    flood = start_rank(user=OTHER)
+    flood.do("step")
+    for number in range(MOST_RANKS + 10):
+        copy = rank_dir / f"copy{number}.rank"
+        shutil.copy(flood.path, copy)
+        _rename_job(copy, f"k{number % 90:02}")
+        os.chown(copy, OTHER, OTHER)
+    victim = start_rank(rank=4, user=USER)
+    victim.do("step")
+    victim.kill()
+    document = files.read(since=0)
+    assert len(document.ranks) == MOST_RANKS and reasons(document) == {"too many ranks": 12}
+    assert (USER, 4) in {(row.owner, row.rank) for row in document.ranks}
+    believe_ranks(encode(document))
+
+
+def _rename_job(path: Path, name: str) -> None:
+    """Another job of as many characters, under a new checksum."""
+    import struct
+    import zlib
+
+    data = bytearray(path.read_bytes())
+    (length,) = struct.unpack_from("<I", data, 24)
+    text = bytes(data[64 : 64 + length]).replace(b'"j1"', f'"{name}"'.encode())
+    text = text.ljust(length)
+    data[24:32] = struct.pack("<II", len(text), zlib.crc32(text))
+    data[64 : 64 + len(text)] = text
+    path.write_bytes(data)
+
+
+def test_names_are_sampled_without_favour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_module, "MOST_STATS", 20)
+    for number in range(200):
+        (tmp_path / f"{number:03}.rank").touch()
+    random.seed(1)
+    seen = {file.path for _ in range(100) for file in list_files(str(tmp_path), ()).files}
+    assert len(seen) == 200
+    assert list_files(str(tmp_path), ()).left_out == 180
+
+
+def test_a_reader_keeps_nothing_open(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    start_rank().do("step")
+    (rank_dir / "junk.rank").write_bytes(bytes(FILE_BYTES))
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        files.read(since=0)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_writer_in_another_pid_namespace(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    """As an agent in a container sees it: the lock is held, and the kernel gives no number."""
+    rank = start_rank()
+    rank.do("step")
+    script = f"""
+from laggard.agent.ranks.reader import RankFiles
+from laggard.wire import encode
+print(encode(RankFiles({str(rank_dir)!r}, "pod").read().ranks[0]).decode())
+"""
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script]
+    if os.geteuid() != 0 or not shutil.which("unshare"):
+        pytest.skip("needs root and unshare: it makes a pid namespace")
+    seen = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert seen.returncode == 0, seen.stderr
+    assert '"pid":0,"cgroup":"","state":"running"' in seen.stdout

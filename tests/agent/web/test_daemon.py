@@ -1,0 +1,330 @@
+"""The real agent as a process: what it serves, how it starts and stops, and who cannot disturb it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from laggard.collector.scrape.validation import believe_ranks, believe_report
+from laggard.http.server import MOST_CONNECTIONS
+from laggard.rankfile import RankFileReader
+
+Start = Callable[..., Any]
+
+
+def wait_until(true: Callable[[], object], seconds: float = 15.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come to pass"
+        time.sleep(0.05)
+
+
+def wait_ready(agent: Any) -> None:
+    wait_until(lambda: agent.ask("/-/ready").status == 200)
+
+
+def say(agent: Any, words: bytes) -> bytes:
+    """What the agent answers to these bytes, to the end."""
+    with socket.create_connection(agent.address, timeout=10) as connection:
+        connection.sendall(words)
+        answer = b""
+        while data := connection.recv(65_536):
+            answer += data
+        return answer
+
+
+def run_agent(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "agent", *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
+    agent = start_agent()
+    assert agent.ask("/api/v1/ranks").json()["ranks"] == []
+    rank = start_rank(rank=2)
+    rank.do("step", "step")
+    bare = believe_ranks(agent.ask("/api/v1/ranks").body)
+    assert [(row.rank, row.state, row.steps, row.rows) for row in bare.ranks] == [(2, "running", 2, ())]
+    full = believe_ranks(agent.ask("/api/v1/ranks?since=0").body)
+    assert [step.step for step in full.ranks[0].rows] == [0, 1]
+    assert full.node == "n0" and full.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    rank.kill()
+    assert believe_ranks(agent.ask(f"/api/v1/ranks?since={full.next}").body).ranks[0].state == "died"
+
+
+def test_the_report_is_unknown_and_the_agent_not_ready_before_the_first_round(start_agent: Start) -> None:
+    agent = start_agent()
+    early = agent.ask("/api/v1/report")
+    if early.json()["probes"][0]["name"] == "prober":
+        assert early.json()["verdict"] == "unknown"
+        assert "first round" in early.json()["probes"][0]["reason"]
+    wait_ready(agent)
+    report = believe_report(agent.ask("/api/v1/report").body)
+    assert report.node == "n0" and {probe.name for probe in report.probes} >= {"limits", "clock", "disks"}
+    assert agent.ask("/-/healthy").text == "healthy\n" and agent.ask("/-/ready").text == "ready\n"
+
+
+def test_the_page_answers_first(start_agent: Start, start_rank: Start) -> None:
+    agent = start_agent(node="<b>n0</b>&\"'")
+    start_rank()
+    wait_ready(agent)
+    page = agent.ask("/")
+    assert page.headers["Content-Type"] == "text/html; charset=utf-8"
+    first = page.text.partition("<h1>")[2].partition("</h1>")[0]
+    assert first.startswith("&lt;b&gt;n0&lt;/b&gt;&amp;&quot;&#x27;")
+    assert "<b>n0" not in page.text and "1 rank of 1 job run here" in page.text
+    assert "default-src 'none'" in page.headers["Content-Security-Policy"]
+    assert "unsafe" not in page.headers["Content-Security-Policy"]
+    for path in ("/metrics", "/api/v1/report", "/api/v1/ranks", "/-/healthy", "/-/ready"):
+        assert f'href="{path}"' in page.text and agent.ask(path).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks?since=0"])
+def test_head_is_get_without_the_body(start_agent: Start, path: str) -> None:
+    agent = start_agent()
+    wait_ready(agent)
+    got, head = agent.ask(path), agent.ask(path, method="HEAD")
+    assert head.status == got.status == 200 and head.body == b"" and got.body
+    assert head.headers["Content-Type"] == got.headers["Content-Type"]
+    for headers in (got.headers, head.headers):
+        assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
+        assert headers["Connection"] == "close" and int(headers["Content-Length"]) > 0
+    assert int(got.headers["Content-Length"]) == len(got.body)
+
+
+def test_what_is_refused(start_agent: Start) -> None:
+    agent = start_agent()
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
+        refused = agent.ask("/metrics", method=method)
+        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+        assert "nothing can be changed" in refused.json()["error"]
+    for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/%2e%2e/etc/passwd", "/api/v1/ranks/x"):
+        assert agent.ask(path).status == 404 and "/metrics" in agent.ask(path).json()["error"]
+    for query in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1,5"):
+        assert agent.ask(f"/api/v1/ranks?since={query}").status == 400
+        assert "since is a time" in agent.ask(f"/api/v1/ranks?since={query}").json()["error"]
+    assert agent.ask("/" + "x" * 2000).status == 414
+    assert agent.ask("/metrics", Accept="x" * 9000).status == 431
+    assert agent.ask("/metrics?" + "&".join("ab"), Accept="application/openmetrics-text;version=x;q=y").status == 200
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (b"\r\n\r\n", b"400"),
+        (b"GET /\r\n\r\n", b"400"),
+        (b"GET / HTTP/2.0\r\n\r\n", b"400"),
+        (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET /a b HTTP/1.1\r\n\r\n", b"400"),
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"400"),  # somebody speaks TLS
+        (b"GET /" + b"\xff" * 50 + b" HTTP/1.1\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000, b"431"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 300000\r\n\r\n" + b"z" * 60_000, b"405"),
+        (b"GET /-/healthy HTTP/1.0\r\n\r\n", b"200"),
+    ],
+)
+def test_what_is_no_request(start_agent: Start, words: bytes, status: bytes) -> None:
+    assert say(start_agent(), words).startswith(b"HTTP/1.1 " + status)
+
+
+def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
+    agent = start_agent()
+    with contextlib.ExitStack() as stack:
+        slow = [
+            stack.enter_context(socket.create_connection(agent.address, timeout=10))
+            for _ in range(3 * MOST_CONNECTIONS)
+        ]
+        for connection in slow:
+            with contextlib.suppress(OSError):  # evicted already
+                connection.sendall(b"GET / HT")
+        for _ in range(10):
+            began = time.perf_counter()
+            assert agent.ask("/-/healthy").status == 200
+            assert time.perf_counter() - began < 1.0
+        assert psutil.Process(agent.process.pid).num_threads() <= 2 * MOST_CONNECTIONS + 3
+        answer = slow[-1].recv(4096)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 408")  # evicted, or out of patience
+    wait_until(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
+
+
+def test_clients_that_take_no_answer_are_in_nobodys_way(start_agent: Start, start_rank: Start) -> None:
+    for number in range(8):
+        rank = start_rank(rank=number)
+        rank.tell("run")
+        wait_until(lambda path=rank.path: _steps_in(path) > 1000)
+        rank.kill()
+    agent = start_agent()
+    assert len(agent.ask("/api/v1/ranks?since=0").body) > 500_000
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * MOST_CONNECTIONS):
+            deaf = stack.enter_context(socket.socket())
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            deaf.connect(agent.address)
+            with contextlib.suppress(OSError):
+                deaf.sendall(b"GET /api/v1/ranks?since=0 HTTP/1.1\r\n\r\n")
+        wait_until(lambda: psutil.Process(agent.process.pid).num_threads() >= MOST_CONNECTIONS)
+        began = time.perf_counter()
+        assert agent.ask("/-/healthy").status == 200
+        assert time.perf_counter() - began < 1.0
+
+
+def _steps_in(path: Path) -> int:
+    with RankFileReader(str(path)) as file:
+        counters = file.counters()
+        return counters.steps if counters else 0
+
+
+def test_many_clients_at_once(start_agent: Start, start_rank: Start) -> None:
+    start_rank().do("step")
+    agent = start_agent()
+    paths = ["/metrics", "/", "/api/v1/ranks?since=0", "/api/v1/report"] * 16
+    with ThreadPoolExecutor(16) as pool:
+        assert {reply.status for reply in pool.map(agent.ask, paths)} == {200}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_within_a_second_and_leaves_nothing(start_agent: Start, number: signal.Signals) -> None:
+    agent = start_agent()
+    wait_ready(agent)
+    children = psutil.Process(agent.process.pid).children(recursive=True)
+    assert children
+    with socket.create_connection(agent.address):  # a client that is in the middle of something
+        began = time.monotonic()
+        agent.process.send_signal(number)
+        assert agent.process.wait(5) == 0
+    assert time.monotonic() - began < 1.0
+    assert not any(child.is_running() for child in children)
+    log = agent.log.read_text().splitlines()
+    assert "listening on http://127.0.0.1:" in log[0] and log[-1].endswith(f"{number.name}: stopping")
+    assert len(log) == 3
+
+
+def test_the_prober_does_not_survive_a_killed_agent(start_agent: Start) -> None:
+    agent = start_agent()
+    wait_ready(agent)
+    children = psutil.Process(agent.process.pid).children(recursive=True)
+    assert children, "the agent has no prober: nothing was tested"
+    agent.process.kill()
+    wait_until(lambda: not any(_lives(child) for child in children), 3.0)
+    assert [child.pid for child in children if _lives(child)] == []
+
+
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def test_a_prober_that_dies_is_named_and_started_again(start_agent: Start, tmp_path: Path) -> None:
+    config = tmp_path / "agent.yaml"
+    config.write_text("probe_interval_seconds: 0.3\n")
+    agent = start_agent("--config", str(config))
+    wait_ready(agent)
+    reports = []
+    (first,) = psutil.Process(agent.process.pid).children()
+    first.kill()
+
+    def died() -> bool:
+        reports.append(agent.ask("/api/v1/report").json())
+        return bool(reports[-1]["verdict"] == "unknown")
+
+    wait_until(died)
+    (probe,) = reports[-1]["probes"]
+    assert probe["name"] == "prober" and "killed by signal 9" in probe["reason"]
+    assert agent.ask("/-/ready").status == 200  # it was once
+    wait_until(lambda: agent.ask("/api/v1/report").json()["probes"][0]["name"] != "prober")
+    assert "killed by signal 9" in agent.log.read_text()
+
+
+def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: Path, start_rank: Start) -> None:
+    start_rank()
+    config = tmp_path / "agent.yaml"
+    config.write_text("listen_address: 127.0.0.1:1\nnode: from-the-file\nrank_dir: /nowhere\nprofile: prolog\n")
+    agent = start_agent("--config", str(config), node="from-the-flag")
+    document = agent.ask("/api/v1/ranks").json()
+    assert document["node"] == "from-the-flag" and len(document["ranks"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nodes: x", "agent.yaml: unknown key `nodes`"),
+        ("probe_interval_seconds: soon", "probe_interval_seconds"),
+        ("probe_interval_seconds: 0", "give a number above 0"),
+        ("rank_interval_seconds: .nan", "give a number above 0"),
+        ("profile: strict", "no profile 'strict'"),
+        ("listen_address: nothing", "write HOST:PORT"),
+        ("listen_address: 127.0.0.1:99999", "write HOST:PORT"),
+        ("listen_address: 203.0.113.7:19400", "cannot listen on 203.0.113.7:19400"),
+        ("rank_dir: /etc/passwd", "is no directory"),
+        ("a: [", "agent.yaml line"),
+    ],
+)
+def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text: str, complaint: str) -> None:
+    config = tmp_path / "agent.yaml"
+    config.write_text(text + "\n")
+    ended = run_agent("--config", str(config))
+    assert ended.returncode == 64 and ended.stdout == ""
+    assert ended.stderr.startswith("laggard: ") and ended.stderr.count("\n") == 1
+    assert complaint in ended.stderr
+
+
+def test_a_missing_configuration(tmp_path: Path) -> None:
+    ended = run_agent("--config", str(tmp_path / "no.yaml"))
+    assert ended.returncode == 64 and "check the path given to --config" in ended.stderr
+
+
+def test_a_busy_port() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        ended = run_agent("--web.listen-address", address)
+    assert ended.returncode == 64
+    assert ended.stderr == (
+        f"laggard: {address} is in use; stop what listens there or choose another with --web.listen-address\n"
+    )
+
+
+def test_every_interface_without_an_address(start_agent: Start) -> None:
+    agent = start_agent("--web.listen-address", ":0")
+    port = agent.address[1]
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
+        connection.sendall(b"GET /-/healthy HTTP/1.1\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def test_it_imports_nothing_from_the_working_directory(start_agent: Start, tmp_path: Path) -> None:
+    """The prober is `python -m`, which looks there first."""
+    trap = tmp_path / "trap"
+    (trap / "laggard").mkdir(parents=True)
+    (trap / "laggard" / "__init__.py").write_text("raise SystemExit(99)\n")
+    before = os.getcwd()
+    os.chdir(trap)
+    script = "import sys; sys.path.pop(0); from laggard.cli import main; sys.exit(main())"
+    try:
+        command = [sys.executable, "-c", script, "agent", "--web.listen-address", "127.0.0.1:0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            url = process.stderr.readline().rpartition("http://")[2].strip()
+            host, _, port = url.rpartition(":")
+
+            def ready() -> bool:
+                with socket.create_connection((host, int(port)), timeout=5) as connection:
+                    connection.sendall(b"GET /-/ready HTTP/1.1\r\n\r\n")
+                    return connection.recv(100).startswith(b"HTTP/1.1 200")
+
+            wait_until(ready)
+            process.terminate()
+    finally:
+        os.chdir(before)

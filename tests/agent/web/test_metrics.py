@@ -1,0 +1,217 @@
+"""The agent's metrics: a golden text, Prometheus' own linter, and the series that a node may have."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from laggard import __version__
+from laggard.agent.prober.loop import Round
+from laggard.agent.ranks.cache import Recent
+from laggard.agent.ranks.process_info import Process, look_at, slurm_job
+from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.web.metrics import TWO_CLAIMS, exposition, one_of_each
+from laggard.catalogue.metrics import METRICS
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.wire import CollectiveTotal, Ignored, RankRow, RanksDocument
+
+Start = Callable[..., Any]
+GOLDEN = Path(__file__).with_name("metrics.txt")
+PROMTOOL = shutil.which("promtool")
+HOSTILE = 'a"b\\c\nd{}'
+MOST_SERIES = 500
+
+
+def probe(name: str, verdict: Verdict = Verdict.OK) -> ProbeResult:
+    return ProbeResult(name, verdict, "", 0.25)
+
+
+def a_round(probes: Sequence[ProbeResult] = (), findings: Sequence[Finding] = ()) -> Round:
+    return Round(Report(Verdict.OK, "n0", 0.5, tuple(probes), tuple(findings), {}), 1_800_000_000.0, True)
+
+
+def a_finding(code: str, device: str) -> Finding:
+    return Finding(code, Severity.WARNING, device, "is ill", {}, Fix("Cure it."), f"docs/findings/{code}.md")
+
+
+def a_rank(rank: int, pairs: int = 2, **changes: Any) -> RankRow:
+    totals = tuple(CollectiveTotal("all_reduce", f"role{number}", 4, 0.5, 1 << 20) for number in range(pairs))
+    row = RankRow(
+        "j1", rank, rank, 8, "n0", "GPU-1", 0, 1000, 4711, "", "running", 10, 10.0, 6.5, (1.0, 2.0, 3.0, 1.0, 0.5),
+        1_800_000_000.5, totals, None, None, 3,
+    )  # fmt: skip
+    return structs.replace(row, **changes)
+
+
+def document(*rows: RankRow, ignored: tuple[Ignored, ...] = ()) -> RanksDocument:
+    return RanksDocument("n0", "boot", 1.0, rows, ignored)
+
+
+def series(text: str) -> dict[tuple[str, ...], float]:
+    found = {}
+    for family in parse(text):
+        for sample in family.samples:
+            key = (sample.name, *(f"{name}={value}" for name, value in sorted(sample.labels.items())))
+            assert key not in found, key
+            found[key] = sample.value
+    return found
+
+
+def promtool(text: str) -> None:
+    if PROMTOOL is None:
+        pytest.skip("PROMTOOL IS NOT INSTALLED: the exposition was not checked by Prometheus itself")
+    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_golden(start_agent: Start, start_rank: Start) -> None:
+    """What a real agent shows of two real ranks; the probes' part is another test's: they see this machine.
+    UPDATE_GOLDEN=1 in the environment writes the text anew."""
+    running, dead = start_rank(rank=0, gpu="GPU-1"), start_rank(rank=1, local_rank=1, attempt=1)
+    running.do("step", "step", "step")
+    dead.do("step")
+    dead.kill()
+    (running.path.parent / "junk.rank").write_bytes(b"")
+    agent = start_agent()
+    reply = agent.ask("/metrics")
+    assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    promtool(reply.text)
+    shown = re.sub(r"^laggard_(probe|finding)[^\n]*{[^\n]*\n", "", reply.text, flags=re.MULTILINE)
+    shown = re.sub(r"(_timestamp_seconds{.*}) \S+", r"\1 TIME", shown).replace(__version__, "VERSION")
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(shown)
+    assert shown == GOLDEN.read_text()
+
+
+def test_the_probes_part() -> None:
+    probes = [probe("limits"), probe("clock", Verdict.FAIL)]
+    findings = [a_finding("CLOCK_SKEW", HOSTILE), a_finding("CLOCK_SKEW", HOSTILE), a_finding("DISK_FULL", "/")]
+    body, _ = exposition(document(), a_round(probes, findings), "")
+    promtool(body.decode())
+    found = series(body.decode())
+    assert found["laggard_probe_verdict", "probe=clock", "verdict=fail"] == 1
+    assert ("laggard_probe_verdict", "probe=clock", "verdict=ok") not in found
+    assert found["laggard_probe_duration_seconds", "probe=limits"] == 0.25
+    assert found["laggard_probe_last_run_timestamp_seconds", "probe=limits"] == 1_800_000_000
+    assert found["laggard_finding", "code=CLOCK_SKEW", f"device={HOSTILE}", "severity=warning"] == 1
+    assert len([key for key in found if key[0] == "laggard_finding"]) == 2
+
+
+def test_openmetrics_when_it_is_asked_for() -> None:
+    rows = document(a_rank(0, job_id=HOSTILE))
+    body, content_type = exposition(rows, a_round(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    assert content_type.startswith("application/openmetrics-text; version=1.0.0")
+    families = {family.name: family for family in parse_openmetrics(body.decode())}
+    (sample,) = families["laggard_rank_steps"].samples
+    assert (sample.name, sample.labels["job_id"], sample.value) == ("laggard_rank_steps_total", HOSTILE, 10)
+
+
+@pytest.mark.parametrize("accept", ["", "*/*", ",,;;q=", "application/openmetrics-text;version=x.y;q=z;;;="])
+def test_an_accept_header_without_sense(accept: str) -> None:
+    assert exposition(document(), a_round(), accept)[1].startswith("text/plain; version=0.0.4")
+
+
+def test_names_labels_and_limits() -> None:
+    """A node with 8 ranks of every kind of collective, 16 probes and 20 findings."""
+    rows = document(*(a_rank(rank, pairs=10) for rank in range(8)), ignored=(Ignored("truncated", 2, "x.rank"),))
+    findings = [a_finding("DISK_FULL", f"/mnt/{number}") for number in range(20)]
+    body, _ = exposition(rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "")
+    promtool(body.decode())
+    found = series(body.decode())
+    assert len(found) <= MOST_SERIES
+    labels = {metric.name: sorted(metric.labels) for metric in METRICS}
+    for name, *pairs in found:
+        assert [pair.partition("=")[0] for pair in pairs] == labels[name]
+        assert ("job_id" in labels[name]) == name.startswith("laggard_rank_") or name == "laggard_rank_files_ignored"
+
+
+def test_two_users_with_one_job_name() -> None:
+    """The one whom SLURM confirms is shown, whoever came first; nobody's claim makes a scrape invalid."""
+    liar = a_rank(0, job_id="77", owner=1, steps=1)
+    true = a_rank(0, job_id="77", owner=2, steps=2, cgroup="/system.slice/slurmstepd.scope/job_77/step_0/user/task_0")
+    for rows in ((liar, true), (true, liar)):
+        assert [row.owner for row in one_of_each(rows)[0]] == [2]
+    found = series(exposition(document(liar, true), a_round(), "")[0].decode())
+    assert found["laggard_rank_steps_total", "job_id=77", "rank=0"] == 2
+    assert found["laggard_rank_files_ignored", f"reason={TWO_CLAIMS}"] == 1
+    living, dead = a_rank(0, owner=3), a_rank(0, owner=1, state="died")
+    assert [row.owner for row in one_of_each((living, dead))[0]] == [3]
+
+
+def test_a_job_name_that_slurm_does_not_confirm_is_shown() -> None:
+    """LAGGARD_JOB_ID may be any number, within any SLURM job."""
+    own_name = a_rank(0, job_id="20261121", cgroup="/slurm/uid_1000/job_77/step_0")
+    assert one_of_each([own_name]) == ([own_name], 0)
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "job"),
+    [
+        ("/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", "123"),
+        ("/slurm/uid_1000/job_123/step_batch", "123"),
+        ("/slurm_node1/uid_1000/job_123", "123"),
+        ("/user.slice/my_job_123/x", None),
+        ("/user.slice/job_123x", None),
+        ("", None),
+    ],
+)
+def test_the_slurm_job_of_a_cgroup(cgroup: str, job: str | None) -> None:
+    assert slurm_job(cgroup) == job
+
+
+@pytest.mark.parametrize(
+    ("groups", "cgroup"),
+    [
+        ("0::/user.slice/session-1.scope\n", "/user.slice/session-1.scope"),
+        ("0::/\n", ""),
+        ("4:memory:/slurm/uid_0/job_7\n2:cpu:/\n0::/\n", "/slurm/uid_0/job_7"),
+        ("0::/a:b\x1b\n", "/a:b?"),
+        ("nonsense\n", ""),
+        ("0::/" + "x" * 5000 + "\n", "/" + "x" * 511),
+    ],
+)
+def test_what_the_kernel_says_of_a_process(tmp_path: Path, groups: str, cgroup: str) -> None:
+    (tmp_path / "5").mkdir()
+    (tmp_path / "5" / "status").write_text("Name:\tUid: 1 2 3\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n")
+    (tmp_path / "5" / "cgroup").write_text(groups)
+    assert look_at(5, str(tmp_path)) == Process((1000, 1001), cgroup)
+    assert look_at(6, str(tmp_path)) is None
+
+
+def test_a_look_is_shared_until_it_is_old() -> None:
+    looks: list[RanksDocument] = []
+
+    def look() -> RanksDocument:
+        looks.append(document())
+        return looks[-1]
+
+    recent = Recent(look, 0.2)
+    assert looks == []  # nobody asked
+    assert recent.ranks() is recent.ranks() is looks[0]
+    time.sleep(0.21)
+    assert recent.ranks() is looks[1] and len(looks) == 2
+
+
+@pytest.mark.slow
+def test_a_scrape_of_eight_ranks_takes_at_most_20_ms(rank_dir: Path, start_rank: Start) -> None:
+    lanes = [["all_reduce", f"role{number}", "g"] for number in range(10)]
+    for number in range(8):
+        start_rank(lanes, rank=number).do("step")
+    files, latest = RankFiles(str(rank_dir), "n0"), a_round([probe(f"probe{number}") for number in range(16)])
+    times = []
+    for _ in range(15):
+        began = time.perf_counter()
+        exposition(files.read(), latest, "")
+        times.append(time.perf_counter() - began)
+    assert sorted(times)[len(times) // 2] < 0.020

@@ -1,0 +1,73 @@
+"""`laggard findings`: the codes and their pages, also where laggard is installed without its repository."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+from laggard.catalogue.findings import FINDINGS
+from laggard.cli import main
+
+
+def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["findings", "list", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "laggard.findings/1"
+    rows = {row["code"]: row for row in document["findings"]}
+    assert list(rows) == [kind.code for kind in FINDINGS]
+    assert rows["DISK_FULL"] == {
+        "code": "DISK_FULL",
+        "severity": "critical",
+        "summary": "A file system that jobs write to is full or nearly so.",
+        "doc": "docs/findings/DISK_FULL.md",
+    }
+    assert rows["RING_SLOW"]["later"] == "rings"
+
+
+def test_text_has_one_line_for_each_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["findings", "list"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"{len(FINDINGS)} codes")
+    assert [line.split()[0] for line in lines] == [kind.code for kind in FINDINGS]
+    assert "not raised yet: rings" in next(line for line in lines if line.startswith("RING_SLOW"))
+
+
+@pytest.mark.parametrize("kind", FINDINGS, ids=lambda kind: kind.code)
+def test_every_code_is_explained_by_its_page(kind: object, capsys: pytest.CaptureFixture[str]) -> None:
+    code = kind.code  # type: ignore[attr-defined]
+    assert main(["findings", "explain", code.lower()]) == 0
+    assert capsys.readouterr().out == (REPOSITORY / f"docs/findings/{code}.md").read_text()
+
+
+def test_a_code_that_is_almost_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["findings", "explain", "DISC_FULL"]) == 64
+    assert "did you mean DISK_FULL?" in capsys.readouterr().err
+    assert main(["findings", "explain"]) == 64
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_installed_wheel_has_the_pages(tmp_path: Path) -> None:
+    source = tmp_path / "source"  # a build leaves things in the tree that it builds
+    for name in ("src", "agent", "collector", "probes", "trainer_hooks", "docs"):
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path)]
+    done = subprocess.run([*pip, str(source)], capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no wheel can be built here: {done.stderr.strip()[-200:]}")
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+    command = [sys.executable, "-m", "laggard", "findings", "explain", "DISK_FULL"]
+    environ = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"}
+    shown = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("# DISK_FULL\n")

@@ -1,0 +1,202 @@
+"""Comparing the nodes: who differs from the majority of its kind, and what the comparison does not say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.collector.fleet.compared_facts import COMPARABLES, value_of
+from laggard.collector.fleet.consensus import FEWEST_NODES, MANY_RATIO, MOST_NOTES, consensus
+from laggard.model import Severity
+
+KERNEL, OTHER = "5.15.0-113-generic", "5.15.0-118-generic"
+
+
+def facts(kernel: Any = KERNEL, product: str | None = "DGX H100", **more: Any) -> dict[str, Any]:
+    identity = {"product": product, "kernel_release": kernel, "gpu_models": ["NVIDIA H100 80GB HBM3"], **more}
+    return {"identity": {name: value for name, value in identity.items() if value is not None}}
+
+
+def fleet(count: int, **changes: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {f"n{number:03}": facts() for number in range(count)} | changes
+
+
+def kinds(nodes: Mapping[str, Any]) -> list[str]:
+    return [note.kind for note in consensus(nodes).notes]
+
+
+def test_the_odd_node_is_named_with_both_values() -> None:
+    said = consensus(fleet(8, n003=facts(OTHER)))
+    assert list(said.findings) == ["n003"] and said.notes == ()
+    (finding,) = said.findings["n003"]
+    assert (finding.code, finding.severity, finding.device) == ("FLEET_OUTLIER", Severity.WARNING, "kernel release")
+    assert finding.evidence == {
+        "value": OTHER,
+        "majority_value": KERNEL,
+        "nodes_with_majority": 7,
+        "nodes_compared": 8,
+        "hardware": "DGX H100 with NVIDIA H100 80GB HBM3",
+    }
+    assert finding.summary == f"is {OTHER}; 7 of 8 nodes of the same hardware have {KERNEL}"
+    assert finding.fix.commands == ("uname -r",)
+
+
+def test_nodes_that_are_alike_are_quiet() -> None:
+    assert consensus(fleet(8)) == ({}, ())
+    assert consensus({}) == ({}, ())
+    assert consensus({"a": {}, "b": {}}) == ({}, ())  # agents without facts: nothing to compare and nothing to say
+
+
+def test_another_generation_of_machines_is_no_fault() -> None:
+    older = {f"a{i}": facts("4.18.0-553.el8", "DGXA100", gpu_models=["NVIDIA A100-SXM4-80GB"]) for i in range(3)}
+    assert consensus(fleet(30) | older) == ({}, ())
+    mixed = consensus(fleet(30) | {"a1": facts("4.18.0-553.el8", gpu_models=["NVIDIA A100-SXM4-80GB"])})
+    assert mixed.findings == {}
+    assert [(note.kind, note.node) for note in mixed.notes] == [("fleet_small", "a1")]
+    assert "1 node of DGX H100 with NVIDIA A100-SXM4-80GB (a1): 3 are needed" in mixed.notes[0].text
+
+
+def test_two_nodes_are_too_few_and_three_are_enough() -> None:
+    assert consensus(fleet(1, n001=facts(OTHER))).findings == {} and kinds(fleet(2)) == ["fleet_small"]
+    assert list(consensus(fleet(2, n002=facts(OTHER))).findings) == ["n002"]
+
+
+def test_a_tie_is_called_a_tie() -> None:
+    said = consensus(fleet(4, n000=facts(OTHER), n001=facts(OTHER)))
+    assert said.findings == {}
+    assert [note.kind for note in said.notes] == ["fleet_tie"]
+    assert "kernel release: no majority among 4 nodes" in said.notes[0].text
+    three = consensus({f"n{i}": facts(f"5.15.{i // 4}") for i in range(12)})  # four each: the most frequent is no norm
+    assert three.findings == {} and [note.kind for note in three.notes] == ["fleet_tie"]
+
+
+def test_a_rolling_update_is_one_note() -> None:
+    def updated(count: int) -> dict[str, Any]:
+        return fleet(100, **{f"n{number:03}": facts(OTHER) for number in range(count)})
+
+    assert len(consensus(updated(25)).findings) == 25
+    said = consensus(updated(26))
+    assert said.findings == {} and [note.kind for note in said.notes] == ["fleet_changing"]
+    assert "26 of 100 nodes" in said.notes[0].text and f"{KERNEL} on 74, {OTHER} on 26" in said.notes[0].text
+
+
+def test_what_is_not_known_is_no_difference() -> None:
+    unknown = fleet(8, n001=facts(None), n002=facts(""), n003=facts([]), n004=facts({"a": 1}))
+    assert consensus(unknown) == ({}, ())
+    said = consensus(fleet(8, n001=facts(None), n002=facts(OTHER)))
+    assert said.findings["n002"][0].evidence["nodes_compared"] == 7
+    nameless = {"identity": {"kernel_release": OTHER}}  # of what hardware? compared with nobody
+    assert consensus(fleet(8, n001=nameless)).findings == {} and kinds(fleet(8, n001=nameless)) == ["fleet_unknown"]
+
+
+def test_values_of_devices_are_a_set() -> None:
+    """Neither the addresses nor the order nor the number of devices matter; a value that no other node has does."""
+    eight = facts(nccl_versions=["2.21.5", "2.18.3"])
+    assert (
+        consensus({f"n{i}": facts(nccl_versions=["2.18.3", "2.21.5"]) for i in range(4)} | {"x": eight}).findings == {}
+    )
+    odd = facts(nccl_versions=["2.18.3"])
+    (finding,) = consensus({f"n{i}": eight for i in range(4)} | {"x": odd}).findings["x"]
+    assert (finding.device, finding.evidence["majority_value"]) == ("NCCL version", "2.18.3, 2.21.5")
+
+
+def test_a_count_is_compared_as_a_count() -> None:
+    def node(count: int) -> dict[str, Any]:
+        return facts() | {"inventory": {"rdma": {f"mlx5_{i}": {"firmware": "28.39"} for i in range(count)}}}
+
+    (finding,) = consensus({f"n{i}": node(10) for i in range(4)} | {"x": node(9)}).findings["x"]
+    assert (finding.device, finding.evidence["value"]) == ("NIC count", "9")
+
+
+def test_a_list_that_is_one_value_may_be_empty() -> None:
+    """Flow control that is off on one node is what this looks for; what is null or unknown is not known."""
+
+    def node(*priorities: Any) -> dict[str, Any]:
+        return facts() | {"roce_pfc": {"priorities": {f"eth{i}": value for i, value in enumerate(priorities)}}}
+
+    alike = {f"n{i}": node([3], [3]) for i in range(4)}
+    (finding,) = consensus(alike | {"x": node([], [])}).findings["x"]
+    assert (finding.device, finding.evidence["value"], finding.evidence["majority_value"]) == (
+        "PFC priorities",
+        "none",
+        "3",
+    )
+    assert consensus(alike | {"x": node([], [3])}).findings["x"][0].evidence["value"] == "3, none"
+    assert consensus(alike | {"x": node(None, "unknown")}) == ({}, ())
+
+
+def test_what_a_mapping_names_is_compared_by_its_names() -> None:
+    def node(**governors: int) -> dict[str, Any]:
+        return facts() | {"governor": {"governors": governors}}
+
+    alike = {f"n{i}": node(performance=64 + i) for i in range(4)}
+    (finding,) = consensus(alike | {"x": node(performance=1, powersave=63)}).findings["x"]
+    assert (finding.device, finding.evidence["value"]) == ("CPU governors", "performance, powersave")
+
+
+def test_a_number_is_itself_however_it_is_written() -> None:
+    assert consensus(fleet(4, x=facts(gpu_count=8), y=facts(gpu_count=8.0), z=facts(gpu_count=8))).findings == {}
+
+
+def test_notes_are_bounded_and_in_one_line() -> None:
+    alone = {f"n{i}": facts(product=f"box\n{i}") for i in range(200)}
+    notes = consensus(alone).notes
+    assert len(notes) == MOST_NOTES and notes[-1].kind == "fleet_more"
+    assert all("\n" not in note.text and len(note.text) < 1000 for note in notes)
+
+
+def test_every_comparable_fact_has_a_name_of_its_own() -> None:
+    names = [comparable.name for comparable in COMPARABLES]
+    assert len(set(names)) == len(names)
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.floats(allow_nan=False) | st.text(max_size=4)
+values = scalars | st.lists(scalars, max_size=3) | st.dictionaries(st.text(max_size=2), scalars, max_size=2)
+IDENTITY = ("product", "gpu_models", "kernel_release", "bios_version", "nccl_versions", "gpu_count")
+nodes_facts = st.dictionaries(
+    st.sampled_from(("identity", "limits", "clock", "x")),
+    st.dictionaries(st.sampled_from((*IDENTITY, "rdma_devices", "clock", "open_files")), values),
+    max_size=3,
+)
+versions = st.sampled_from((None, KERNEL, OTHER, "6.8.0"))
+small_fleets = st.dictionaries(
+    st.integers(0, 40).map(lambda number: f"n{number:02}"),
+    st.builds(facts, versions, st.sampled_from(("DGX H100", "DGXA100"))),
+    max_size=40,
+)
+
+
+@settings(max_examples=50)
+@given(st.dictionaries(st.text(max_size=5), nodes_facts, max_size=6))
+def test_any_facts_give_findings_about_known_nodes(nodes: dict[str, Any]) -> None:
+    said = consensus(nodes)
+    assert set(said.findings) <= set(nodes) and len(said.notes) <= MOST_NOTES
+
+
+@given(small_fleets, st.randoms())
+def test_the_order_of_the_nodes_does_not_matter(nodes: dict[str, Any], random: Any) -> None:
+    shuffled = list(nodes.items())
+    random.shuffle(shuffled)
+    assert consensus(dict(shuffled)) == consensus(nodes)
+
+
+@given(small_fleets)
+def test_the_majority_is_never_accused(nodes: dict[str, Any]) -> None:
+    by_name = {comparable.name: comparable for comparable in COMPARABLES}
+    for node, findings in consensus(nodes).findings.items():
+        product = nodes[node]["identity"]["product"]
+        for finding in findings:
+            peers = [
+                value_of(it, by_name[finding.device]) for it in nodes.values() if it["identity"]["product"] == product
+            ]
+            known = [value for value in peers if value is not None]
+            mine = value_of(nodes[node], by_name[finding.device])
+            assert mine is not None and len(known) >= FEWEST_NODES
+            assert 2 * known.count(mine) < len(known)
+            differing = sum(", ".join(value) != finding.evidence["majority_value"] for value in known)
+            assert differing <= max(1, MANY_RATIO * len(known))

@@ -1,0 +1,221 @@
+"""Recordings: what is there is used, what is lacking is said, what is none is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paths import DEMO_TRAINING
+
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_trace
+from laggard.errors import UsageError
+from laggard.model import Verdict
+
+HEAD = {"laggard_recording": 1, "job_id": "j"}
+
+
+def lines(rank: int, slow: float = 0.0, steps: int = 20) -> list[dict[str, Any]]:
+    """A rank that computes 0.1 s (or more) a step and then waits, on a clock of its own, for a step of 0.3 s."""
+    offset = 1000.0 * rank
+    found: list[dict[str, Any]] = [
+        {"kind": "rank", "rank": rank, "node": f"n{rank}", "groups": {"g": {"role": "dp", "ranks": [0, 1]}}}
+    ]
+    for step in range(steps):
+        start = offset + 0.3 * step
+        done = start + 0.1 + slow
+        found += [
+            {"kind": "span", "rank": rank, "step": step, "name": "forward", "start": start, "end": done},
+            {"kind": "span", "rank": rank, "step": step, "name": "backward", "start": done, "end": start + 0.3},
+            {"kind": "collective", "rank": rank, "step": step, "group": "g", "op": "all_reduce", "seq": step,
+             "issued": done, "start": done, "end": start + 0.3},
+            {"kind": "step", "rank": rank, "step": step, "start": start, "end": start + 0.3},
+        ]  # fmt: skip
+    return found
+
+
+def write(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in [HEAD, *records]))
+    return path
+
+
+def test_one_file_a_rank_and_one_for_all_say_the_same(tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    directory.mkdir()
+    for rank, slow in ((0, 0.0), (1, 0.15)):
+        write(directory / f"rank-{rank}.jsonl", lines(rank, slow))
+    whole = write(tmp_path / "all.jsonl", lines(1, 0.15) + lines(0))
+    apart, together = (locate(read_trace([path]).evidence) for path in (directory, whole))
+    assert apart == together
+    assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in apart.culprits] == [((1,), "forward", "n1")]
+
+
+def test_without_spans_the_rank_is_still_named(tmp_path: Path) -> None:
+    records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "span"]
+    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), None)]
+
+
+def test_without_step_records_their_times_are_taken_from_what_is_there(tmp_path: Path) -> None:
+    records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "step"]
+    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    assert [culprit.ranks for culprit in location.culprits] == [(1,)]
+
+
+def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) -> None:
+    records = lines(0) + lines(1)
+    for record in records:
+        if record["kind"] == "collective":
+            record["waited"] = 0.0 if record["rank"] == 1 else 0.2
+    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), "backward")]
+
+
+def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
+    extra: list[dict[str, Any]] = [
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": 3,
+            "group": "g",
+            "op": "barrier",
+            "seq": 9,
+            "start": 1.0,
+            "end": None,
+        },
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": None,
+            "group": "g",
+            "op": "barrier",
+            "seq": 8,
+            "start": 1.0,
+            "end": 2.0,
+        },
+        {"kind": "rank", "rank": 0, "node": None, "gpu": None, "groups": None, "position": None},
+        {"kind": "something new", "of": "a later version"},
+    ]
+    location = locate(read_trace([write(tmp_path / "t", lines(0) + lines(1, 0.15) + extra)]).evidence)
+    assert [culprit.ranks for culprit in location.culprits] == [(1,)]
+
+
+def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
+    path.write_text(path.read_text() + '{"kind": "step", "rank": 0, "st')
+    trace = read_trace([path])
+    assert [culprit.ranks for culprit in locate(trace.evidence).culprits] == [(1,)]
+    assert len(trace.lacks) == 1 and "cut off" in trace.lacks[0]
+
+
+def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
+    trace = read_trace([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
+    assert locate(trace.evidence).verdict is Verdict.UNKNOWN
+    assert trace.lacks == ("no record carries a step",)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "first line is not"),
+        (b"\x00\xff\xfe", "it is not text"),
+        (b"root:x:0:0\n", "first line is not"),
+        (b'{"laggard_recording": 2}\n', "first line is not"),
+        (b'{"laggard_recording": 1}\nnot json\n', ":2 is not a JSON object"),
+        (b'{"laggard_recording": 1}\n[1]\n', ":2 is not a JSON object"),
+        (b'{"laggard_recording": 1}\n{"kind": "step"}\n', ":2: a 'step' record lacks 'rank'"),
+        (b'{"laggard_recording": 1}\n{"kind": "step", "rank": "x"}\n', ":2: 'x' is not a rank or step number"),
+        (b'{"laggard_recording": 1}\n{"kind": "step", "rank": 0, "step": 1, "start": "a", "end": 2}\n', "not a time"),
+    ],
+)
+def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(")) as caught:
+        read_trace([path])
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+@settings(max_examples=200)
+def test_no_file_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, rows: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "file"
+    path.write_bytes(json.dumps(HEAD).encode() + b"\n" + b"\n".join(rows))
+    try:
+        locate(read_trace([path]).evidence)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"kind": st.sampled_from(["rank", "step", "span", "collective"])},
+            optional={
+                name: VALUES | st.integers(0, 3)
+                for name in (
+                    "rank",
+                    "step",
+                    "start",
+                    "end",
+                    "issued",
+                    "waited",
+                    "name",
+                    "node",
+                    "gpu",
+                    "groups",
+                    "world_size",
+                )
+            },
+        ),
+        max_size=8,
+    )
+)
+@settings(max_examples=200)
+def test_no_record_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
+    path = write(tmp_path_factory.mktemp("fuzz") / "file", records)
+    try:
+        locate(read_trace([path]).evidence)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def laggard(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "laggard", *map(str, words)], capture_output=True, text=True)
+
+
+def test_the_command_says_the_answer_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
+    text = laggard("locate", "--trace", path)
+    assert text.returncode == 1 and text.stderr == ""
+    assert text.stdout.startswith("Rank 1 on n1 is slow in forward")
+    document = laggard("locate", "--trace", path, "--format", "json")
+    assert json.loads(document.stdout)["culprits"][0]["ranks"] == [1] and document.returncode == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--trace", "/nowhere"], ["--collector", "http://127.0.0.1:9"], ["--collector", "not a url"], ["--trase", "x"]],
+)
+def test_the_command_refuses_in_one_line(words: list[str]) -> None:
+    result = laggard("locate", *words)
+    assert result.returncode == 64 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("laggard: ")
+
+
+@pytest.mark.slow
+def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.1"]
+    launch(DEMO_TRAINING, words, ranks=3, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
+    location = locate(read_trace([tmp_path / "recording"]).evidence)
+    assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]

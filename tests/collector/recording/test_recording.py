@@ -1,0 +1,93 @@
+"""`laggard locate --record`: what a collector holds of a live job, judged again from the file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.collector.locate.job_timings import evidence_from_rows
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_trace
+from laggard.collector.recording.writer import Recording
+from laggard.model import Location
+from laggard.wire import Beat, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
+
+
+def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "locate", "--format", "json", *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("slow", [2, None])
+def test_a_recording_of_a_live_job_is_judged_as_the_job(
+    fake_agent: Callable[..., Any], start_collector: Callable[..., Any], make: Any, tmp_path: Path, slow: int | None
+) -> None:
+    agents = [
+        fake_agent(make.node(f"n{node}", (2 * node, 2 * node + 1), slow=slow), make.report(f"n{node}", codes))
+        for node, codes in ((0, ()), (1, ("GPU_THROTTLED",)))
+    ]
+    collector = start_collector(*(word for agent in agents for word in ("--target", agent.address)))
+    collector.wait_ready()
+    live = run("--collector", collector.url, "--record", tmp_path / "held")
+    again = run("--trace", tmp_path / "held")
+    assert (again.returncode, json.loads(again.stdout)) == (live.returncode, json.loads(live.stdout))
+    assert live.returncode == (0 if slow is None else 1)
+
+    refused = run("--collector", collector.url, "--record", tmp_path / "held")
+    assert refused.returncode == 64 and "is there already" in json.loads(refused.stdout)["error"]
+    unknown = run("--collector", collector.url, "--record", tmp_path / "other", "--job", "no such")
+    assert unknown.returncode == 64 and "no such job" in json.loads(unknown.stdout)["error"]
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    assert "leave out --trace" in run("--record", tmp_path, "--trace", tmp_path).stderr
+
+
+names = st.sampled_from(("dp:0-3", "tp:0-1", "#0"))
+ops, peers, counts = st.sampled_from(("all_reduce", "send", "recv")), st.integers(-1, 5), st.integers(0, 9)
+flights = st.builds(InFlight, ops, names, st.integers(1, 9), st.floats(0, 500), peers)
+lanes = st.lists(st.builds(LaneProgress, ops, names, counts, counts, peers), max_size=5)
+groups = st.lists(
+    st.builds(GroupProgress, names, st.integers(-1, 9), st.just(-1), st.integers(-1, 9), st.floats(0, 500))
+)
+beats = st.builds(Beat, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple))
+STATES = ("running", "running", "died", "finished", "unknown")
+
+
+@st.composite
+def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]:
+    known, steps = {}, {}
+    for rank in draw(st.sets(st.integers(0, 5), min_size=1)):
+        count, slow = draw(st.integers(0, 40)), draw(st.sampled_from((0.0, 0.1)))
+        steps[rank] = tuple(
+            StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.01, 0.05 + slow, 0.05, 0.02, 0.02), 0.1 - slow)
+            for step in range(count)
+        )
+        known[rank] = RankRow(
+            "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
+            (0.0,) * 5, 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
+            draw(st.booleans()), draw(st.none() | beats),
+        )  # fmt: skip
+    return known, steps
+
+
+@given(jobs())
+def test_any_job_is_judged_alike_live_and_from_its_recording(
+    tmp_path_factory: pytest.TempPathFactory, job: tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]
+) -> None:
+    known, steps = job
+    codes = {"n0": ("GPU_THROTTLED",)}
+    live: Location = locate(evidence_from_rows("j", 6, steps, known, codes))
+    folder = tmp_path_factory.mktemp("held")
+    lines = (encode(line) + b"\n" for line in Recording("j", known, steps, codes).lines())
+    (folder / "job.jsonl").write_bytes(b"".join(lines))
+    assert locate(read_trace([folder]).evidence) == live

@@ -1,0 +1,154 @@
+"""What agents send is believed only within reason."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from laggard.collector.scrape.validation import MAX_RANKS, believe_ranks, believe_report
+from laggard.wire import WireError, encode
+
+Change = Callable[[dict[str, Any]], None]
+
+
+def test_what_an_agent_says_is_believed(make: Any) -> None:
+    document, report = make.node("n0", [0, 1]), make.report("n0", ["GPU_LOST"])
+    assert believe_ranks(encode(document)) == document
+    assert believe_report(encode(report)) == report
+
+
+def _set(*path: Any, value: Any) -> Change:
+    def change(tree: dict[str, Any]) -> None:
+        place: Any = tree
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+
+    return change
+
+
+RANK = ("ranks", 0)
+STEP = (*RANK, "rows", 0)
+LANE = {"op": "all_reduce", "group": "dp", "entered": 2, "done": 1}
+FLIGHT = {"op": "recv", "group": "pp:0-1", "seq": 3, "seconds": 1.0}
+GROUP = {"name": "#0", "enqueued": 2, "started": -1, "completed": 1, "seconds": 1.0}
+BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "lanes": [LANE], "groups": [GROUP]}
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("schema", value="laggard.ranks/2"), "schema"),
+        (_set("node", value=""), "node is empty"),
+        (_set("node", value="n" * 300), "longer than"),
+        (_set("next", value=-1), "next"),
+        (_set("next", value="soon"), "Expected `float`"),
+        (_set(*RANK, "rank", value=-1), "not a rank"),
+        (_set(*RANK, "rank", value=4), "not a rank of 4"),
+        (_set(*RANK, "rank", value=10**400), "not a rank"),
+        (_set(*RANK, "rank", value=10**30), "not a rank"),
+        (_set(*RANK, "world_size", value=10**9), "world_size"),
+        (_set(*RANK, "job_id", value=""), "job_id is empty"),
+        (_set(*RANK, "job_id", value="j" * 300), "longer than"),
+        (_set(*RANK, "state", value="zombie"), "state"),
+        (_set(*RANK, "owner", value=-5), "owner"),
+        (_set(*RANK, "step_seconds", value=1e300), "a time is out of range"),
+        (_set(*RANK, "rows", value=[[0, 0.0, 1.0]]), "Expected `array`"),
+        (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "a time of the beat"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), "more than 256 lanes"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"entered": 1 << 60}]}), "a lane's count"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "longer than"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "a group's count"),
+        (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "a time of the beat"),
+        (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "a lane's peer is no rank"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer is no rank"),
+        (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq is out of range"),
+        (_set(*RANK, "facts", value={"x": "y" * 70_000}), "the facts are more than"),
+        (_set(*RANK, "last_beat_timestamp_seconds", value=1e300), "a time is out of range"),
+        (_set(*STEP, 0, value=-1), "step number"),
+        (_set(*STEP, 0, value=1 << 60), "step number"),
+        (_set(*STEP, 1, value=9e11), "ends before"),
+        (_set(*STEP, 2, value=1e30), "ends before"),
+        (_set(*STEP, 2, value=9e11), "a time is out of range"),
+        (_set(*STEP, 3, value=[0.1]), "phases"),
+        (_set(*STEP, 3, value=[0.1, -0.1, 0, 0, 0]), "a time is out of range"),
+        (_set(*STEP, 4, value=-0.1), "a time is out of range"),
+        (_set(*STEP, 4, value=None), "Expected `float`"),
+    ],
+)
+def test_absurd_documents_are_refused_and_say_why(make: Any, change: Change, complaint: str) -> None:
+    tree = json.loads(encode(make.node("n0", [0, 1])))
+    change(tree)
+    with pytest.raises(WireError, match=complaint):
+        believe_ranks(json.dumps(tree).encode())
+
+
+def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
+    """As those from before `peer` was told."""
+    tree = json.loads(encode(make.node("n0", [0, 1])))
+    tree["ranks"][0] |= {"in_flight": FLIGHT, "beat": BEAT | {"lanes": [LANE, LANE | {"op": "recv", "peer": 1}]}}
+    rank = believe_ranks(json.dumps(tree).encode()).ranks[0]
+    assert rank.in_flight is not None and rank.in_flight.peer == -1
+    assert rank.beat is not None and [lane.peer for lane in rank.beat.lanes] == [-1, 1]
+    assert json.loads(encode(rank))["in_flight"] == FLIGHT, "where there is no peer, none is sent"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b"null", b'{"node": NaN}', b'{"facts":' + b"[" * 100_000],
+)
+def test_what_is_no_document_is_refused(body: bytes) -> None:
+    for believe in (believe_ranks, believe_report):
+        with pytest.raises(WireError):
+            believe(body)
+
+
+def test_nan_and_deep_nesting_are_refused(make: Any) -> None:
+    text = encode(make.node("n0", [0])).replace(b'"next":0.0', b'"next":NaN')
+    with pytest.raises(WireError, match="malformed"):
+        believe_ranks(text)
+    deep = encode(make.report("n0")).replace(b'"facts":{}', b'"facts":{"a":' + b"[" * 9999 + b"]" * 9999 + b"}")
+    with pytest.raises(WireError, match="nested"):
+        believe_report(deep)
+
+
+def test_too_many_ranks_are_refused(make: Any) -> None:
+    many = make.ranks_document("n0", [make.rank_row(rank, 5000) for rank in range(MAX_RANKS + 1)])
+    with pytest.raises(WireError, match="more than"):
+        believe_ranks(encode(many))
+
+
+FIRST_USE = """
+import os, sys, threading
+from laggard.collector.scrape.validation import believe_ranks
+body, threads = sys.stdin.buffer.read(), 16
+
+def use():
+    start.wait()
+    believe_ranks(body)
+
+sys.setswitchinterval(1e-6)
+died = 0
+for _ in range(60):
+    child = os.fork()
+    if not child:
+        start = threading.Barrier(threads)
+        users = [threading.Thread(target=use) for _ in range(threads)]
+        for user in users: user.start()
+        for user in users: user.join()
+        os._exit(0)
+    died += os.waitpid(child, 0)[1] != 0
+print(died)
+"""
+
+
+def test_many_agents_may_answer_first_at_once(make: Any) -> None:
+    """msgspec learns a type at its first use, and another thread that uses it meanwhile ends the process."""
+    command, body = [sys.executable, "-c", FIRST_USE], encode(make.node("n0", [0, 1]))
+    done = subprocess.run(command, input=body, capture_output=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, b"0\n"), f"{done.stdout!r} of 60 died: {done.stderr[-2000:]!r}"

@@ -1,0 +1,296 @@
+"""The real collector process against fake agents: healthy, down, slow, garbage, hostile."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from laggard.cli import main
+from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
+from laggard.collector.web.security_headers import HEADERS
+from laggard.model import Location, Verdict
+from laggard.wire import DrainsDocument, NodeRow, NodesDocument, decode
+
+Start = Callable[..., Any]
+HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _collect(start_collector: Start, *targets: str, interval: str = "0.3", **named: Any) -> Any:
+    flags = [word for target in targets for word in ("--target", target)]
+    collector = start_collector(*flags, "--interval", interval, **named)
+    collector.wait_ready()
+    return collector
+
+
+def _nodes(collector: Any) -> dict[str, NodeRow]:
+    return {row.url: row for row in decode(collector.get("/api/v1/nodes").content, NodesDocument).nodes}
+
+
+def _location(collector: Any, **parameters: str) -> Location:
+    return decode(collector.get("/api/v1/location", **parameters).content, Location)
+
+
+def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
+    ]
+    collector = _collect(start_collector, *(agent.address for agent in agents))
+    location = _location(collector)
+    assert location.verdict is Verdict.FAIL and location.culprits[0].ranks == (2,)
+    assert location.culprits[0].node == "n1" and location.culprits[0].findings == ("GPU_THROTTLED",)
+    summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
+    assert summary.sentence.startswith("Rank 2 on n1 is slow in forward: ")
+    assert escape(summary.sentence) in collector.get("/").text
+    heat = decode(collector.get("/api/v1/ranks").content, HeatDocument)
+    assert [row.first for row in heat.rows] == [0, 1, 2, 3] and len(heat.steps) == 60
+    found = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings
+    assert [(one.node, one.finding.code) for one in found] == [("n1", "GPU_THROTTLED")]
+    rows = _nodes(collector)
+    assert rows[agents[1].url].verdict == "fail" and rows[agents[1].url].ranks == (2, 3)
+    metrics = collector.get("/metrics").text
+    assert 'laggard_culprit{hostname="n1",job_id="job-1",kind="slow_compute",rank="2"} 0.' in metrics
+    assert f'laggard_target_up{{target="{agents[0].url}"}} 1.0' in metrics
+    assert 'laggard_job_ranks{job_id="job-1"} 4.0' in metrics and "laggard_job_slowdown_ratio" in metrics
+    targets = collector.get("/api/v1/targets").json()
+    assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
+
+
+def test_ill_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    well = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
+    deep = b'{"node":"n","boot_id":"b","next":0,"ranks":[],"ignored":' + b"[" * 50_000
+    ill = {
+        f"http://127.0.0.1:{_free_port()}": ("down", "no connection: connection refused"),
+        fake_agent(b"<html>it works</html>").url: ("garbage", "not the JSON expected"),
+        fake_agent(b'{"schema":"laggard.ranks/1"}').url: ("garbage", "missing required field"),
+        fake_agent(make.node("n1", [0]), status=500).url: ("garbage", "HTTP 500"),
+        fake_agent(deep).url: ("garbage", "not the JSON expected"),
+        fake_agent(b"x" * (17 << 20)).url: ("garbage", "more than"),
+        fake_agent(make.node("n2", [5], world_size=2)).url: ("garbage", "not a rank of 2"),
+        fake_agent(make.node("n3", [0]), delay=60).url: ("slow", "no complete answer within 3 s"),
+    }
+    collector = _collect(start_collector, well.url, *ill)
+    rows = _nodes(collector)
+    for url, (state, reason) in ill.items():
+        assert (rows[url].state, reason in rows[url].reason) == (state, True), rows[url]
+        assert "\n" not in rows[url].reason and rows[url].verdict == "unknown"
+    assert rows[well.url].state == "up" and rows[well.url].verdict == "ok"
+    assert _location(collector).verdict is Verdict.OK
+    assert f'laggard_target_up{{target="{next(iter(ill))}"}} 0.0' in collector.get("/metrics").text
+
+
+def test_an_agent_without_a_report_is_up_and_unknown(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    none, garbage = fake_agent(make.node("n0", [0])), fake_agent(make.node("n1", [1]), b"{}")
+    collector = _collect(start_collector, none.url, garbage.url)
+    rows = _nodes(collector)
+    assert (rows[none.url].state, rows[none.url].verdict) == ("up", "unknown")
+    assert rows[none.url].reason == "no report: HTTP 404"
+    assert rows[garbage.url].reason.startswith("no report: not the JSON expected")
+
+
+def test_steps_are_asked_for_from_where_the_last_answer_ended(
+    start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    def ranks(since: float) -> Any:
+        rows = [make.step_row(step) for step in range(int(since), int(since) + 12)]
+        return make.ranks_document("n0", [make.rank_row(0, 1, rows)], next=since + 10)  # two steps come twice
+
+    agent = fake_agent(ranks, make.report("n0"))
+    collector = _collect(start_collector, agent.url)
+    collector.wait_until(lambda: any("since=30.0" in path for path in agent.asked))
+    steps = decode(collector.get("/api/v1/ranks").content, HeatDocument).steps
+    assert steps == list(range(len(steps))) and len(steps) >= 32
+
+
+def test_an_agent_that_falls_silent_leaves_no_verdict_behind(
+    start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    first = fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0"))
+    second = fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1"))
+    collector = _collect(start_collector, first.url, second.url)
+    assert _location(collector).verdict is Verdict.FAIL
+    second.close()
+    collector.wait_until(lambda: _nodes(collector)[second.url].state == "down")
+    assert _location(collector).culprits  # the steps are still there
+    assert any(note.kind == "agents_silent" and "n1" in note.text for note in _location(collector).notes)
+    assert _nodes(collector)[second.url].last_seen_seconds is not None
+    first.close()
+    collector.wait_until(lambda: _location(collector).verdict is Verdict.UNKNOWN)
+    assert "no agent of this job answers (2 of 2 silent)" in _location(collector).notes[0].text
+
+
+def test_nothing_known_is_unknown_and_says_why(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    ports = [_free_port(), _free_port()]
+    silent = _collect(start_collector, *(f"127.0.0.1:{port}" for port in ports))
+    assert _location(silent).verdict is Verdict.UNKNOWN
+    assert "Cannot tell: no agent answers (2 of 2 down)." in silent.get("/").text
+    idle = _collect(start_collector, fake_agent(make.ranks_document("n0", []), make.report("n0")).url)
+    assert _location(idle).notes[0].kind == "no_ranks" and "laggard run" in _location(idle).notes[0].text
+    assert decode(idle.get("/api/v1/ranks").content, HeatDocument).rows == ()
+
+
+def test_the_job_can_be_chosen(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    def moving(since: float) -> Any:
+        rows = [make.step_row(step) for step in range(int(since), int(since) + 30)]
+        return make.ranks_document("n1", [make.rank_row(rank, 2, rows, job_id="b") for rank in (0, 1)], next=since + 30)
+
+    still = fake_agent(make.node("n0", [0, 1], slow=1, world_size=2, job_id="a"), make.report("n0"))
+    collector = _collect(start_collector, still.url, fake_agent(moving, make.report("n1")).url)
+    collector.wait_until(lambda: _location(collector).job_id == "b")
+    assert _location(collector, job="a").culprits and _location(collector, job="1000:a").job_id == "a"
+    missing = _location(collector, job="c")
+    assert missing.verdict is Verdict.UNKNOWN and missing.notes[0].kind == "no_such_job"
+    summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
+    assert [line.key for line in summary.jobs] == ["1000:b", "1000:a"]
+
+
+def test_hostile_names_are_escaped(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    agent = fake_agent(
+        make.node(HOSTILE, [0, 1], slow=1, world_size=2, job_id=HOSTILE), make.report(HOSTILE, [HOSTILE])
+    )
+    collector = _collect(start_collector, agent.url)
+    page = collector.get("/").text
+    assert escape(HOSTILE) in page and "<script>alert" not in page and "<img src=x" not in page
+    assert collector.get("/metrics").text.count("\n") > 10
+    assert _location(collector).job_id == HOSTILE
+    for path in ("/api/v1/location", "/api/v1/nodes", "/api/v1/findings", "/api/v1/summary"):
+        assert collector.get(path).headers["content-type"] == "application/json"
+
+
+def test_it_only_reads(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    collector = _collect(start_collector, fake_agent(make.ranks_document("n0", [])).url)
+    paths = ("/", "/metrics", "/-/healthy", "/api/v1/nodes", "/api/v1/location", "/page/page.js")
+    for path in paths:
+        assert collector.client.head(path).status_code == 200
+        assert collector.client.head(path).content == b""
+        for method in ("POST", "PUT", "DELETE", "PATCH"):
+            assert collector.client.request(method, path).status_code == 405
+    for path in (*paths, "/no/such/page"):
+        headers = collector.get(path).headers
+        assert headers["content-security-policy"] == HEADERS["Content-Security-Policy"]
+        assert headers["x-content-type-options"] == "nosniff" and "server" not in headers
+    for path in ("/page/..%2fapp.py", "/page/../app.py", "/page/index.html", "/docs", "/openapi.json"):
+        assert collector.get(path).status_code == 404
+    for parameters in ({"rows": "0"}, {"rows": "x"}, {"rows": "9" * 20}, {"measure": "speed"}):
+        assert collector.get("/api/v1/ranks", **parameters).status_code == 400
+
+
+def test_ready_is_after_the_first_round(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    asked_enough = threading.Event()
+
+    def answer(since: float) -> Any:
+        asked_enough.wait(10)
+        return make.ranks_document("n0", [])
+
+    collector = start_collector("--target", fake_agent(answer).url)
+    assert collector.get("/-/healthy").status_code == 200
+    answer = collector.get("/-/ready")
+    assert answer.status_code == 503 and "not ready" in answer.text
+    assert "Cannot tell: the agents have not been asked yet." in collector.get("/").text
+    asked_enough.set()
+    collector.wait_ready()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_stops_at_once_and_well(start_collector: Start, fake_agent: Start, make: Any, number: int) -> None:
+    slow = fake_agent(make.ranks_document("n0", []), delay=60)
+    collector = start_collector("--target", slow.url)
+    assert collector.get("/-/healthy").status_code == 200
+    began = time.monotonic()
+    assert collector.stop(number) == 0
+    assert time.monotonic() - began < 2
+
+
+def test_the_first_line_says_where_it_listens(start_collector: Start) -> None:
+    collector = start_collector("--target", "127.0.0.1:9")
+    assert "listening on http://127.0.0.1:" in collector.first_line and ":0" not in collector.first_line.split("//")[1]
+
+
+def test_wrong_usage_is_one_line_and_64(
+    start_collector: Start, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    busy = start_collector("--target", "127.0.0.1:9")
+    unknown_key = tmp_path / "bad.yaml"
+    unknown_key.write_text("target: n1\n")
+    for arguments, words in (
+        (("--web.listen-address", busy.url.removeprefix("http://")), "in use"),
+        (("--web.listen-address", "nowhere"), "write HOST:PORT"),
+        (("--target", "http://"), "write HOST:PORT"),
+        (("--interval", "0"), "interval_seconds"),
+        (("--config", str(tmp_path / "none.yaml")), "cannot read"),
+        (("--config", str(unknown_key)), "unknown key"),
+    ):
+        status, (out, err) = main(["collector", *arguments]), capsys.readouterr()
+        assert (status, out, err.count("\n")) == (64, "", 1) and words in err, err
+
+
+def test_a_configuration_file_is_enough(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
+    agent = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
+    file = tmp_path / "collector.yaml"
+    file.write_text(json.dumps({"targets": [agent.address], "interval_seconds": 0.3}))
+    collector = start_collector("--config", str(file))
+    collector.wait_ready()
+    assert _location(collector).verdict is Verdict.OK
+
+
+def test_an_outlier_of_the_fleet_is_told_everywhere(
+    start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path
+) -> None:
+    """Four nodes, the last with another kernel; its rank is slow. The finding joins the verdict."""
+
+    def facts(number: int) -> dict[str, Any]:
+        release = "6.8.0-rc1" if number == 3 else "5.15.0"
+        return {"identity": {"product": "DGX H100", "gpu_models": ["H100"], "kernel_release": release}}
+
+    def told(number: int) -> Any:
+        return structs.replace(make.report(f"n{number}"), facts=facts(number))
+
+    agents = [fake_agent(make.node(f"n{i}", [i], slow=3), told(i)) for i in range(4)]
+    collector = _collect(start_collector, *(agent.address for agent in agents))
+    document = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument)
+    assert [(it.node, it.finding.code, it.finding.device) for it in document.findings] == [
+        ("n3", "FLEET_OUTLIER", "kernel release")
+    ]
+    assert {row.node: row.findings for row in _nodes(collector).values()}["n3"] == ("FLEET_OUTLIER",)
+    line = 'laggard_fleet_finding{code="FLEET_OUTLIER",device="kernel release",hostname="n3",severity="warning"} 1.0'
+    assert line in collector.get("/metrics").text
+    summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
+    assert summary.fleet == ("n3: kernel release is 6.8.0-rc1; 3 of 4 nodes of the same hardware have 5.15.0",)
+    command = [sys.executable, "-m", "laggard", "locate", "--collector", collector.url]
+    located = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert located.returncode == 1 and "FLEET_OUTLIER" in located.stdout, located.stdout
+    agents[3].close()  # what it said before has no vote, and no row
+    collector.wait_until(lambda: not decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings)
+
+
+def test_a_gate_may_ask_before_it_drains(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text("max_drain_ratio: 0.5\n")
+    agents = [fake_agent(make.ranks_document(f"n{i}", []), make.report(f"n{i}", ["X"] * (i < 2))) for i in range(4)]
+    flags = [word for agent in agents for word in ("--target", agent.address)]
+    collector = start_collector("--config", str(config), "--interval", "0.3", *flags)
+    collector.wait_ready()
+    told = decode(collector.get("/api/v1/drains").content, DrainsDocument)
+    assert (told.may_drain, told.failing, told.answering, told.cap) == (False, 2, 4, 2)
+    assert decode(collector.get("/api/v1/drains", node="n1").content, DrainsDocument).may_drain
+    assert collector.client.post("/api/v1/drains").status_code == 405
+    assert "laggard_fleet_failing_nodes 2.0" in collector.get("/metrics").text

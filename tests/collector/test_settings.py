@@ -1,0 +1,77 @@
+"""Targets and settings: what people write, and what they are told when it cannot be read."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
+from laggard.collector.settings import settle
+from laggard.errors import UsageError
+from laggard.http.listen import bind, url_of
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("n1", "http://n1:19400"),
+        ("n1:1234", "http://n1:1234"),
+        ("http://n1", "http://n1:19400"),
+        ("https://n1:443/", "https://n1:443"),
+        ("[fe80::1]:80", "http://[fe80::1]:80"),
+    ],
+)
+def test_targets(text: str, url: str) -> None:
+    assert parse_target(text).url == url
+
+
+BAD_TARGETS = ("", ":1", "n1:x", "n1:0", "n1:99999", "ftp://n1", "http://u:p@n1", "n1/x", "n1?x", "a b", "n1,n2")
+
+
+@pytest.mark.parametrize("text", BAD_TARGETS)
+def test_bad_targets_are_named(text: str) -> None:
+    with pytest.raises(UsageError, match="write HOST:PORT"):
+        parse_target(text)
+
+
+def test_a_target_named_twice_is_asked_once() -> None:
+    assert len(parse_targets(["n1", "http://n1:19400", "n2"])) == 2
+
+
+def test_flags_win_over_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "collector.yaml"
+    file.write_text("targets: [n1, n2]\ninterval_seconds: 7\n")
+    settings = settle(str(file), [], None, None)
+    assert settings.targets == ("n1", "n2") and settings.interval_seconds == 7
+    settings = settle(str(file), ["n3"], ":0", 1.5)
+    assert (settings.targets, settings.listen_address, settings.interval_seconds) == (("n3",), ":0", 1.5)
+    assert settle(None, [], None, None).targets == (LOCAL_AGENT,)
+
+
+@pytest.mark.parametrize("text", ["targtes: [n1]", "interval_seconds: -1", "interval_seconds: .nan", "targets: n1"])
+def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "collector.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        settle(str(file), [], None, None)
+
+
+def test_listen_addresses() -> None:
+    with bind("127.0.0.1:0") as one, bind(":0") as every:
+        assert url_of(one).startswith("http://127.0.0.1:") and not url_of(one).endswith(":0")
+        assert url_of(every).startswith(("http://[::]:", "http://0.0.0.0:"))
+        with pytest.raises(UsageError, match="in use.*--web.listen-address"):
+            bind(f"127.0.0.1:{one.getsockname()[1]}")
+
+
+def test_answers_in_two_parts_do_not_wait_for_the_client() -> None:
+    with bind("127.0.0.1:0") as own, socket.create_connection(own.getsockname()), own.accept()[0] as accepted:
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize("text", ["", "19401", "n1:x", "n1:70000", "no.such.host.invalid:1"])
+def test_bad_listen_addresses(text: str) -> None:
+    with pytest.raises(UsageError, match="listen"):
+        bind(text)

@@ -1,0 +1,232 @@
+"""`laggard diagnose`: files from some machine, of kinds that are recognised by their content."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import SHARED
+
+from laggard.cli import main
+from laggard.diagnose import input_file as dump_file
+from laggard.diagnose.command import diagnose
+from laggard.diagnose.environment import parse_environment
+from laggard.diagnose.input_file import Dump
+from laggard.probes.pci.kernel_messages import find_device_errors
+
+recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
+
+ENV = "SHELL=/bin/bash\nNCCL_IB_DISABLE=1\nNCCL_DEBUG=INFO\nPATH=/usr/bin:/bin\nHOME=/home/ada\n"
+DMESG = """[    0.000000] Linux version 5.15.0-113-generic
+[12345.678901] NVRM: Xid (PCI:0000:9b:00): 79, pid=1234, name=python, GPU has fallen off the bus.
+[12345.678905] NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus.
+[12346.000000] mlx5_core 0000:5c:00.0: mlx5_pcie_event:299:(pid 2): Detected insufficient power on the PCIe slot (27W).
+[12347.000000] pcieport 0000:15:01.0: AER: Corrected error message received from 0000:17:00.0
+[12347.000001] nvme 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Physical Layer, (Receiver ID)
+[12348.000001] mlx5_core 0000:9a:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Transaction Layer
+"""
+LSPCI = """15:01.0 PCI bridge: Intel Corporation Device 352a (rev 04)
+\tBus: primary=15, secondary=16, subordinate=1c, sec-latency=0
+19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+1a:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]
+3b:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *paths: Path | str) -> tuple[int, dict[str, Any]]:
+    status = main(["diagnose", "--format", "json", *map(str, paths)])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def codes(document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    return [(found["code"], found["severity"], found["device"]) for found in document["findings"]]
+
+
+def write(tmp_path: Path, **files: str) -> list[Path]:
+    paths = [tmp_path / name for name in files]
+    for path, text in zip(paths, files.values(), strict=True):
+        path.write_text(text)
+    return paths
+
+
+def test_an_environment_alone_cannot_say_how_bad_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document = run(capsys, *write(tmp_path, env=ENV))
+    assert (status, document["verdict"], document["schema"]) == (0, "ok", "laggard.diagnosis/1")
+    assert codes(document) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
+    assert document["files"] == [{"path": str(tmp_path / "env"), "kind": "environment", "unknown": ""}]
+    assert document["facts"][str(tmp_path / "env")]["nccl_variables"] == ["NCCL_DEBUG", "NCCL_IB_DISABLE"]
+
+
+def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The environment switches RDMA off; the list of devices shows that there is RDMA, whichever comes first."""
+    env, lspci = write(tmp_path, env=ENV, lspci=LSPCI)
+    for paths in ((env, lspci), (lspci, env)):
+        status, document = run(capsys, *paths)
+        assert status == 1
+        assert ("NCCL_ENV_HARMFUL", "critical", "NCCL_IB_DISABLE") in codes(document)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ENV,
+        ENV.replace("\n", "\0"),
+        "".join(f"export {line}\n" for line in ENV.splitlines()),
+        "".join(
+            f'declare -x {name}="{value}"\n' for name, _, value in (line.partition("=") for line in ENV.splitlines())
+        ),
+        json.dumps(dict(line.split("=", 1) for line in ENV.splitlines())),
+        json.dumps({"host": "n1", "environ": dict(line.split("=", 1) for line in ENV.splitlines())}),
+        ENV + "BASH_FUNC_module%%=() {  local _mlredir=1;\n eval $cmd\n}\n",
+    ],
+    ids=["env", "proc", "export", "declare", "json", "nested", "function"],
+)
+def test_every_form_of_an_environment_is_read(text: str) -> None:
+    result = diagnose([("dump", Dump(text, ""))])
+    assert [file.kind for file in result.files] == ["environment"]
+    assert [found.device for found in result.findings] == ["NCCL_IB_DISABLE"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"train_batch_size": 32, "zero_optimization": {"stage": 3}}',
+        "Once upon a time there was a slow rank.\nIt made the others wait.\n",
+        "a = 1\nb = 2\nprint(a + b)\n",
+        "\0\1\2\3" * 100,
+        "",
+    ],
+    ids=["deepspeed", "prose", "program", "binary", "empty"],
+)
+def test_a_file_of_no_known_kind_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document = run(capsys, *write(tmp_path, thing=text))
+    assert (status, document["verdict"]) == (2, "unknown")
+    assert document["files"][0]["kind"] is None and document["files"][0]["unknown"]
+
+
+def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document = run(capsys, *write(tmp_path, thing="?", log=DMESG))
+    assert (status, document["verdict"]) == (1, "fail")
+    assert [file["kind"] for file in document["files"]] == [None, "kernel log"]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda line: line,
+        lambda line: "[Sun Feb 23 16:24:18 2025] " + line.split("] ", 1)[1],
+        lambda line: "Feb 23 16:24:18 node17 kernel: " + line.split("] ", 1)[1],
+        lambda line: "6,1200,12345678901,-;" + line.split("] ", 1)[1],
+    ],
+    ids=["dmesg", "dates", "journal", "kmsg"],
+)
+def test_a_kernel_log_in_every_form(form: Any) -> None:
+    text = "".join(form(line) + "\n" for line in DMESG.splitlines())
+    result = diagnose([("log", Dump(text, ""))])
+    assert [file.kind for file in result.files] == ["kernel log"]
+    assert sorted((found.code, found.device, found.severity.value) for found in result.findings) == [
+        ("GPU_LOST", "0000:9b:00.0", "critical"),
+        ("GPU_XID", "GPU 0000:9b:00.0", "critical"),
+        ("PCIE_AER_ERRORS", "0000:9a:00.0", "critical"),
+        ("RDMA_DRIVER_ERROR", "0000:5c:00.0", "warning"),
+    ]
+
+
+def test_one_corrected_error_is_no_fault_and_many_are() -> None:
+    line = "[1.0] nvme 0000:17:00.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer\n"
+    assert find_device_errors(line) == ()
+    (found,) = find_device_errors(line * 200)
+    assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
+
+
+def test_gzip_is_read_and_never_without_bound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "env.gz"
+    path.write_bytes(gzip.compress(ENV.encode()))
+    assert codes(run(capsys, path)[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
+    monkeypatch.setattr(dump_file, "MOST_BYTES", 1 << 20)
+    path.write_bytes(gzip.compress(ENV.encode() + b"\n" * (8 << 20)))  # 8 MiB from 8 KiB
+    status, document = run(capsys, path)
+    assert status == 2 and "first 1 MiB" in document["files"][0]["unknown"]
+    assert len(codes(document)) == 1, "what was read is judged"
+
+
+def test_a_damaged_gzip_file_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "env.gz"
+    path.write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
+    status, document = run(capsys, path)
+    assert status == 2 and "damaged" in document["files"][0]["unknown"]
+
+
+def test_standard_input_is_a_file_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(ENV.encode()))))
+    assert codes(run(capsys, "-")[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
+
+
+@pytest.mark.parametrize("name", ["missing", "."])
+def test_what_is_no_file_is_wrong_usage(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["diagnose", name]) == 64
+    assert name in capsys.readouterr().err
+
+
+def test_text_begins_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", *map(str, write(tmp_path, log=DMESG))]) == 1
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first.startswith("laggard: GPU_") and len(first) <= 80
+    assert rest[-1].startswith("file ") and "kernel log" in rest[-1]
+
+
+def test_an_nvidia_smi_file_names_no_path_outside(tmp_path: Path) -> None:
+    """The address in it becomes a folder's name."""
+    xml = (
+        "<?xml version='1.0'?>\n<nvidia_smi_log><driver_version>570.1</driver_version><attached_gpus>1</attached_gpus>"
+    )
+    target = tmp_path / "outside"
+    text = f"{xml}<gpu id='../../../../../../..{target}'></gpu></nvidia_smi_log>"
+    assert [file.kind for file in diagnose([("x", Dump(text, ""))]).files] == ["nvidia-smi -q -x"]
+    assert not target.exists()
+
+
+@recorded
+def test_recorded_hardware_is_judged_rightly(capsys: pytest.CaptureFixture[str]) -> None:
+    """The lspci dump has ACS on at six bridges, none of them between a GPU and a NIC: nothing is wrong with it."""
+    data = SHARED / "data"
+    status, document = run(capsys, data / "hgx-h100-lspci-vvv.txt.gz")
+    assert (status, codes(document)) == (0, [])
+    (facts,) = document["facts"].values()
+    assert (facts["devices"], len(facts["gpus"])) == (517, 8)
+    status, document = run(capsys, data / "dmesg-xid-119.log.gz")
+    assert (status, codes(document)) == (1, [("GPU_XID", "critical", "GPU 0000:9b:00.0")])
+    status, document = run(capsys, data / "nvidia-smi-q-8xh100.xml.gz")
+    assert (status, codes(document)) == (0, [("GPU_PERSISTENCE_OFF", "warning", "GPUs")])
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode(errors="replace")))
+def test_any_text_gets_a_verdict(text: str) -> None:
+    assert diagnose([("x", Dump(text, ""))]).verdict.value in ("ok", "fail", "unknown")
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[A-Z_][A-Z0-9_]{0,20}", fullmatch=True),
+        st.text(
+            st.characters(exclude_characters="\r\n\0\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029\"'", exclude_categories=["Cs"])
+        ),
+        min_size=1,
+    )
+)
+def test_what_env_prints_is_read_back(environment: dict[str, str]) -> None:
+    text = "".join(f"{name}={value}\n" for name, value in environment.items())
+    assert parse_environment(text) == {name: value.strip() for name, value in environment.items()}

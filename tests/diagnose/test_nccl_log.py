@@ -1,0 +1,93 @@
+"""`laggard diagnose` on logs of NCCL: alone, one for each rank, and beside other files of the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.nccl_logs import NCCL_LOGS, log_expectations, log_text
+
+from laggard.cli import main
+
+LSPCI = """15:01.0 PCI bridge: Intel Corporation Device 352a (rev 04)
+19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+3b:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)
+"""
+NIC = "1a:00.0 Infiniband controller: Mellanox Technologies MT2910 Family [ConnectX-7]\n"
+
+
+def run(capsys: pytest.CaptureFixture[str], *paths: Path) -> tuple[int, dict[str, Any]]:
+    status = main(["diagnose", "--format", "json", *map(str, paths)])
+    return status, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("name", log_expectations())
+def test_the_exit_status_follows_from_the_findings(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, document = run(capsys, NCCL_LOGS / f"{name}.log")
+    expected = log_expectations()[name]
+    critical = any(row[1] == "critical" for row in expected["findings"])
+    assert [file["kind"] for file in document["files"]] == ["NCCL log"]
+    assert status == (1 if critical else 2 if "unknown" in expected else 0)
+
+
+def test_the_first_sentence_says_what_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(NCCL_LOGS / "tcp_no_libibverbs.log")]) == 1
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith("laggard: TCP_FALLBACK volta0 and 1 other TCP instead of RDMA: libibverbs")
+    assert len(first) <= 80
+
+
+def test_a_log_that_is_cut_off_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diagnose", str(NCCL_LOGS / "cut_off.log")]) == 2
+    assert capsys.readouterr().out.startswith("laggard: unknown, says that IB was chosen, but lacks the channel lines")
+
+
+def test_the_files_of_a_jobs_ranks_are_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NCCL_DEBUG_FILE makes one for each process, and only together they show that the versions differ."""
+    paths = []
+    for number in range(4):
+        lines = [line for line in log_text("version_mixed").splitlines(True) if f":{4100 + number}:" in line]
+        paths.append(tmp_path / f"rank{number}.log")
+        paths[-1].write_text("".join(lines))
+        assert run(capsys, paths[-1])[0] == 0, "one rank alone shows nothing"
+    status, document = run(capsys, *paths)
+    assert (status, [found["code"] for found in document["findings"]]) == (1, ["NCCL_VERSION_MIXED"])
+    assert len(document["files"]) == 4
+
+
+@pytest.mark.parametrize(("lspci", "status"), [(LSPCI, 0), (LSPCI + NIC, 1)])
+def test_the_machine_says_whether_sockets_are_right(
+    lspci: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    devices = tmp_path / "lspci"
+    devices.write_text(lspci)
+    for name in ("tcp_no_device", "tcp_switched_off"):
+        got, document = run(capsys, NCCL_LOGS / f"{name}.log", devices)
+        codes = {found["code"] for found in document["findings"] if found["severity"] == "critical"}
+        assert ("TCP_FALLBACK" in codes) == bool(status), codes
+        log = next(file for file in document["files"] if file["kind"] == "NCCL log")
+        assert (got == 1) == bool(status) and log["unknown"] == ""
+
+
+def test_a_jobs_whole_output_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    noise = "Loading checkpoint shards\n" * 20_000
+    path = tmp_path / "slurm-4711.out"
+    path.write_text(noise + "".join(f"3: {line}\n" for line in log_text("shm_p2p_refused").splitlines()) + noise)
+    status, document = run(capsys, path)
+    assert (status, document["files"][0]["kind"]) == (1, "NCCL log")
+
+
+def test_the_facts_say_what_was_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    path = NCCL_LOGS / "roce_gpudirect.log"
+    facts = run(capsys, path)[1]["facts"][str(path)]
+    assert (facts["ranks_seen"], facts["ranks"], facts["hosts"]) == (4, 4, ["gpu00", "gpu01"])
+    assert (facts["nccl_versions"], facts["networks"]) == (["2.27.5"], ["IB"])
+    assert facts["channels"] == {"NET/IB with GPUDirect": 8, "P2P/CUMEM": 4}
+
+
+def test_the_command_names_the_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["diagnose", "--help"])
+    assert "NCCL log" in capsys.readouterr().out

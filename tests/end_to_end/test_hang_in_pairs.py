@@ -1,0 +1,95 @@
+"""A hang in a pipeline, whose stages send and receive: real ranks on gloo, their files, an agent, a collector."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.cluster import Cluster
+from support.paths import TRAINING
+
+pytestmark = pytest.mark.slow
+CHAIN = TRAINING / "chain.py"
+STAGES = 4
+SEEN_SECONDS = 3.0
+"""From the signal on: the promise of docs/contracts.md. One that sleeps is not at once known from one that is late:
+its peers' waits and one more heartbeat come before it."""
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, interval="5")  # as deployed: a look is asked for, not waited for
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def stages(cluster: Cluster) -> list[Any]:
+    """The processes of a pipeline that trains, and whose usual step the collector knows."""
+    return until_it_trains(cluster, cluster.train(STAGES, "1000000", str(cluster.folder), script=CHAIN))
+
+
+def until_it_trains(cluster: Cluster, ranks: list[Any]) -> list[Any]:
+    def train(rows: list[dict[str, Any]]) -> bool:
+        return len(rows) == STAGES and all(row["steps"] > 20 and row["beat"] and row["beat"]["lanes"] for row in rows)
+
+    cluster.until_rows(train)
+    cluster.until(lambda location: (location["window"]["last_step"] or 0) > 20, 20.0)
+    return ranks
+
+
+def asked_until(cluster: Cluster, start: str, seconds: float) -> tuple[Any, float]:
+    """What `laggard locate` prints once it begins with `start`, and how long that took. Before, nobody is named."""
+    began = time.monotonic()
+    while not (asked := cluster.locate()).stdout.startswith(start):
+        assert "arrived at" not in asked.stdout and "hung" not in asked.stdout, asked.stdout
+        assert time.monotonic() < began + seconds, asked.stdout
+    return asked, time.monotonic() - began
+
+
+def test_rows_tell_the_partner(cluster: Cluster, stages: list[Any]) -> None:
+    rows = cluster.ranks()
+    partners = [{(lane["op"], lane["peer"]) for lane in row["beat"]["lanes"]} for row in rows]
+    assert partners[0] == {("send", 1), ("recv", 1)}
+    assert partners[1] == {("send", 0), ("recv", 0), ("send", 2), ("recv", 2)}
+
+
+def test_a_stage_that_is_stopped_is_named_and_nobody_else(cluster: Cluster, stages: list[Any]) -> None:
+    stages[2].send_signal(signal.SIGSTOP)
+    asked, seconds = asked_until(cluster, "Rank 2 on n0 is hung", 20.0)
+    print(f"SIGSTOP to what `laggard locate` prints: {seconds:.2f} s")
+    assert asked.returncode == 1 and seconds < SEEN_SECONDS, asked.stdout
+    assert "Its process is stopped" in asked.stdout and "from rank 2, number" in asked.stdout
+
+    stages[2].send_signal(signal.SIGCONT)
+    before = max(row["steps"] for row in cluster.ranks())
+    cluster.until_rows(lambda rows: all(row["steps"] > before and not row["stopped"] for row in rows), 15.0)
+    cluster.until(lambda location: not location["culprits"], 15.0)
+
+
+@pytest.mark.parametrize("stuck", [1, 2])
+def test_a_stage_that_sleeps_is_named_and_nobody_else(cluster: Cluster, stages: list[Any], stuck: int) -> None:
+    (cluster.folder / f"sleep-{stuck}").touch()
+    asked, seconds = asked_until(cluster, f"Cannot tell: rank {stuck} on n0 has not arrived at", 20.0)
+    print(f"Sleep to what `laggard locate` prints: {seconds:.2f} s")
+    assert asked.returncode == 2 and seconds < 2 * SEEN_SECONDS, asked.stdout
+    for _ in range(3):
+        notes = json.loads(cluster.locate("--format", "json").stdout)["notes"]
+        late = [note for note in notes if note["kind"] == "not_arrived"]
+        assert [note["ranks"] for note in late] == [[stuck]], late
+    neighbour = f"at send of pp:{stuck}-{stuck + 1} to rank {stuck + 1}, number"
+    assert neighbour in late[0]["text"] or f"to rank {stuck - 1}, number" in late[0]["text"], late
+    waiting = {rank for note in notes if note["kind"] == "waiting" for rank in note["ranks"]}
+    assert waiting == set(range(STAGES)) - {stuck}
+
+
+def test_stages_that_wait_for_one_another_are_told_as_such(cluster: Cluster) -> None:
+    """After its last step each receives from the next, and nobody sends."""
+    until_it_trains(cluster, cluster.train(STAGES, "300", str(cluster.folder), "ring", script=CHAIN))
+    asked, _ = asked_until(cluster, "Something is wrong: ranks 0-3 wait for one another, a deadlock", 40.0)
+    assert asked.returncode == 1 and "from rank 0, number 1, for" in asked.stdout, asked.stdout

@@ -1,0 +1,384 @@
+"""NCCL's logs: every form, in any launcher's clothes, interleaved, torn and cut off."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.nccl_logs import log_expectations, log_text
+
+from laggard.nccl.log.model import Communicator, NcclLog, Process, Way
+from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
+from laggard.probes.nccl.job import JobFacts
+from laggard.probes.nccl.log_findings import judge_nccl_log
+
+HEAD = "node-7:4242:4250 [3] NCCL INFO "
+SAMPLES = tuple(log_expectations())
+PREFIXES = (
+    "",
+    "0: ",
+    "127: ",
+    "[default3]:",
+    "[1,0]<stdout>:",
+    "[1,14]<stderr>: ",
+    "2026-05-05T06:16:47.123456Z ",
+    "[2026-05-05 06:16:47] ",
+    "May  5 06:16:47 head slurmstepd[312]: ",
+    "[pod/trainer-worker-0/pytorch] ",
+    "trainer-worker-0 | ",
+    "(RayTrainWorker pid=8123, ip=10.0.0.4) ",
+    "\x1b[36m(RayTrainWorker pid=8123)\x1b[0m ",
+    "(EngineCore_DP0 pid=77) ",
+    "head: node-7: ",
+    "step 17/100  45%|####   | loss=2.31\r",
+)
+
+
+def only(text: str) -> Process:
+    (process,) = parse_nccl_log(text).processes
+    return process
+
+
+def said(*lines: str) -> Process:
+    return only("".join(f"{HEAD}{line}\n" for line in lines))
+
+
+def way(line: str) -> Way:
+    (found,) = said(line).ways
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        # 2.7 to 2.10: no connection number, bus ids in brackets
+        ("Channel 00 : 3[b1000] -> 4[18000] [send] via NET/Socket/0", ("NET", "Socket", 0, "send", False)),
+        ("Channel 00 : 7[b1000] -> 0[18000] [receive] via NET/IB/1/GDRDMA", ("NET", "IB", 1, "receive", True)),
+        ("Channel 00 : 2[af000] -> 3[b1000] via P2P/IPC", ("P2P", "IPC", None, "", False)),
+        ("Channel 00 : 2[af000] -> 3[b1000] via P2P/IPC/read", ("P2P", "IPC", None, "", False)),
+        ("Channel 00 : 0[0] -> 1[1] via P2P/common device", ("P2P", "common device", None, "", False)),
+        ("Channel 00 : 1[1a000] -> 2[af000] via direct shared memory", ("SHM", "", None, "", False)),
+        # 2.12 and newer: connection number, PXN's rank in parentheses
+        ("Channel 01/0 : 9[2a000] -> 1[1b000] [send] via NET/IB/3(8)/GDRDMA", ("NET", "IB", 3, "send", True)),
+        ("Channel 01/1 : 9[2a000] -> 1[1b000] [send] via NET/IB/3/Shared", ("NET", "IB", 3, "send", False)),
+        ("Channel 01/0 : 0[1b000] -> 4[8a000] via P2P/indirect/2[3c000]", ("P2P", "indirect", None, "", False)),
+        ("Channel 00/0 : 0[1b000] -> 1[1c000] via P2P/direct pointer", ("P2P", "direct pointer", None, "", False)),
+        ("Channel 02 : 0[1b000] -> 4[8a000] via SHM/direct/direct", ("SHM", "", None, "", False)),
+        # 2.18 and newer: the GPU's number in brackets
+        ("Channel 10/0 : 11[3] -> 2[2] [receive] via NET/IB/3/GDRDMA/Shared", ("NET", "IB", 3, "receive", True)),
+        ("Channel 10/0 : 1[1] -> 0[0] via P2P/CUMEM/read", ("P2P", "CUMEM", None, "", False)),
+        ("Channel 10/0 : 1[1] -> 0[0] via P2P/MNNVL/CE", ("P2P", "MNNVL", None, "", False)),
+        ("Channel 04 : 1[1] -> 0[0] via SHM/CE/direct", ("SHM", "", None, "", False)),
+        ("Channel 00/0 : 0[0] -> 8[0] [send] via NET/IBext_v8/0/GDRDMA", ("NET", "IBext_v8", 0, "send", True)),
+        (
+            "Channel 00/0 : 0[0] -> 8[0] [send] via NET/AWS Libfabric/2/GDRDMA",
+            ("NET", "AWS Libfabric", 2, "send", True),
+        ),
+        # 2.26 and newer: how the NIC reaches a GPU behind C2C; 2.30: shared memory without its second half
+        ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/IB/0/GDRDMA(PCI)", ("NET", "IB", 0, "receive", True)),
+        ("Channel 00/0 : 0[0] -> 8[0] [receive] via NET/gIB/0/GDRDMA(PCI)/Shared", ("NET", "gIB", 0, "receive", True)),
+        ("Channel 04 : 1[1] -> 0[0] via SHM/direct", ("SHM", "", None, "", False)),
+    ],
+)
+def test_a_channel_line_of_every_release(line: str, expected: tuple[object, ...]) -> None:
+    assert way(line)[:5] == expected
+
+
+@pytest.mark.parametrize(
+    "line", ["CollNet 00/0 : 3 [send] via COLLNET/SHARP/1/GDRDMA", "Coll 00 : 3 [send] via COLLNET/SHARP/1/GDRDMA"]
+)
+def test_a_channel_to_a_switch(line: str) -> None:
+    assert way(line) == Way("COLLNET", "SHARP", 1, "send", True, 1)
+
+
+@pytest.mark.parametrize("end", ["", "/", "/GDR", "/GDRDM", "x", "/GDRDMA(PC"])
+def test_a_channel_line_that_is_cut_off_is_none(end: str) -> None:
+    process = said(f"Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/{'0' if end else ''}{end}")
+    assert process.ways == (), "half a line must not say that GPUDirect is off"
+
+
+def test_channels_are_counted_by_way_with_their_pairs() -> None:
+    process = said(*(f"Channel {n:02d}/0 : 1[1] -> {8 + n % 2}[0] [send] via NET/IB/0/GDRDMA" for n in range(6)))
+    assert process.ways == (Way("NET", "IB", 0, "send", True, 6, ((1, 8), (1, 9))),)
+    assert process.rank == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("comm 0x7f rank 3 nranks 8 cudaDev 3 busId b1000 - Init COMPLETE",),
+        ("comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init COMPLETE",),
+        ("ncclCommInitRank comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init COMPLETE",),
+        ("[Rank 3] ncclCommInitRankConfig comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 - Init COMPLETE",),
+        ("ncclCommSplit comm 0x7f rank 3 nranks 8 cudaDev 3 nvmlDev 3 busId b1000 parent 0x1 - Init COMPLETE",),
+    ],
+)
+def test_a_communicator_of_every_release(lines: tuple[str, ...]) -> None:
+    world = said(*lines).world
+    assert world is not None
+    assert world._replace(identity="") == Communicator("", 3, 8, None, None, 3, "b1000", True)
+
+
+def test_what_several_lines_say_of_a_communicator_comes_together() -> None:
+    process = said(
+        "ncclCommInitRank comm 0x7f rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init START",
+        "comm 0x7f rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0",
+        "ncclCommInitRank comm 0x9a rank 0 nranks 2 cudaDev 3 nvmlDev 3 busId b1000 commId 0x111 - Init START",
+        "comm 0x7f rank 3 nranks 16 cudaDev 3 busId b1000 - Destroy COMPLETE",
+        "ncclCommInitRank comm 0x7f rank 1 nranks 4 cudaDev 3 nvmlDev 3 busId b1000 commId 0x222 - Init START",
+    )
+    assert {(one.identity, one.rank, one.ranks, one.nodes) for one in process.communicators} == {
+        ("0xde4", 3, 16, 2),
+        ("0x111", 0, 2, None),
+        ("0x222", 1, 4, None),
+    }
+    assert process.rank == 3, "the rank is that of the largest communicator"
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "value"),
+    [
+        ("NCCL_IB_DISABLE set by environment to 1.", "NCCL_IB_DISABLE", "1"),
+        ("NCCL_SOCKET_IFNAME set by environment to eth0.100", "NCCL_SOCKET_IFNAME", "eth0.100"),
+        ("NCCL_IB_HCA set to =mlx5_0:1,mlx5_1:1", "NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1"),
+        ("NCCL_MIN_CTAS set by environment to -1.", "NCCL_MIN_CTAS", "-1"),
+        ("NET/Plugin: Plugin name set by env to libnccl-net-ofi.so", "NCCL_NET_PLUGIN", "libnccl-net-ofi.so"),
+        ("Plugin name set by env to libnccl-net-ofi.so", "NCCL_NET_PLUGIN", "libnccl-net-ofi.so"),
+    ],
+)
+def test_variables_that_nccl_read(line: str, name: str, value: str) -> None:
+    assert dict(said(line).variables) == {name: value}
+
+
+@pytest.mark.parametrize(
+    ("line", "kind"),
+    [
+        ("NET/IB : No device found.", "no_device"),
+        ("Failed to open libibverbs.so[.1]", "no_library"),
+        ("Count not open libibverbs.so.1", "no_library"),
+        ("Failed to initialize NET plugin IB", "plugin_failed"),
+        ("NET/OFI Couldn't find any optimal provider", "no_provider"),
+        ("NET/IB : Unable to open device mlx5_3", "device_refused"),
+        ("Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1", "queue_pair_failed"),
+        (
+            "NET/IB : Got completion from peer 10.0.0.1<1> with error 12, opcode 0, len 0, vendor err 129",
+            "not_delivered",
+        ),
+        ("NET/IB: Got completion from peer 10.0.0.1<1> with status=12 opcode=0 len=0 vendor err 129", "not_delivered"),
+        ("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0' (no module)", "gdr_no_module"),
+        ("GPU Direct RDMA Disabled for GPU 18000 / HCA 0 (distance 5 > 4)", "gdr_far"),
+        ("P2P is disabled between NVLINK connected GPUs 0 and 1. This should not be the case", "p2p_refused"),
+        ("Could not enable P2P between dev 0(=1b000) and dev 1(=43000)", "p2p_failed"),
+        ("Legacy IPC not supported", "no_ipc"),
+        ("Mismatched NCCL version detected : rank 0 version 22705 rank 2 version 22602", "version_mismatch"),
+    ],
+)
+@pytest.mark.parametrize(
+    "head",
+    [
+        HEAD,
+        "node-7:4242:4250 [3] misc/ibvwrap.cc:63 NCCL WARN ",
+        "[2026-03-02 02:11:09] node-7:4242:4250 [3] transport/net.cc:334 NCCL WARN ",
+        "[2026-03-02 02:11:09] node-7:4242:4250 [3] transport/net.cc:334 (ncclNetInit) NCCL WARN ",
+    ],
+    ids=["info", "warning", "dated", "function"],
+)
+def test_a_reason_whether_nccl_informs_or_warns(head: str, line: str, kind: str) -> None:
+    process = only(f"{head}{line}\n")
+    assert [(hint.kind, hint.text) for hint in process.hints] == [(kind, line)]
+    assert (process.host, process.pid, process.warnings) == ("node-7", 4242, ())
+
+
+def test_a_warning_that_is_no_known_reason_is_kept() -> None:
+    process = only("node-7:4242:4250 [3] transport/p2p.cc:12 NCCL WARN Cuda failure 800 'operation not permitted'\n")
+    assert process.warnings == ("Cuda failure 800 'operation not permitted'",)
+
+
+@pytest.mark.parametrize(
+    ("line", "devices"),
+    [
+        (
+            "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE [RO]; OOB eth0:10.0.0.1<0>",
+            ("mlx5_0:1/IB", "mlx5_bond_0:1/RoCE"),
+        ),
+        ("NET/IB : Using [0]mlx5_0:1/RoCE ; OOB eth0:10.0.0.1<0>", ("mlx5_0:1/RoCE",)),
+        (
+            "NET/IB : Using [0]mlx5_0:1:2:1/IB [1]mlx5_1:1::1/IB ; OOB eth0:10.0.0.1<0>",
+            ("mlx5_0:1:2:1/IB", "mlx5_1:1::1/IB"),
+        ),
+        ("NET/IB : Using [RO]; OOB eth0:10.0.0.1<0>", ()),
+        ("NET/Socket : Using [0]eth0:10.0.0.1<0> [1]eth1:10.1.0.1<0>", None),
+    ],
+)
+def test_the_devices_of_a_network(line: str, devices: tuple[str, ...] | None) -> None:
+    assert said(line).rdma_devices == devices
+
+
+def test_distances_between_gpus_from_the_graph() -> None:
+    process = said("GPU/0-1B000 :GPU/0-1B000 (0/5000.0/LOC) GPU/0-43000 (2/24.0/PHB) CPU/0-0 (1/24.0/PHB) ")
+    assert process.links == (("1b000", "43000", "PHB"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NCCL version 2.7.8+cuda10.1\n",
+        "0: NCCL version 2.7.8+cuda10.1\n",
+        "[default0]:NCCL version 2.7.8+cuda10.1\n",
+    ],
+)
+def test_a_version_that_nobody_signed(text: str) -> None:
+    assert parse_nccl_log(text).versions == ("2.7.8",)
+
+
+def test_lines_that_lost_their_head_are_somebodys() -> None:
+    process = only("NCCL INFO Using network Socket\n")
+    assert (process.host, process.pid, process.network) == ("", 0, "Socket")
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_launchers_prefix_changes_nothing(name: str, prefix: str) -> None:
+    plain = parse_nccl_log(log_text(name))
+    dressed = "".join(prefix + line if line.strip() else line for line in log_text(name).splitlines(keepends=True))
+    assert parse_nccl_log(dressed).processes == plain.processes
+
+
+def test_json_of_a_container_runtime_changes_nothing() -> None:
+    text = log_text("roce_gpudirect")
+    wrapped = "".join(json.dumps({"log": line, "stream": "stdout"}) + "\n" for line in text.splitlines(keepends=True))
+    assert parse_nccl_log(wrapped).processes == parse_nccl_log(text).processes
+
+
+@given(st.sampled_from(SAMPLES), st.randoms(use_true_random=False), st.lists(st.sampled_from(PREFIXES), min_size=1))
+@settings(max_examples=60)
+def test_interleaved_processes_are_each_as_if_alone(name: str, chance: random.Random, prefixes: Sequence[str]) -> None:
+    by_process: dict[str, list[str]] = {}
+    for line in log_text(name).splitlines():
+        if " NCCL " in line:
+            key = line[: line.index(" [")].removeprefix("[2026-03-02 02:11:09] ")
+            by_process.setdefault(key.split(":")[0] + key.split(":")[1], []).append(line)
+    queues = [list(reversed(lines)) for lines in by_process.values()]
+    mixed = []
+    while any(queues):
+        mixed.append(chance.choice(prefixes) + chance.choice([queue for queue in queues if queue]).pop())
+    alone = [one for lines in by_process.values() for one in parse_nccl_log("\n".join(lines) + "\n").processes]
+    together = parse_nccl_log("\n".join(mixed) + "\n").processes
+    assert sorted(together) == sorted(alone)
+
+
+@given(st.sampled_from(SAMPLES), st.lists(st.integers(1, 4000), max_size=20))
+@settings(max_examples=60)
+def test_the_pieces_in_which_a_log_comes_do_not_matter(name: str, lengths: list[int]) -> None:
+    text = log_text(name)
+    reader, at = NcclLogReader(), 0
+    for length in lengths:
+        reader.feed(text[at : at + length])
+        reader.log()
+        at += length
+    reader.feed(text[at:])
+    assert reader.log() == parse_nccl_log(text)
+
+
+@given(st.sampled_from(["roce_gpudirect", "vendor_network", "gdr_receives_only"]), st.data())
+@settings(max_examples=150)
+def test_a_healthy_log_that_is_cut_off_accuses_nobody(name: str, data: st.DataObject) -> None:
+    text = log_text(name)
+    cut = text[data.draw(st.integers(0, len(text))) :][: data.draw(st.integers(0, len(text)))]
+    judgement = judge_nccl_log(parse_nccl_log(cut), JobFacts())
+    assert [found.summary for found in judgement.findings] == []
+    if " via " not in cut:
+        assert judgement.lacks, "a log without a channel is not fine"
+
+
+@given(st.sampled_from(["roce_gpudirect", "vendor_network"]), st.data())
+@settings(max_examples=150)
+def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObject) -> None:
+    """A line is written into another, whose rest comes after it."""
+    lines = log_text(name).splitlines()
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(lines) - 2))
+        place = data.draw(st.integers(0, len(lines[at])))
+        torn = lines[at][:place] + lines[at + 1], lines[at][place:]
+        lines[at : at + 2] = torn
+    judgement = judge_nccl_log(parse_nccl_log("\n".join(lines) + "\n"), JobFacts())
+    assert [(found.summary, found.evidence) for found in judgement.findings] == []
+
+
+@given(st.text() | st.binary().map(lambda data: data.decode(errors="replace")))
+def test_junk_is_no_log(text: str) -> None:
+    if "NCCL" not in text:
+        assert parse_nccl_log(text) == NcclLog((), (), 0, 0, 0)
+        assert judge_nccl_log(parse_nccl_log(text), JobFacts()).lacks
+
+
+VOCABULARY = (
+    "Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA NET/Socket/0 SHM/direct comm 0x1 rank nranks nNodes "
+    "set by environment to NCCL_NET_GDR_LEVEL NCCL_ALGO NCCL WARN INFO GPU/18000 :GPU/18000 (1/2/NVL) Using network "
+    "Mismatched version detected 999999999999999 -1 \0 \x1b[31m"
+)
+WORDS = st.sampled_from(VOCABULARY.split(" "))
+
+
+@given(st.lists(st.lists(WORDS | st.text(max_size=8), max_size=14).map(" ".join), max_size=12))
+def test_whatever_a_line_says_the_values_are_in_their_bounds(texts: list[str]) -> None:
+    log = parse_nccl_log("".join(f"{HEAD}{text}\n" for text in texts))
+    judge_nccl_log(log, JobFacts())
+    for process in log.processes:
+        assert sum(one.channels for one in process.ways) <= sum(text.count("via") for text in texts)
+        assert all(one.ranks < 10**9 for one in process.communicators)
+        assert set(name[:5] for name, _ in process.variables) <= {"NCCL_"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x" * 60_000 + " NCCL INFO Using network IB",
+        "1:" * 30_000 + " NCCL INFO " + "1:" * 30_000 + " NCCL INFO x",
+        HEAD + "NET/IB : Using " + "[0]a:1" * 10_000,
+        HEAD + "Channel 00/0 : " + "1[" * 30_000 + " via NET/" + "IB/0" * 10_000,
+        HEAD + "comm " * 12_000,
+        HEAD + "GPU/18000 :" + "GPU/1" * 12_000,
+        HEAD + "NET/OFI No " + "provide" * 9_000,
+        "{" * 60_000 + ' NCCL INFO \\n"',
+        "\x1b[" * 30_000 + " NCCL INFO x",
+    ],
+)
+def test_no_line_takes_long(line: str) -> None:
+    """Each is 60 KB of what a pattern could try again and again."""
+    import time
+
+    start = time.perf_counter()
+    parse_nccl_log((line + "\n") * 20)
+    assert time.perf_counter() - start < 5.0
+
+
+def test_memory_is_bounded_however_long_the_log() -> None:
+    reader = NcclLogReader()
+    reader.feed("x" * (3 << 20) + "\n")
+    for number in range(20_000):
+        reader.feed(f"{HEAD}Channel 00/0 : 1[1] -> {number}[0] [send] via NET/IB/0\n")
+        reader.feed(f"{HEAD}NCCL_X{number} set by environment to 1.\n")
+    (process,) = reader.log().processes
+    assert sum(one.channels for one in process.ways) == 20_000, "each channel is counted"
+    assert len(process.ways[0].pairs) <= 64 and len(process.variables) <= 128
+
+
+@pytest.mark.slow
+def test_a_million_lines_take_seconds() -> None:
+    """Measured: 0.35 to 0.4 million lines a second; the bound leaves room for a busy machine."""
+    import time
+
+    line = "gpu{0:03d}:{0}:{0} [0] NCCL INFO Channel {1:02d}/0 : {0}[0] -> 8[0] [send] via NET/IB/0/GDRDMA\n"
+    text = "".join(line.format(number % 512, number % 32) for number in range(1_000_000))
+    reader = NcclLogReader()
+    start = time.perf_counter()
+    reader.feed(text)
+    log = reader.log()
+    seconds = time.perf_counter() - start
+    assert len(log.processes) == 512
+    assert seconds < 20, f"a million lines took {seconds:.1f} s"

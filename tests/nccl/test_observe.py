@@ -1,0 +1,235 @@
+"""What a training process tells of its NCCL: the loaded library, the variables, RDMA devices held, its private log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.nccl_logs import log_text
+
+from laggard.environment import ENV_NCCL_LOG
+from laggard.nccl.library import loaded_version
+from laggard.nccl.observe import Transport, nccl_variables, observe, open_uverbs
+from laggard.nccl.private_log import PrivateLog, prepare_log
+from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ
+
+NO_CONF = "/nonexistent"
+FAKE = "int ncclGetVersion(int *version) { *version = %d; return 0; }\n"
+
+
+def prepared(tmp_path: Path, **environ: str) -> tuple[PrivateLog | None, dict[str, str]]:
+    own = {"HOME": str(tmp_path), **environ}
+    return prepare_log(own, str(tmp_path / "logs"), NO_CONF), own
+
+
+def written(environ: dict[str, str], text: str, pid: int | None = None) -> Path:
+    """Where NCCL would write: it expands %p and %% of NCCL_DEBUG_FILE (src/debug.cc)."""
+    pattern = environ["NCCL_DEBUG_FILE"]
+    path = Path(pattern.replace("%%", "\0").replace("%p", str(pid or os.getpid())).replace("\0", "%"))
+    with path.open("a") as file:
+        file.write(text)
+    return path
+
+
+def of_rank(name: str, rank: int) -> str:
+    """That rank's lines, as this process would have written them."""
+    pid = f":{4100 + rank}:{4100 + rank} "
+    lines = [line for line in log_text(name).splitlines(True) if pid in line]
+    return "".join(line.replace(pid, f":{os.getpid()}:{os.getpid()} ") for line in lines)
+
+
+def test_nccl_is_asked_to_log_into_a_folder_of_its_own(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path)
+    assert log is not None
+    assert (environ["NCCL_DEBUG"], environ["NCCL_DEBUG_SUBSYS"]) == ("INFO", "INIT,NET,ENV")
+    assert environ["NCCL_DEBUG_FILE"] == environ[ENV_NCCL_LOG] == f"{log.folder}/log.%p"
+    assert stat.S_IMODE(os.stat(log.folder).st_mode) == 0o700
+    log.remove()
+    assert list((tmp_path / "logs").iterdir()) == []
+
+
+@pytest.mark.parametrize("setting", ["NCCL_DEBUG=WARN", "NCCL_DEBUG=", "NCCL_DEBUG_FILE=/tmp/mine.%h.%p"])
+@pytest.mark.parametrize("where", ["environment", "home", "conf_file"])
+def test_what_the_user_has_set_stays(setting: str, where: str, tmp_path: Path) -> None:
+    name, _, value = setting.partition("=")
+    environ = {"environment": {name: value}, "home": {}, "conf_file": {"NCCL_CONF_FILE": str(tmp_path / "mine.conf")}}[
+        where
+    ]
+    (tmp_path / {"home": ".nccl.conf"}.get(where, "mine.conf")).write_text(setting + "\n")
+    before = {"HOME": str(tmp_path), **environ}
+    log, after = prepared(tmp_path, **environ)
+    assert log is None and after == before
+    assert not (tmp_path / "logs").exists()
+
+
+def test_the_machines_own_settings_stay(tmp_path: Path) -> None:
+    etc = tmp_path / "nccl.conf"
+    etc.write_text("NCCL_DEBUG=VERSION\n")
+    environ = {"HOME": str(tmp_path)}
+    assert prepare_log(environ, str(tmp_path), str(etc)) is None and environ == {"HOME": str(tmp_path)}
+
+
+def test_a_chosen_subsystem_stays(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path, NCCL_DEBUG_SUBSYS="GRAPH")
+    assert log is not None and environ["NCCL_DEBUG_SUBSYS"] == "GRAPH"
+
+
+def test_a_job_within_a_job_has_a_log_of_its_own(tmp_path: Path) -> None:
+    """A launcher under `laggard run` hands its environment to ranks that are under `laggard run` too."""
+    outer, environ = prepared(tmp_path)
+    inner = prepare_log(environ, str(tmp_path / "logs"), NO_CONF)
+    assert outer is not None and inner is not None and inner.folder != outer.folder
+    assert environ["NCCL_DEBUG_FILE"].startswith(inner.folder)
+
+
+def test_a_folder_that_cannot_be_made_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file is in the way")
+    log, environ = prepared(tmp_path)
+    assert log is None and environ == {"HOME": str(tmp_path)}
+
+
+def test_a_percent_sign_in_the_path_is_one(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    log = prepare_log(environ, str(tmp_path / "100%pure"), NO_CONF)
+    assert log is not None
+    written(environ, of_rank("roce_gpudirect", 0))
+    process = log.read()
+    assert process is not None and process.network == "IB"
+
+
+def test_the_log_is_read_as_it_grows(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path)
+    assert log is not None and log.read() is None
+    text = of_rank("roce_gpudirect", 1)
+    for start in range(0, len(text), 97):
+        written(environ, text[start : start + 97])
+        process = log.read()
+    assert process is not None
+    assert (process.rank, process.network, process.version) == (1, "IB", "2.27.5")
+    assert {way.gdr for way in process.ways if way.transport == "NET"} == {True}
+
+
+def test_what_children_log_is_not_taken_for_the_ranks_own(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path)
+    written(environ, log_text("tcp_no_device"), pid=1)
+    assert log is not None and log.read() is None
+
+
+def test_a_log_that_was_read_gives_its_space_back(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path)
+    assert log is not None
+    filler = f"node:{os.getpid()}:1 [0] NCCL INFO NET/IB: Dev 0 Port 1 qpn 7 mtu 5 LID 3\n" * 10_000
+    path = written(environ, of_rank("roce_gpudirect", 0))
+    with path.open("a") as nccl:  # as NCCL does, it keeps the file open and writes on from where it was
+        for _ in range(40):
+            nccl.write(filler)
+            nccl.flush()
+            log.read()
+        assert path.stat().st_blocks * 512 < 16 << 20 < path.stat().st_size
+        nccl.write(of_rank("tcp_switched_off", 0))
+        nccl.flush()
+        process = log.read()
+    assert process is not None and process.network == "Socket", "what comes after is read"
+
+
+def test_a_fork_does_not_remove_the_log(tmp_path: Path) -> None:
+    log, _ = prepared(tmp_path)
+    assert log is not None
+    child = os.fork()
+    if child == 0:
+        log.remove()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert Path(log.folder).is_dir()
+    log.remove()
+    assert not Path(log.folder).exists()
+
+
+def test_variables_are_those_that_something_reads_and_nothing_else() -> None:
+    environ = {
+        "NCCL_IB_HCA": "mlx5_0" + "x" * 1000,
+        "NCCL_FASTRAK_NUM_FLOWS": "2",
+        "NCCL_COMM_ID": "10.0.0.1:4711",
+        "NCCL_API_KEY": "secret",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "HOME": "/root",
+        "nccl_ib_hca": "x",
+    }
+    assert [name for name, _ in nccl_variables(environ)] == ["NCCL_FASTRAK_NUM_FLOWS", "NCCL_IB_HCA"]
+    assert all(len(value) <= 256 for _, value in nccl_variables(environ))
+
+
+def test_rdma_devices_that_are_open_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "fd").mkdir()
+    for number, target in enumerate(
+        ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs11", "/dev/infiniband/rdma_cm", "pipe:[3]", "/dev/nvidia0"]
+    ):
+        (tmp_path / "fd" / str(number)).symlink_to(target)
+    assert open_uverbs(str(tmp_path)) == 2
+    assert open_uverbs("/proc/self") == 0
+    assert open_uverbs(str(tmp_path / "nowhere")) is None
+
+
+def stand_in(folder: Path, code: int) -> Path:
+    """A library with the name and the one call of NCCL's that is asked here."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no C compiler")
+    folder.mkdir()
+    (folder / "nccl.c").write_text(FAKE % code)
+    library = folder / "libnccl.so.2"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(folder / "nccl.c")], check=True)
+    return library
+
+
+@pytest.mark.parametrize(("code", "version"), [(22705, "2.27.5"), (2708, "2.7.8"), (0, "")])
+def test_the_loaded_library_says_its_version(code: int, version: str, tmp_path: Path) -> None:
+    script = (
+        "import ctypes, sys\n"
+        "from laggard.nccl.library import loaded_version\n"
+        "print(repr(loaded_version('/proc/self')))\n"
+        "held = ctypes.CDLL(sys.argv[1])\n"
+        "print(repr(loaded_version('/proc/self')))\n"
+    )
+    words = [sys.executable, "-c", script, str(stand_in(tmp_path / "a folder", code))]
+    result = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert result.stdout.splitlines() == ["''", repr(version)], result.stderr
+
+
+def test_no_library_is_ever_loaded_to_ask(tmp_path: Path) -> None:
+    """A map that names one which this process does not have."""
+    library = stand_in(tmp_path / "nccl", 22705)
+    (tmp_path / "maps").write_text(f"7f0000000000-7f0000001000 r-xp 00000000 08:01 11     {library}\n")
+    assert loaded_version(str(tmp_path)) == ""
+    assert str(library) not in Path("/proc/self/maps").read_text()
+    assert loaded_version(str(tmp_path / "nowhere")) == ""
+
+
+def test_what_is_observed_with_a_log_of_its_own(tmp_path: Path) -> None:
+    log, environ = prepared(tmp_path, NCCL_IB_DISABLE="1")
+    assert log is not None and observe(log, environ).log == LOG_EMPTY
+    written(environ, of_rank("tcp_switched_off", 3))
+    transport = observe(log, environ)
+    assert (transport.log, transport.process.rank, transport.process.network) == (LOG_READ, 3, "Socket")
+    assert transport.variables == (("NCCL_IB_DISABLE", "1"),), "what laggard has set is not the user's"
+    assert observe(log, environ, rank=19).rank == 19
+    assert Transport.from_json(transport.to_json()).process.ways == transport.process.ways
+
+
+def test_without_a_log_it_is_said_why() -> None:
+    assert observe(None, {"NCCL_DEBUG": "WARN"}).log == LOG_OF_THE_USER
+    assert observe(None, {}).log == LOG_NONE
+
+
+def test_the_hook_imports_the_standard_library_alone() -> None:
+    script = (
+        "import sys, laggard.nccl.observe as t\n"
+        "t.observe(None, {})\n"
+        "print(sorted({'torch', 'numpy', 'msgspec', 'yaml', 'psutil'} & set(sys.modules)))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "[]\n", result.stderr

@@ -1,0 +1,373 @@
+"""The probes that load the GPUs: judged on values, run for real on the CPU, and with faults put in."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.later import Later
+from support.paths import MACHINES
+
+from laggard.cli import main
+from laggard.model import Finding, Severity
+from laggard.probes.active import devices as active_device
+from laggard.probes.active.copy import near, there_and_back
+from laggard.probes.active.devices import Device, measure_all
+from laggard.probes.active.matmul import LARGEST_SUM, SIZES, SUBJECT, multiply, operands
+from laggard.probes.active.memory import copy
+from laggard.probes.active.rules import ActiveThresholds, Measured, judge, median
+from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu, Process
+from laggard.probes.profiles import ACTIVE_NAMES, Profile, choose
+
+pytestmark = pytest.mark.torch
+
+torch = Later("torch")
+
+CPU = Device("CPU run 0", "CPU", "cpu")
+RATE = 7e14
+
+
+def gpus(*rates: float, kind: str = "H100", wrong: int = 0) -> list[Measured]:
+    return [Measured(f"GPU {index}", kind, rate, 1000, wrong) for index, rate in enumerate(rates)]
+
+
+def findings(measured: Sequence[Measured], silent: Sequence[str] = (), **thresholds: Any) -> list[Finding]:
+    """Without the Unknown that may end them."""
+    found = []
+    with contextlib.suppress(Unknown):
+        found.extend(judge(measured, silent, SUBJECT, ActiveThresholds(**thresholds)))
+    return found
+
+
+def reason(measured: Sequence[Measured], silent: Sequence[str] = (), **thresholds: Any) -> str:
+    with pytest.raises(Unknown) as unknown:
+        list(judge(measured, silent, SUBJECT, ActiveThresholds(**thresholds)))
+    return str(unknown.value)
+
+
+# --- on values --------------------------------------------------------------------------------------------------------
+
+
+def test_gpus_that_differ_as_healthy_ones_do_are_quiet() -> None:
+    assert findings(gpus(*(RATE * (1 - step / 100) for step in range(8)))) == []
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.8, Severity.WARNING), (0.5, Severity.CRITICAL)])
+def test_a_slow_gpu_is_named(share: float, severity: Severity) -> None:
+    (finding,) = list(judge(gpus(*[RATE] * 7, share * RATE), [], SUBJECT, ActiveThresholds()))
+    assert (finding.code, finding.device, finding.severity) == ("GPU_SLOW", "GPU 7", severity)
+    assert finding.evidence["ratio"] == share and finding.evidence["expected_per_second"] == RATE
+    assert (
+        finding.summary
+        == f"multiplies matrices at {share * RATE:.3g} flop/s, {share:.0%} of the median of 7 peers".replace("%", " %")
+    )
+
+
+def test_the_slow_half_is_named_and_not_the_fast_one() -> None:
+    assert [it.device for it in findings(gpus(*[RATE] * 4, *[RATE / 2] * 4))] == [f"GPU {i}" for i in range(4, 8)]
+
+
+def test_another_model_is_no_peer() -> None:
+    mixed = [*gpus(*[RATE] * 4), *gpus(RATE / 3, RATE / 3, kind="L40S")]
+    assert list(judge(mixed, [], SUBJECT, ActiveThresholds())) == []
+
+
+def test_the_profile_comes_before_the_peers() -> None:
+    all_slow = gpus(*[RATE / 2] * 8)  # a power cap on the whole node: the peers agree with each other
+    assert findings(all_slow) == []
+    found = findings(all_slow, expected_per_second=RATE)
+    assert len(found) == 8 and found[0].evidence["expected_from"] == "the profile"
+
+
+def test_one_gpu_alone_is_not_judged_and_not_called_ok() -> None:
+    assert reason(gpus(RATE)).endswith("to judge the rate by: GPU 0 (7e+14 flop/s)")
+    assert list(judge(gpus(RATE), [], SUBJECT, ActiveThresholds(expected_per_second=RATE))) == []
+
+
+def test_a_gpu_that_was_not_measured_is_unknown() -> None:
+    assert reason(gpus(RATE, RATE), ["GPU 2: in use by process 7"]) == "GPU 2: in use by process 7"
+    assert reason([], ["GPU 0: in use"]) == "GPU 0: in use"
+
+
+def test_a_wrong_result_is_critical_at_any_rate() -> None:
+    (finding,) = findings([*gpus(RATE, RATE), Measured("GPU 2", "H100", RATE, 1000, 1)])
+    assert (finding.code, finding.device, finding.severity) == ("GPU_WRONG_RESULT", "GPU 2", Severity.CRITICAL)
+    assert finding.summary.startswith("1 of 1000 values are wrong")
+
+
+rates = st.lists(st.floats(1e9, 1e15), max_size=10).map(lambda values: gpus(*values))
+
+
+@given(rates, st.randoms())
+def test_the_order_of_the_gpus_does_not_matter(measured: list[Measured], random: Any) -> None:
+    shuffled = measured[:]
+    random.shuffle(shuffled)
+    names = {(it.device, it.severity) for it in findings(measured)}
+    assert {(it.device, it.severity) for it in findings(shuffled)} == names
+
+
+@given(rates)
+def test_who_is_as_fast_as_most_is_never_accused(measured: list[Measured]) -> None:
+    accused = {it.device for it in findings(measured)}
+    for each in measured:
+        slower = sum(other.per_second <= each.per_second for other in measured if other is not each)
+        assert each.device not in accused or 2 * slower <= len(measured)
+
+
+@given(st.lists(st.floats(-1e9, 1e9), min_size=1))
+def test_the_median_is_the_median(values: list[float]) -> None:
+    import statistics
+
+    assert median(values) == pytest.approx(statistics.median(values))
+
+
+# --- for real, on the CPU ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("depth", sorted(set(SIZES.values())))
+def test_every_partial_sum_is_exact_in_bfloat16(depth: int) -> None:
+    left, right, product = operands(torch, depth)
+    assert set(left.unique().tolist()) == set(right.unique().tolist()) == {-1, 0, 1}
+    largest = max(int((row[:, None] * right).cumsum(0).abs().max()) for row in left)
+    assert int(product.abs().max()) <= largest <= LARGEST_SUM
+    assert torch.equal(product.to(torch.bfloat16).to(torch.int64), product)
+    assert len(product.unique()) > 40  # a product that is all the same would hide what is put elsewhere
+
+
+def test_right_products_and_copies_are_right() -> None:
+    for measure in (multiply, copy, there_and_back):
+        measured = measure(torch, CPU, 0.01)
+        assert measured.wrong == 0 and measured.per_second > 0 and measured.checked > 1 << 18
+
+
+def test_one_wrong_bit_in_a_product_is_seen() -> None:
+    def faulty(left: Any, right: Any) -> Any:
+        product = left @ right
+        product[17, 4] += 1
+        return product
+
+    measured = multiply(torch, CPU, 0.01, faulty)
+    assert measured.wrong >= 1
+    assert [it.code for it in findings([measured])] == ["GPU_WRONG_RESULT"]
+
+
+def test_a_product_that_is_no_number_is_wrong() -> None:
+    assert multiply(torch, CPU, 0.01, lambda left, right: (left @ right) * float("nan")).wrong > 0
+
+
+def _lose_a_word(target: Any, source: Any) -> None:
+    target.copy_(source)
+    target[-1] = 0
+
+
+def _put_elsewhere(target: Any, source: Any) -> None:
+    target.copy_(source)
+    target[5] = source[6]
+
+
+def _do_nothing_after_the_first(seen: list[int]) -> Any:
+    def move(target: Any, source: Any) -> None:
+        seen.append(1)
+        if len(seen) < 3:
+            target.copy_(source)
+
+    return move
+
+
+def _omit_one_way(seen: list[int]) -> Any:
+    """Every other copy, which is the way there; what it left the last time must not pass for having arrived."""
+
+    def move(target: Any, source: Any) -> None:
+        seen.append(1)
+        if len(seen) == 1 or len(seen) % 2 == 0:
+            target.copy_(source)
+
+    return move
+
+
+@pytest.mark.parametrize("measure", [copy, there_and_back])
+def test_a_copy_that_loses_moves_or_omits_words_is_wrong(measure: Any) -> None:
+    for fault in (_lose_a_word, _put_elsewhere, _do_nothing_after_the_first([]), _omit_one_way([])):
+        assert measure(torch, CPU, 0.01, fault).wrong > 0, fault.__name__
+
+
+def test_a_device_of_half_the_rate_is_slow() -> None:
+    """The stand-in takes nine times as long, so that a busy machine does not decide the test."""
+
+    def slow(left: Any, right: Any) -> Any:
+        began = time.perf_counter()
+        product = left @ right
+        time.sleep(8 * (time.perf_counter() - began) + 0.005)
+        return product
+
+    well = [multiply(torch, CPU._replace(name=f"CPU run {number}"), 0.05) for number in range(3)]
+    ill = multiply(torch, CPU._replace(name="CPU run 3"), 0.05, slow)
+    assert "CPU run 3" in [it.device for it in findings([*well, ill], slow_ratio=0.5)] and ill.wrong == 0
+
+
+def run_gate(tmp_path: Path, profile: str, *flags: str) -> tuple[int, dict[str, Any]]:
+    (tmp_path / "cpu.yaml").write_text(profile)
+    command = [sys.executable, "-m", "laggard", "healthcheck", "--format", "json", *flags]
+    done = subprocess.run([*command, "--profile", str(tmp_path / "cpu.yaml")], capture_output=True, timeout=100)
+    return done.returncode, json.loads(done.stdout)
+
+
+ON_THE_CPU = {"device": "cpu", "seconds": 0.02, "slow_ratio": 0.001, "critical_ratio": 0}
+
+
+@pytest.mark.slow
+def test_the_gate_runs_them_when_asked_to(tmp_path: Path) -> None:
+    only = [word for name in sorted(ACTIVE_NAMES) for word in ("--only", name)]
+    status, report = run_gate(
+        tmp_path, json.dumps({"thresholds": {name: ON_THE_CPU for name in ACTIVE_NAMES}}), "--active", *only
+    )
+    assert (status, report["verdict"], report["findings"]) == (0, "ok", []), report
+    assert {probe["name"] for probe in report["probes"]} == ACTIVE_NAMES
+    for name in ACTIVE_NAMES:
+        measured = report["facts"][name]["measured"]
+        assert list(measured) == ["unit", "devices", "emulated"]
+        assert list(measured["devices"]) == measured["emulated"] == ["CPU run 0", "CPU run 1", "CPU run 2"]
+        for device in measured["devices"].values():
+            assert list(device) == ["kind", "per_second", "checked", "wrong"] and device["wrong"] == 0
+
+
+def test_what_the_profile_expects_is_judged_end_to_end(tmp_path: Path) -> None:
+    profile = "active: true\nthresholds: {active_matmul: {device: cpu, seconds: 0.02, expected_per_second: 1.0e+18}}\n"
+    status, report = run_gate(tmp_path, profile, "--only", "active_matmul", "--only", "clock")
+    slow = [it for it in report["findings"] if it["code"] == "GPU_SLOW"]
+    assert status == 1 and len(slow) == 3 and slow[0]["severity"] == "critical"
+    assert {probe["name"] for probe in report["probes"]} == {"active_matmul", "clock"}
+
+
+# --- when they must not run -------------------------------------------------------------------------------------------
+
+
+def test_they_never_run_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert not ACTIVE_NAMES & {probe.name for probe in choose(Profile(), (), (), "")}
+    assert not ACTIVE_NAMES & {probe.name for probe in choose(Profile(active=True), (), (), "")}  # as the daemon asks
+    assert {probe.name for probe in choose(Profile(), (), (), "", active=True)} >= ACTIVE_NAMES
+    assert main(["healthcheck", "--only", "active_copy"]) == 64
+    assert "say --active" in capsys.readouterr().err
+    assert main(["healthcheck", "--active", "--host-root", str(MACHINES / "plain")]) == 64
+    assert "--active loads the GPUs of this machine" in capsys.readouterr().err
+
+
+def test_a_recorded_machine_is_not_loaded() -> None:
+    with pytest.raises(Unknown, match="recorded machine"):
+        measure_all(Host(str(MACHINES / "plain")), ActiveThresholds(), lambda *_: pytest.fail("was measured"))
+
+
+def test_a_machine_without_gpus_is_skipped() -> None:
+    """The PCI tree says so; this machine may be one."""
+    try:
+        bus = active_device.ask_whole_gpus(Host())
+    except NotApplicable:
+        with pytest.raises(NotApplicable, match="no NVIDIA GPU"):
+            measure_all(Host(), ActiveThresholds(), lambda *_: pytest.fail("was measured"))
+    except Unknown:
+        pytest.skip("the PCI tree of this machine cannot be read")
+    else:
+        pytest.skip(f"this machine has {len(bus)} GPUs")
+
+
+GIB = 1 << 30
+
+
+def fake_torch(count: int, used: Sequence[float] = (), first: int = 0, available: bool = True) -> Any:
+    def memory(index: int) -> tuple[int, int]:
+        taken = used[index] if index < len(used) else 0.01
+        return int(80 * GIB * (1 - taken)), 80 * GIB
+
+    cuda = SimpleNamespace(
+        is_available=lambda: available,
+        device_count=lambda: count,
+        get_device_properties=lambda index: SimpleNamespace(name="H100", uuid=f"uuid-{index + first}"),
+        mem_get_info=memory,
+    )
+    return SimpleNamespace(cuda=cuda, __version__="2.9")
+
+
+def gpu(index: int, **changes: Any) -> Gpu:
+    values = {"uuid": f"GPU-uuid-{index}", "bus_id": f"0000:{index:02x}:00.0", "processes": (), "mig": False}
+    return Gpu(index=index, **{**values, **changes})
+
+
+def devices(monkeypatch: pytest.MonkeyPatch, listed: Sequence[Gpu], library: Any) -> list[Any]:
+    monkeypatch.setattr(active_device, "ask_whole_gpus", lambda host: tuple(listed))
+    monkeypatch.setattr(active_device, "load_torch", lambda: library)
+    return list(active_device._gpus(Host()))
+
+
+def test_idle_gpus_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert devices(monkeypatch, [gpu(0), gpu(1)], fake_torch(2)) == [
+        Device("GPU 0 (0000:00:00.0)", "H100", "cuda:0", "0000:00:00.0"),
+        Device("GPU 1 (0000:01:00.0)", "H100", "cuda:1", "0000:01:00.0"),
+    ]
+
+
+def test_a_gpu_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [
+        gpu(0, processes=(Process(pid=4711),)),
+        gpu(1, processes=None, errors={"processes": "NO_PERMISSION"}),
+        gpu(2),  # no process is listed, and a third of its memory is taken
+        gpu(3),
+    ]
+    found = devices(monkeypatch, listed, fake_torch(4, [0.01, 0.01, 0.33]))
+    assert found[:3] == [
+        "GPU 0 (0000:00:00.0): in use by process 4711",
+        "GPU 1 (0000:01:00.0): cannot tell whether it is in use: NO_PERMISSION",
+        "GPU 2 (0000:02:00.0): in use: 33 % of its memory is taken",
+    ]
+    assert found[3].place == "cuda:3"
+
+
+def test_gpus_that_torch_and_nvml_do_not_both_know_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES hides some and renumbers the others; the UUID is what joins them."""
+    found = devices(monkeypatch, [gpu(0), gpu(1), gpu(2)], fake_torch(2, first=1))
+    assert [it.name if isinstance(it, Device) else it for it in found] == [
+        "GPU 1 (0000:01:00.0)",
+        "GPU 2 (0000:02:00.0)",
+        "GPU 0 (0000:00:00.0): not visible to torch",
+    ]
+    assert "NVML knows no such GPU" in devices(monkeypatch, [gpu(7)], fake_torch(1))[0]
+    with pytest.raises(Unknown, match="NVML lists 1 GPUs, torch 2.9 can use none of them"):
+        devices(monkeypatch, [gpu(0)], fake_torch(0, available=False))
+
+
+def test_an_error_of_one_device_leaves_the_others_judged() -> None:
+    def measure(library: Any, device: Device) -> Measured:
+        if device.name.endswith("1"):
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nmore of it")
+        return Measured(device.name, device.kind, RATE, 1, 0)
+
+    measured, silent = measure_all(Host(), ActiveThresholds(device="cpu"), measure)
+    assert [it.device for it in measured] == ["CPU run 0", "CPU run 2"]
+    assert silent == ["CPU run 1: CUDA error: uncorrectable ECC error encountered"]
+
+
+def test_affinity_is_given_back() -> None:
+    import os
+
+    before = os.sched_getaffinity(0)
+    with near(Host(), "0000:ff:1f.7"):
+        assert os.sched_getaffinity(0) == before  # no such device: not known, so not changed
+    assert os.sched_getaffinity(0) == before
+
+
+def test_the_gate_without_them_loads_no_torch() -> None:
+    code = (
+        "import sys; import laggard.agent.gate.command; sys.exit('torch' in sys.modules or 'statistics' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,237 @@
+"""The GPU probes over whole recorded machines: what a prolog asks, what is skipped and why, what a group costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.gpus import gpu, nvml
+from support.materialise import expectation, names
+
+from laggard import wire
+from laggard.cli import main
+from laggard.model import Finding, Verdict
+from laggard.probes.gpu.driver import driver_hung
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Nvml, document
+from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.registry import PROBES
+from laggard.probes.runner.runner import Runner, run
+from laggard.probes.runner.worker import observe
+
+Machine = Callable[[str], Path]
+Check = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Check:
+    def run_gate(root: Path, *words: str) -> dict[str, Any]:
+        status = main(["healthcheck", "--host-root", str(root), "--format", "json", *words])
+        report = json.loads(capsys.readouterr().out)
+        return {"status": status, **report}
+
+    return run_gate
+
+
+def _copy(source: Path, target: Path, **changes: Any) -> Path:
+    """A small machine to change: its environment and NVML's answers for GPU 3."""
+    shutil.copytree(source, target, symlinks=True)
+    answers = nvml()
+    answers["gpus"][3].update(changes.pop("gpu_3", {}))
+    (target / "laggard/nvml.json").write_text(json.dumps(answers))
+    facts = {"laggard_machine": 1, "time": 1.0, "environ": changes.pop("environ", {})}
+    (target / "laggard/facts.json").write_text(json.dumps(facts))
+    return target
+
+
+USED = {"processes": [{"pid": 811, "used_bytes": 1 << 30}]}
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpu_3", "words", "found", "verdict"),
+    [
+        ({"SLURM_JOB_GPUS": "2,3"}, USED, ["--profile", "prolog"], ["critical"], "fail"),
+        ({"SLURM_JOB_GPUS": "0-2"}, USED, ["--profile", "prolog"], [], "ok"),  # another job's
+        ({}, USED, ["--profile", "prolog"], ["warning"], "ok"),  # whose, nobody says
+        ({}, {}, ["--profile", "prolog"], [], "ok"),
+        ({"SLURM_JOB_GPUS": "2,3"}, USED, ["--profile", "epilog"], [], "skipped"),
+        ({"SLURM_JOB_GPUS": "9"}, {}, ["--profile", "prolog"], [], "unknown"),
+        ({"SLURM_JOB_GPUS": "3"}, {**USED, "minor": 7}, ["--profile", "prolog"], [], "unknown"),  # minor, not index
+    ],
+)
+def test_gpu_busy(
+    environ: dict[str, str],
+    gpu_3: dict[str, Any],
+    words: list[str],
+    found: list[str],
+    verdict: str,
+    machine: Machine,
+    tmp_path: Path,
+    check: Check,
+) -> None:
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ=environ, gpu_3=gpu_3)
+    report = check(root, "--only", "gpu_busy", *words)
+    assert [[it["code"], it["severity"]] for it in report["findings"]] == [["GPU_BUSY", it] for it in found]
+    assert report["probes"][0]["verdict"] == verdict, report["probes"]
+
+
+@pytest.mark.parametrize("name", ["nvidia-cuda-mps", "dcgm-exporter"])
+def test_services_are_no_strangers(name: str, machine: Machine, tmp_path: Path, check: Check) -> None:
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
+    (root / "proc/811").mkdir()
+    (root / "proc/811/comm").write_text(name + "\n")
+    assert check(root, "--only", "gpu_busy", "--profile", "prolog")["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "probe", "verdict", "reason"),
+    [
+        ("plain", "gpu_ecc", "skipped", "no NVIDIA GPU among 5 PCI devices"),
+        ("plain", "gpu_xid", "skipped", "no NVIDIA GPU"),
+        ("gpu_amd", "gpu_count", "skipped", "8 AMD GPUs are not judged"),
+        ("gpu_mig", "nvlink", "skipped", "all 8 GPUs are in MIG mode"),
+        ("gpu_consumer", "gpu_ecc", "skipped", "no GPU of this node has ECC"),
+        ("nvlink_unused", "nvlink", "skipped", "no NVLink of any GPU is connected"),
+        ("nvlink_bridge", "fabric_manager", "skipped", "no NVSwitch in the PCI tree"),
+        ("nvlink_bridge", "fabric", "skipped", "no GPU of this node has registration with a fabric"),
+        ("gpu_nvml_mismatch", "gpu_ecc", "unknown", "reload the driver or reboot"),
+        ("gpu_missing_in_a_container", "gpu_count", "unknown", "NVIDIA_VISIBLE_DEVICES"),
+        ("fabric_manager_out_of_sight", "fabric_manager", "unknown", "another PID namespace"),
+        ("gpu_nvml_old", "gpu_rows", "unknown", "row remapping of GPU 0, 1, 2, 3, 4, 5, 6, 7: FUNCTION_NOT_FOUND"),
+    ],
+)
+def test_why_nothing_was_judged(
+    name: str, probe: str, verdict: str, reason: str, machine: Machine, check: Check
+) -> None:
+    (result,) = check(machine(name), "--only", probe)["probes"]
+    assert result["verdict"] == verdict and reason in result["reason"], result
+
+
+@pytest.mark.parametrize("damage", [None, b"", b"{", b"\xff\xfe\0", b'{"gpus": [{"index": "one"}]}', b'{"gpu": []}'])
+def test_a_damaged_recording_is_unknown(damage: bytes | None, machine: Machine, tmp_path: Path, check: Check) -> None:
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node")
+    (root / "laggard/nvml.json").unlink()
+    if damage is not None:
+        (root / "laggard/nvml.json").write_bytes(damage)
+    report = check(root, "--only", "gpu_driver", "--only", "gpu_ecc", "--only", "nvlink")
+    assert {probe["verdict"] for probe in report["probes"]} == {"unknown"} and report["status"] == 2
+    assert all("/laggard/nvml.json" in probe["reason"] for probe in report["probes"])
+
+
+@pytest.mark.parametrize("missing", ["sys/bus/pci/devices", "laggard/kmsg", "proc/uptime"])
+def test_no_evidence_is_unknown(missing: str, machine: Machine, tmp_path: Path, check: Check) -> None:
+    root = _copy(machine("hgx_h100_gpus"), tmp_path / "node")
+    path = root / missing
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (result,) = check(root, "--only", "gpu_xid")["probes"]
+    assert result["verdict"] == "unknown" and missing in result["reason"]
+
+
+def test_the_number_of_a_profile_counts(machine: Machine, tmp_path: Path, check: Check) -> None:
+    """Also where the PCI tree has lost the GPU together with NVML."""
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("thresholds: {gpu_count: {expected: 9}}\n")
+    report = check(machine("hgx_h100_gpus"), "--only", "gpu_count", "--profile", str(profile))
+    assert [found["summary"] for found in report["findings"]] == ["1 of 9 GPUs is missing: NVML lists 8"]
+    report = check(machine("plain"), "--only", "gpu_count", "--profile", str(profile))
+    assert [found["summary"] for found in report["findings"]] == ["9 of 9 GPUs are missing: the PCI tree shows none"]
+
+
+def test_a_group_is_one_process_with_a_verdict_for_each() -> None:
+    def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        yield Fact("pid", os.getpid())
+
+    def fall(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        raise ValueError("no")
+        yield
+
+    probes = [Probe(name, look, Thresholds(), 60.0, "g") for name in "ac"]
+    report = run(Host(), [probes[0], Probe("b", fall, Thresholds(), 60.0, "g"), probes[1]], deadline_seconds=60)
+    assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.UNKNOWN, Verdict.OK]
+    assert report.facts["a"]["pid"] == report.facts["c"]["pid"]
+
+
+def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
+    def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        yield Fact("seen", 1)
+
+    def hang(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        assert host.progress is not None
+        host.progress.say("reading of GPU 3", 0.2)
+        time.sleep(600)
+        yield Fact("seen", 1)
+
+    group = [
+        Probe("first", look, Thresholds(), 60.0, "g", driver_hung),
+        Probe("stuck", hang, Thresholds(), 60.0, "g"),
+        Probe("last", look, Thresholds(), 60.0, "g"),
+    ]
+    report = Runner().run(Host(), [*group, Probe("other", look, Thresholds())], deadline_seconds=60)
+    assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK]
+    assert "was not reached: reading of GPU 3 gave no answer" in report.probes[2].reason
+    (found,) = report.findings
+    assert found.code == "GPU_DRIVER_HUNG" and found.evidence["usual_at_most_seconds"] == 0.2
+    assert report.elapsed_seconds < 10
+
+
+def test_what_is_recorded_is_read_again() -> None:
+    answers = wire.decode(json.dumps(nvml()).encode(), Nvml)
+    assert wire.decode(document(answers), Nvml) == answers
+    assert wire.decode(document(Nvml(error="DRIVER_NOT_LOADED")), Nvml).error == "DRIVER_NOT_LOADED"
+    assert document(answers).count(b"\n") == 9 + 1
+
+
+FIELDS = [name for name in gpu(0) if name not in ("index", "errors")]
+ERRORS = st.sampled_from(["NOT_SUPPORTED", "GPU_IS_LOST", "UNKNOWN", "FUNCTION_NOT_FOUND", "NO_PERMISSION", None])
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(FIELDS), ERRORS), max_size=40))
+def test_any_reading_may_be_missing(gaps: list[tuple[int, str, str | None]]) -> None:
+    """No probe ends in a traceback, whatever NVML withholds."""
+    answers = nvml()
+    for index, field, error in gaps:
+        answers["gpus"][index][field] = None
+        if error:
+            answers["gpus"][index].setdefault("errors", {})[field] = error
+    host = _Told(wire.decode(json.dumps(answers).encode(), Nvml))
+    for probe in PROBES:
+        if probe.group == "gpu":
+            seen = observe(probe, host)
+            assert "failed:" not in seen.reason, (probe.name, seen.reason)
+
+
+class _Told(Host):
+    """A machine of which only NVML and the PCI tree are known."""
+
+    def __init__(self, answers: Nvml) -> None:
+        super().__init__("/nonexistent")
+        self._nvml = answers
+
+    def entries(self, path: str) -> tuple[str, ...]:
+        return ("0000:19:00.0", "0000:83:00.0") if path == "/sys/bus/pci/devices" else super().entries(path)
+
+    def read(self, path: str) -> str:
+        if path.startswith("/sys/bus/pci/devices/"):
+            bridge = "0000:83" in path
+            return "0x10de\n" if path.endswith("vendor") else ("0x068000\n" if bridge else "0x030200\n")
+        return super().read(path)
+
+
+OWN_CODES = (
+    "GPU_DRIVER_HUNG GPU_MISSING GPU_LOST GPU_ECC_UNCORRECTED GPU_ROW_REMAP_PENDING GPU_ROW_REMAP_FAILED GPU_XID "
+    "GPU_THROTTLED GPU_TOO_HOT GPU_CLOCKS_LOW GPU_PERSISTENCE_OFF GPU_BUSY NVLINK_DOWN NVLINK_ERRORS "
+    "FABRIC_MANAGER_DOWN FABRIC_NOT_READY P2P_DISABLED"
+)
+
+
+@pytest.mark.parametrize("code", OWN_CODES.split(" "))
+def test_each_code_fires_on_some_recorded_machine(code: str) -> None:
+    assert [name for name in names() if any(code == found[0] for found in expectation(name)["findings"])]

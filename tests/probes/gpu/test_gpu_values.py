@@ -1,0 +1,146 @@
+"""The pure parts of the GPU probes: kernel logs, Xids, SLURM's device numbers, NVML's names, the fabric's mask."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.paths import SHARED
+
+from laggard.model import Severity
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.job_gpus import gpus_of_job
+from laggard.probes.gpu.readings import majority
+from laggard.probes.gpu.xid import find_xids, judge_xids
+from laggard.probes.gpu.xid_table import Action, explain_xid
+from laggard.probes.host.kernel_log import messages
+from laggard.probes.nvlink.fabric_state import judge_fabric
+from laggard.probes.nvml.model import Fabric, Gpu, Nvml, bus_id
+
+XID_119 = SHARED / "data" / "dmesg-xid-119.log.gz"
+RECORD = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python, GPU has fallen off the bus."
+
+
+@pytest.mark.skipif(not XID_119.exists(), reason="the recorded hardware is not here")
+def test_a_real_log() -> None:
+    lines = list(find_xids(gzip.decompress(XID_119.read_bytes()).decode()))
+    assert {(line.bus_id, line.code) for line in lines} == {("0000:9b:00", 119)}
+    findings, applications = judge_xids(lines)
+    assert [(found.code, found.severity, found.device) for found in findings] == [
+        ("GPU_XID", Severity.CRITICAL, "GPU 0000:9b:00.0")
+    ]
+    assert applications == {} and findings[0].evidence["xid"] == 119
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        (f"3,1990,86340011,-;{RECORD}", 86.340011),
+        (f"3,1990,86340011,-,caller=T7;{RECORD}", 86.340011),
+        (f"[   86.340011] {RECORD}", 86.340011),
+        (f"<3>[   86.340011] {RECORD}", 86.340011),
+        (f"[   86.340011] [ T2024] {RECORD}", 86.340011),
+        (f"[Sun Feb 23 16:24:18 2025] {RECORD}", None),
+        (f"Feb 23 16:24:18 node7 kernel: [   86.340011] {RECORD}", 86.340011),
+        (f"2025-02-23T16:24:18.1+01:00 node7 kernel: {RECORD}", None),
+        (RECORD, None),
+    ],
+)
+def test_the_forms_of_a_kernel_log(line: str, seconds: float | None) -> None:
+    (message,) = messages(line)
+    assert message.seconds == (None if seconds is None else pytest.approx(seconds))
+    (xid,) = find_xids(line)
+    assert (xid.bus_id, xid.code, xid.text) == ("0000:9b:00", 79, "pid=7, name=python, GPU has fallen off the bus.")
+
+
+@pytest.mark.parametrize(
+    ("text", "bus", "code"),
+    [
+        ("NVRM: Xid (0000:01:00): 13, 0005 00000000", "0000:01:00", 13),
+        ("NVRM: Xid (PCI:0000:CB:00 GPU-I:05): 31, pid=3", "0000:cb:00", 31),
+        ("NVRM: Xid (PCI:00010000:01:00): 48, pid='<unknown>'", "0000:01:00", 48),
+    ],
+)
+def test_the_forms_of_an_xid(text: str, bus: str, code: int) -> None:
+    (found,) = find_xids(text)
+    assert (found.bus_id, found.code) == (bus, code)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "action"),
+    [
+        *((code, "", Action.APPLICATION) for code in (8, 13, 31, 32, 43, 45, 68, 69)),
+        *((code, "", Action.RESET) for code in (48, 64, 74, 95, 119, 120, 140)),
+        (79, "", Action.REBOOT),
+        *((code, "", Action.WATCH) for code in (63, 92, 94, 9999)),
+        (149, "NETIR_LINK_EVT Fatal   XC0 i0 Link 03 (0x004505c6)", Action.RESET),
+        (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 03 (0x004505c6)", Action.WATCH),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", Action.RESET),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", Action.REBOOT),
+        (154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", Action.APPLICATION),
+    ],
+)
+def test_what_an_xid_asks_for(code: int, text: str, action: Action) -> None:
+    assert explain_xid(code, text).action is action
+
+
+@given(st.text(), st.binary())
+def test_any_log_can_be_read(text: str, data: bytes) -> None:
+    for log in (text, data.decode(errors="replace"), RECORD + text):
+        found = list(find_xids(log))
+        assert len(found) <= log.count("Xid"), "an Xid that the driver did not log"
+        assert len(judge_xids(found)[0]) <= len(found)
+
+
+def _nvml(*minors: int | None) -> Nvml:
+    return Nvml(gpus=tuple(Gpu(index=index, minor=minor) for index, minor in enumerate(minors)))
+
+
+def test_slurm_counts_by_minor_number() -> None:
+    job = gpus_of_job({"SLURM_JOB_GPUS": "0,2-3"}, _nvml(3, 2, 1, 0))
+    assert job is not None and [gpu.index for gpu in job.gpus] == [3, 1, 0] and job.missing == ()
+
+
+def test_a_device_of_the_job_that_nvml_does_not_list() -> None:
+    job = gpus_of_job({"SLURM_JOB_GPUS": "1,7"}, _nvml(0, 1, None))
+    assert job is not None and [gpu.index for gpu in job.gpus] == [1] and job.missing == (7,)
+
+
+def test_no_job_and_no_list() -> None:
+    assert gpus_of_job({}, _nvml(0)) is None and gpus_of_job({"SLURM_JOB_GPUS": ""}, _nvml(0)) is None
+    with pytest.raises(Unknown, match="no list of device numbers"):
+        gpus_of_job({"SLURM_JOB_GPUS": "gpu:a100:2"}, _nvml(0))
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("00000000:9B:00.0", "0000:9b:00.0"),
+        ("00010000:01:00.0", "10000:01:00.0"),
+        ("0000000F:01:00.0", "000f:01:00.0"),
+    ],
+)
+def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
+    assert bus_id(text) == name
+
+
+@pytest.mark.parametrize(
+    ("mask", "words"),
+    [
+        (0, []),
+        (0xAA, []),
+        (0xA9, ["reduced NVLink bandwidth"]),
+        (0x9A, ["unhealthy route"]),
+        (0x566, ["recovering a route", "recovering from access timeouts", "too few NVLinks"]),
+        (0x1AA, []),
+    ],
+)
+def test_the_health_mask(mask: int, words: list[str]) -> None:
+    said = [summary for summary, _ in judge_fabric(Fabric(state=3, health_mask=mask))]
+    assert len(said) == len(words) and all(word in text for word, text in zip(words, said, strict=True))
+
+
+def test_a_majority_is_more_than_half() -> None:
+    assert (majority([1, 1, 2]), majority([1, 2]), majority([])) == (1, None, None)

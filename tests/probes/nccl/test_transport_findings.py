@@ -1,0 +1,172 @@
+"""What is wrong in a log of NCCL, and why; and what only looks wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from support.nccl_logs import NCCL_LOGS, log_expectations, log_text, logs_firing, logs_near
+from support.paths import SHARED
+
+from laggard.nccl.log.reader import parse_nccl_log
+from laggard.probes.nccl.job import JobFacts, bus_id
+from laggard.probes.nccl.log_findings import LogJudgement, judge_nccl_log
+
+RECORDED = SHARED / "data" / "nccl_logs"
+CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
+HEALTHY = tuple(name for name, expected in log_expectations().items() if not expected["findings"])
+
+
+def judged(name: str, facts: JobFacts | None = None) -> LogJudgement:
+    return judge_nccl_log(parse_nccl_log(log_text(name)), facts or JobFacts())
+
+
+def rows(judgement: LogJudgement) -> list[list[str]]:
+    return sorted([found.code, found.severity.value, found.device] for found in judgement.findings)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_log_shows_the_fault_and_a_look_alike_stays_quiet(code: str) -> None:
+    assert logs_firing(code), f"no log in tests/data/nccl_logs is expected to show {code}"
+    assert logs_near(code), f"no log says `near: {code}`: add the healthy one that is most like the fault"
+
+
+def test_every_log_has_its_expectation() -> None:
+    assert {path.stem for path in NCCL_LOGS.glob("*.log")} == set(log_expectations())
+
+
+@pytest.mark.parametrize("name", log_expectations())
+def test_a_log_is_judged_as_expected(name: str) -> None:
+    expected = log_expectations()[name]
+    judgement = judged(name)
+    assert rows(judgement) == sorted(expected["findings"])
+    assert not {row[0] for row in expected["findings"]} & set(expected.get("near", ()))
+    if "unknown" in expected:
+        assert expected["unknown"] in judgement.lacks
+    else:
+        assert judgement.lacks == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "cause", "ranks"),
+    [
+        ("tcp_no_device", "TCP_FALLBACK", "no active RDMA device is visible", [0, 1, 2, 3]),
+        ("tcp_switched_off", "TCP_FALLBACK", "NCCL_IB_DISABLE=1", [0, 1, 2, 3]),
+        ("tcp_wrong_hca", "TCP_FALLBACK", "NCCL_IB_HCA=eth0", [0, 1, 2, 3]),
+        ("tcp_no_libibverbs", "TCP_FALLBACK", "libibverbs", [0, 1, 2, 3]),
+        ("tcp_beside_rdma", "TCP_FALLBACK", "passed it over", [0, 1, 2, 3]),
+        ("tcp_asked_for", "TCP_FALLBACK", "did not look for RDMA", [0, 1, 2, 3]),
+        ("vendor_network_tcp", "TCP_FALLBACK", "provider tcp", [0, 1, 2, 3]),
+        ("gdr_no_module", "GPUDIRECT_OFF", "nvidia_peermem", [0, 1, 2, 3]),
+        ("gdr_too_far", "GPUDIRECT_OFF", "too far apart", [0, 1, 2, 3]),
+        ("gdr_level_loc", "GPUDIRECT_OFF", "NCCL_NET_GDR_LEVEL=LOC", [0, 1, 2, 3]),
+        ("gdr_one_rank", "GPUDIRECT_OFF", "does not say why", [2]),
+        ("shm_p2p_disabled", "SHM_INSTEAD_OF_P2P", "NCCL_P2P_DISABLE=1", [0, 2]),
+        ("shm_p2p_refused", "SHM_INSTEAD_OF_P2P", "driver refuses", [0, 2]),
+        ("shm_nvlink", "SHM_INSTEAD_OF_P2P", "NVL", [0, 2]),
+        ("version_mixed", "NCCL_VERSION_MIXED", "2.26.2 on ranks 2-3", [0, 1, 2, 3]),
+    ],
+)
+def test_the_cause_and_the_ranks_are_named(name: str, code: str, cause: str, ranks: list[int]) -> None:
+    (found,) = [found for found in judged(name).findings if found.code == code]
+    assert cause in found.summary
+    assert found.evidence["ranks"] == ranks
+    assert found.fix.text and found.evidence["hosts"]
+
+
+@pytest.mark.parametrize("name", [name for name in log_expectations() if name.startswith("tcp_")])
+def test_sockets_are_right_where_the_machines_have_no_rdma(name: str) -> None:
+    without = judged(name, JobFacts(rdma=False))
+    assert "TCP_FALLBACK" not in {found.code for found in without.findings}
+    assert {found.severity.value for found in without.findings} <= {"info"}, "what is set does no harm there"
+    assert without.lacks == ""
+
+
+@pytest.mark.parametrize("name", [name for name in log_expectations() if name.startswith("tcp_")])
+def test_sockets_are_a_fault_where_the_machines_have_rdma(name: str) -> None:
+    beside = judged(name, JobFacts(rdma=True))
+    assert ("TCP_FALLBACK", "critical") in {(found.code, found.severity.value) for found in beside.findings}
+    assert beside.lacks == ""
+
+
+def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
+    for name in ("gdr_no_module", "gdr_one_rank", "gdr_too_far"):
+        assert rows(judged(name, JobFacts(gpudirect=False))) == []
+    assert rows(judged("shm_p2p_refused", JobFacts(peer_to_peer=False))) == []
+
+
+@pytest.mark.parametrize(
+    ("distance", "expected"),
+    [("NV18", ["critical"]), ("PIX", ["critical"]), ("PXB", ["critical"]), ("PHB", []), ("SYS", []), ("", ["warning"])],
+)
+def test_shared_memory_is_judged_by_the_topology_where_it_is_known(distance: str, expected: list[str]) -> None:
+    """The beginning and the peer-to-peer channels are cut out of the log: it does not tell by itself."""
+    text = "".join(
+        line
+        for line in log_text("shm_two_sockets").splitlines(keepends=True)
+        if not any(word in line for word in ("START", "version", "cudaDriver", "P2P"))
+    )
+    pairs = [("43000", "9d000"), ("df000", "1b000")]
+    links = {frozenset(pair): distance for pair in pairs if distance}
+    judgement = judge_nccl_log(parse_nccl_log(text), JobFacts(links=links))
+    assert [found.severity.value for found in judgement.findings] == expected
+
+
+@pytest.mark.parametrize(
+    ("address", "expected"), [("0000:2a:00.0", "2a000"), ("00000000:DF:1F.1", "df1f1"), ("0001:01:00.0", "101000")]
+)
+def test_a_pci_address_as_nccl_writes_it(address: str, expected: str) -> None:
+    assert bus_id(address) == expected
+
+
+def test_without_rank_of_its_own_a_process_is_named_by_its_channels() -> None:
+    text = "".join(line for line in log_text("tcp_no_device").splitlines(keepends=True) if " comm 0x" not in line)
+    (found,) = judge_nccl_log(parse_nccl_log(text), JobFacts(rdma=True)).findings
+    assert found.evidence["ranks"] == [0, 1, 2, 3]
+
+
+def test_a_process_that_drives_several_gpus_is_named_by_all_its_ranks() -> None:
+    text = log_text("tcp_no_device")
+    for rank in range(4):
+        text = text.replace(f":{4100 + rank}:{4100 + rank} ", f":{4100 + rank // 2}:{4200 + rank} ")
+    (found,) = judge_nccl_log(parse_nccl_log(text), JobFacts(rdma=True)).findings
+    assert (found.evidence["ranks"], found.evidence["processes"]) == ([0, 1, 2, 3], 2)
+
+
+def test_a_torn_version_line_is_no_second_version() -> None:
+    text = log_text("roce_gpudirect").replace("NCCL version 2.27.5+cuda12.8", "NCCL version 2.27+cuda12.8", 1)
+    assert rows(judge_nccl_log(parse_nccl_log(text), JobFacts())) == []
+
+
+def test_half_a_job_on_tcp_is_a_fallback_whatever_is_known_of_the_machines() -> None:
+    """Other ranks of the same job found RDMA devices."""
+    text = log_text("roce_gpudirect").replace("gpu0", "rdma0") + log_text("tcp_switched_off")
+    judgement = judge_nccl_log(parse_nccl_log(text), JobFacts())
+    assert ["TCP_FALLBACK", "critical", "gpu00 and 1 other"] in rows(judgement)
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_a_healthy_log_is_quiet_whatever_the_machines(name: str) -> None:
+    for rdma in (True, None):
+        assert rows(judged(name, JobFacts(rdma=rdma))) == []
+
+
+RECORDINGS: Mapping[str, tuple[set[str], str, str]] = {
+    "01_roce_gdr_2node16gpu_nccl2.27.5.txt": (set(), "", ""),
+    "02_socket_fallback_on_efa_vm_zero3_4node.txt": ({"TCP_FALLBACK"}, "does not say why", ""),
+    "04_socket_no_libibverbs_v100_nccl2.7.8.txt": ({"TCP_FALLBACK"}, "libibverbs is missing", ""),
+    "07_ib_retry_exceeded_mixed_ib_roce_azure.txt": (set(), "", "error 12"),
+    "08_net_using_variants_ml_engineering.txt": (set(), "", "channel lines"),
+    "10_nccl_docs_logging_samples.txt": ({"TCP_FALLBACK", "NCCL_ENV_HARMFUL"}, "plugin did not start", "NCCL warned"),
+}
+"""By file: codes, cause, and what it lacks. The last is a page of samples, each line of another process."""
+
+
+@pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded logs here")
+def test_recorded_logs_are_judged_rightly() -> None:
+    assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS), "give each file its expectation"
+    for name, (codes, cause, lack) in RECORDINGS.items():
+        judgement = judge_nccl_log(parse_nccl_log((RECORDED / name).read_text()), JobFacts())
+        assert {found.code for found in judgement.findings} == codes, name
+        assert not cause or any(cause in found.summary for found in judgement.findings), name
+        assert (lack in judgement.lacks) and bool(lack) == bool(judgement.lacks), f"{name}: {judgement.lacks}"

@@ -1,0 +1,297 @@
+"""The table of NCCL's variables, and what is said of environments. Provider environments are the look-alikes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.model import Severity
+from laggard.nccl.conf import parse_conf
+from laggard.nccl.values import level, number
+from laggard.nccl.variable_table import INSTEAD, KINDS, MISTAKEN
+from laggard.nccl.variables import own_variables, parse_version, variables
+from laggard.probes.nccl.variable_findings import judge_environment, nearest
+from laggard.probes.nccl.variable_rules import NcclFacts, selected
+
+ROCE = NcclFacts((2, 27, 5), True, ("mlx5_0", "mlx5_1"), frozenset({"Ethernet"}), True)
+INFINIBAND = ROCE._replace(links=frozenset({"InfiniBand"}))
+BARE = NcclFacts((2, 27, 5), False, (), frozenset(), False)
+NOTHING_KNOWN = NcclFacts()
+
+
+def judged(facts: NcclFacts, **environment: str) -> list[tuple[str, str, str]]:
+    return [
+        (f.code.removeprefix("NCCL_ENV_"), f.severity.value, f.device) for f in judge_environment(environment, facts)
+    ]
+
+
+def said(facts: NcclFacts, **environment: str) -> str:
+    (found,) = judge_environment(environment, facts)
+    return found.summary
+
+
+def test_the_table_has_the_sizes_of_its_source() -> None:
+    kinds = Counter(variable.kind for variable in own_variables())
+    documented = Counter(variable.kind for variable in own_variables() if variable.documented)
+    assert sum(kinds.values()) == len({variable.name for variable in own_variables()}) == 246
+    assert sum(documented.values()) == 113
+    assert kinds == {"A1": 54, "A2": 17, "B": 64, "C": 50, "C3": 6, "D": 25, "E": 8, "F": 22}
+    assert set(kinds) == set(KINDS)
+
+
+def test_the_table_is_consistent() -> None:
+    for variable in variables().values():
+        assert variable.name.startswith("NCCL_") and variable.note and not variable.note.endswith(".")
+        for text in filter(None, (variable.since, variable.removed)):
+            assert parse_version(text) >= (2, 0)
+    assert not set(MISTAKEN) & set(variables())
+    assert set(INSTEAD) | set(INSTEAD.values()) <= set(variables())
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("NCCL_IB_GIDINDEX", "NCCL_IB_GID_INDEX"),
+        ("NCCL_SOCKET_IFNAMES", "NCCL_SOCKET_IFNAME"),
+        ("NCCL_BUFFER_SIZE", "NCCL_BUFFSIZE"),
+        ("NCCL_DEBUG ", "NCCL_DEBUG"),
+        ("NCCL_CHECK_DISABLE", "NCCL_CHECKS_DISABLE"),
+        ("NCCL_MIN_CHANNELS", "NCCL_MIN_CTAS"),
+    ],
+)
+def test_a_typo_gets_the_name_that_was_meant(name: str, near: str) -> None:
+    (found,) = judge_environment({name: "1"}, ROCE)
+    assert (found.code, found.severity, found.evidence["nearest"]) == ("NCCL_ENV_UNKNOWN", Severity.WARNING, near)
+
+
+def test_what_is_like_nothing_gets_no_suggestion() -> None:
+    assert nearest("NCCL_FROBNICATE", variables()) is None
+    assert judged(ROCE, NCCL_FROBNICATE="1") == [("UNKNOWN", "warning", "NCCL_FROBNICATE")]
+    assert judged(ROCE._replace(version=(2, 31, 0)), NCCL_FROBNICATE="1") == [("UNKNOWN", "info", "NCCL_FROBNICATE")]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_IB_DISABLE", "1"),
+        ("NCCL_NET", "Socket"),
+        ("NCCL_NET", "socket"),
+        ("NCCL_NET_GDR_LEVEL", "LOC"),
+        ("NCCL_NET_GDR_LEVEL", "0"),
+        ("NCCL_P2P_DISABLE", "1"),
+        ("NCCL_P2P_LEVEL", "LOC"),
+    ],
+)
+def test_a_fast_path_switched_off_counts_where_it_is_there(name: str, value: str) -> None:
+    assert judged(ROCE, **{name: value}) == [("HARMFUL", "critical", name)]
+    assert judged(BARE, **{name: value}) == [("HARMFUL", "info", name)]
+    assert judged(NOTHING_KNOWN, **{name: value}) == [("HARMFUL", "warning", name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NCCL_IB_DISABLE", "0"),
+        ("NCCL_P2P_DISABLE", "0"),
+        ("NCCL_P2P_DISABLE", "2"),  # NCCL compares with 1
+        ("NCCL_P2P_LEVEL", "NVL"),
+        ("NCCL_NET_GDR_LEVEL", "PHB"),
+        ("NCCL_NET_GDR_LEVEL", "3"),
+        ("NCCL_NET", "IB"),
+        ("NCCL_NET", ""),
+        ("NCCL_IB_HCA", "mlx5"),
+        ("NCCL_IB_HCA", "=mlx5_1:1"),
+        ("NCCL_IB_HCA", "^mlx5_1"),
+        ("NCCL_DEBUG", "info"),
+        ("NCCL_ALGO", "ring,tree"),
+        ("NCCL_ALGO", "ring;allreduce:tree,nvls;broadcast:^pat"),
+        ("NCCL_PROTO", "^LL128"),
+        ("NCCL_PROTO", "Simple"),
+        ("NCCL_IB_TIMEOUT", "22"),
+        ("NCCL_BUFFSIZE", "0x400000"),
+        ("NCCL_VERSION", "2.27.5-1"),
+        ("NCCL_ASYNC_ERROR_HANDLING", "1"),
+    ],
+)
+def test_harmless_settings_are_quiet(name: str, value: str) -> None:
+    assert judged(ROCE, **{name: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("NCCL_BUFFSIZE", "4M", "as the number 4"),
+        ("NCCL_IB_RETRY_CNT", "10", "0 to 7"),
+        ("NCCL_IB_QPS_PER_CONNECTION", "0", "1 to 128"),
+        ("NCCL_MAX_CTAS", "65", "1 to 64"),
+        ("NCCL_NTHREADS", "1024", "64 to 512"),
+        ("NCCL_ALGO", "rign", "'rign'"),
+        ("NCCL_ALGO", "allreduc:ring", "'allreduc'"),
+        ("NCCL_DEBUG", "TRACE", "logged"),
+        ("NCCL_CHECK_POINTERS", "1", "checked"),
+        ("NCCL_SHM_DISABLE", "1", "network"),
+        ("NCCL_PROTO", "LL,LL128", "corrupted"),
+        ("NCCL_IB_HCA", "eth0", "mlx5_0, mlx5_1"),
+        ("NCCL_IB_HCA", "^mlx5", "none"),
+        ("NCCL_CHUNK_SIZE", "1048576", "wrong results"),
+    ],
+)
+def test_harm_is_named(name: str, value: str, words: str) -> None:
+    (found,) = judge_environment({name: value}, ROCE)
+    assert found.code == "NCCL_ENV_HARMFUL" and words in found.summary
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "value", "words"),
+    [
+        (ROCE, "NCCL_NET_GDR_LEVEL", "phb", "capitals"),
+        (ROCE, "NCCL_P2P_DISABLE", "true", "as the number 0"),
+        (ROCE, "NCCL_DEBUG", "verbose", "WARN"),
+        (ROCE, "NCCL_SOCKET_NTHREADS", "8", "sockets only"),
+        (INFINIBAND, "NCCL_IB_GID_INDEX", "3", "RoCE only"),
+        (ROCE, "NCCL_IB_SPLIT_DATA_ON_QPS", "1", "QPS_PER_CONNECTION"),
+        (ROCE, "NCCL_TREE_THRESHOLD", "0", "use NCCL_ALGO"),
+        (NOTHING_KNOWN, "NCCL_IB_CUDA_SUPPORT", "1", "use NCCL_NET_GDR_LEVEL"),
+        (ROCE, "NCCL_NET_MERGE_POLICY", "ALL", "since NCCL 2.30.5 only"),
+        (ROCE._replace(version=(2, 21, 5)), "NCCL_ALGO", "allreduce:tree", "since 2.24"),
+        (ROCE._replace(version=(2, 21, 5)), "NCCL_ALGO", "rign", "'rign'"),
+        (ROCE._replace(version=(2, 31, 0)), "NCCL_SHM_USE_CUDA_MEMCPY", "1", "since NCCL 2.30.7"),
+    ],
+)
+def test_what_has_no_effect_is_said(facts: NcclFacts, name: str, value: str, words: str) -> None:
+    (found,) = judge_environment({name: value}, facts)
+    assert found.code == "NCCL_ENV_INERT" and words in found.summary
+
+
+def test_limits_depend_on_the_version() -> None:
+    assert judged(ROCE, NCCL_MAX_CTAS="48") == []
+    assert judged(ROCE._replace(version=(2, 28, 3)), NCCL_NETDEVS_POLICY="MAX:1") == []
+    assert judged(ROCE._replace(version=(2, 24, 3)), NCCL_MAX_CTAS="48") == [("HARMFUL", "warning", "NCCL_MAX_CTAS")]
+    assert judged(NOTHING_KNOWN, NCCL_MAX_CTAS="48", NCCL_NET_MERGE_POLICY="ALL") == []
+
+
+def test_a_rule_looks_at_the_other_variables() -> None:
+    """Socket knobs count when the transport is sockets; NCCL's own InfiniBand may be off under a plugin."""
+    assert judged(ROCE, NCCL_SOCKET_NTHREADS="8", NCCL_NET="Socket") == [("HARMFUL", "critical", "NCCL_NET")]
+    assert judged(ROCE, NCCL_IB_SPLIT_DATA_ON_QPS="1", NCCL_IB_QPS_PER_CONNECTION="4") == []
+    assert judged(ROCE, NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric") == []
+    assert judged(ROCE, NCCL_IB_DISABLE="1", NCCL_NET_PLUGIN="none") == [("HARMFUL", "critical", "NCCL_IB_DISABLE")]
+
+
+PROVIDERS = {
+    "Azure ND H100 v5": dict(
+        NCCL_IB_PCI_RELAXED_ORDERING="1",
+        NCCL_TOPO_FILE="/opt/microsoft/ndv5-topo.xml",
+        NCCL_SOCKET_IFNAME="eth0",
+        NCCL_IGNORE_CPU_AFFINITY="1",
+    ),
+    "OCI H100": dict(
+        NCCL_CUMEM_ENABLE="0",
+        NCCL_IB_SPLIT_DATA_ON_QPS="0",
+        NCCL_IB_QPS_PER_CONNECTION="1",
+        NCCL_IB_GID_INDEX="3",
+        NCCL_IB_TC="41",
+        NCCL_IB_SL="0",
+        NCCL_IB_TIMEOUT="22",
+        NCCL_IB_HCA="=mlx5_0,mlx5_1",
+    ),
+    "AWS P5": dict(
+        NCCL_BUFFSIZE="8388608",
+        NCCL_P2P_NET_CHUNKSIZE="524288",
+        NCCL_NVLSTREE_MAX_CHUNKSIZE="524288",
+        NCCL_NVLS_CHUNKSIZE="524288",
+        NCCL_NET_FORCE_FLUSH="0",
+        NCCL_NET="AWS Libfabric",
+    ),
+    "GCP A3 Mega": dict(
+        NCCL_FASTRAK_IFNAME="eth1,eth2",
+        NCCL_FASTRAK_NUM_FLOWS="2",
+        NCCL_NET_GDR_LEVEL="PIX",
+        NCCL_PROTO="Simple,LL128",
+        NCCL_SHIMNET_GUEST_CONFIG_CHECKER_CONFIG_FILE="/var/lib/tcpxo/lib64/a3plus_guest_config.textproto",
+        NCCL_TUNER_PLUGIN="libnccl-tuner.so",
+        NCCL_TUNER_CONFIG_PATH="/var/lib/tcpxo/lib64/a3plus_tuner_config.textproto",
+        NCCL_USE_SNAP="1",
+        NCCL_MIN_NCHANNELS="4",
+    ),
+    "GCP A3 Ultra": dict(
+        NCCL_NET="gIB", NCCL_IB_TC="52", NCCL_IB_FIFO_TC="84", NCCL_IB_QPS_PER_CONNECTION="4", NCCL_CROSS_NIC="0"
+    ),
+    "CoreWeave with SHARP": dict(
+        NCCL_IB_HCA="mlx5", NCCL_COLLNET_ENABLE="1", NCCL_SHARP_GROUP_SIZE_THRESH="2", NCCL_SOCKET_IFNAME="eth0"
+    ),
+}
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_published_provider_environments_are_quiet(provider: str) -> None:
+    assert judged(ROCE, **PROVIDERS[provider]) == []
+    assert judged(NOTHING_KNOWN, **PROVIDERS[provider]) == []
+
+
+def test_other_variables_are_passed_over() -> None:
+    assert judged(ROCE, PATH="/bin", OFI_NCCL_PROTOCOL="RDMA", TORCH_NCCL_BLOCKING_WAIT="1") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("4", 4), ("-1", -1), ("0x10", 16), ("010", 8), ("4M", 4), (" 7 ", 7), ("true", 0), ("", 0), ("+2x", 2)],
+)
+def test_numbers_are_read_as_the_c_library_does(text: str, value: int) -> None:
+    assert number(text) == value
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_read_as_some_number_and_perhaps_a_level(text: str) -> None:
+    assert isinstance(number(text), int)
+    assert level(text) is None or level(text) == level(level(text) or "")
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"NCCL_[A-Z0-9_ ]{0,20}", fullmatch=True) | st.sampled_from(sorted(variables())),
+        st.text(max_size=20),
+        max_size=8,
+    ),
+    st.sampled_from([ROCE, INFINIBAND, BARE, NOTHING_KNOWN]),
+)
+def test_no_environment_is_too_odd(environment: dict[str, str], facts: NcclFacts) -> None:
+    for found in judge_environment(environment, facts):
+        assert found.device in environment and found.summary and found.doc.endswith(f"{found.code}.md")
+
+
+@given(st.lists(st.sampled_from(["mlx5_0", "mlx5_1", "mlx5_10"]), unique=True), st.text("mlx5_01^=,:", max_size=20))
+def test_a_choice_of_devices_and_its_opposite_share_none(devices: list[str], text: str) -> None:
+    text = text.lstrip("^")
+    chosen, others = selected(text, tuple(devices)), selected("^" + text, tuple(devices))
+    assert set(chosen) | set(others) == set(devices)
+    assert not set(chosen) & set(others) or chosen == others  # an empty list chooses all, either way
+
+
+def test_nccl_conf_is_read_as_nccl_reads_it() -> None:
+    text = "# NCCL_A=1\nNCCL_DEBUG=WARN\r\nNCCL_DEBUG=INFO\nNCCL_IB_HCA==mlx5_0\n#\n\n  \nNCCL_NET=AWS Libfabric\n"
+    assert parse_conf(text) == ({"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "=mlx5_0", "NCCL_NET": "AWS Libfabric"}, ())
+
+
+@pytest.mark.parametrize(
+    ("line", "word"),
+    [
+        ("NCCL_DEBUG = INFO", "blanks before"),
+        (" NCCL_DEBUG=INFO", "blanks before"),
+        ("export NCCL_DEBUG=INFO", "export"),
+        ('NCCL_IB_HCA="mlx5_0"', "quotes"),
+        ("NCCL_DEBUG=INFO ", "blanks are taken for a part of the value"),
+        ("NCCL_DEBUG INFO", "no `=`"),
+    ],
+)
+def test_lines_that_only_look_like_settings_are_told(line: str, word: str) -> None:
+    ((number_of_line, why),) = parse_conf("#\n" + line).idle
+    assert number_of_line == 2 and word in why
+
+
+@given(st.text())
+def test_any_settings_file_is_read(text: str) -> None:
+    assert all(value is not None for value in parse_conf(text).settings.values())

@@ -1,0 +1,166 @@
+"""Configuration space and `lspci` text: the registers that the made-up devices have, and nothing worse than "not
+known" for any other bytes and text."""
+
+from __future__ import annotations
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+from support.config_space import ROOT_PORT, Device, Link, config_space
+
+from laggard.probes.pci.config_space import Acs, needed_bytes, parse_config
+from laggard.probes.pci.lspci import parse_lspci
+from laggard.probes.pci.lspci_findings import judge_tree, unknowns
+
+SPEEDS = {"2.5": 2.5, "5.0": 5.0, "8.0": 8.0, "16.0": 16.0, "32.0": 32.0}
+SIZES = st.sampled_from([128, 256, 512, 1024, 2048, 4096])
+LINKS = st.builds(
+    Link, st.sampled_from(sorted(SPEEDS)), st.integers(1, 32), st.sampled_from(sorted(SPEEDS)), st.integers(1, 32)
+)
+DEVICES = st.builds(
+    Device,
+    st.integers(1, 0xFFFE),
+    st.integers(0, 0xFFFF),
+    st.just(0x060400),
+    st.sampled_from([0, 4, 5, 6]),
+    LINKS,
+    revision=st.just(0),
+    subsystem=st.just((0, 0)),
+    payload=SIZES,
+    most_payload=SIZES,
+    read_request=SIZES,
+    acs=st.none() | st.tuples(st.integers(0, 0x7F), st.integers(0, 0x7F)),
+    ats=st.none() | st.booleans(),
+)
+
+
+@given(DEVICES)
+def test_registers_are_read_as_they_were_written(device: Device) -> None:
+    config = parse_config(config_space(device, (0, 1, 2)))
+    assert config.express and device.link
+    assert config.express.port == device.port
+    assert (config.express.speed, config.express.width) == (SPEEDS[device.link.speed], device.link.width)
+    assert config.express.most_speed == config.express.target_speed == SPEEDS[device.link.most_speed]
+    assert config.express.most_width == device.link.most_width
+    assert config.express.read_request_bytes == device.read_request
+    assert config.express.payload_bytes == device.payload
+    assert config.acs == (Acs(*device.acs) if device.acs else None)
+    assert config.ats_enabled is device.ats
+    assert (config.vendor, config.device, config.answers) == (device.vendor, device.device, True)
+    assert config.extended_known and config.reports_errors
+
+
+@given(DEVICES, st.integers(0, 4096))
+def test_less_than_all_of_it_is_not_known_and_never_wrong(device: Device, size: int) -> None:
+    config = parse_config(config_space(device, (0, 1, 2))[:size])
+    assert config.extended_known is (size > 256)
+    if size < 256:
+        assert config.express is None and not config.standard_known
+    assert config.acs in (None, Acs(*(device.acs or (0, 0))))
+
+
+@given(DEVICES)
+def test_the_few_words_that_are_read_say_the_same_as_all(device: Device) -> None:
+    data = config_space(device, (0, 1, 2))
+    words: list[int] = []
+
+    def read(offset: int, size: int) -> bytes:
+        words.append(size)
+        return data[offset : offset + size]
+
+    assert parse_config(needed_bytes(read)) == parse_config(data)
+    assert sum(words) < 400, "a device answers slowly: read no more than is needed"
+
+
+@given(st.binary(max_size=4096))
+@example(b"\xff" * 4096)
+@example(b"\xff" * 64)
+@example(bytes(4096))
+@example(config_space(Device(1, 1, 0x060400, ROOT_PORT, Link("2.5", 1)), (0, 1, 1))[:256] + b"\x0d\x00\x01\x10" * 960)
+def test_any_bytes_are_read(data: bytes) -> None:
+    assert parse_config(needed_bytes(lambda offset, size: data[offset : offset + size])).answers is not None
+    parse_config(data)
+
+
+def test_a_device_that_fell_off_the_bus_does_not_answer() -> None:
+    assert not parse_config(b"\xff" * 4096).answers
+
+
+LINES = st.sampled_from(
+    [
+        "19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)",
+        "0000:1a:00.0 Ethernet controller [0200]: Mellanox Technologies MT2910 [15b3:1021]",
+        "17:01.0 0604: 1000:c030 (rev b0)",
+        "17:02.0 PCI bridge: Broadcom / LSI (rev ff) (prog-if ff)",
+        "\tBus: primary=16, secondary=19, subordinate=19, sec-latency=0",
+        "\tBus: primary=16, secondary=1a, subordinate=1a, sec-latency=0",
+        "\tBus: primary=19, secondary=17, subordinate=19, sec-latency=0",
+        "\tCapabilities: <access denied>",
+        "\tCapabilities: [60] Express (v2) Endpoint, MSI 00",
+        "\tCapabilities: [68] Express (v2) Downstream Port (Slot+), MSI 00",
+        "\t\t\tMaxPayload 256 bytes, MaxReadReq 4096 bytes",
+        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM L1, Exit Latency L1 <4us",
+        "\t\tLnkSta:\tSpeed 2.5GT/s (downgraded), Width x16 (ok)",
+        "\t\tLnkSta:\tSpeed 1.2.3GT/s, Width x99, TrErr- Train- SlotClk+",
+        "\t\tLnkCtl2: Target Link Speed: 32GT/s, EnterCompliance- SpeedDis-",
+        "\tCapabilities: [170 v1] Access Control Services",
+        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans+",
+        "\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-",
+        "\t\tATSCtl:\tEnable+, Smallest Translation Unit: 00",
+        "\tNUMA node: 1",
+        "",
+    ]
+)
+
+
+@given(st.text() | st.lists(LINES | st.text(max_size=30), max_size=60).map("\n".join))
+def test_any_text_is_read_as_lspci(text: str) -> None:
+    tree = parse_lspci(text)
+    assert all(len(tree.path(device.address)) <= 64 for device in tree)
+    found = list(judge_tree(tree))
+    assert found or list(unknowns(tree)) or tree.endpoints()
+
+
+def test_lspci_of_one_switch_with_redirection() -> None:
+    text = "\n".join(
+        [
+            "15:01.0 PCI bridge: Intel Corporation Device 352a",
+            "\tBus: primary=15, secondary=16, subordinate=1a, sec-latency=0",
+            "\tCapabilities: [100 v2] Advanced Error Reporting",
+            "16:00.0 PCI bridge: Broadcom / LSI PEX890xx",
+            "\tBus: primary=16, secondary=17, subordinate=1a, sec-latency=0",
+            "\tCapabilities: [100 v2] Advanced Error Reporting",
+            *_port("17:01.0", "19", "ReqRedir+ CmpltRedir- UpstreamFwd-"),
+            *_port("17:02.0", "1a", "ReqRedir- CmpltRedir- UpstreamFwd-"),
+            *_end("19:00.0 3D controller: NVIDIA Corporation Device 2330 (rev a1)"),
+            *_end("1a:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]"),
+        ]
+    )
+    found = [(finding.code, finding.device, finding.severity.value) for finding in judge_tree(parse_lspci(text))]
+    assert found == [("ACS_ENABLED", "0000:17:01.0", "critical")]
+    assert list(judge_tree(parse_lspci(text.replace("ReqRedir+ CmpltRedir- U", "ReqRedir- CmpltRedir- U")))) == []
+    refused = text.replace("\t\tACSC", "\tCapabilities: <access denied>\t\tACSC")
+    assert [reason for reason in unknowns(parse_lspci(refused)) if reason.startswith("ACS of 2 bridges")]
+
+
+def _port(address: str, behind: str, bits: str) -> list[str]:
+    return [
+        f"{address} PCI bridge: Broadcom / LSI PEX890xx",
+        f"\tBus: primary=17, secondary={behind}, subordinate={behind}, sec-latency=0",
+        *_link("68", "Downstream Port (Slot+)"),
+        "\tCapabilities: [170 v1] Access Control Services",
+        "\t\tACSCap:\tSrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans+",
+        f"\t\tACSCtl:\tSrcValid- TransBlk- {bits} EgressCtrl- DirectTrans-",
+    ]
+
+
+def _end(head: str) -> list[str]:
+    return [head, *_link("60", "Endpoint"), "\tCapabilities: [100 v1] Advanced Error Reporting"]
+
+
+def _link(offset: str, kind: str) -> list[str]:
+    return [
+        f"\tCapabilities: [{offset}] Express (v2) {kind}, MSI 00",
+        "\t\t\tMaxPayload 256 bytes, MaxReadReq 4096 bytes",
+        "\t\tLnkCap:\tPort #0, Speed 32GT/s, Width x16, ASPM not supported",
+        "\t\tLnkSta:\tSpeed 32GT/s (ok), Width x16 (ok)",
+    ]

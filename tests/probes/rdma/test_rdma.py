@@ -1,0 +1,385 @@
+"""RDMA probes: formats of the kernel's files, who is whose peer, and what is said of files that cannot be read."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.materialise import expectation, names
+
+from laggard.cli import main
+from laggard.model import Severity
+from laggard.probes.host.dcb import parse_answer, read_pfc, request
+from laggard.probes.host.kernel import Pfc
+from laggard.probes.rdma.counters import parse_count
+from laggard.probes.rdma.fabric import fabric, majority, nearest
+from laggard.probes.rdma.gid_table import Gid, best, parse_gid
+from laggard.probes.rdma.hca_selection import parse_choice
+from laggard.probes.rdma.netdev import ib_mtu
+from laggard.probes.rdma.port import ACTIVE, Kind, Port, parse_rate, parse_state
+from laggard.probes.rdma.ports import expected_down
+
+PROBES = ("rdma_devices", "rdma_ports", "rdma_net", "rdma_errors", "roce_pfc", "roce_ecn")
+
+
+CODES = [
+    *(f"RDMA_{word}" for word in ("DEVICE_MISSING", "PORT_DOWN", "RATE_LOW", "LINK_FLAPPING", "ERRORS_RISING")),
+    *(f"RDMA_{word}" for word in ("MTU_LOW", "GID_WRONG", "FIRMWARE_MIXED", "NETDEV_DOWN", "RENAMED")),
+    *("PFC_OFF", "ECN_OFF", "NIC_MIXED"),
+]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_each_code_fires_on_a_machine(code: str) -> None:
+    assert any(code in str(expectation(name)["findings"]) for name in names())
+
+
+# Formats
+
+
+def test_states_and_rates() -> None:
+    assert parse_state("4: ACTIVE\n") == (4, "ACTIVE")
+    assert parse_state("5: LinkUp\n") == (5, "LinkUp")
+    assert parse_rate("400 Gb/sec (4X NDR)\n") == (400.0, 4)
+    assert parse_rate("2.5 Gb/sec (1X SDR)\n") == (2.5, 1)
+    assert parse_rate("100 Gb/sec\n") == (100.0, 0)
+
+
+@given(st.text(max_size=40))
+def test_no_text_breaks_the_parsers(text: str) -> None:
+    state, rate, count, gid = parse_state(text), parse_rate(text), parse_count(text), parse_gid(text)
+    assert state is None or state[0] >= 0
+    assert rate is None or rate[0] >= 0
+    assert count is None or 0 <= count < 1 << 63
+    assert gid is None or 0 <= gid < 1 << 128
+    choice = parse_choice(text, "test")
+    assert choice is None or all(choice.names)
+
+
+@given(st.integers(0, (1 << 63) - 1))
+def test_counts_are_read_back(value: int) -> None:
+    assert parse_count(f"{value}\n") == value
+
+
+@pytest.mark.parametrize("text", ["", "-1", "N/A (no PMA)", "1e3", "٣", "18446744073709551615", "0x10"])
+def test_what_is_no_count(text: str) -> None:
+    assert parse_count(text) is None
+
+
+def gid(number: int, text: str, kind: str = "RoCE v2") -> Gid:
+    address = parse_gid(text)
+    assert address is not None
+    return Gid(number, address, kind)
+
+
+LOCAL = "fe80:0000:0000:0000:a288:c2ff:feb8:a0b0"
+IPV4 = "0000:0000:0000:0000:0000:ffff:0a64:0011"
+IPV6 = "fd00:0000:0000:0000:0000:0000:0000:0011"
+
+
+def test_gid_scopes() -> None:
+    assert [gid(0, text).scope for text in (LOCAL, IPV4, IPV6)] == ["link-local", "ipv4", "global"]
+    assert not gid(0, IPV4, "IB/RoCE v1").routable and gid(0, IPV4).routable
+
+
+def test_ipv4_is_preferred_and_then_the_lowest_index() -> None:
+    assert best([gid(1, LOCAL), gid(3, IPV6), gid(5, IPV4), gid(7, IPV4)]) == gid(5, IPV4)
+    assert best([gid(1, LOCAL), gid(2, IPV4, "IB/RoCE v1")]) is None
+
+
+@pytest.mark.parametrize(("mtu", "size"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (351, 0)])
+def test_rdma_mtu_of_an_ethernet_mtu(mtu: int, size: int) -> None:
+    assert ib_mtu(mtu) == size
+
+
+@pytest.mark.parametrize(
+    ("text", "absent"),
+    [
+        ("mlx5_0,mlx5_1:1", ()),
+        ("mlx5", ()),
+        ("=mlx5", ("mlx5",)),
+        ("=mlx5_0,mlx5_9", ("mlx5_9",)),
+        ("^mlx5_9", ()),
+        ("^=mlx5_9", ()),
+        ("ibp1", ("ibp1",)),
+    ],
+)
+def test_nccl_ib_hca(text: str, absent: tuple[str, ...]) -> None:
+    choice = parse_choice(text, "test")
+    assert choice is not None and choice.absent(("mlx5_0", "mlx5_1")) == absent
+
+
+# Priority flow control over netlink
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def answer(enabled: int) -> bytes:
+    pfc = struct.pack("=BBBxH2x16Q", 8, enabled, 0, 0, *range(16))
+    body = (
+        struct.pack("=BBH", 0, 21, 0) + attribute(1, b"eth0\0") + attribute(13, attribute(1, b"x") + attribute(2, pfc))
+    )
+    return struct.pack("=IHHII", 16 + len(body), 78, 0, 1, 0) + body
+
+
+def test_pfc_answer() -> None:
+    assert parse_answer(answer(0b1000)) == Pfc(enabled=8, capable=8)
+    assert parse_answer(answer(0b1001)).priorities == (0, 3)
+
+
+@given(st.binary(max_size=300))
+def test_no_answer_breaks_the_parser(data: bytes) -> None:
+    for whole in (data, answer(8)[:20] + data):
+        try:
+            parse_answer(whole)
+        except OSError:
+            continue
+
+
+def test_the_request_names_the_device() -> None:
+    data = request("enp26s0np0")
+    assert struct.unpack_from("=IH", data) == (len(data), 78) and b"enp26s0np0\0" in data
+
+
+def test_the_live_kernel_answers() -> None:
+    """The loopback device has no such thing; a device that is not there is told apart."""
+    with pytest.raises(OSError, match="not supported"):
+        read_pfc("lo")
+    with pytest.raises(OSError, match="No such device"):
+        read_pfc("laggard-none")
+
+
+# Peers
+
+KIND = Kind("MT4129", "MT_0000000838", "InfiniBand", "0")
+STORAGE = Kind("MT4125", "MT_0000000359", "Ethernet", "0")
+
+
+def port(
+    number: int, state: int = ACTIVE, phys: int = 5, kind: Kind = KIND, rate: float = 400.0, path: tuple[str, ...] = ()
+) -> Port:
+    return Port(
+        f"mlx5_{number}", 1, "", path, kind, state, "", phys, "", rate, 4, f"{rate:g} Gb/sec", virtual_function=False
+    )
+
+
+GPUS = [(f"r{number}", f"g{number}") for number in range(8)]
+
+
+def severity(ports: list[Port], gpus: int = 8, was_up: bool = False, which: int = 0) -> Severity | None:
+    return expected_down(ports[which], fabric(ports, GPUS[:gpus]), was_up, False)
+
+
+POLLING = {"state": 1, "phys": 2}
+
+
+def test_one_of_eight_is_down() -> None:
+    assert severity([port(0, **POLLING), *map(port, range(1, 8))]) is Severity.CRITICAL
+
+
+def test_a_ninth_port_is_spare() -> None:
+    ports = [port(0, **POLLING), *map(port, range(1, 9))]
+    assert severity(ports) is None
+    assert severity(ports, was_up=True) is Severity.WARNING
+
+
+def test_a_port_with_a_cable_and_no_subnet_manager_is_never_spare() -> None:
+    assert severity([port(0, state=2), *map(port, range(1, 9))]) is Severity.CRITICAL
+
+
+def test_all_ports_down() -> None:
+    ethernet = Kind("MT4129", "", "Ethernet", "0")
+    assert severity([port(number, **POLLING) for number in range(8)]) is Severity.CRITICAL
+    assert severity([port(number, **POLLING, kind=ethernet) for number in range(8)]) is Severity.CRITICAL
+    assert severity([port(0, **POLLING, kind=ethernet)], gpus=1) is Severity.WARNING
+    assert severity([port(0, **POLLING, kind=ethernet)], gpus=0) is None
+
+
+def test_the_second_ports_of_storage_cards_may_be_empty() -> None:
+    second = STORAGE._replace(function="1")
+    ports = [port(8, **POLLING, kind=second), port(9, kind=STORAGE), *map(port, range(8))]
+    assert severity(ports) is None
+
+
+def test_the_job_uses_what_is_beside_the_gpus() -> None:
+    beside = [port(number, kind=STORAGE, rate=100.0, path=(f"r{number}", f"n{number}")) for number in range(8)]
+    elsewhere = [port(10 + number, path=("x", f"y{number}")) for number in range(8)]
+    assert fabric([*elsewhere, *beside], GPUS).compute == STORAGE
+    assert fabric([*elsewhere, *beside], []).compute == KIND
+
+
+def test_nearest_needs_a_common_bridge() -> None:
+    near, far = port(0, path=("r0", "n0")), port(1, path=("r1", "n1"))
+    assert nearest(("r0", "g0"), [near, far]) == (near,)
+    assert nearest(("r2", "g2"), [near, far]) == ()
+
+
+def test_majority_needs_two_and_more_than_half() -> None:
+    assert majority({"a": 1}) is None and majority({"a": 1, "b": 2}) is None
+    assert majority({"a": 1, "b": 1, "c": 2}) == 1
+
+
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 8))
+def test_active_ports_only_are_never_accused(states: list[tuple[int, int, bool]], gpus: int) -> None:
+    ports = [port(number, state, phys, KIND if mine else STORAGE) for number, (state, phys, mine) in enumerate(states)]
+    node = fabric(ports, GPUS[:gpus])
+    assert (node.compute is None) == (not ports)
+    for one in ports:
+        for was_up in (False, True):
+            assert expected_down(one, node, was_up, False) in (None, Severity.WARNING, Severity.CRITICAL)
+
+
+# Files that cannot be read
+
+Machine = Callable[[str], Path]
+
+
+def report(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
+    document = json.loads(capsys.readouterr().out)
+    return document["probes"][0], document
+
+
+PORT = "sys/class/infiniband/mlx5_3/ports/1"
+DAMAGE = {"empty": b"", "binary": b"\x7fELF\0\xff", "words": b"no such thing\n", "huge": b"9" * 5_000_000}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("probe", "path"),
+    [
+        ("rdma_ports", f"{PORT}/state"),
+        ("rdma_ports", f"{PORT}/phys_state"),
+        ("rdma_ports", f"{PORT}/rate"),
+        ("rdma_net", f"{PORT}/gids/0"),
+        ("rdma_net", "sys/class/net/enp77s0np0/mtu"),
+        ("roce_pfc", "laggard/pfc.json"),
+    ],
+)
+def test_a_damaged_file_is_unknown_and_names_itself(
+    probe: str, path: str, damage: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("hgx_h100_nics")
+    (root / path).write_bytes(DAMAGE[damage])
+    result, document = report(root, probe, capsys)
+    assert result["verdict"] == "unknown" and document["findings"] == []
+    assert path.rpartition("/")[2].removesuffix(".json") in result["reason"] or "mlx5_3" in result["reason"]
+
+
+def test_other_ports_are_judged_beside_one_that_cannot_be_read(
+    copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("rdma_port_down")
+    (root / "sys/class/infiniband/mlx5_0/ports/1/state").unlink()
+    result, document = report(root, "rdma_ports", capsys)
+    assert result["verdict"] == "fail" and "mlx5_0/ports/1/state" in result["reason"]
+    assert [finding["device"] for finding in document["findings"]] == ["mlx5_3"]
+
+
+def test_counters_that_the_driver_refuses_are_named(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    root = copy_of("hgx_h100_nics")
+    path = root / PORT / "hw_counters/out_of_sequence"
+    path.unlink()
+    path.mkdir()  # reading it fails, as EINVAL does
+    result, document = report(root, "rdma_errors", capsys)
+    assert result["verdict"] == "ok"
+    assert document["facts"]["rdma_errors"]["not_readable"] == {"mlx5_3": ["hw_counters/out_of_sequence"]}
+
+
+def test_counters_that_are_full_are_named(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = report(machine("rdma_link_counts_of_old"), "rdma_errors", capsys)
+    full = document["facts"]["rdma_errors"]["at_their_limit"]
+    assert full["mlx5_0"] == ["counters/link_downed"]
+
+
+def test_a_port_without_any_counter_is_unknown(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    root = copy_of("hgx_h100_nics")
+    for folder in ("counters", "hw_counters"):
+        shutil.rmtree(root / PORT / folder)
+    (root / "sys/class/net/enp77s0np0/carrier_down_count").unlink()
+    result, _ = report(root, "rdma_errors", capsys)
+    assert result["verdict"] == "unknown" and "mlx5_3" in result["reason"]
+
+
+def test_the_first_look_says_so(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    _, document = report(copy_of("hgx_h100_nics"), "rdma_errors", capsys)
+    assert document["facts"]["rdma_errors"]["last_look"].startswith("first look")
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_without_a_readable_sys_nothing_is_skipped(
+    probe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, _ = report(tmp_path, probe, capsys)
+    assert result["verdict"] == "unknown"
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_a_plain_server_is_skipped_with_the_reason(
+    probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result, _ = report(copy_of("plain"), probe, capsys)
+    assert result["verdict"] == "skipped" and "PCI bus" in result["reason"]
+
+
+@pytest.mark.parametrize("probe", PROBES)
+def test_devices_of_software_are_no_hardware(probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    root = copy_of("plain")
+    device = root / "sys/devices/virtual/infiniband/rxe0"
+    (device / "ports/1").mkdir(parents=True)
+    (device / "ports/1/state").write_text("1: DOWN\n")
+    (root / "sys/class/infiniband").mkdir(parents=True)
+    (root / "sys/class/infiniband/rxe0").symlink_to("../../devices/virtual/infiniband/rxe0")
+    result, document = report(root, probe, capsys)
+    assert result["verdict"] == "skipped" and document["findings"] == []
+
+
+def profile(root: Path, text: str) -> list[str]:
+    path = root.parent / "profile.yaml"
+    path.write_text(text)
+    return ["--profile", str(path)]
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "device"),
+    [
+        ("rdma_devices: {expected: 11}", "RDMA_DEVICE_MISSING", "this machine"),
+        ('rdma_devices: {names: {mlx5_0: "0000:3c:00.0"}}', "RDMA_RENAMED", "mlx5_0"),
+        ("rdma_ports: {least_gigabits: 800}", "RDMA_RATE_LOW", "mlx5_0"),
+        ("roce_pfc: {expect: 'off'}", "PFC_OFF", "mlx5_0"),
+    ],
+)
+def test_what_the_profile_expects_is_found_missing(
+    text: str, code: str, device: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("hgx_h100_nics")
+    words = profile(root, f"thresholds:\n  {text}\n")
+    main(["healthcheck", "--host-root", str(root), "--only", text.partition(":")[0], "--format", "json", *words])
+    found = json.loads(capsys.readouterr().out)["findings"]
+    assert (found[0]["code"], found[0]["device"]) == (code, device)
+
+
+@pytest.mark.parametrize("text", ["rdma_ports: {expected: ['mlx5_[01]']}", "rdma_ports: {ignore: [mlx5_3]}"])
+def test_what_the_profile_leaves_out_is_not_judged(
+    text: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("rdma_port_down")
+    words = profile(root, f"thresholds:\n  {text}\n")
+    assert main(["healthcheck", "--host-root", str(root), "--only", "rdma_ports", "--format", "json", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+def test_a_port_that_the_profile_names_must_be_active(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    root = copy_of("rdma_port_spare")
+    words = profile(root, "thresholds:\n  rdma_ports: {expected: ['mlx5_*']}\n")
+    assert main(["healthcheck", "--host-root", str(root), "--only", "rdma_ports", "--format", "json", *words]) == 1
+    assert json.loads(capsys.readouterr().out)["findings"][0]["device"] == "mlx5_1"

@@ -1,0 +1,210 @@
+"""`laggard record`: a recording replays the verdict and the findings of what was recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.coverage import firing, raised_by_probes
+from support.materialise import expectation, names
+
+from laggard.cli import main
+from laggard.probes.record.masking import Mask
+
+KEY = b"k" * 32
+Copy = Callable[[str], Path]
+
+
+def record(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "record", str(folder), *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def report(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """Without the times that it took."""
+    capsys.readouterr()
+    main(["healthcheck", "--host-root", str(root), "--format", "json"])
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    document.pop("elapsed_seconds")
+    for probe in document["probes"]:
+        probe.pop("elapsed_seconds")
+    return document
+
+
+def test_this_machine_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = record(tmp_path / "machine")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1 and str(tmp_path / "machine") in done.stdout
+    assert done.stderr.startswith("laggard: asking ")
+    replayed = report(tmp_path / "machine", capsys)
+    assert replayed["node"] == os.uname().nodename
+    assert not list((tmp_path / "machine").rglob(".notes*"))
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("plain", ()),
+        ("mount_hung", ()),
+        ("disk_full", ("--mask",)),
+        ("mount_hung", ("--mask",)),
+        pytest.param("hgx_h100", ("--mask",), marks=pytest.mark.slow),
+        pytest.param("rdma_gid_v1", ("--mask",), marks=pytest.mark.slow),
+    ],
+)
+def test_a_recorded_machine_replays(
+    name: str, flags: tuple[str, ...], copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = copy_of(name)
+    done = record(tmp_path / "again", "--host-root", str(source), *flags)
+    assert done.returncode == 0, done.stderr
+    before, after = report(source, capsys), report(tmp_path / "again", capsys)
+    if flags:
+        before, after = (
+            [(found["code"], found["severity"]) for found in document["findings"]] for document in (before, after)
+        )
+    assert after == before
+
+
+def test_the_mask_hides_file_servers(copy_of: Copy, tmp_path: Path) -> None:
+    assert record(tmp_path / "again", "--host-root", str(copy_of("mount_hung")), "--mask").returncode == 0
+    mounts = (tmp_path / "again/proc/self/mounts").read_text()
+    assert "nfs.example" not in mounts and "10.9.0.4" not in mounts, mounts
+    assert ":/home /home nfs4 " in mounts and "@o2ib:/work /work lustre" in mounts, mounts
+
+
+def one_for_each_code() -> list[str]:
+    """A machine for each finding, and those that others are made of: all of them would take a quarter of an hour."""
+    bases = {str(expectation(name)["base"]) for name in names() if "base" in expectation(name)}
+    return sorted(bases | {firing(code)[0] for code in raised_by_probes()})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", one_for_each_code())
+def test_recorded_machines_replay(name: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = copy_of(name)
+    assert main(["record", str(tmp_path / "again"), "--host-root", str(source)]) == 0, capsys.readouterr().err
+    assert report(tmp_path / "again", capsys) == report(source, capsys), expectation(name)["says"]
+
+
+def test_what_cannot_be_read_replays_with_the_same_reason(
+    copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loop of symlinks, a folder in a file's place, and a file of binary."""
+    source = copy_of("plain")
+    mounts, comm = source / "proc/self/mounts", source / "proc/sys/vm/swappiness"
+    mounts.unlink()
+    mounts.symlink_to("mounts")
+    comm.parent.mkdir(parents=True, exist_ok=True)
+    comm.unlink(missing_ok=True)
+    comm.mkdir()
+    (source / "proc/self/limits").write_bytes(b"\xff\xfe\0")
+    assert record(tmp_path / "again", "--host-root", str(source)).returncode == 0
+    assert report(tmp_path / "again", capsys) == report(source, capsys)
+
+
+AS_NOBODY = """
+import importlib, os, pkgutil, sys
+import ctypes, pynvml, msgspec, yaml, subprocess, socket, laggard.probes.record.command, laggard.probes
+for found in pkgutil.iter_modules(laggard.probes.__path__):
+    importlib.import_module(f"laggard.probes.{found.name}")
+from laggard.cli import main
+os.setgroups([]), os.setgid(65534), os.setuid(65534)
+sys.exit(main(["record", sys.argv[1]]))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_what_is_forbidden_replays_as_forbidden() -> None:
+    """Live, as nobody: configuration space beyond 64 bytes, other users' environments, the kernel's log."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        command = [sys.executable, "-c", AS_NOBODY, f"{folder}/machine"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+
+
+def test_of_an_environment_only_what_is_asked_for_is_kept(tmp_path: Path) -> None:
+    secret = {**os.environ, "AWS_SECRET_ACCESS_KEY": "swordfish", "NCCL_DEBUG": "INFO"}
+    command = [sys.executable, "-m", "laggard", "record", str(tmp_path / "machine")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=secret)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((tmp_path / "machine/laggard/facts.json").read_text())
+    assert facts["environ"]["NCCL_DEBUG"] == "INFO"
+    assert not subprocess.run(["grep", "-rla", "swordfish", str(tmp_path / "machine")], capture_output=True).stdout
+
+
+def test_only_an_empty_folder_is_written_to(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine").write_text("precious")
+    assert main(["record", str(tmp_path)]) == 64
+    assert "is not empty" in capsys.readouterr().err
+    assert main(["record", str(tmp_path / "mine")]) == 64
+    assert "cannot record into" in capsys.readouterr().err
+    assert (tmp_path / "mine").read_text() == "precious"
+
+
+@pytest.mark.slow
+def test_a_hung_probe_does_not_hang_it(copy_of: Copy, tmp_path: Path) -> None:
+    source = copy_of("plain")
+    (source / "proc/self/mounts").unlink()
+    os.mkfifo(source / "proc/self/mounts")
+    done = record(tmp_path / "again", "--host-root", str(source))
+    assert done.returncode in (0, 2), done.stderr
+    assert (tmp_path / "again/proc/sys/kernel/hostname").read_text() == "plain\n"
+
+
+IDENTIFYING = """\
+node_guid: 506b:4b03:00cc:a4d2
+gid: fe80:0000:0000:0000:506b:4b03:00cc:a4d2
+gid: 0000:0000:0000:0000:0000:ffff:c0a8:0a01
+address: b8:59:9f:0c:11:22
+uuid: GPU-12345678-9abc-def0-1234-56789abcdef0
+Serial Number: 1654321001234
+filer.example.org:/export /home/alice nfs4 rw,addr=192.168.10.1 0 0
+gpu-a-07 gpu-a-07.example.org
+"""
+
+
+def test_the_mask_hides_and_keeps_what_belongs_together() -> None:
+    masked = Mask({"gpu-a-07", "gpu-a-07.example.org", "filer.example.org"}, KEY).text(IDENTIFYING)
+    for secret in ("506b", "a4d2", "c0a8", "b8:59", "12345678", "1654321001234", "filer", "alice", "192.168", "gpu-a"):
+        assert secret not in masked, masked
+    guid = re.search(r"node_guid: (\S+)", masked)
+    assert guid and f"fe80:0000:0000:0000:{guid[1]}" in masked
+    assert "0000:0000:0000:0000:0000:ffff:0a" in masked and len(masked.splitlines()) == len(IDENTIFYING.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0000:0000:0000:0000\n",
+        "00:00:00:00:00:00\n",
+        "ff:ff:ff:ff:ff:ff\n",
+        "0000:0000:0000:0000:0000:0000:0000:0000\n",
+        "127.0.0.1 0.0.0.0 255.255.255.0\n",
+        "0000:9b:00.0 ../../../devices/pci0000:9a/0000:9a:01.0/0000:9b:00.0\n",
+        "535.129.03 6.1.0-18-amd64 20.39.1002\n",
+        "MemTotal:       65842180 kB\n",
+    ],
+)
+def test_the_mask_leaves_what_names_nobody(text: str) -> None:
+    assert Mask({"gpu-a-07"}, KEY).text(text) == text
+
+
+@given(st.text())
+def test_the_mask_takes_any_text(text: str) -> None:
+    assert Mask({"n1"}, KEY).text(text) == Mask({"n1"}, KEY).text(text)  # the same name is masked the same way
+
+
+def test_two_recordings_are_masked_differently() -> None:
+    assert Mask(()).text("b8:59:9f:0c:11:22") != Mask(()).text("b8:59:9f:0c:11:22")

@@ -1,0 +1,85 @@
+"""A process that survived SIGKILL is remembered between runs: its probe is not started again while it is there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from laggard.model import Finding, Verdict
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.runner.runner import run
+from laggard.probes.runner.stuck import FILE_NAME, StuckProcesses
+
+
+@pytest.fixture
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def stuck() -> Iterator[subprocess.Popen[bytes]]:
+    """Stands in for one that a driver holds: it lives."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    yield Fact("looked", True)
+
+
+PROBE = Probe("gpu", look, Thresholds())
+
+
+def verdict(host: Host | None = None) -> tuple[Verdict, str]:
+    (result,) = run(host or Host(), [PROBE], deadline_seconds=30).probes
+    return result.verdict, result.reason
+
+
+def test_another_run_does_not_join_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    assert verdict() == (Verdict.UNKNOWN, f"process {stuck.pid} of an earlier run is still stuck in the kernel")
+    stuck.kill()
+    stuck.wait()
+    assert verdict() == (Verdict.OK, "")
+
+
+def test_a_number_that_somebody_else_has_by_now_is_not_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    kept = json.loads((state / FILE_NAME).read_text())
+    kept["processes"]["gpu"]["started"] -= 1
+    (state / FILE_NAME).write_text(json.dumps(kept))
+    assert verdict() == (Verdict.OK, "")
+
+
+def test_a_dead_one_is_not_remembered(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+    stuck.kill()
+    stuck.wait()
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    assert not (state / FILE_NAME).exists() and verdict()[0] is Verdict.OK
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"processes": {"gpu": {"pid": "x"}}}', "\0\xff"])
+def test_a_damaged_file_is_no_memory(state: Path, content: str) -> None:
+    state.mkdir(mode=0o700)
+    (state / FILE_NAME).write_text(content)
+    assert verdict() == (Verdict.OK, "")
+
+
+def test_a_directory_that_is_not_ours_alone_is_not_believed(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    state.chmod(0o777)
+    assert verdict() == (Verdict.OK, "")
+
+
+def test_a_recorded_machine_is_not_concerned(state: Path, stuck: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    (tmp_path / "machine").mkdir()
+    assert verdict(Host(str(tmp_path / "machine")))[0] is Verdict.OK

@@ -1,0 +1,174 @@
+"""What cannot be read is unknown, with the reason; never ok."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.damage import garble, remove
+
+from laggard.cli import main
+
+Copy = Callable[[str], Path]
+
+NEEDED = {
+    "limits": ["proc/2212/limits", "proc/2212/comm", "sys/class"],
+    "clock": ["laggard/facts.json"],
+    "disks": ["proc/self/mounts", "laggard/facts.json"],
+}
+
+
+def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The result of `probe` alone; the exit status must say the same."""
+    status = main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    (result,) = report["probes"]
+    assert status == {"ok": 0, "fail": 1, "unknown": 2, "skipped": 2}[result["verdict"]]
+    return dict(result)
+
+
+def directory(path: Path) -> None:
+    remove(path)
+    path.mkdir()
+
+
+def empty(path: Path) -> None:
+    remove(path)
+    path.touch()
+
+
+def loop(path: Path) -> None:
+    remove(path)
+    path.symlink_to(path.name)
+
+
+def huge(path: Path) -> None:
+    remove(path)
+    with path.open("wb") as file:
+        file.truncate(1 << 30)
+
+
+CASES = [(probe, path) for probe, paths in NEEDED.items() for path in paths]
+
+
+@pytest.mark.parametrize("damage", [remove, garble, empty, loop, huge])
+@pytest.mark.parametrize(("probe", "path"), CASES, ids=lambda value: str(value).replace("/", "-"))
+def test_damage_is_unknown(
+    probe: str,
+    path: str,
+    damage: Callable[[Path], None],
+    copy_of: Copy,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    machine = copy_of("healthy")
+    damage(machine / path)
+    result = check(machine, probe, capsys)
+    if path == "proc/2212/comm" and damage is empty:  # an answer: it is not slurmd; so this process's limit counts
+        assert result["verdict"] == "fail" and "MEMLOCK_LIMIT this process" in result["reason"]
+        return
+    assert result["verdict"] == "unknown"
+    assert result["reason"] and "\n" not in result["reason"]
+
+
+@pytest.mark.parametrize(
+    ("probe", "path"),
+    [case for case in CASES if case[1] != "sys/class"],
+    ids=lambda value: str(value).replace("/", "-"),
+)
+def test_a_directory_in_a_files_place_is_unknown(
+    probe: str, path: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = copy_of("healthy")
+    directory(machine / path)
+    assert check(machine, probe, capsys)["verdict"] == "unknown"
+
+
+def test_an_empty_tree_knows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for probe in NEEDED:
+        assert check(tmp_path, probe, capsys)["verdict"] == "unknown"
+
+
+def test_a_mount_that_gives_no_answer_is_unknown_and_the_others_count(
+    copy_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = copy_of("disk_full")
+    facts = json.loads((machine / "laggard/facts.json").read_text())
+    del facts["file_systems"]["/scratch"]
+    facts["errors"] = {"statvfs /scratch": "Input/output error"}
+    (machine / "laggard/facts.json").write_text(json.dumps(facts))
+    result = check(machine, "disks", capsys)
+    assert result["verdict"] == "fail"
+    assert "DISK_FULL /" in result["reason"] and "cannot statvfs /scratch: Input/output error" in result["reason"]
+
+
+def test_only_remote_and_read_only_mounts_are_skipped_with_the_reason(
+    copy_of: Copy, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = copy_of("healthy")
+    (machine / "proc/self/mounts").write_text("nfs:/root / nfs4 ro 0 0\nnfs:/home /home nfs4 rw 0 0\n")
+    result = check(machine, "disks", capsys)
+    assert result["verdict"] == "skipped" and "2 mounts" in result["reason"]
+
+
+def test_symlinks_are_followed_inside_the_recording(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = copy_of("open_files_low")
+    (machine / "proc/2212").rename(machine / "proc/999")
+    (machine / "proc/2212").symlink_to("/proc/999")  # of the recording, not of the machine that reads it
+    status = main(["healthcheck", "--host-root", str(machine), "--only", "limits", "--format", "json"])
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert (status, finding["code"]) == (0, "OPEN_FILES_LIMIT")
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "../../../../../../../../../../../etc/hostname"])
+def test_symlinks_do_not_lead_out(
+    target: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    machine = copy_of("healthy")
+    remove(machine / "proc/sys/kernel/hostname")
+    (machine / "proc/sys/kernel/hostname").symlink_to(target)
+    main(["healthcheck", "--host-root", str(machine), "--format", "json"])
+    assert json.loads(capsys.readouterr().out)["node"] == "healthy"  # the folder's name: the link leads nowhere
+
+
+WATCH = """
+import os, sys
+log = sys.argv[1]
+def watch(event, arguments):
+    if event == "ctypes.dlopen":
+        note(event)
+    if event in ("open", "os.listdir", "os.scandir") and arguments:
+        path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes)) else ""
+        if path.startswith(("/proc", "/sys", "/etc")):
+            note(path)
+def note(text):
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.write(descriptor, (text + "\\n").encode())
+    os.close(descriptor)
+from laggard.cli import main
+import laggard.agent.gate.command
+sys.addaudithook(watch)
+status = main(["healthcheck", *sys.argv[2:]])
+"""
+
+
+def test_nothing_is_read_from_the_live_machine(copy_of: Copy, tmp_path: Path) -> None:
+    """Also by the probes' processes: an audit hook is inherited. The same hook does see a live run."""
+    machine = copy_of("healthy")
+    environ = {**os.environ, "SLURM_JOB_ID": "1"}  # believed, it would change whose limits are judged
+    for words, live in ((["--host-root", str(machine)], False), ([], True)):
+        log = tmp_path / f"log-{live}"
+        done = subprocess.run(
+            [sys.executable, "-c", WATCH, str(log), *words, "--format", "json"],
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        report = json.loads(done.stdout)
+        assert log.exists() is live, log.read_text()
+        assert report["facts"]["limits"]["judged"] == ("this job" if live else "slurmd")

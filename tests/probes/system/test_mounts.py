@@ -1,0 +1,113 @@
+"""A mount that hangs costs only itself. The hung one is real: a FUSE file system whose server never answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.cli import main
+from laggard.probes.host import statvfs as reach_module
+from laggard.probes.host.statvfs import reach
+
+HANG = """
+import ctypes, json, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def mount(source, point):
+    device = os.open("/dev/fuse", os.O_RDWR)
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0".encode()
+    if libc.mount(source.encode(), point.encode(), b"fuse.dead", 0, options):
+        sys.exit("cannot mount: " + os.strerror(ctypes.get_errno()))
+for number in (1, 2):
+    mount("dead.example:/export", f"{sys.argv[1]}/hung{number}")
+from laggard.cli import main
+sys.exit(main(["healthcheck", "--profile", sys.argv[2], "--only", "mounts", "--format", "json"]))
+"""
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.yaml"
+    path.write_text("thresholds: {mounts: {answer_seconds: 0.5}}\n")
+    return path
+
+
+def hang(tmp_path: Path, profile: Path) -> dict[str, Any]:
+    """The report of this machine with two mounts of a dead server, in a mount namespace of its own."""
+    for number in (1, 2):
+        (tmp_path / f"hung{number}").mkdir(exist_ok=True)
+    command = ["unshare", "--mount", sys.executable, "-c", HANG, str(tmp_path), str(profile)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    if not done.stdout:
+        pytest.skip(f"no FUSE mounts here: {done.stderr.strip()[-200:]}")
+    return dict(json.loads(done.stdout))
+
+
+def test_a_real_hung_mount_is_found_in_time(tmp_path: Path, profile: Path) -> None:
+    started = time.monotonic()
+    report = hang(tmp_path, profile)
+    (finding,) = report["findings"]
+    assert (finding["code"], finding["severity"]) == ("MOUNT_HUNG", "critical")
+    assert finding["device"] == str(tmp_path / "hung1")
+    assert finding["evidence"]["server"] == "dead.example:/export"
+    assert 0.5 <= finding["evidence"]["silent_seconds"] < 3
+    (probe,) = report["probes"]
+    assert "hung2: not asked" in probe["reason"], "the second mount of the dead server is not waited for as well"
+    assert time.monotonic() - started < 10
+
+
+def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.statvfs
+
+    def statvfs(path: str) -> os.statvfs_result:
+        if path == "/hung":
+            time.sleep(30)
+        if path == "/stale":
+            raise OSError(116, "Stale file handle")
+        return real("/")
+
+    monkeypatch.setattr(reach_module.os, "statvfs", statvfs)
+    started = time.monotonic()
+    replies = reach({"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}, 0.4)
+    assert time.monotonic() - started < 2
+    assert replies["/hung"].silent_seconds >= 0.4 and "not asked" in replies["/behind"].error
+    assert replies["/stale"].error == "Stale file handle"
+    assert replies["/well"] == replies["/fine"] == type(replies["/fine"])()
+
+
+def test_a_server_that_is_still_silent_is_not_asked_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that SIGKILL does not end is left behind; the next look finds it by its socket."""
+    server = f"stuck-{os.getpid()}"
+    monkeypatch.setattr(reach_module.os, "statvfs", lambda path: time.sleep(30))
+    monkeypatch.setattr(reach_module.os, "kill", lambda pid, number: left.append(pid))
+    left: list[int] = []
+    reach({server: ["/mnt"]}, 0.3)
+    try:
+        time.sleep(0.2)
+        started = time.monotonic()
+        again = reach({server: ["/mnt"]}, 0.3)
+        assert time.monotonic() - started < 0.2, "it was waited for again"
+        assert again["/mnt"].silent_seconds >= 0.4 and len(left) == 1
+    finally:
+        monkeypatch.undo()
+        for pid in left:
+            os.kill(pid, 9)
+            os.waitpid(pid, 0)
+
+
+def test_a_mount_that_cannot_be_judged_is_unknown(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("mount_hung")
+    (root / "laggard/replies.json").write_text(json.dumps({"/home": {}, "/work": {"error": "Protocol error"}}))
+    main(["healthcheck", "--host-root", str(root), "--only", "mounts", "--format", "json"])
+    (probe,) = json.loads(capsys.readouterr().out)["probes"]
+    assert probe["verdict"] == "unknown"
+    assert "/work: Protocol error" in probe["reason"] and "/sets: not recorded" in probe["reason"]

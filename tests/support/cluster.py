@@ -1,0 +1,112 @@
+"""A collector, one agent, and the ranks of real jobs on this machine, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from support.paths import DEMO_TRAINING
+
+
+class Cluster:
+    """A collector, one agent, and the ranks of a job on this machine."""
+
+    def __init__(self, folder: Path, interval: str = "0.5") -> None:
+        self.folder = folder
+        self.processes: list[subprocess.Popen[str]] = []
+        self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"))
+        target = self.agent.removeprefix("http://")
+        self.collector = self.daemon("collector", "--interval", interval, "--target", target)
+
+    def start(self, *words: str, extra: dict[str, str] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "laggard", *words],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **(extra or {})},
+        )
+        self.processes.append(process)
+        return process
+
+    def daemon(self, name: str, *words: str) -> str:
+        process = self.start(name, "--web.listen-address", "127.0.0.1:0", *words)
+        assert process.stderr is not None
+        found = re.search(r"listening on (http\S+)", process.stderr.readline())
+        assert found, process.stderr.read()
+        return found[1]
+
+    def train(
+        self, ranks: int, *words: str, script: Path = DEMO_TRAINING, extra: dict[str, str] | None = None
+    ) -> list[subprocess.Popen[str]]:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        common = {
+            "WORLD_SIZE": str(ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "LAGGARD_RANK_DIR": str(self.folder / "ranks"),
+            "LAGGARD_JOB_ID": "job",
+            **(extra or {}),
+        }
+        return [
+            self.start("run", str(script), *words, extra={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+            for rank in range(ranks)
+        ]
+
+    def location(self) -> dict[str, Any]:
+        return self.get(f"{self.collector}/api/v1/location?fresh=1")
+
+    def ranks(self) -> list[dict[str, Any]]:
+        """The agent's rows."""
+        rows: list[dict[str, Any]] = self.get(f"{self.agent}/api/v1/ranks")["ranks"]
+        return rows
+
+    @staticmethod
+    def get(url: str) -> dict[str, Any]:
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            document: dict[str, Any] = json.load(answer)
+            return document
+
+    def locate(self, *words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "laggard", "locate", "--collector", self.collector, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def until(self, condition: Any, seconds: float = 60.0) -> dict[str, Any]:
+        """The first location for which `condition` holds."""
+        deadline = time.monotonic() + seconds
+        while True:
+            location = self.location()
+            if condition(location):
+                return location
+            assert time.monotonic() < deadline, location
+            time.sleep(0.2)
+
+    def until_rows(self, condition: Any, seconds: float = 60.0) -> list[dict[str, Any]]:
+        """The agent's first rows for which `condition` holds."""
+        deadline = time.monotonic() + seconds
+        while not condition(rows := self.ranks()):
+            assert time.monotonic() < deadline, (rows, self.ended())
+            time.sleep(0.05)
+        return rows
+
+    def end(self) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.communicate()
+
+    def ended(self) -> list[str]:
+        """What the processes that have ended said last."""
+        over = [process for process in self.processes if process.poll() is not None]
+        return [f"{process.returncode}: {(process.stderr.read() if process.stderr else '')[-500:]}" for process in over]

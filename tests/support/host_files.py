@@ -1,0 +1,80 @@
+"""What of /proc and /sys is not a device: processors, memory, kernel, command line, for made-up machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from support.archive import Tree
+from support.software import software_files
+
+LIMITS = """Limit                     Soft Limit           Hard Limit           Units
+Max cpu time              unlimited            unlimited            seconds
+Max stack size            8388608              unlimited            bytes
+Max processes             2059846              2059846              processes
+Max open files            1024                 524288               files
+Max locked memory         unlimited            unlimited            bytes
+Max nice priority         0                    0
+"""
+_OWN_LIMITS = LIMITS.replace("locked memory         unlimited            unlimited", "locked memory  8388608  8388608")
+"""Of laggard's own process, which no job shares: systemd's default."""
+
+MOUNTS = """sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0
+proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
+devtmpfs /dev devtmpfs rw,nosuid,size=4096k,nr_inodes=131072000,mode=755 0 0
+tmpfs /dev/shm tmpfs rw,nosuid,nodev 0 0
+/dev/mapper/system-root / ext4 rw,relatime 0 0
+/dev/nvme1n1 /scratch xfs rw,relatime,attr2,inode64 0 0
+/dev/nvme0n1p1 /boot ext4 rw,relatime 0 0
+/dev/loop3 /snap/core22/1621 squashfs ro,nodev,relatime 0 0
+/dev/sr0 /media/install iso9660 ro,relatime 0 0
+systemd-1 /projects autofs rw,relatime,fd=62,pgrp=1,timeout=0 0 0
+nfs.example:/home /home nfs4 rw,relatime,vers=4.2,hard 0 0
+"""
+
+CPUINFO = """processor\t: 0
+vendor_id\t: GenuineIntel
+model name\t: Intel(R) Xeon(R) Platinum 8480C
+microcode\t: 0x2b000603
+physical id\t: 0
+flags\t\t: fpu vme de pse tsc msr pae mce vmx ssse3 fma cx16 x2apic aes avx hle avx2 avx512f amx_tile
+"""
+"""Of the first processor; the others' are like it."""
+
+
+def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Iterable[str]) -> Tree:
+    """`nodes`: the processors of each NUMA node, as a list in the kernel's words."""
+    count = str(max(int(cpus.replace(",", "-").split("-")[-1]) for cpus in nodes.values()))
+    node_list = f"0-{len(nodes) - 1}" if len(nodes) > 1 else "0"
+    kilobytes = gigabytes << 20
+    files: Tree = {
+        "/proc/sys/kernel/random/boot_id": "3f0a5c1e-6d6b-4f0e-9c55-0c6f2f1f7a10\n",
+        "/proc/sys/kernel/osrelease": "5.15.0-113-generic\n",
+        "/proc/cmdline": cmdline + "\n",
+        "/proc/cpuinfo": CPUINFO,
+        "/proc/uptime": "864000.00 86400000.00\n",
+        "/proc/meminfo": f"MemTotal: {kilobytes} kB\nMemFree: {kilobytes * 9 // 10} kB\n"
+        f"MemAvailable: {kilobytes * 9 // 10} kB\nSwapTotal: 0 kB\nSwapFree: 0 kB\n",
+        "/proc/modules": "".join(f"{module} 1048576 1 - Live 0x0000000000000000\n" for module in modules),
+        "/proc/self/limits": _OWN_LIMITS,
+        "/proc/self/mounts": MOUNTS,
+        "/proc/self/status": "Name:\tlaggard\nCapInh:\t0000000000000000\nCapPrm:\t0000000000000000\n"
+        f"CapEff:\t0000000000000000\nCpus_allowed_list:\t0-{count}\n",
+        "/proc/2212/comm": "slurmd\n",
+        "/proc/2212/limits": LIMITS,
+        "/sys/fs/cgroup/system.slice/slurmd.service/cgroup.procs": "2212\n",
+        "/sys/devices/system/clocksource/clocksource0/current_clocksource": "tsc\n",
+        "/sys/devices/system/cpu/online": f"0-{count}\n",
+        "/sys/devices/system/cpu/possible": f"0-{count}\n",
+        "/sys/devices/system/cpu/present": f"0-{count}\n",
+        "/sys/devices/system/node/online": node_list + "\n",
+        "/sys/devices/system/node/possible": node_list + "\n",
+        "/sys/class/iommu": None,
+        "/sys/kernel/iommu_groups": None,
+    }
+    files.update(software_files(int(count) + 1, modules))
+    for node, cpus in nodes.items():
+        folder = f"/sys/devices/system/node/node{node}"
+        distances = " ".join("10" if other == node else "21" for other in nodes)
+        files.update({f"{folder}/cpulist": cpus + "\n", f"{folder}/distance": distances + "\n"})
+    files.update({f"/sys/module/{module}/initstate": "live\n" for module in modules})
+    return files

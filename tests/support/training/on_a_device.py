@@ -1,0 +1,17 @@
+"""torch_kinds.py in a process that computes on a device: a lazy one, on whose stream the host's work leaves gaps."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+from support.lazy_device import LazyDevice
+
+from laggard.trainer_hooks.attach import session
+from laggard.trainer_hooks.device.collectives import DeviceCalls
+
+device = LazyDevice(clock_offset=10**12, drift=2e-5)
+recorder = session().recorder
+recorder.device = DeviceCalls(device, recorder)
+runpy.run_path(str(Path(__file__).with_name("torch_kinds.py")), run_name="__main__")
+assert recorder.device.facts()["clock"] == "device" and device.offenses == [], device.offenses

@@ -1,0 +1,26 @@
+"""Writes the made-up machines' tree.txt anew: `cd tests && python -m support.write`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from support.archive import Tree, dump
+from support.hgx_h100 import hgx_h100
+from support.hgx_h100_gpus import hgx_h100_gpus
+from support.hgx_h100_nics import hgx_h100_nics
+from support.materialise import MACHINES
+from support.plain import one_nic, plain
+
+MADE_UP: Final[Mapping[str, Callable[[], Tree]]] = {
+    "plain": plain,
+    "one_nic": one_nic,
+    "hgx_h100": hgx_h100,
+    "hgx_h100_gpus": hgx_h100_gpus,
+    "hgx_h100_nics": hgx_h100_nics,
+}
+
+if __name__ == "__main__":
+    for name, make in MADE_UP.items():
+        (MACHINES / name).mkdir(exist_ok=True)
+        (MACHINES / name / "tree.txt").write_text(dump(make()))

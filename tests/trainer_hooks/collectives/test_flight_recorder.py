@@ -1,0 +1,81 @@
+"""What torch's Flight Recorder says: of a real gloo group, and in the forms that other backends and versions have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, Progress, look
+
+REAL = """
+import os, socket, sys, time
+os.environ["TORCH_FR_BUFFER_SIZE"] = sys.argv[1]
+from laggard.trainer_hooks.collectives.flight_recorder import look
+before = look()
+import torch, torch.distributed as dist
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+up = look()
+dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+for _ in range(5):
+    dist.all_reduce(torch.ones(1))
+until = time.monotonic() + 5  # what is done is told by another thread
+while look().groups and look().groups[0][3] < 5 and time.monotonic() < until:
+    time.sleep(0.01)
+print([tuple(each) for each in (before, up, look())])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("size", "after"), [("2000", (ON, (("#0", 5, -1, 5),))), ("0", (OFF, ()))])
+def test_a_real_group_on_and_off(size: str, after: tuple[object, ...]) -> None:
+    done = subprocess.run([sys.executable, "-c", REAL, size], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == str([(ABSENT, ()), (ABSENT, ()), after])
+
+
+@pytest.fixture
+def torch_says(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Stands in for torch's binding with NCCL, which needs GPUs: its answer is `text`."""
+    module = ModuleType("torch._C._distributed_c10d")
+    module._dump_nccl_trace_json = lambda entries, active: module.text  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield module
+
+
+numbers = st.integers(-1, 1 << 53)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    status=st.dictionaries(st.integers(0, 99).map(str), st.tuples(numbers, numbers, numbers), min_size=1),
+    as_text=st.booleans(),
+    tail=st.sampled_from((',"version":"2.10"}', "}", ',"entries":[]}')),
+)
+def test_numbers_arrive_whatever_stands_around_them(
+    torch_says: ModuleType, status: dict[str, tuple[int, int, int]], as_text: bool, tail: str
+) -> None:
+    words = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
+    shown = {
+        key: {word: str(number) if as_text else number for word, number in zip(words, each, strict=True)}
+        for key, each in status.items()
+    }
+    config = json.dumps({"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}})
+    text = f'{{"pg_config":{config},"pg_status":{json.dumps(shown)}{tail}'
+    torch_says.text = text.encode()  # type: ignore[attr-defined]
+    expected = tuple((f"#{key}", *each) for key, each in status.items())
+    assert look() == Progress(ON, expected)
+
+
+def test_an_answer_without_numbers_tells_none(torch_says: ModuleType) -> None:
+    torch_says.text = b'{"pg_status":{"0":{},"1":7,"2":{"last_enqueued_collective":"soon"}}}'  # type: ignore[attr-defined]
+    assert look() == Progress(ON, (("#0", -1, -1, -1), ("#1", -1, -1, -1), ("#2", -1, -1, -1)))
+    torch_says.text = b"{}"  # type: ignore[attr-defined]
+    assert look().groups == ()

@@ -1,0 +1,80 @@
+"""What the Flight Recorder saw, less what the hooks saw, is what passed them by."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.rankfile import RankFileReader
+from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED
+from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen
+
+TRAINING = """
+import socket, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
+optimizer = torch.optim.SGD(model.parameters())
+for _ in range(6):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+time.sleep(2)  # for a heartbeat
+dist.destroy_process_group()
+"""
+
+COLLECTIVES = st.lists(
+    st.builds(Seen, st.sampled_from(["all_reduce", "broadcast", "all_gather"]), st.sampled_from([4, 8, 4096])),
+    max_size=12,
+)
+
+
+@given(COLLECTIVES, COLLECTIVES, st.randoms())
+def test_what_is_known_is_taken_away(known: list[Seen], others: list[Seen], random: object) -> None:
+    witnessed = known + others
+    random.shuffle(witnessed)  # type: ignore[attr-defined]
+    left = unseen(witnessed, known)
+    assert Counter(left) == Counter(others)
+    remaining = iter(witnessed)
+    assert all(each in remaining for each in left), "in the order in which they were launched"
+
+
+@given(COLLECTIVES, st.sampled_from([4, 8, 4096]))
+def test_a_reduce_scatter_is_known_as_what_gloo_makes_of_it(others: list[Seen], size: int) -> None:
+    left = unseen([*others, Seen("all_reduce", size)], [Seen("reduce_scatter", size)])
+    assert len(left) == len(others)
+    assert Counter(each.op for each in left) == Counter(each.op for each in others)
+
+
+def test_one_of_another_size_is_known_by_its_operation() -> None:
+    assert unseen([Seen("scatter", 2048), Seen("all_reduce", 4)], [Seen("scatter", 1024)]) == [Seen("all_reduce", 4)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "reason"), [("2000", None), ("0", RECORDER_OFF), ("1", RECORDER_SMALL)])
+def test_a_rank_tells_why_it_cannot_name_what_passes(size: str, reason: str | None, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+    environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "RANK": "0", "WORLD_SIZE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "laggard", "run", str(script)],
+        env={**os.environ, **environment, "TORCH_FR_BUFFER_SIZE": size},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "ranks").glob("*.rank")
+    with RankFileReader(str(path)) as file:
+        counters = file.counters()
+        assert file.facts().get(UNNAMED) == reason
+        assert counters is not None and bool(counters.lost) == (reason is not None)
+    assert done.stderr.count("are not recorded") == (reason is not None), "told once"

@@ -1,0 +1,487 @@
+"""Times measured on a device that runs behind the host. Ranks are threads, each with a lazy device of its own
+(machinery/lazy_device.py) and a real recorder, rank file and recording; a collective is over once all have come."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any, NamedTuple
+
+import pytest
+from support.lazy_device import LazyDevice, Network, as_torch
+
+from laggard.rankfile import Lane, RankFileReader, RankFileWriter
+from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
+from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.output.identity import Identity, header
+from laggard.trainer_hooks.output.rank_file import RankFileSink
+from laggard.trainer_hooks.output.recording import RecordingSink
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+
+CALL = Call("all_reduce", 0)
+PATIENCE = 30
+MS = 0.0025  # a "millisecond" of these tests: long enough for a busy machine's threads to take their turns
+
+
+class Groups:
+    """Stands in for torch's process groups: a group is its own name."""
+
+    def logs(self, op: str) -> dict[Any, Any]:
+        return {}
+
+    def log(self, recorder: Recorder, op: str, group: Any) -> Any:
+        return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
+
+
+class Tensor:
+    """Stands in for a tensor, on the device or on the host."""
+
+    nbytes = 4096
+
+    def __init__(self, on_host: bool = False) -> None:
+        self.on_host = on_host
+
+
+class Rank:
+    """What one rank trains with. `reduce` is the hooked collective."""
+
+    def __init__(self, number: int, directory: Path, run: Callable[[Any, Any], object], **device: Any) -> None:
+        self.number = number
+        self.device = LazyDevice(**device)
+        who = Identity("job", number, number, 3, "n0", None, 0)
+        writer = RankFileWriter(str(directory / f"ranks-{number}"), header(who))
+        self.recording = directory / f"rank-{number}.jsonl"
+        sinks = [RankFileSink(writer), RecordingSink(str(directory), who)]
+        self.calls: DeviceCalls | None = None
+        self.recorder = Recorder(sinks, writer.words, self._find)
+        self.file = writer.path
+        network = Network(self.device, run)
+        self.reduce = self.hooked(network.allreduce)
+        hook_waits(network.work_class, self.recorder)
+
+    def _find(self, recorder: Recorder) -> DeviceCalls | None:
+        self.calls = self.calls or DeviceCalls(self.device, recorder)
+        return self.calls
+
+    def hooked(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """torch.distributed's function over a process group's method: of a group, tensors and options."""
+        return as_torch(instrument(method, CALL, self.recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
+
+    def phase(self, phase: int, seconds: float = 0.0, then: Callable[[], object] = lambda: None) -> None:
+        self.recorder.enter(phase)
+        if seconds:
+            self.device.work(seconds)
+        then()
+        self.recorder.leave()
+
+    def end_step(self) -> None:
+        self.recorder.end_step(self.recorder.step + 1)
+
+    def finish(self) -> Seen:
+        self.device.synchronize()
+        self.recorder.close()
+        assert self.device.offenses == []
+        records = [json.loads(line) for line in self.recording.read_text().splitlines()]
+        with RankFileReader(self.file) as file:
+            assert file.counters() is None or file.counters().errors == 0
+            return Seen(
+                [it for it in records if it.get("kind") == "collective"],
+                [Step(it.phases, it.waited / 1e9, (it.end - it.start) / 1e9) for it in file.steps()],
+            )
+
+
+class Step(NamedTuple):
+    phases_ns: tuple[int, ...]
+    waited: float
+    seconds: float
+
+    @property
+    def own(self) -> float:
+        return sum(self.phases_ns) / 1e9
+
+
+class Seen(NamedTuple):
+    collectives: list[dict[str, Any]]
+    steps: list[Step]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Callable[..., list[Seen]]:
+    """Runs `train` on each rank, all at once. A collective takes `transfer` seconds after the last has come."""
+
+    def run(train: Callable[[Rank], None], ranks: int = 3, transfer: float = 4 * MS, **device: Any) -> list[Seen]:
+        gate = threading.Barrier(ranks)
+
+        def meet(tensor: Any, group: Any) -> None:
+            gate.wait(PATIENCE)
+            time.sleep(transfer)
+
+        seen: dict[int, Any] = {}
+
+        def live(number: int) -> None:
+            try:
+                rank = Rank(number, tmp_path, meet, **device)
+                train(rank)
+                seen[number] = rank.finish()
+            except BaseException as error:
+                gate.abort()
+                seen[number] = error
+
+        threads = [threading.Thread(target=live, args=(number,)) for number in range(ranks)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        for result in seen.values():
+            if isinstance(result, BaseException):
+                raise result
+        return [seen[number] for number in range(ranks)]
+
+    return run
+
+
+@pytest.fixture
+def rank(tmp_path: Path) -> Iterator[Rank]:
+    """A rank alone: its collectives take 4 ms."""
+    one = Rank(0, tmp_path, lambda tensor, group: time.sleep(4 * MS))
+    yield one
+    assert one.device.offenses == []
+    one.recorder.close()
+
+
+def near(expected: float) -> Any:
+    """What differs in these tests differs by 15 ms and more; a busy machine adds some to everything."""
+    return pytest.approx(expected, abs=7 * MS)
+
+
+def usual(steps: list[Step], of: Callable[[Step], float]) -> float:
+    """The lower quartile of the steps but the first: sleeps and hand-overs are late sometimes, and never early."""
+    return quantiles([of(step) for step in steps[1:]], n=4, method="inclusive")[0]
+
+
+@pytest.mark.parametrize("first_to_launch", [0, 1, 2])
+def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
+    job: Callable[..., list[Seen]], first_to_launch: int
+) -> None:
+    ready = threading.Barrier(3)
+
+    def train(rank: Rank) -> None:
+        ready.wait(PATIENCE)
+        time.sleep(0.0 if rank.number == first_to_launch else 50 * MS)
+        for _ in range(7):
+            rank.phase(FORWARD, 5 * MS)
+            rank.phase(BACKWARD, 30 * MS if rank.number == 1 else 10 * MS, lambda: rank.reduce(Tensor(), "a"))
+            rank.phase(OPTIMIZER, 2 * MS)
+            rank.end_step()
+
+    # the device's clocks are an hour off and drift, each in its own way
+    seen = job(train, clock_offset=3_600_000_000_000, drift=5e-5)
+    for number, rank in enumerate(seen):
+        assert len(rank.steps) == len(rank.collectives) == 7
+        backward = usual(rank.steps, lambda step: step.phases_ns[BACKWARD] / 1e9)
+        assert backward == near(30 * MS if number == 1 else 10 * MS)
+        assert usual(rank.steps, lambda step: step.phases_ns[FORWARD] / 1e9) == near(5 * MS)
+        assert usual(rank.steps, lambda step: step.waited) == near(4 * MS if number == 1 else 24 * MS)
+    matched = list(zip(*(rank.collectives for rank in seen), strict=True))
+    for several in matched:
+        assert {it["clock"] for it in several} == {"device"}
+        assert all(it["issued"] <= it["start"] <= it["end"] for it in several)
+    latest = [
+        max(several, key=lambda it: it["start"])["rank"] for several in matched[1:]
+    ]  # by then all hosts are there
+    assert latest.count(1) >= 4, f"the last to come, of each collective: {latest}"
+    ends = [[it["end"] for it in several] for several in matched]
+    assert median(max(each) - min(each) for each in ends) < 10 * MS, "the devices' clocks are not told from the host's"
+    launched = [rank.collectives[0]["issued"] for rank in seen]
+    assert launched.index(min(launched)) == first_to_launch
+
+
+def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
+    def hidden() -> None:
+        handle = rank.reduce(Tensor(), "a", async_op=True)
+        rank.device.work(20 * MS)
+        handle.wait()
+
+    for _ in range(6):
+        rank.phase(FORWARD, 1 * MS)
+        rank.phase(BACKWARD, 5 * MS, hidden)
+        rank.end_step()
+    seen = rank.finish()
+    assert usual(seen.steps, lambda step: step.waited) == near(0.0)
+    assert usual(seen.steps, lambda step: step.own) == near(26 * MS)
+    assert all(it["end"] - it["start"] >= 20 * MS for it in seen.collectives)
+
+
+def test_of_a_collective_half_hidden_the_rest_is_waited(tmp_path: Path) -> None:
+    rank = Rank(0, tmp_path, lambda tensor, group: time.sleep(30 * MS))
+
+    def half_hidden() -> None:
+        handle = rank.reduce(Tensor(), "a", async_op=True)
+        rank.device.work(10 * MS)
+        handle.wait()
+
+    for _ in range(6):
+        rank.phase(BACKWARD, 5 * MS, half_hidden)
+        rank.end_step()
+    seen = rank.finish()
+    assert usual(seen.steps, lambda step: step.waited) == near(20 * MS)
+    assert usual(seen.steps, lambda step: step.own) == near(15 * MS)
+
+
+@pytest.mark.parametrize(("beside", "waited"), [(30 * MS, 0.0), (5 * MS, 15 * MS)])
+def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
+    tmp_path: Path, beside: float, waited: float
+) -> None:
+    """As DeepSpeed's overlap_comm and FSDP2 do: the collective on a stream of its own, joined before the optimizer."""
+    rank = Rank(0, tmp_path, lambda tensor, group: time.sleep(20 * MS))
+    second = rank.device.new_stream()
+
+    def overlapped() -> None:
+        with rank.device.on(second):
+            rank.device.wait_for(rank.device.main)
+            rank.reduce(Tensor(), "a")
+        rank.device.work(beside)
+        assert rank.calls is not None
+        rank.calls.join(rank.device.wait_for, second)
+
+    for _ in range(6):
+        rank.phase(BACKWARD, 5 * MS, overlapped)
+        rank.phase(OPTIMIZER, 2 * MS)
+        rank.end_step()
+    seen = rank.finish()
+    assert usual(seen.steps, lambda step: step.waited) == near(waited)
+    assert usual(seen.steps, lambda step: step.own) == near(7 * MS + beside)
+    assert median(it["waited"] for it in seen.collectives) == near(waited)
+    assert median(it["end"] - it["start"] for it in seen.collectives) == near(20 * MS)
+
+
+def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_path: Path) -> None:
+    rank = Rank(0, tmp_path, lambda tensor, group: time.sleep(20 * MS))
+    second = rank.device.new_stream()
+
+    def overlapped() -> None:
+        with rank.device.on(second):
+            rank.reduce(Tensor(), "a")
+        assert rank.calls is not None
+        rank.calls.join(rank.device.synchronize, second)
+
+    for _ in range(6):
+        rank.phase(BACKWARD, 0.0, overlapped)
+        rank.end_step()
+    assert usual(rank.finish().steps, lambda step: step.waited) == near(20 * MS)
+
+
+def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
+    with rank.device.on(rank.device.new_stream()):
+        for _ in range(6):
+            rank.phase(BACKWARD, 10 * MS, lambda: rank.reduce(Tensor(), "a"))
+            rank.end_step()
+        rank.device.synchronize()
+        seen = rank.finish()
+    assert usual(seen.steps, lambda step: step.waited) == near(4 * MS)
+    assert usual(seen.steps, lambda step: step.own) == near(10 * MS)
+
+
+@pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
+def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: float, exposed: float) -> None:
+    rank.recorder.saw_loader = True
+    for _ in range(6):
+        rank.phase(INPUT, 0.0, lambda: time.sleep(20 * MS))
+        rank.phase(FORWARD, computed)
+        rank.end_step()
+    steps = rank.finish().steps
+    assert usual(steps, lambda step: step.phases_ns[INPUT] / 1e9) == near(exposed)
+    assert usual(steps, lambda step: step.phases_ns[FORWARD] / 1e9) == near(computed)
+
+
+def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
+    """gloo on tensors in the host's memory, in a job that computes on a device: it blocks the caller."""
+
+    class Work:
+        def wait(self) -> None:
+            time.sleep(10 * MS)
+
+    hook_waits(Work, rank.recorder)
+    blocking = rank.hooked(lambda group, tensors, options: time.sleep(10 * MS))
+    pending = rank.hooked(lambda group, tensors, options: Work())
+    for _ in range(6):
+        rank.phase(FORWARD, 30 * MS)
+        rank.phase(
+            BACKWARD, 0.0, lambda: blocking(Tensor(on_host=True), "a")
+        )  # the device is busy: it waits for nothing
+        rank.device.synchronize()
+        rank.phase(OPTIMIZER, 0.0, lambda: pending(Tensor(on_host=True), "a"))
+        rank.end_step()
+    seen = rank.finish()
+    assert {it["clock"] for it in seen.collectives} == {"host"} and len(seen.collectives) == 12
+    assert all(it["waited"] >= 10 * MS and it["issued"] == it["start"] for it in seen.collectives)
+    assert usual(seen.steps, lambda step: step.waited) == near(10 * MS)
+    assert usual(seen.steps, lambda step: step.own) == near(30 * MS)
+
+
+def test_a_graphs_capture_is_left_alone_and_told(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+    for number in range(4):
+        rank.phase(FORWARD, 5 * MS)
+        rank.device.in_capture = number == 1  # a mark or a question from here on would be an offense
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+        rank.device.in_capture = False
+        rank.phase(OPTIMIZER, 5 * MS)
+        rank.end_step()
+    assert rank.calls is not None and rank.calls.facts()["collectives_in_graphs"] == 2
+    seen = rank.finish()
+    assert len(seen.steps) == 4 and len(seen.collectives) == 6
+    assert [record.message for record in caplog.records if "CUDA graphs" in record.message] != []
+    assert 10 * MS <= seen.steps[2].own < 1
+
+
+def test_marks_are_used_again(rank: Rank) -> None:
+    for number in range(200):
+        rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a", async_op=True).wait())
+        rank.end_step()
+        if number % 10 == 9:
+            rank.device.synchronize()
+    made = rank.device.made
+    seen = rank.finish()
+    assert len(seen.steps) == 200 and len(seen.collectives) == 200
+    assert made < 10 * (2 + 3) + 20, f"{made} events for 200 steps of five, at most ten of them in flight"
+
+
+def test_a_device_that_stands_still_costs_nothing_and_is_seen(rank: Rank) -> None:
+    reduce = rank.hooked(lambda group, tensors, options: None)
+    rank.phase(FORWARD, 1 * MS)
+    gate = rank.device.block()
+    began = time.perf_counter()
+    for _ in range(9000):
+        reduce(Tensor(), "a")
+    for _ in range(50):
+        rank.phase(FORWARD)
+        rank.end_step()
+    each = (time.perf_counter() - began) / 9000
+    with RankFileReader(rank.file) as file:
+        mark = file.in_flight().mark
+        assert mark is not None and mark.sequence > 8000 and file.lanes()[mark.lane].group == "dp:a"
+    assert rank.device.made <= rank.device.limit and rank.calls is not None and len(rank.calls.timeline) <= 8192
+    assert each < 10 * MS, "the host was held up"
+    rank.recorder.close()
+    with RankFileReader(rank.file) as file:
+        assert file.finished() and file.steps() == []
+    gate.set()
+
+
+def test_once_a_device_goes_on_nothing_is_in_flight(rank: Rank) -> None:
+    rank.phase(FORWARD, 1 * MS)
+    gate = rank.device.block()
+    rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+    with RankFileReader(rank.file) as file:
+        assert file.in_flight().mark is not None
+    gate.set()
+    rank.device.synchronize()
+    rank.phase(OPTIMIZER)
+    with RankFileReader(rank.file) as file:
+        assert file.in_flight().mark is None
+
+
+def test_after_too_much_in_flight_it_is_counted_and_recording_goes_on(tmp_path: Path) -> None:
+    rank = Rank(0, tmp_path, lambda tensor, group: None, limit=64)
+
+    def step(collectives: int) -> None:
+        rank.phase(FORWARD)
+        for _ in range(collectives):
+            rank.reduce(Tensor(), "a")
+        rank.phase(OPTIMIZER, 2 * MS)
+        rank.end_step()
+        rank.device.synchronize()
+
+    step(3)
+    gate = rank.device.block()
+    rank.phase(FORWARD)
+    for _ in range(100):
+        rank.reduce(Tensor(), "a")
+    gate.set()
+    rank.phase(OPTIMIZER)
+    rank.end_step()
+    rank.device.synchronize()
+    for _ in range(3):
+        step(3)
+    assert rank.device.made == 64 and rank.recorder.totals.lost == 100
+    seen = rank.finish()
+    assert len(seen.steps) == 4 and len(seen.collectives) == 12
+    assert all(it.waited >= 0 and min(it.phases_ns) >= 0 and it.seconds < 1 for it in seen.steps)
+
+
+def test_what_never_ended_says_so(rank: Rank) -> None:
+    rank.phase(FORWARD)
+    rank.reduce(Tensor(), "a", async_op=True)
+    for _ in range(3):
+        rank.phase(FORWARD, 1 * MS)
+        rank.end_step()
+    rank.device.synchronize()
+    gate = rank.device.block()
+    rank.phase(FORWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
+    rank.recorder.close()
+    gate.set()
+    records = [json.loads(line) for line in rank.recording.read_text().splitlines()]
+    assert [it["end"] for it in records if it.get("kind") == "collective"] == [None, None]
+
+
+def test_a_device_that_cannot_be_asked_is_asked_no_more(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+    def refuse(mark: Any) -> bool:
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    rank.phase(FORWARD, 1 * MS)
+    rank.end_step()
+    rank.device.done = refuse  # type: ignore[method-assign]
+    results = []
+    for _ in range(3):
+        rank.phase(FORWARD, 1 * MS, lambda: results.append(rank.reduce(Tensor(), "a")))
+        rank.end_step()
+    rank.device.synchronize()
+    rank.recorder.close()
+    with RankFileReader(rank.file) as file:
+        assert file.counters().errors == 1 and len(file.steps()) == 2
+        assert all(0 <= step.end - step.start < 10**9 for step in file.steps())
+    assert results == [None] * 3
+    assert len([it for it in caplog.records if "host's clock" in it.message]) == 1
+
+
+def test_the_users_exceptions_pass_and_no_mark_is_lost(rank: Rank) -> None:
+    class Broken:
+        def wait(self) -> None:
+            raise ConnectionError("a peer is gone")
+
+    def refuse(group: Any, tensors: Any, options: Any) -> None:
+        raise ConnectionError("a peer is gone")
+
+    hook_waits(Broken, rank.recorder)
+
+    rank.phase(FORWARD)
+    assert rank.hooked(lambda group, tensors, options: "as it was")(object(), "a", async_op=True) == "as it was"
+    assert rank.recorder.totals.errors == 1 and rank.recorder.device is not None
+    for _ in range(50):
+        with pytest.raises(ConnectionError):
+            rank.hooked(refuse)(Tensor(), "a")
+        with pytest.raises(ConnectionError):
+            rank.hooked(lambda group, tensors, options: Broken())(Tensor(), "a", async_op=True).wait()
+    assert rank.device.made < 10
+
+
+def test_forked_children_leave_the_device_alone(rank: Rank) -> None:
+    rank.phase(FORWARD)
+    rank.recorder.close()  # ends as silence() does, which a child calls
+    rank.device.record = None  # type: ignore[method-assign,assignment]
+    rank.phase(FORWARD, 0.0, lambda: rank.hooked(lambda group, tensors, options: None)(Tensor(), "a"))
+    rank.end_step()
+    assert rank.recorder.totals.errors == 0
+
+
+def test_without_cuda_the_hosts_clock_is_used() -> None:
+    recorder = Recorder([])
+    recorder.enter(FORWARD)
+    recorder.leave()
+    recorder.end_step(1)
+    assert recorder.device is None and recorder.totals.errors == 0

@@ -1,0 +1,292 @@
+"""What is made of a device's times, against a reckoning by the tick: any program, any lag of the device's answers."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
+from laggard.trainer_hooks.device.clock_offset import DRIFT_PER_MILLION, OffsetBounds
+from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.record.recorder import BACKWARD, Recorder
+from laggard.trainer_hooks.record.records import StepRecord, Totals
+
+MAIN, SIDES = 0, (1, 2)
+
+
+class Mark:
+    def __init__(self, stream: int, serial: int, at: int, passed: int) -> None:
+        self.stream, self.serial, self.at, self.passed = stream, serial, at, passed
+
+
+class TickDevice:
+    """Three streams whose time is reckoned, in ticks of a nanosecond. `lags`: after how many questions a mark is said
+    to be passed. Stands in for a GPU whose every duration is known."""
+
+    def __init__(self, lags: Sequence[int]) -> None:
+        self.now = 0  # of the host
+        self.free = [0, 0, 0]  # until when each stream is busy
+        self.current = MAIN
+        self.stalled: list[range] = []  # when the main stream stood still for a collective
+        self.joins: list[set[int]] = []  # and for another stream, the ticks in which collectives ran there
+        self.beside: list[range] = []  # when collectives ran that another stream than the main one waited for
+        self.in_use: set[int] = set()
+        self._lags = itertools.cycle(lags)
+        self._answers: dict[int, int] = {}
+        self._serials = itertools.count(1)
+
+    def work(self, ticks: int) -> None:
+        self.free[self.current] = max(self.free[self.current], self.now) + ticks
+
+    def collective(self, ticks: int) -> int:
+        """Its end; it starts when the present stream is ready."""
+        start = max(self.free[self.current], self.now)
+        if self.current != MAIN:
+            self.beside.append(range(start, start + ticks))
+        return start + ticks
+
+    def wait_until(self, end: int) -> None:
+        start = max(self.free[self.current], self.now)
+        if self.current == MAIN:
+            self.stalled.append(range(start, end))
+        self.free[self.current] = max(start, end)
+
+    def join(self) -> None:
+        start, end = max(self.free[MAIN], self.now), max(self.free[side] for side in SIDES)
+        self.joins.append(set(range(start, end)).intersection(itertools.chain(*self.beside)))
+        self.free[MAIN] = max(start, end)
+
+    def stream(self) -> int:
+        return self.current
+
+    def capturing(self) -> bool:
+        return False
+
+    def record(self) -> Mark:
+        self.now += 1
+        passed = self.free[self.current] = max(self.free[self.current], self.now)
+        mark = Mark(self.current, next(self._serials), self.now, passed)
+        self.in_use.add(mark.serial)
+        self._answers[mark.serial] = next(self._lags)
+        return mark
+
+    def done(self, mark: Mark) -> bool:
+        self._answers[mark.serial] -= 1
+        return self._answers[mark.serial] < 0
+
+    def nanoseconds_between(self, earlier: Mark, later: Mark) -> int:
+        return later.passed - earlier.passed
+
+    def release(self, mark: Mark) -> None:
+        self.in_use.remove(mark.serial)  # KeyError: released twice
+
+    def carries(self, tensors: Any, group: Any) -> bool:
+        return True
+
+
+class Kept:
+    """Keeps what a recorder hands on."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.waited: list[int] = []
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
+
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
+        assert all(word in launched for word in numbers[::5])
+        self.waited += numbers[3::5]
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        self.steps.append(record)
+
+    def flush(self, totals: Totals) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Groups:
+    def __init__(self) -> None:
+        self._logs: dict[Any, Any] = {}
+
+    def logs(self, op: str) -> dict[Any, Any]:
+        return self._logs
+
+    def log(self, recorder: Recorder, op: str, group: Any) -> Any:
+        return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
+
+
+class Tensor:
+    nbytes = 8
+
+
+class Options:
+    def __init__(self, async_op: bool) -> None:
+        self.asyncOp = async_op
+
+
+class Program:
+    """Runs drawn actions on a device, hooked as a training process is."""
+
+    def __init__(self, lags: Sequence[int]) -> None:
+        self.device, self.kept = TickDevice(lags), Kept()
+        self.calls: DeviceCalls | None = None
+        self.recorder = Recorder([self.kept], find_device=self._find)
+        self.handles: list[Any] = []
+        group_class, work_class = torch_like(self.device)
+        hook_calls(group_class, self.recorder, Groups())  # type: ignore[arg-type]
+        hook_waits(work_class, self.recorder)
+        self.group = group_class()
+
+    def _find(self, recorder: Recorder) -> DeviceCalls:
+        self.calls = DeviceCalls(self.device, recorder)
+        return self.calls
+
+    def reduce(self, ticks: int, async_op: bool = False) -> Any:
+        """As torch.distributed's function."""
+        self.group.ticks = ticks
+        work = self.group.allreduce([Tensor()], Options(async_op))
+        return work if async_op else work.wait()
+
+    def act(self, action: str, ticks: int) -> None:
+        device = self.device
+        if action == "work":
+            device.work(ticks)
+        elif action == "host":
+            device.now += ticks
+        elif action == "reduce":
+            self.reduce(ticks)
+        elif action == "launch":
+            self.handles.append(self.reduce(ticks, async_op=True))
+        elif action == "wait" and self.handles:
+            self.handles.pop().wait()
+        elif action == "beside":
+            device.current = SIDES[ticks % 2]
+            device.work(ticks % 30)
+            self.reduce(ticks)
+            device.current = MAIN
+        elif action == "batch":
+            self._batch(ticks)
+        elif action == "unseen" and self.calls is not None:
+            self._unseen(ticks)
+        elif action == "join" and self.calls is not None:
+            self.calls.join(device.join)
+
+    def _batch(self, ticks: int) -> None:
+        """As torch's coalesced calls: of several in a batch one work stands for all."""
+        self.group._start_coalescing()
+        for _ in range(1 + ticks % 3):
+            self.reduce(ticks, async_op=True)
+        self.group._end_coalescing().wait()
+
+    def _unseen(self, ticks: int) -> None:
+        """As DDP's reducer does it in C++."""
+        assert self.calls is not None
+        log = self.recorder.lane(Lane("broadcast", "dp", "dp"), (0, 1))
+        before = self.calls.mark()
+        self.device.wait_until(self.device.collective(ticks))
+        launches = [(log.take(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
+        self.calls.passed(launches, before, self.calls.mark())
+
+
+def torch_like(device: TickDevice) -> tuple[Any, Any]:
+    """Classes in the manner of ProcessGroup and Work. A synchronous call runs on the present stream."""
+
+    class Work:
+        def __init__(self, end: int) -> None:
+            self.end = end
+
+        def wait(self) -> None:
+            device.wait_until(self.end)
+
+    class Group:
+        ticks = 0
+        batch: list[int] | None = None
+
+        def allreduce(self, tensors: Any, options: Any) -> Any:
+            end = device.collective(self.ticks)
+            if self.batch is not None:
+                self.batch.append(end)
+                return Work(end) if self.ticks % 2 else None
+            if not options.asyncOp:
+                device.wait_until(end)
+            return Work(end)
+
+        def _start_coalescing(self) -> None:
+            self.batch = []
+
+        def _end_coalescing(self) -> Any:
+            batch, self.batch = self.batch, None
+            return Work(max(batch or [0]))
+
+    return Group, Work
+
+
+ACTIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["work", "host", "reduce", "launch", "wait", "beside", "batch", "unseen", "join"]),
+        st.integers(1, 300),
+    ),
+    max_size=12,
+)
+
+
+@given(st.lists(ACTIONS, min_size=1, max_size=3), st.lists(st.integers(0, 6), min_size=1, max_size=9))
+def test_a_step_is_its_own_time_and_what_the_main_stream_stood_still_for_collectives(
+    steps: list[list[tuple[str, int]]], lags: list[int]
+) -> None:
+    program = Program(lags)
+    device, recorder = program.device, program.recorder
+    spans = []
+    for number, actions in enumerate(steps):
+        start = max(device.now, device.free[MAIN]) if number == 0 else spans[-1][1]
+        recorder.enter(BACKWARD)
+        for action, ticks in actions:
+            program.act(action, ticks)
+        while program.handles:
+            program.handles.pop().wait()
+        recorder.leave()
+        spans.append((start, device.free[MAIN]))
+        recorder.end_step(number + 1)
+    for _ in range(200):  # the device answers in the end
+        program.calls and program.calls.poll()
+    recorder.close()
+
+    assert recorder.totals.errors == recorder.totals.lost == 0
+    assert len(device.in_use) <= 1, "marks were not given back"
+    still = set().union(*device.stalled, *device.joins)
+    assert [step.step for step in program.kept.steps] == list(range(len(steps)))
+    for (start, end), step in zip(spans, program.kept.steps, strict=True):
+        assert step.end - step.start == sum(step.phases) + step.waited
+        assert abs(step.end - step.start - (end - start)) <= 2
+        expected = len([tick for tick in still if start <= tick < end])
+        marks = 2 * len(device.stalled + device.joins) + 2  # between two marks a tick of the host's own passes
+        assert abs(step.waited - expected) <= marks, (step.waited, expected)
+
+
+@given(
+    st.integers(-(10**15), 10**15),
+    st.floats(-DRIFT_PER_MILLION, DRIFT_PER_MILLION),
+    st.lists(st.tuples(st.integers(0, 10**9), st.integers(0, 10**8), st.integers(0, 10**7)), min_size=1, max_size=40),
+)
+def test_the_clocks_offset_is_within_its_bounds(offset: int, drift: float, marks: list[tuple[int, int, int]]) -> None:
+    bounds, host, shifted = None, 0, 0
+    for pause, until_passed, until_seen in marks:
+        host += pause
+        passed = host + until_passed
+        device = passed - offset - round(passed * drift / 1e6)  # what the device's clock said then
+        if bounds is None:
+            bounds, shifted = OffsetBounds(host), host - device  # the first mark starts the mapped clock
+        bounds.not_before(device + shifted, host)
+        bounds.not_after(device + shifted, passed + until_seen)
+        host = passed + until_seen
+        shifted += bounds.take_shift()
+        late = passed - (device + shifted)
+        drifted = (until_passed + until_seen) * DRIFT_PER_MILLION / 1e6 + 2 * len(marks)  # and rounded
+        assert -drifted <= late <= bounds.width + drifted
+        assert late <= until_passed + drifted, "a device that had run dry was there when the mark came"

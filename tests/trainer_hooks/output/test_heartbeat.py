@@ -1,0 +1,286 @@
+"""The sign of life: what it says, when it grows old, and that nobody's training notices it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from laggard.agent.ranks.reader import RankFiles
+from laggard.rankfile import Beat, GroupMark, Lane, RankFileError, RankFileReader, RankFileWriter
+from laggard.rankfile.layout import BEATS_OFFSET, FACTS_LIMIT, FILE_BYTES, SEQUENCE_MASK
+from laggard.trainer_hooks.output.heartbeat import Heartbeat
+from laggard.trainer_hooks.record.facts import Facts
+
+IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": "n", "attempt": 0}
+
+TRAINER = """
+import ctypes, os, signal, sys, time
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.record.facts import FACTS
+here = Session(); here.open(); recorder = here.recorder
+log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
+def collective():
+    log.put((log.take(), 1, 2, 1, 4096))
+print("ready", flush=True)
+"""
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(body: str) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", TRAINER + body], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+            env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path), "RANK": "0", "WORLD_SIZE": "2"},
+        )  # fmt: skip
+        started.append(process)
+        assert process.stdout and process.stdout.readline() == "ready\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def row(folder: Path) -> Any:
+    (found,) = RankFiles(str(folder), "n0").read().ranks
+    return found
+
+
+def until(folder: Path, condition: Callable[[Any], bool], seconds: float = 10.0) -> Any:
+    deadline = time.monotonic() + seconds
+    while not condition(found := row(folder)):
+        assert time.monotonic() < deadline, found
+        time.sleep(0.05)
+    return found
+
+
+WAIT = "sys.stdin.readline()\n"
+
+
+def test_it_tells_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None:
+    body = "for _ in range(100): collective()\nlog.take()\nFACTS.set('transport', {'net': 'IB'})\n"
+    process = train(body + WAIT)
+    found = until(tmp_path, lambda row: row.beat.lanes and row.beat.lanes[0].entered == 101)
+    assert (found.beat.lanes[0].done, found.beat.lanes[0].group) == (100, "dp:0-1")
+    assert found.beat.age_seconds < 1.5 and found.beat.flight_recorder == "absent"
+    assert found.facts == {"transport": {"net": "IB"}, "flight_recorder": "absent"}
+    process.communicate("go\n", timeout=10)
+    assert process.returncode == 0
+    assert row(tmp_path).beat is None and row(tmp_path).last_beat_timestamp_seconds > time.time() - 10
+
+
+def test_stopped_it_grows_old_and_goes_on_afterwards(train: Any, tmp_path: Path) -> None:
+    process = train(WAIT)
+    assert not until(tmp_path, lambda row: row.beat).stopped
+    process.send_signal(signal.SIGSTOP)
+    stopped = until(tmp_path, lambda row: row.beat.age_seconds > 2.0)
+    assert stopped.stopped and stopped.state == "running"
+    process.send_signal(signal.SIGCONT)
+    until(tmp_path, lambda row: row.beat.age_seconds < 1.0 and not row.stopped)
+
+
+def test_with_the_gil_held_it_grows_old(train: Any, tmp_path: Path) -> None:
+    train("ctypes.PyDLL(None).sleep(6)\n" + WAIT)
+    assert not until(tmp_path, lambda row: row.beat.age_seconds > 2.0).stopped
+    until(tmp_path, lambda row: row.beat.age_seconds < 1.0)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("", 0),
+        ("sys.exit(3)", 3),
+        ("raise RuntimeError('x')", 1),
+        ("os._exit(4)", 4),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("os.kill(os.getpid(), signal.SIGKILL)", -9),
+        ("os.execv(sys.executable, [sys.executable, '-c', 'raise SystemExit(6)'])", 6),
+        ("import threading; threading.Thread(target=lambda: time.sleep(0.3)).start()", 0),
+        ("import atexit; atexit.register(lambda: time.sleep(0.3))", 0),
+    ],
+)
+def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, status: int) -> None:
+    process = train(body)
+    began = time.monotonic()
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == status, errors
+    assert time.monotonic() - began < 3.0
+    assert "laggard" not in errors and "Fatal" not in errors
+    with RankFileReader(str(next(tmp_path.glob("*.rank")))) as file:
+        assert file.holder() is None and file.finished() == (status in (0, 1, 3))
+
+
+def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
+    """Beats without a pause, so that every exit meets one."""
+    body = TRAINER.replace("here = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
+        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nhere = Session()")  # fmt: skip
+    environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path)}
+    for _ in range(10):
+        done = subprocess.run([sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=20)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_forked_child_has_no_heartbeat_and_the_parent_keeps_its(train: Any, tmp_path: Path) -> None:
+    body = """
+import threading
+child = os.fork()
+if child == 0:
+    os.write(1, b"%d\\n" % threading.active_count())
+    for _ in range(50): collective()
+    time.sleep(2.5)
+    sys.exit(0)
+os.waitpid(child, 0)
+sys.stdin.readline()
+"""
+    process = train(body)  # under -W error: Python warns of forks in processes with several threads
+    assert process.stdout.readline() == "1\n"
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(1.5)
+    frozen = row(tmp_path).beat
+    assert frozen.age_seconds > 1.0 and frozen.lanes[0].entered == 0, "the child wrote as its parent"
+    os.kill(process.pid, signal.SIGCONT)
+    until(tmp_path, lambda row: row.beat.age_seconds < 1.0)
+    _, errors = process.communicate("go\n", timeout=10)
+    assert (process.returncode, errors) == (0, "")
+
+
+# -- the cells
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankFileWriter]:
+    folder = tmp_path_factory.mktemp("ranks")
+    writer = RankFileWriter(str(folder), {**IDENTITY, "wall_ns": 1, "monotonic_ns": 1})
+    writer.add_lane(Lane("all_reduce", "dp", "dp:0-1"))
+    yield writer
+    writer.close()
+
+
+numbers = st.integers(-1, 1 << 62)
+marks = st.builds(
+    GroupMark, st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=48), *[numbers] * 4
+)
+beats = st.builds(
+    Beat,
+    numbers,
+    numbers,
+    st.integers(0, 2),
+    st.lists(st.tuples(numbers, numbers), max_size=64).map(tuple),
+    st.lists(marks, max_size=64).map(tuple),
+)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-SEQUENCE_MASK, SEQUENCE_MASK)
+    | st.text(st.characters(categories=("L",)), max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=0), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def copied(
+    writer: RankFileWriter, folder: Path, change: Callable[[bytearray], None] = lambda _: None
+) -> RankFileReader:
+    """Another file with the same bytes: a process must not open and close its own rank file."""
+    data = bytearray(writer._map)
+    change(data)
+    path = folder / "copy.rank"
+    path.write_bytes(data)
+    return RankFileReader(str(path))
+
+
+@given(beats)
+def test_what_was_written_is_read(
+    written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, beat: Beat
+) -> None:
+    written.write_beat(beat)
+    with copied(written, tmp_path_factory.mktemp("copy")) as file:
+        assert file.beat() == beat
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.integers(BEATS_OFFSET, FILE_BYTES - 1), st.integers(0, 7)), min_size=1, max_size=20))
+def test_damage_never_becomes_a_beat_or_a_fact(
+    written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
+) -> None:
+    meant = [Beat(at, 1, 1, ((at, at),), (GroupMark("0", at, at, at, at),)) for at in (7, 8)]
+    told = [{"n": 7}, {"n": 8}]
+    for beat, facts in zip(meant, told, strict=True):
+        written.write_beat(beat)
+        written.write_facts(json.dumps(facts).encode())
+
+    def damage(data: bytearray) -> None:
+        for place, bit in flips:
+            data[place] ^= 1 << bit
+
+    with copied(written, tmp_path_factory.mktemp("copy"), damage) as file:
+        assert file.beat() in (*meant, None) and file.facts() in (*told, {})
+
+
+@given(st.dictionaries(st.text(st.characters(categories=("L",)), max_size=9), json_values, max_size=5))
+def test_facts_arrive_as_they_were_set(values: dict[str, Any]) -> None:
+    facts = Facts()
+    for name, value in values.items():
+        facts.set(name, value)
+    text = facts.news()
+    kept = {name: value for name, value in values.items() if value is not None}
+    assert json.loads(text or b"{}") == kept and facts.news() is None
+
+
+def test_facts_are_bounded_and_the_largest_is_left_out() -> None:
+    facts = Facts()
+    facts.set("small", 1)
+    facts.set("large", "x" * 9000)
+    facts.set("odd", object())
+    text = facts.news()
+    assert text is not None and len(text) <= FACTS_LIMIT
+    assert json.loads(text) == {"small": 1, "odd": "<object>", "left_out": ["large"]}
+
+
+HOSTILE = (b"[" * 4000, b'{"a":NaN,"b":1e999,"c":"\\u001b[31m"}', b"[1]", b"\xff", b'{"a":' + b"9" * 5000 + b"}")
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+def test_hostile_facts_are_harmless(
+    written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, hostile: bytes
+) -> None:
+    written.write_facts(hostile)
+    written.write_facts(hostile)  # in both cells
+    with copied(written, tmp_path_factory.mktemp("copy")) as file:
+        assert file.facts() in ({}, {"a": None}, {"a": None, "b": None, "c": "?[31m"})
+
+
+def test_a_beat_that_cannot_be_is_no_rank_of_ours(written: RankFileWriter, tmp_path: Path) -> None:
+    from laggard.agent.ranks.validation import check_beat
+
+    for beat in (Beat(-5, 1, 0, (), ()), Beat(1, 1, 9, (), ()), Beat(1, 1, 0, ((-1, 0),), ())):
+        with pytest.raises(RankFileError, match="impossible beat"):
+            check_beat(beat)
+
+
+def test_a_beat_takes_at_most_100_us_of_the_gil(written: RankFileWriter) -> None:
+    """CPU time of the thread that beats, with as many lanes as there can be but no torch; bench/beat.py has it all."""
+    lanes = tuple((number, number) for number in range(64))
+    beat = Heartbeat(written, lambda: lanes, Facts(), 1.0)
+    spent = []
+    for _ in range(300):
+        began = time.thread_time_ns()
+        beat.beat()
+        spent.append(time.thread_time_ns() - began)
+    assert sorted(spent)[150] < 100_000, f"{sorted(spent)[150] / 1e3} us"

@@ -1,0 +1,189 @@
+"""Metrics from within the training process: the agent's, and never in the training's way."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from laggard.agent.prober.loop import Round
+from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.web.metrics import exposition
+from laggard.errors import UsageError
+from laggard.model import Report, Verdict
+from laggard.trainer_hooks.output.http_export import of_rank
+
+TRAINER = """
+import logging, os, sys
+logging.basicConfig(format="%(message)s", level=logging.INFO)
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
+here = Session(); here.open(); recorder = here.recorder
+log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
+for step in range(5):
+    for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
+        recorder.enter(phase); recorder.leave()
+    log.put((log.take(), 1, 2_000_000_001, 2_000_000_000, 4096))
+    recorder.end_step(step + 1)
+print("ready", flush=True)
+"""
+WAIT = "sys.stdin.readline()\n"
+
+
+class Trainer:
+    """A training process that has done five steps, and waits until it is told to go on."""
+
+    def __init__(self, folder: Path, body: str, **extra: str) -> None:
+        values = {"LAGGARD_EXPORT": "127.0.0.1:0", "LAGGARD_RANK_DIR": str(folder), "LAGGARD_JOB_ID": 'a"b\\c'}
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TRAINER + body], stdin=pipe, stdout=pipe, stderr=pipe, text=True,
+            env={**os.environ, "RANK": "1", "WORLD_SIZE": "2", **values, **extra},
+        )  # fmt: skip
+        assert self.process.stdout and self.process.stdout.readline() == "ready\n", self.process.communicate()[1]
+
+    def url(self) -> str:
+        assert self.process.stderr
+        found = re.search(r"metrics on (http\S+)", self.process.stderr.readline())
+        assert found
+        return found[1]
+
+    def end(self) -> tuple[int, str]:
+        began = time.monotonic()
+        _, errors = self.process.communicate("go\n", timeout=30)
+        assert time.monotonic() - began < 3.0, "the exit was kept waiting"
+        return self.process.returncode, errors
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Iterator[Callable[..., Trainer]]:
+    with contextlib.ExitStack() as stack:
+
+        def start(body: str = WAIT, **extra: str) -> Trainer:
+            trainer = Trainer(tmp_path, body, **extra)
+            stack.callback(trainer.process.kill)
+            return trainer
+
+        yield start
+
+
+def samples(text: str) -> dict[tuple[Any, ...], float]:
+    return {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in parse(text)
+        for sample in family.samples
+        if family.name.startswith("laggard_rank_") and family.name != "laggard_rank_files_ignored"
+    }
+
+
+def fetch(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        text: str = answer.read().decode()
+        return text
+
+
+def refusal(request: str | urllib.request.Request) -> int:
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10)
+    with refused.value:
+        return refused.value.code
+
+
+def test_the_metrics_are_those_that_the_agent_serves(train: Callable[..., Trainer], tmp_path: Path) -> None:
+    trainer = train(LAGGARD_NODE="n0")
+    own = samples(fetch(trainer.url()))
+    nothing = Round(Report(Verdict.OK, "n0", 0.1, (), (), {}), 0.0, True)
+    theirs = samples(exposition(RankFiles(str(tmp_path), "n0").read(), nothing, "")[0].decode())
+    assert own.keys() == theirs.keys()
+    moments = ("laggard_rank_last_progress_timestamp_seconds", "laggard_rank_last_beat_timestamp_seconds")
+    for key, value in own.items():
+        assert theirs[key] == pytest.approx(value, abs=5.0 if key[0] in moments else 1e-9), key
+    assert own["laggard_rank_steps_total", ("job_id", 'a"b\\c'), ("rank", "1")] == 5.0
+    assert trainer.end()[0] == 0
+
+
+def test_a_port_in_use_is_one_line_and_the_training_goes_on(train: Callable[..., Trainer]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, errors = train(LAGGARD_EXPORT=f"127.0.0.1:{port - 1}", LOCAL_RANK="1").end()
+    assert status == 0
+    assert errors.splitlines() == [
+        f"laggard: no metrics are served from rank 1: 127.0.0.1:{port} is in use; stop what listens there "
+        "or choose another with LAGGARD_EXPORT"
+    ]
+
+
+@pytest.mark.parametrize("address", ["9500", "host:port", ":70000", "127.0.0.1:", ":-1", "no such host:1"])
+def test_an_address_that_cannot_be_is_one_line(train: Callable[..., Trainer], address: str) -> None:
+    status, errors = train(LAGGARD_EXPORT=address).end()
+    assert status == 0 and len(errors.splitlines()) == 1, errors
+    assert errors.startswith("laggard: no metrics are served from rank 1: cannot ")
+
+
+def test_each_local_rank_has_a_port_of_its_own() -> None:
+    assert [of_rank(":9500", rank) for rank in (0, 7)] == [":9500", ":9507"]
+    assert of_rank("[::1]:9500", 1) == "[::1]:9501" and of_rank("n0:0", 3) == "n0:0"
+    with pytest.raises(UsageError, match="leaves no port for local rank 7"):
+        of_rank(":65530", 7)
+
+
+def test_slow_and_garbage_clients_are_in_nobodys_way(train: Callable[..., Trainer]) -> None:
+    trainer = train()
+    url = trainer.url()
+    host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
+    with contextlib.ExitStack() as stack:
+        for number in range(30):
+            client = stack.enter_context(socket.create_connection((host, int(port))))
+            client.sendall(b"GET /metrics HTTP/1.1\r\n" if number % 2 else os.urandom(64))
+        assert "laggard_rank_steps_total" in fetch(url)
+        threads = len(os.listdir(f"/proc/{trainer.process.pid}/task"))
+        assert threads < 16, "clients get no more threads than there are places"
+        for path in ("/", "/metrics/../.."):
+            assert refusal(url.removesuffix("/metrics") + path) == 404
+        assert refusal(urllib.request.Request(url, data=b"x")) == 405
+        assert trainer.end()[0] == 0  # with clients still connected
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ("os._exit(5)", 5),
+        ("raise SystemExit(7)", 7),
+        ("raise RuntimeError('x')", 1),
+        ("os.kill(os.getpid(), 15)", -15),
+    ],
+)
+def test_the_exit_is_the_scripts_own(train: Callable[..., Trainer], body: str, status: int) -> None:
+    assert train(WAIT + body).end()[0] == status
+
+
+def test_a_child_that_lives_on_does_not_keep_the_port(train: Callable[..., Trainer]) -> None:
+    body = """
+child = os.fork()
+if child == 0:
+    import time
+    for fd in (0, 1, 2): os.close(fd)
+    time.sleep(20)
+    os._exit(0)
+sys.stdin.readline()
+"""
+    trainer = train(body)
+    url = trainer.url()
+    fetch(url)
+    assert trainer.end()[0] == 0
+    port = int(url.removesuffix("/metrics").rpartition(":")[2])
+    socket.create_server(("127.0.0.1", port)).close()

@@ -1,0 +1,243 @@
+"""Notes become an account: whoever takes them in, in whatever portions, and whatever goes wrong meanwhile."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.rankfile import Lane
+from laggard.rankfile.layout import LANE_SHIFT
+from laggard.trainer_hooks.output.writer_thread import Scribe
+from laggard.trainer_hooks.record.events import NOTE_NUMBERS
+from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.records import StepRecord, Totals
+
+LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
+
+
+class Kept:
+    """A sink that keeps what it is given; `hold`: it hangs in each step until that is set."""
+
+    def __init__(self, hold: threading.Event | None = None) -> None:
+        self.lanes: list[Lane] = []
+        self.words: list[tuple[int, int]] = []  # with the step
+        self.launched: dict[int, int] = {}
+        self.steps: list[StepRecord] = []
+        self.flushed = 0
+        self.hold = hold
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        self.lanes.append(lane)
+
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
+        assert len(numbers) % NOTE_NUMBERS == 0 and len(numbers) <= 64 * NOTE_NUMBERS
+        self.words += [(step, word) for word in numbers[::NOTE_NUMBERS]]
+        self.launched.update(launched)
+        assert all(word >> LANE_SHIFT < len(self.lanes) for word in numbers[::NOTE_NUMBERS])
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        if self.hold is not None:
+            self.hold.wait(20)
+        self.steps.append(record)
+
+    def flush(self, totals: Totals) -> None:
+        self.flushed = totals.steps
+
+    def close(self) -> None: ...
+
+
+class Beside:
+    """Stands in for a scribe that never gets to run."""
+
+    def stop(self) -> None: ...
+
+
+class Training:
+    """Steps with times of our own making, and what should come of them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.now = 10**15
+        self.waited: Counter[int] = Counter()
+        self.own: Counter[int] = Counter()
+        self.words: list[tuple[int, int]] = []
+
+    def pass_time(self, nanoseconds: int) -> int:
+        self.now += nanoseconds
+        return self.now
+
+    def collective(self, lane: int, waited: int, on_device: bool) -> None:
+        step, log = self.recorder.step, self.recorder.lane(LANES[lane], (0, 1))
+        word, issued = log.take(), self.now
+        end = self.pass_time(waited)
+        if on_device:
+            self.recorder.waited(waited)
+            self.recorder.timed_elsewhere((word, log, issued, 8, step), issued, end, waited, by_device=True)
+        else:
+            self.recorder.note((word, issued, end, waited, 8))
+        self.waited[step] += waited
+        self.words.append((step, word))
+
+    def step(self, actions: Sequence[tuple[int, int, bool]], own: int) -> None:
+        step = self.recorder.step
+        for phase in (FORWARD, BACKWARD, OPTIMIZER):
+            self.recorder.phase_began(self.now, phase, True)
+            if phase == BACKWARD:
+                for action in actions:
+                    self.collective(*action)
+            self.recorder.phase_ended(self.pass_time(own))
+        self.own[step] = 3 * own
+        self.recorder.step = step + 1
+        self.recorder.step_ended(step + 1)
+
+
+ACTIONS = st.tuples(st.integers(0, 2), st.integers(0, 10**6), st.booleans())
+STEPS = st.lists(
+    st.tuples(
+        st.lists(ACTIONS, max_size=4) | st.lists(ACTIONS, min_size=64, max_size=150), st.integers(0, 99), st.booleans()
+    ),
+    max_size=8,
+)
+
+
+@given(STEPS)
+def test_the_account_is_the_same_whenever_notes_are_taken_in(
+    steps: list[tuple[list[tuple[int, int, bool]], int, bool]],
+) -> None:
+    kept = Kept()
+    recorder = Recorder([kept])
+    recorder.accompany(Beside())  # type: ignore[arg-type]
+    training = Training(recorder)
+    for actions, own, take_in in steps:
+        training.step(actions, own)
+        if take_in:
+            recorder.take_in()
+    recorder.close()
+    assert recorder.totals.errors == recorder.totals.lost == 0 and kept.lanes == list(recorder.lanes())
+    assert kept.words == training.words, "each once, in order, with its step"
+    assert [record.step for record in kept.steps] == list(range(len(steps)))
+    for record in kept.steps:
+        assert record.waited == training.waited[record.step] and sum(record.phases) == training.own[record.step]
+        assert record.end - record.start == record.waited + sum(record.phases)
+    assert recorder.totals.lanes[::3] == [
+        sum(word >> LANE_SHIFT == lane for _, word in training.words) for lane in range(len(kept.lanes))
+    ]
+    assert sum(recorder.totals.lanes[1::3]) == sum(training.waited.values())
+    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.ledger.launched == {}
+    assert kept.flushed == len(steps)
+
+
+@pytest.fixture
+def scribed() -> Callable[[Kept], Recorder]:
+    def start(sink: Kept) -> Recorder:
+        recorder = Recorder([sink])
+        Scribe(recorder).start()
+        return recorder
+
+    return start
+
+
+def test_beside_the_training_notes_are_taken_in_soon(scribed: Callable[[Kept], Recorder]) -> None:
+    kept = Kept()
+    recorder = scribed(kept)
+    training = Training(recorder)
+    for _ in range(50):
+        training.step([(0, 5, False)], 7)
+    until = time.monotonic() + 20 * INTERVAL_SECONDS
+    while len(kept.steps) < 50 and time.monotonic() < until:
+        time.sleep(0.01)
+    assert len(kept.steps) == 50, "nobody asked for them"
+    assert recorder.progress() == ((50, 50),)
+    recorder.close()
+    assert threading.active_count() == 1 or all(each.name != "laggard" for each in threading.enumerate())
+
+
+def test_training_and_taking_in_at_once_loses_nothing(scribed: Callable[[Kept], Recorder]) -> None:
+    kept = Kept()
+    recorder = scribed(kept)
+    training = Training(recorder)
+    stop = threading.Event()
+
+    def take_in() -> None:
+        while not stop.is_set():
+            recorder.take_in(0)
+
+    others = [threading.Thread(target=take_in) for _ in range(2)]
+    for other in others:
+        other.start()
+    for number in range(1000):
+        training.step([(number // 17 % 60, 5, number % 2 == 0)] * 7, 7)
+    stop.set()
+    for other in others:
+        other.join()
+    recorder.close()
+    assert kept.words == training.words and len(kept.steps) == 1000
+    assert {record.waited for record in kept.steps} == {35} and recorder.totals.errors == 0
+
+
+def test_a_sink_that_hangs_holds_up_nothing_and_the_loss_is_counted(scribed: Callable[[Kept], Recorder]) -> None:
+    kept = Kept(hold=threading.Event())
+    recorder = scribed(kept)
+    training = Training(recorder)
+    training.step([], 7)
+    time.sleep(3 * INTERVAL_SECONDS)  # now the scribe hangs
+    began, lost, steps = time.monotonic(), 0, 0
+    while not lost and steps < 20_000:
+        training.step([(0, 5, False)] * 64, 7)
+        recorder.relieve()
+        lost, steps = recorder.totals.lost, steps + 1
+    assert lost > 100_000, "what is kept is bounded"
+    assert time.monotonic() - began < 20
+    assert kept.hold is not None
+    kept.hold.set()
+    recorder.close()
+    assert recorder.totals.errors == 0 and len(kept.steps) < steps
+
+
+def test_at_the_end_a_sink_that_hangs_is_left_behind(scribed: Callable[[Kept], Recorder]) -> None:
+    kept = Kept(hold=threading.Event())
+    recorder = scribed(kept)
+    Training(recorder).step([], 7)
+    time.sleep(3 * INTERVAL_SECONDS)
+    began = time.monotonic()
+    recorder.close()
+    assert time.monotonic() - began < 3
+    assert kept.hold is not None
+    kept.hold.set()
+
+
+class Broken(Kept):
+    """A sink that cannot."""
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        raise OSError("gone")
+
+
+def test_a_sink_that_fails_takes_nothing_from_the_others() -> None:
+    broken, kept = Broken(), Kept()
+    recorder = Recorder([broken, kept])
+    training = Training(recorder)
+    for _ in range(5):
+        training.step([(0, 5, False)], 7)
+    recorder.close()
+    assert len(kept.steps) == 5 and kept.words == broken.words == training.words
+    assert recorder.totals.errors == 5
+
+
+def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
+    kept = Kept()
+    recorder = Recorder([kept])
+    scribe = Scribe(recorder)
+    scribe.beats.append(lambda: 1 // 0)  # type: ignore[arg-type]
+    scribe.start()
+    Training(recorder).step([], 7)
+    time.sleep(3 * INTERVAL_SECONDS)
+    assert len(kept.steps) == 1 and recorder.totals.errors == 1
+    recorder.close()

@@ -1,0 +1,101 @@
+"""Where a step ends, when no engine says so: by the optimizer that leads, or by the period of the collectives."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.rankfile.layout import LANE_SHIFT
+from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.steps.period import smallest_period
+from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
+from laggard.trainer_hooks.steps.step_boundary import StepClock
+
+ROWS = st.lists(st.integers(0, 3), min_size=1, max_size=12)
+
+
+def by_trying(tokens: list[int]) -> int | None:
+    """The definition, word for word."""
+    for p in range(1, len(tokens) // 3 + 1):
+        last = tokens[len(tokens) - 3 * p :]
+        if last[:p] == last[p : 2 * p] == last[2 * p :]:
+            return p
+    return None
+
+
+@given(st.lists(st.integers(0, 2), max_size=60))
+def test_the_period_is_the_smallest_that_repeats_three_times(tokens: list[int]) -> None:
+    assert smallest_period(tokens) == by_trying(tokens)
+
+
+@given(ROWS, st.lists(st.integers(0, 3), max_size=20), st.integers(3, 8))
+def test_a_row_that_repeats_is_found_whatever_came_before(row: list[int], before: list[int], times: int) -> None:
+    found = smallest_period(before + row * times)
+    assert found is not None and found <= len(row)
+
+
+def updates(*rounds: str) -> list[str]:
+    """Runs a script's rounds: letters are optimizers' updates, a dot is a backward pass. Returns, for each round, the
+    optimizers whose update ended a step."""
+    clock, ended, worked = StepClock(), [], False
+    for each in rounds:
+        ends = ""
+        for letter in each:
+            if letter != "." and clock.update(letter, worked):
+                ends += letter
+            worked = letter == "."
+        ended.append(ends)
+    return ended
+
+
+def test_one_optimizer_ends_every_step() -> None:
+    assert updates(".a", ".a", "..a") == ["a", "a", "a"]
+
+
+def test_a_gans_two_optimizers_are_one_step_a_round() -> None:
+    assert updates(".d.g", ".d.g", ".d.g") == ["d", "d", "d"]
+
+
+def test_one_that_updates_more_often_leads() -> None:
+    assert updates(".g.d.d", ".d.d.g", ".d.d.g", ".d.d.g")[2:] == ["dd", "dd"]
+
+
+def test_of_optimizers_that_update_in_a_row_the_last_ends_the_step() -> None:
+    assert updates(".mab", ".mab", ".mab") == ["m", "b", "b"]
+
+
+def test_an_optimizer_that_is_told_leads() -> None:
+    clock = StepClock()
+    clock.lead("g")
+    ended = []
+    for each in ("d", "g", "d", "g"):
+        ended.append(clock.update(each, worked=True))
+    assert ended == [False, True, False, True]
+
+
+@given(ROWS.filter(lambda row: by_trying(row * 3) == len(row)), st.integers(0, 5))
+def test_periods_of_collectives_become_steps(row: list[int], before: int) -> None:
+    made: list[StepRecord] = []
+    sink = PeriodicSteps(made.append)
+    tokens = itertools.chain([9] * before, itertools.cycle(row))
+    for place in range(before + 300 * len(row)):
+        # each takes 10 ns, 3 of them blocked, the next begins 5 ns later
+        sink.collectives(-1, [next(tokens) << LANE_SHIFT | 1, 15 * place, 15 * place + 10, 3, 64], {})
+    assert len(made) > 100
+    assert {record.end - record.start for record in made} == {15 * len(row)}
+    assert {record.waited for record in made} == {3 * len(row)}
+    assert all(former.end == latter.start for former, latter in itertools.pairwise(made))
+    assert [record.step for record in made] == list(range(len(made)))
+
+
+def test_steps_that_somebody_else_tells_are_not_made_again() -> None:
+    made: list[StepRecord] = []
+    sink = PeriodicSteps(made.append)
+    totals = Totals()
+    totals.add(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()))
+    sink.step(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()), totals)
+    for place in range(1000):
+        sink.collectives(0, [1 << LANE_SHIFT | 1, place, place + 1, 0, 64], {})
+    assert made == []

@@ -1,0 +1,164 @@
+"""Which process group a collective ran in: its name, its role and its members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.record.recorder import LaneLog, Recorder
+
+OTHER_ROLE: Final = "other"
+
+_DESCRIBED: Final = {
+    "dp": ("mesh_dp", "mesh_data", "mesh_fsdp", "mesh_replicate", "mesh_shard", "data_parallel"),
+    "tp": ("mesh_tp", "mesh_tensor", "mesh_model", "tensor_model_parallel", "tensor_parallel"),
+    "pp": ("mesh_pp", "mesh_pipe", "pipeline_model_parallel", "pipeline_parallel"),
+    "ep": ("mesh_ep", "mesh_expert", "expert_model_parallel", "expert_parallel"),
+}
+"""How a group's own description begins, in lower case: the names that scripts give to the dimensions of a DeviceMesh,
+which torch puts behind `mesh_`, and those that Megatron gives to its groups."""
+
+
+class Groups:
+    """Names process groups. A role is what was told of the group itself, else what its description says, else what was
+    told of a group of the same members: a group of the data-parallel group's members is dp."""
+
+    def __init__(self, on_use: Callable[[], None] = lambda: None) -> None:
+        """`on_use` is called before each look at a group's name and members: the process group is up by then."""
+        self._on_use = on_use
+        self._roles: dict[tuple[int, ...], str] = {}
+        self._named: dict[str, str] = {}
+        self._pipelines: list[tuple[int, ...]] = []
+        self._logs: dict[str, dict[Any, LaneLog]] = {}
+        self._lanes: dict[str, dict[int, tuple[Lane, LaneLog]]] = {}
+        self.forgotten = 0  # how often
+
+    def learn(self, role: str, members: Sequence[int]) -> None:
+        """From now on a group of these members has this role, unless it was told one already."""
+        if len(members) > 1:
+            self._roles.setdefault(tuple(members), role)
+            self.forget()
+
+    def learn_group(self, role: str, group: Any) -> None:
+        """From now on this very group has this role, and others of the same members unless they were told one."""
+        members = self.members(group)
+        if len(members) > 1:
+            self._named[name_of(group)] = role
+            if role == "pp":
+                self._pipelines.append(members)
+            self.learn(role, members)
+
+    def logs(self, op: str) -> dict[Any, LaneLog]:
+        """Where the hot path keeps the logs of an operation by process group (and peer)."""
+        return self._logs.setdefault(op, {})
+
+    def forget(self) -> None:
+        """What is known of process groups is asked anew: their roles changed, or they are gone."""
+        self.forgotten += 1
+        for logs in self._logs.values():
+            logs.clear()
+
+    def members(self, group: Any) -> tuple[int, ...]:
+        """Global ranks of a process group; None is the world."""
+        import torch.distributed as dist
+
+        try:
+            return tuple(dist.get_process_group_ranks(dist.group.WORLD if group is None else group))
+        except (KeyError, ValueError):  # made by hand, torch.distributed does not know it
+            return ()
+
+    def log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> LaneLog:
+        """Where `op`'s collectives in `group` are logged; those with `peer`, a rank in the group, where it has one."""
+        self._on_use()
+        members = self.members(group)
+        if op in ("send", "recv") and 0 <= peer < len(members):
+            return self._pair(recorder, op, group, members, members[peer])
+        role = self._role(members, group)
+        lane = Lane(op, role, f"{role}:{_span(members)}{_distinction(group)}")
+        return self._keep(recorder, lane, group, members)
+
+    def _pair(self, recorder: Recorder, op: str, group: Any, members: tuple[int, ...], peer: int) -> LaneLog:
+        """One lane for a pair and direction, whatever the group: what one side sends first, the other receives first.
+        Ranks that send to each other are stages of a pipeline, unless the group is known for something else."""
+        role = self._role(members, group)
+        role = role if role in ("tp", "ep") else "pp"
+        pair = tuple(sorted((members[group.rank()], peer)))
+        line = next((line for line in self._pipelines if set(pair) <= set(line)), pair)
+        lane = self._same_peer(op, peer) or Lane(op, role, f"{role}:{_span(line)}", peer)
+        return self._keep(recorder, lane, group, line)
+
+    def _same_peer(self, op: str, peer: int) -> Lane | None:
+        lanes = (lane for kept in self._lanes.values() for lane, _ in kept.values())
+        return next((lane for lane in lanes if (lane.op, lane.peer) == (op, peer)), None)
+
+    def _keep(self, recorder: Recorder, lane: Lane, group: Any, members: tuple[int, ...]) -> LaneLog:
+        log = recorder.lane(lane, members)
+        self._lanes.setdefault(name_of(group), {})[id(log)] = lane, log
+        return log
+
+    def _role(self, members: tuple[int, ...], group: Any) -> str:
+        """Two groups of the same members may have two roles: what was told of members comes last."""
+        own = self._named.get(name_of(group)) or _described(getattr(group, "group_desc", ""))
+        return own or self._roles.get(members) or (_WORLD if _is_world(members) else OTHER_ROLE)
+
+    def lanes(self, group: Any) -> list[tuple[Lane, LaneLog]]:
+        """Those of a group that the hooks have seen so far."""
+        return list(self._lanes.get(name_of(group), {}).values())
+
+    def kept(self, name: str) -> dict[int, tuple[Lane, LaneLog]]:
+        """The lanes of the group of that name; those that come up later will be in it, too."""
+        return self._lanes.setdefault(name, {})
+
+
+_WORLD: Final = "world"
+
+
+def name_of(group: Any) -> str:
+    """Torch's own name of the group, the same on every rank."""
+    if group is None:
+        import torch.distributed as dist
+
+        group = dist.group.WORLD
+    return str(getattr(group, "group_name", "0"))
+
+
+def sharding_groups(module: Any) -> list[Any]:
+    """The process groups over which FSDP, of either kind, shards a module and replicates it; none where it does not.
+    Torch keeps them to itself: a version that does so elsewhere gives none."""
+    if hasattr(module, "_get_fsdp_state"):
+        state = module._get_fsdp_state()
+        held = getattr(getattr(state, "_fsdp_param_group", None), "mesh_info", None)
+        names = ("shard_process_group", "replicate_process_group")
+    else:
+        held, names = module if hasattr(module, "sharding_strategy") else None, ("process_group", "_inter_node_pg")
+    groups = (getattr(held, name, None) for name in names)
+    return [group for group in groups if group is not None]
+
+
+def _is_world(members: tuple[int, ...]) -> bool:
+    import torch.distributed as dist
+
+    return members == tuple(range(dist.get_world_size()))
+
+
+def _described(description: str) -> str | None:
+    text = description.lower()
+    return next((role for role, starts in _DESCRIBED.items() if text.startswith(starts)), None)
+
+
+def _distinction(group: Any) -> str:
+    """Two groups may have the same members."""
+    name = name_of(group)
+    return "" if name in ("0", "default_pg") else f"#{name}"
+
+
+def _span(members: tuple[int, ...]) -> str:
+    """0-7 for neighbours, 0-12/4 for every fourth, else the first and last with the number of members."""
+    if not members:
+        return "unknown"
+    first, last = members[0], members[-1]
+    stride = members[1] - first if len(members) > 1 else 1
+    if stride > 0 and members == tuple(range(first, last + 1, stride)):
+        return f"{first}-{last}" + (f"/{stride}" if stride > 1 else "")
+    return f"{first}-{last}({len(members)})"

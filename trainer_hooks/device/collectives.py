@@ -1,0 +1,307 @@
+"""The hooks' hot path where the process computes on a device: marks around each call, for the timeline to date.
+
+A collective on a device returns at its launch, long before the device has come to it. So what the host's clock could
+tell of it (when it was launched, how long the call took) says nothing about who was late: the marks do.
+
+The live word of the collective in flight is the host's: it shows the last one launched until the training thread has
+seen all of them end, at the next phase's boundary. It may so show one that ended since; never another rank's order.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
+from laggard.trainer_hooks.device.api import Device
+from laggard.trainer_hooks.device.phases import DevicePhases
+from laggard.trainer_hooks.device.timeline import once
+from laggard.trainer_hooks.record.events import LaneLog, Launched
+from laggard.trainer_hooks.record.pending import Works
+from laggard.trainer_hooks.record.recorder import Recorder
+
+log = logging.getLogger("laggard")
+
+clock = time.perf_counter_ns
+
+_POLL_EVERY: Final = 63  # & the number of collectives: phases can be long
+_RECENT: Final = 1024  # collectives
+_AT_ONCE: Final = 2000
+"""Nanoseconds of the host's in which nothing is launched: a wait that comes so soon after the call is part of it."""
+
+
+class _Open(NamedTuple):
+    """A collective that nobody has waited for yet."""
+
+    word: int
+    log: LaneLog
+    issued: int
+    size: int
+    step: int
+    arrival: Any  # its mark; None where none was left
+    device: bool  # or the host's own (gloo)
+    returned: int  # the host's call; until then and a little longer there is nothing between the launch and a wait
+
+    @property
+    def launch(self) -> Launched:
+        return self[:5]
+
+
+class DeviceCalls(DevicePhases):
+    """Collectives, too.
+
+    `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
+    streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up.
+    """
+
+    def __init__(self, device: Device, recorder: Recorder, mark_launches: bool = True) -> None:
+        super().__init__(device, recorder)
+        self.captured = 0  # collectives that went into graphs, and are not recorded
+        self.works: Works[_Open] = Works(self._never_waited_for)
+        self.recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
+        self._mark_launches = mark_launches
+        self._last = (0, 0)  # word and launch of the last collective that went to the device
+        self._calls = 0
+
+    def call(
+        self,
+        original: Callable[..., Any],
+        group: Any,
+        args: Sequence[Any],
+        named: dict[str, Any],
+        launch: tuple[int, LaneLog, int],
+        sized: Any,
+        size_of: Callable[[Any], int],
+    ) -> Any:
+        """original(group, ...), once, with its marks. `launch`: word, log, issued. `sized`: what has the operation's
+        size; None where it moves no data."""
+        is_async = _is_async(args, named)
+        arrival = self.mark() if self._mark_launches or not is_async else None
+        if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
+            self._leave_alone()
+            return original(group, *args, **named)
+        try:
+            work = original(group, *args, **named)
+        except BaseException:
+            self.release(arrival)
+            self._restore_words()
+            raise
+        try:
+            on_device = self._device.carries(sized, group)
+            size = size_of(sized)
+        except Exception:  # arguments that are no tensors as we know them
+            self._recorder.totals.errors += 1
+            self.release(arrival)
+            self._restore_words()
+            return work
+        if is_async and not on_device and work is not None:
+            self.release(arrival)
+            arrival = None
+        returned = clock() if is_async else _NEVER_PAST
+        try:
+            self._launched(work, _Open(*launch, size, self._recorder.step, arrival, on_device, returned))
+        except Exception as error:
+            self._retire(error)
+        return work
+
+    def _launched(self, work: Any, entry: _Open) -> None:
+        self.recent.append((entry.word, entry.issued, entry.size))
+        if work is None:
+            if not self.works.belongs_to_batch(entry):
+                self._done([entry], entry.issued, entry.arrival)
+            return
+        if self._recorder.works:  # launched before there was a device, and dropped
+            self._recorder.works.make_room(work)
+        self.works.launch(work, entry)
+        if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
+            self._restore_words()
+
+    def end_batch(self, key: int | None) -> None:
+        """As Works.end_batch."""
+        over = self.works.end_batch(key)
+        if over:
+            self._done(over, over[-1].issued, over[-1].arrival)
+        else:
+            self._restore_words()
+
+    def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
+        """original(work, ...): the caller's own wait, between marks."""
+        batch = self.works.batches.pop(id(work), None) if self.works.batches else None
+        if batch is None:
+            entry = self.works.pop(work)
+            if entry is None:  # waited for a second time, given up, or none of ours
+                return original(work, *args)
+            batch = [entry]
+        last, began = batch[-1], clock()
+        at_once = last.arrival is not None and began - last.returned < _AT_ONCE
+        before = last.arrival if at_once else self.mark()
+        if before is None:
+            self.release(*_marks(batch, before))
+            self._leave_alone()
+            return original(work, *args)
+        words = self._recorder.words
+        words[WORD_ISSUED] = 0
+        words[WORD_CURRENT] = last.word
+        words[WORD_ISSUED] = began
+        try:
+            result = original(work, *args)
+        except BaseException:
+            self.release(*_marks(batch, before))
+            self._restore_words()
+            raise
+        try:
+            self._done(batch, began, before)
+        except Exception as error:
+            self._retire(error)
+        return result
+
+    def _done(self, batch: Sequence[_Open], began: int, before: Any) -> None:
+        """The host, or the present stream, has waited for these since `before`."""
+        ended, after, last = clock(), self.mark(), batch[-1]
+        if after is None:
+            self._recorder.totals.lost += len(batch)
+            self.release(*_marks(batch, before))
+        elif last.device:
+            self._last = last.word, began
+            first = before or after
+            others = tuple((each.launch, each.arrival) for each in batch[:-1])
+            self.timeline.collective(last.launch, last.arrival, first, after, self._is_beside(first), others)
+        else:
+            self.release(*(mark for mark in _marks(batch, None) if mark is not before))
+            for word, lane, issued, size, *_ in batch[:-1]:
+                lane.put((word, issued, ended, 0, size))
+            self.timeline.on_host(last.launch, ended, ended - began, before, after)
+            self._restore_words()
+        self._calls += 1
+        if not self._calls & _POLL_EVERY:
+            self.poll()
+
+    def carries(self, tensors: Any, group: Any) -> bool:
+        """As Device.carries."""
+        return self._device.carries(tensors, group)
+
+    def passed(self, launches: Sequence[Launched], before: Any, after: Any, waits: bool = True) -> None:
+        """Collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still until
+        `after`, for them where `waits`. The marks are the caller's no more."""
+        if not launches or before is None or after is None:
+            self.release(before, after)
+            return self.over(launches, clock())
+        self._note(launches)
+        *others, last = launches
+        first, beside = before if waits else after, self._is_beside(after)
+        self.timeline.collective(last, before, first, after, beside, tuple((each, before) for each in others))
+
+    def over(self, launches: Sequence[Launched], ended: int) -> None:
+        """Collectives of which nothing is known but that they are over, for the host."""
+        self._note(launches)
+        for launch in launches:
+            self.timeline.on_host(launch, ended, 0, None, None)
+
+    def _note(self, launches: Sequence[Launched]) -> None:
+        self.recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
+
+    def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launched], Any]:
+        """As Works.take, for who waits for them in C++; and `before`, or the mark of the last arrival that came after
+        it in its stream. The other marks are needed no more."""
+        entries = self.works.take(since, logs)
+        marks = _marks(entries, before)
+        newest = max((it for it in marks if before and it.stream == before.stream), key=_serial, default=None)
+        self.release(*(mark for mark in marks if mark is not newest))
+        return [entry.launch for entry in entries], newest
+
+    def join(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """A wait of the present stream for another, or of the host for the device: the user's own, between marks."""
+        before = self.mark() if self.may_join() else None
+        if before is None:
+            return original(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException:
+            self.release(before)
+            raise
+        after = self.mark()
+        if after is None:
+            self.release(before)
+        else:
+            self.timeline.joined(before, after)
+        return result
+
+    def may_join(self) -> bool:
+        """Whether a wait on the present stream could be one for a collective."""
+        try:
+            return bool(self.timeline.beside) and self._alive and self._device.stream() == self.main
+        except Exception as error:
+            self._retire(error)
+            return False
+
+    def end_step(self, finished: int, next_step: int) -> None:
+        if self._alive and self.works:
+            self.works.give_up_old(finished)
+        super().end_step(finished, next_step)
+
+    def close(self) -> None:
+        """The training is over: what the device has not come to by now was never seen to end."""
+        self.works.give_up_old(self._recorder.step + 1)
+        self.timeline.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What there is to say of the device's clock: where it is used, how well it is known, what is not timed."""
+        return {
+            "clock": "device" if self._alive else "host",
+            "clock_off_by_at_most_ns": self.timeline.clock_width,
+            "collectives_in_graphs": self.captured,
+            "launches_marked": self._mark_launches,
+        }
+
+    def _retire(self, error: Exception) -> None:
+        if self._alive:
+            self._recorder.totals.lost += len(self.works)
+        super()._retire(error)
+
+    def _is_beside(self, mark: Any) -> bool:
+        return self.main is not None and mark.stream != self.main
+
+    def _leave_alone(self) -> None:
+        """A collective that gets no marks: in a graph's capture nothing may be put in between."""
+        if self._alive:
+            if not self.may_mark():
+                if not self.captured:
+                    log.warning("laggard: collectives captured in CUDA graphs run in them unseen, and are not recorded")
+                self.captured += 1
+            else:
+                self._recorder.totals.lost += 1
+        self._restore_words()
+
+    def _restore_words(self) -> None:
+        """The live word shows what it did before a call that is over."""
+        words = self._recorder.words
+        words[WORD_ISSUED] = 0
+        if self.timeline.in_flight:
+            words[WORD_CURRENT], words[WORD_ISSUED] = self._last
+
+    def _never_waited_for(self, entries: Sequence[_Open]) -> None:
+        for entry in entries:
+            self.timeline.never_waited_for(entry.launch, entry.arrival)
+
+
+_NEVER_PAST: Final = 1 << 62
+"""`returned` of a synchronous call, whose wait is part of it whenever it comes: newer torch runs it on the present
+stream, and marks around the wait alone would miss it."""
+
+
+def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:
+    """By the options, which come last. Before torch 2.8 they do not say: then it may be either."""
+    options = named.get("opts") if named else args[-1] if args else None
+    return getattr(options, "asyncOp", True) is not False
+
+
+def _serial(mark: Any) -> int:
+    return int(mark.serial)
+
+
+def _marks(batch: Sequence[_Open], before: Any) -> list[Any]:
+    """The marks of a batch, each once."""
+    return once(before, *(entry.arrival for entry in batch))

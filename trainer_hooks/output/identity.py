@@ -1,0 +1,71 @@
+"""Who this rank is, as the launcher's environment and torch tell it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from laggard import __version__
+from laggard.environment import job_id, node_name
+
+
+class Identity(NamedTuple):
+    job_id: str
+    rank: int
+    local_rank: int
+    world_size: int
+    node: str
+    gpu: str | None
+    attempt: int
+
+
+def identify(environ: Mapping[str, str]) -> Identity:
+    """From torch.distributed where it is up, else from the launcher's variables (torchrun, deepspeed, srun)."""
+    rank, world_size = _rank_and_world(environ)
+    return Identity(
+        job_id=job_id(environ),
+        rank=rank,
+        local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
+        world_size=world_size,
+        node=node_name(environ),
+        gpu=_gpu_uuid(),
+        attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
+    )
+
+
+def header(identity: Identity) -> dict[str, object]:
+    """The identity as the rank file's header carries it, with the clock pair that dates monotonic times."""
+    return {
+        **identity._asdict(),
+        "pid": os.getpid(),
+        "wall_ns": time.time_ns(),
+        "monotonic_ns": time.perf_counter_ns(),
+        "laggard": __version__,
+    }
+
+
+def _rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    rank = _number(environ, "RANK", "SLURM_PROCID", default=0)
+    return rank, max(_number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1), rank + 1)
+
+
+def _number(environ: Mapping[str, str], *names: str, default: int) -> int:
+    for name in names:
+        if environ.get(name, "").isdecimal():
+            return int(environ[name])
+    return default
+
+
+def _gpu_uuid() -> str | None:
+    """UUID of the GPU that this process computes on. Only where CUDA is up already: asking must not start it."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return None
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return None if uuid is None else f"GPU-{uuid}"

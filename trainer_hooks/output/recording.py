@@ -1,0 +1,116 @@
+"""A rank's recording."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from laggard.constants import PHASES
+from laggard.rankfile import Lane
+from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.output.identity import Identity
+from laggard.trainer_hooks.output.line_file import LineFile
+from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
+from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
+
+
+class RecordingSink:
+    """A recording (docs/contracts.md): JSON lines, one file a rank. A process that is killed, or ends by
+    os._exit, leaves out what came within a tenth of a second before, its last, unfinished step and the `end` record."""
+
+    def __init__(self, directory: str, identity: Identity) -> None:
+        """Raises OSError; FileExistsError where the directory holds this rank's recording already: nothing is
+        overwritten."""
+        os.makedirs(directory, exist_ok=True)
+        attempt = f".{identity.attempt}" if identity.attempt else ""
+        self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"))
+        self._identity = identity
+        self._lanes: list[Lane] = []
+        self._groups: dict[str, dict[str, Any]] = {}
+        self._groups_written = -1
+        self._write({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
+        self._file.flush()
+
+    def _write(self, value: dict[str, Any]) -> None:
+        self._file.write(json.dumps(value))
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        self._lanes.append(lane)
+        self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
+
+    def _introduce(self) -> None:
+        """The rank's own line; again when groups have come up since."""
+        if self._groups_written == len(self._groups):
+            return
+        self._groups_written = len(self._groups)
+        who = self._identity
+        position = {  # in the largest group of a role: experts' data-parallel groups are part of the data-parallel one
+            group["role"]: group["ranks"].index(who.rank)
+            for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
+            if group["role"] in ("dp", "tp", "pp", "ep") and who.rank in group["ranks"]
+        }
+        self._write(
+            {
+                "kind": "rank",
+                "rank": who.rank,
+                "node": who.node,
+                "local_rank": who.local_rank,
+                "gpu": who.gpu,
+                "attempt": who.attempt,
+                "world_size": who.world_size,
+                "position": position,
+                "groups": self._groups,
+            }
+        )
+
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
+        self._introduce()
+        for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
+            lane = self._lanes[word >> LANE_SHIFT]
+            peer = {} if lane.peer < 0 else {"peer": lane.peer}
+            self._write(
+                {
+                    "kind": "collective",
+                    "rank": self._identity.rank,
+                    "step": None if step == BEFORE_STEPS else step,
+                    "group": lane.group,
+                    "op": lane.op,
+                    **peer,
+                    "seq": (word & SEQUENCE_MASK) - 1,
+                    "bytes": size,
+                    "issued": launched.get(word, arrival) / 1e9,
+                    "start": arrival / 1e9,
+                    "end": end / 1e9 if end else None,
+                    "waited": waited / 1e9,
+                    "clock": "device" if word in launched else "host",
+                }
+            )
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        self._introduce()
+        rank, step = self._identity.rank, record.step
+        for span in record.spans:
+            self._write(
+                {
+                    "kind": "span",
+                    "rank": rank,
+                    "step": step,
+                    "name": PHASES[span.phase],
+                    "start": span.start / 1e9,
+                    "end": span.end / 1e9,
+                    "micro": span.micro,
+                }
+            )
+        self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
+        self._file.flush()
+        totals.lost += self._file.news_of_loss()
+        totals.lost += self._file.news_of_loss()
+
+    def flush(self, totals: Totals) -> None: ...
+
+    def close(self) -> None:
+        self._introduce()
+        self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost})
+        self._file.close()

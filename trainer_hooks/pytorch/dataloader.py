@@ -1,0 +1,27 @@
+"""The hook in torch's DataLoader: the time that the training thread waits for its next batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from laggard.trainer_hooks.record.recorder import INPUT, Recorder
+
+
+def hook(recorder: Recorder) -> None:
+    """Times `next()` of every DataLoader iterator of this process; a second time changes nothing."""
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+    original = _BaseDataLoaderIter.__next__
+    if getattr(original, "_laggard_hooked", False):
+        return
+
+    def recorded(iterator: Any) -> Any:
+        recorder.saw_loader = True
+        recorder.enter(INPUT)
+        try:
+            return original(iterator)
+        finally:
+            recorder.leave()
+
+    recorded._laggard_hooked = True  # type: ignore[attr-defined]
+    _BaseDataLoaderIter.__next__ = recorded  # type: ignore[method-assign,assignment]

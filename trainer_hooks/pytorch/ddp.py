@@ -1,0 +1,139 @@
+"""DistributedDataParallel: its reducer's all_reduces pass in C++, and how long the backward pass waits for them.
+
+The reducer launches its last all_reduce when the last gradient is there, and waits for all of them before the backward
+pass ends. What comes between is the exposed wait. Which parameter's gradient comes last is learned from hooks on all
+of them, which go once it is known; one stays. Gradients and buckets are not touched, no communication hook is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.native import Unseen
+from laggard.trainer_hooks.record.recorder import Recorder, clock
+
+if TYPE_CHECKING:
+    from laggard.trainer_hooks.device.collectives import DeviceCalls
+
+_PLACES: Final = itertools.count()  # not the id() of something, which another may have later
+_AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
+
+
+class Reducer:
+    """One DDP module's."""
+
+    def __init__(self, module: Any, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
+        self._module = weakref.ref(module)
+        self._group = module.process_group
+        self._place = "ddp", next(_PLACES)
+        self._elsewhere = "ddp", next(_PLACES)
+        self._recorder = recorder
+        self._groups = groups
+        self._unseen = unseen
+        self._handles: dict[int, Any] = {}
+        self._last = (-1, 0)  # the parameter whose gradient came last, and when
+        self._mark: Any = None  # of that, where the module is on a device
+        self._believed = -1
+        self._agreeing = 0
+        self._watch()
+
+    def _watch(self, only: int | None = None) -> None:
+        """Has hooks on all parameters, or on one."""
+        module = self._module()
+        parameters = [each for each in module.module.parameters() if each.requires_grad] if module else []
+        places = set(range(len(parameters)) if only is None else [only])
+        for place in set(self._handles) - places:
+            self._handles.pop(place).remove()
+        for place in places - set(self._handles):
+            self._handles[place] = parameters[place].register_post_accumulate_grad_hook(self._hook(place))
+
+    def _hook(self, place: int) -> Any:
+        recorder = self._recorder
+
+        def arrived(parameter: Any) -> None:
+            self._last = place, clock()
+            if recorder.device is not None:
+                self._put_mark(recorder.device, parameter)
+
+        def nothing(_: Any) -> None:
+            return None
+
+        arrived._torchdynamo_inline = nothing  # type: ignore[attr-defined]
+        return arrived
+
+    def _put_mark(self, device: DeviceCalls, parameter: Any) -> None:
+        device.release(self._mark)
+        self._mark = device.mark() if device.carries(parameter, self._group) else None
+
+    @property
+    def arrived(self) -> int:
+        """When a gradient came last."""
+        return self._last[1]
+
+    def after_backward(self, began: int, counts: bool) -> None:
+        """The backward pass that began then is about to be left. `counts`: its last gradient was this module's."""
+        place, arrived = self._last
+        if arrived >= began:
+            if self._recorder.device is None:
+                self._settle_on_host(began, arrived, counts)
+            else:
+                self._settle_on_device(self._recorder.device, began, counts)
+            if self._agreeing < _AGREEING or place != self._believed:
+                self._learn(place)
+        elif self._believed >= 0 and self._unseen.settle(self._group, self._elsewhere):
+            # Its gradient comes no more, or what passed was somebody else's: not to be taken for this module's buckets.
+            self._believed, self._agreeing = -1, 0
+            self._watch()
+
+    def _settle_on_host(self, began: int, launched: int, counts: bool) -> None:
+        end, works = clock(), self._recorder.works
+        launches = self._unseen.take(self._group, launched, self._place)
+        if works:
+            handed = works.take(began, self._logs())
+            launches += handed
+            launched = max([launched, *(entry[2] for entry in handed)])
+        self._recorder.passed(launches, end, end - launched if counts else 0)
+
+    def _settle_on_device(self, device: DeviceCalls, began: int, counts: bool) -> None:
+        handed, before = device.take(began, self._logs(), self._mark)
+        after, self._mark = device.mark(), None
+        device.passed([*self._unseen.take(self._group, self._last[1], self._place), *handed], before, after, counts)
+
+    def _learn(self, place: int) -> None:
+        self._agreeing = self._agreeing + 1 if place == self._believed else 1
+        self._believed = place
+        if self._agreeing == _AGREEING:
+            self._watch(place)
+
+    def _logs(self) -> set[int]:
+        """Those of the group. A communication hook in Python may have launched works that it left to the reducer to
+        wait for: it has, by the end of the backward pass."""
+        return {id(log) for _, log in self._groups.lanes(self._group)}
+
+
+class Reducers:
+    """Those of a process, by module."""
+
+    def __init__(self, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
+        self._recorder = recorder
+        self._groups = groups
+        self._unseen = unseen
+        self._known: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
+        self._alive: list[Reducer] = []
+
+    def add(self, module: Any) -> None:
+        if module not in self._known:
+            self._known[module] = Reducer(module, self._recorder, self._groups, self._unseen)
+            self._alive = list(self._known.values())
+
+    def after_backward(self, began: int) -> None:
+        reducers = self._alive
+        if len(reducers) == 1:
+            return reducers[0].after_backward(began, counts=True)
+        last = max((reducer.arrived for reducer in reducers), default=0)
+        # Those that took part come first: one that rests would take their buckets for its own, being in the same group.
+        for reducer in sorted(reducers, key=lambda reducer: reducer.arrived < began):
+            reducer.after_backward(began, counts=reducer.arrived == last)
