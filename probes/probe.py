@@ -31,18 +31,26 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     """Base of a probe's settings: what a profile may change, `thresholds: {PROBE: {...}}`."""
 
 
-class Probe(NamedTuple):
+class ProbeGroup(NamedTuple):
+    """Probes of one group run one after the other in one process and share what their Host has asked: starting NVML
+    costs more than all that is read from it. The deadline is the group's."""
+
     name: str
-    look: Callable[[Host, Any], Iterator[Finding | Fact | Remember]]
+    deadline_seconds: float
+
+
+class Probe(NamedTuple):
+    """A probe's entry: it stands at the end of the probe's file, and the registry lists it."""
+
+    name: str
+    check: Callable[[Host, Any], Iterator[Finding | Fact | Remember]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
     """A passive probe takes milliseconds; two seconds is a machine that swaps, or a kernel that does not answer."""
 
-    group: str = ""
-    """Probes that name the same group run one after the other in one process and share what their Host has asked:
-    starting NVML costs more than all that is read from it. The longest of their deadlines is the group's."""
+    group: ProbeGroup | None = None
 
-    hung: Callable[[Hang], Finding] | None = None
+    on_hang: Callable[[Hang], Finding] | None = None
     """What it means that the group's process hangs in a call that it had announced (see progress.py)."""
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from support.paths import DATA
 
-from laggard import environment as names
-from laggard.catalogue import findings as catalogue
+from laggard import environment
+from laggard.catalogue.findings import FINDINGS
+from laggard.catalogue.metrics import METRICS
 from laggard.cli import COMMANDS
 
 GOLDEN = DATA / "golden"
@@ -41,17 +42,17 @@ def test_commands_and_flags() -> None:
 
 
 def test_metrics() -> None:
-    lines = [f"{metric.name} {metric.kind} {','.join(metric.labels)}".rstrip() for metric in catalogue.METRICS]
+    lines = [f"{metric.name} {metric.kind} {','.join(metric.labels)}".rstrip() for metric in METRICS]
     check("metric_names.txt", "\n".join(sorted(lines)) + "\n")
 
 
 def test_finding_codes() -> None:
-    lines = [f"{kind.code} {kind.severity.value}" for kind in catalogue.FINDINGS]
+    lines = [f"{kind.code} {kind.severity.value}" for kind in FINDINGS]
     check("finding_codes.txt", "\n".join(sorted(lines)) + "\n")
 
 
 def test_every_metric_is_named_as_prometheus_wants_it() -> None:
-    for metric in catalogue.METRICS:
+    for metric in METRICS:
         assert metric.name.startswith("laggard_") and metric.help.endswith(".")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert ("job_id" in metric.labels) == (
@@ -61,7 +62,7 @@ def test_every_metric_is_named_as_prometheus_wants_it() -> None:
 
 
 def test_every_environment_variable_stands_in_the_one_table() -> None:
-    known = {value for name, value in vars(names).items() if name.startswith("ENV_")} | {"LAGGARD_DEBUG"}
+    known = {value for name, value in vars(environment).items() if name.startswith("ENV_")} | {"LAGGARD_DEBUG"}
     text = (Path(__file__).parents[1] / "docs" / "hooks.md").read_text()
     listed = re.findall(r"^\| `(LAGGARD_\w+)` \|", text, re.MULTILINE)
     assert sorted(listed) == sorted(known)

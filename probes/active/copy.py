@@ -14,12 +14,13 @@ from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.active.devices import Device, Round, count_wrong_places, time_rounds
+from laggard.probes.active.group import ACTIVE
 from laggard.probes.active.measure import look
 from laggard.probes.active.rules import ActiveThresholds, Measured, Subject
 from laggard.probes.errors import Unknown
 from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact
+from laggard.probes.probe import Fact, Probe
 
 WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes: 256 MiB of pinned memory on a GPU's node, 64 MiB else
 
@@ -44,7 +45,7 @@ class CopyThresholds(ActiveThresholds, frozen=True):
     """Never critical by itself: the probe of the links, which reads the registers, is the one to say so."""
 
 
-def look_at_copy(host: Host, thresholds: CopyThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: CopyThresholds) -> Iterator[Finding | Fact]:
     def measure(torch: Any, device: Device) -> Measured:
         with near(host, device.bus_id):
             return there_and_back(torch, device, thresholds.seconds)
@@ -92,3 +93,6 @@ def near(host: Host, bus_id: str) -> Iterator[None]:
     finally:
         with suppress(OSError):
             os.sched_setaffinity(0, before)
+
+
+PROBE: Final = Probe("active_copy", check, CopyThresholds(), group=ACTIVE)

@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.active.devices import Device, Round, time_rounds
+from laggard.probes.active.group import ACTIVE
 from laggard.probes.active.measure import look
 from laggard.probes.active.rules import ActiveThresholds, Measured, Subject
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact
+from laggard.probes.probe import Fact, Probe
 
 TABLE: Final = 64
 SIZES: Final = {True: 8192, False: 512}  # on a GPU, on a CPU
@@ -39,7 +40,7 @@ class MatmulThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in flop/s of dense bfloat16 (float16 before Ampere) with 32-bit sums."""
 
 
-def look_at_matmul(host: Host, thresholds: MatmulThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: MatmulThresholds) -> Iterator[Finding | Fact]:
     return look(host, thresholds, SUBJECT, lambda torch, device: multiply(torch, device, thresholds.seconds))
 
 
@@ -86,3 +87,6 @@ def _dtype(torch: Any, device: Device) -> Any:
     if not device.on_gpu:
         return torch.float32
     return torch.bfloat16 if torch.cuda.get_device_capability(device.place)[0] >= 8 else torch.float16
+
+
+PROBE: Final = Probe("active_matmul", check, MatmulThresholds(), group=ACTIVE)

@@ -11,10 +11,11 @@ from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.active.devices import Device, Round, count_wrong_places, time_rounds
+from laggard.probes.active.group import ACTIVE
 from laggard.probes.active.measure import look
 from laggard.probes.active.rules import ActiveThresholds, Measured, Subject
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact
+from laggard.probes.probe import Fact, Probe
 
 WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 
@@ -35,7 +36,7 @@ class MemoryThresholds(ActiveThresholds, frozen=True):
     slow_ratio: float = 0.9
 
 
-def look_at_memory(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
     return look(host, thresholds, SUBJECT, lambda torch, device: copy(torch, device, thresholds.seconds))
 
 
@@ -56,3 +57,6 @@ def copy(torch: Any, device: Device, seconds: float, move: Callable[[Any, Any], 
 
     rate, wrongs, rounds = time_rounds(torch, device, seconds, Round(work, wrong), 2.0 * 4 * words)
     return Measured(device.name, device.kind, rate, rounds * words, wrongs)
+
+
+PROBE: Final = Probe("active_memory", check, MemoryThresholds(), group=ACTIVE)

@@ -7,11 +7,12 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.job_gpus import gpus_of_job
 from laggard.probes.gpu.readings import ask_gpus, ask_nvml, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, Process
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "See whose it is: left over from a job before (ProctrackType=proctrack/cgroup ends all of a job's processes), or "
@@ -27,7 +28,7 @@ class BusyThresholds(Thresholds, frozen=True):
     """Services with a context of their own, by the name in /proc/PID/comm, which is cut at 15 characters."""
 
 
-def look_for_processes(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_gpus(host)
     if not thresholds.idle_expected:
         raise NotApplicable("jobs may run now: only a prolog expects idle GPUs")
@@ -80,3 +81,6 @@ def _environ(host: Host) -> dict[str, str]:
         return dict(host.environ())
     except Missing:
         return {}
+
+
+PROBE: Final = Probe("gpu_busy", check, BusyThresholds(), group=GPU)

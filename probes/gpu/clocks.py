@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, majority, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs of the fleet, in the boot scripts too."
 
@@ -41,7 +42,7 @@ class ClocksThresholds(Thresholds, frozen=True):
     """How much lower than the peers is still the same: boards of one kind differ by a clock step (15 MHz) at most."""
 
 
-def look_at_clocks(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_gpus(host)
     reading = read_field(gpus, "max_sm_mhz", "clocks")
     for setting in _SETTINGS:
@@ -74,3 +75,6 @@ def _finding(gpu: Gpu, setting: _Setting, value: float, expected: float, whose: 
         commands=(f"nvidia-smi -q -d CLOCK,POWER -i {gpu.index}", setting.command.format(gpu.index)),
         severity=severity,
     )
+
+
+PROBE: Final = Probe("gpu_clocks", check, ClocksThresholds(), group=GPU)

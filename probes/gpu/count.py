@@ -7,11 +7,12 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.pci_devices import Bus, look_at_bus
 from laggard.probes.gpu.readings import ask_nvml, explain
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for the GPU in the kernel's log (`NVRM: GPU ... has fallen off the bus`, `RmInitAdapter failed`) and on the "
@@ -24,7 +25,7 @@ class CountThresholds(Thresholds, frozen=True):
     """GPUs of this kind of node. Not set: as many as the PCI tree shows."""
 
 
-def look_at_count(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     """The profile's number counts also on a machine whose PCI tree shows no GPU at all."""
     bus = look_at_bus(host)
     expected = len(bus.gpus) if thresholds.expected is None else thresholds.expected
@@ -108,3 +109,6 @@ def _confined(environ: Mapping[str, str], host: Host) -> str:
             continue
         return "this process runs in a container, which may be given only some"
     return ""
+
+
+PROBE: Final = Probe("gpu_count", check, CountThresholds(), group=GPU)

@@ -11,10 +11,11 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_nvml, explain
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
@@ -26,7 +27,7 @@ class DriverThresholds(Thresholds, frozen=True):
     """Nothing to set: how long a call may take is told where it is made."""
 
 
-def look_at_driver(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
     nvml = ask_nvml(host)
     if nvml.hung:
         yield driver_hung(nvml.hung)
@@ -58,3 +59,6 @@ def driver_hung(hang: Hang) -> Finding:
             "nvidia-smi -r -i INDEX",
         ),
     )
+
+
+PROBE: Final = Probe("gpu_driver", check, DriverThresholds(), group=GPU, on_hang=driver_hung)

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, read_field
 from laggard.probes.host.counter_history import Past, Remember
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
@@ -26,7 +27,7 @@ class EccThresholds(Thresholds, frozen=True):
     """How long an error counts."""
 
 
-def look_at_ecc(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Remember]:
     gpus = ask_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
     yield Remember({gpu.key: count for gpu, count in reading.seen})
@@ -60,3 +61,6 @@ def _recent(past: Past, key: str, count: int, seconds: float) -> tuple[int, str]
     if growth is None or growth.seconds < seconds:
         return count, "since the driver was loaded"
     return growth.count, f"in the last {growth.seconds / 3600:.0f} h"
+
+
+PROBE: Final = Probe("gpu_ecc", check, EccThresholds(), group=GPU)

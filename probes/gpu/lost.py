@@ -7,10 +7,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, explain
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import LOST, Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _ACTIONS: Final = {  # NVML_GPU_RECOVERY_ACTION_*: what the driver asks for
     1: ("reset the GPU", Severity.CRITICAL),
@@ -31,7 +32,7 @@ class LostThresholds(Thresholds, frozen=True):
     """Nothing to set."""
 
 
-def look_for_lost(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_gpus(host)
     unreachable: list[str] = []
     for gpu in gpus:
@@ -53,3 +54,6 @@ def look_for_lost(host: Host, thresholds: LostThresholds) -> Iterator[Finding | 
 def _finding(gpu: Gpu, summary: str, evidence: Mapping[str, object], severity: Severity = Severity.CRITICAL) -> Finding:
     commands = (f"nvidia-smi -q -i {gpu.index}", "dmesg -T | grep NVRM")
     return finding("GPU_LOST", gpu.device, summary, evidence=evidence, fix=_FIX, commands=commands, severity=severity)
+
+
+PROBE: Final = Probe("gpu_lost", check, LostThresholds(), group=GPU)

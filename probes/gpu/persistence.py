@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, read_field
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = "Run nvidia-persistenced at boot; without it, `nvidia-smi -pm 1` lasts until the driver is reloaded."
 
@@ -17,7 +18,7 @@ class PersistenceThresholds(Thresholds, frozen=True):
     """Nothing to set."""
 
 
-def look_at_persistence(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | Fact]:
     """One finding for the node: it is one setting of its boot, whatever the number of GPUs."""
     reading = read_field(ask_gpus(host), "persistence", "persistence mode")
     off = [gpu.index for gpu, on in reading.seen if not on]
@@ -31,3 +32,6 @@ def look_at_persistence(host: Host, thresholds: PersistenceThresholds) -> Iterat
             commands=("systemctl enable --now nvidia-persistenced",),
         )
     reading.conclude()
+
+
+PROBE: Final = Probe("gpu_persistence", check, PersistenceThresholds(), group=GPU)

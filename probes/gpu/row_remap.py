@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, Rows
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX_PENDING: Final = (
     "Reset the GPU when its job is done. Until then the driver keeps the faulty page out of use: what runs may go on."
@@ -21,7 +22,7 @@ class RowThresholds(Thresholds, frozen=True):
     """Nothing to set: both are the device's own statement."""
 
 
-def look_at_rows(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
     reading = read_field(ask_gpus(host), "rows", "row remapping")
     for gpu, rows in reading.seen:
         if rows.failed:
@@ -38,3 +39,6 @@ def _finding(code: str, gpu: Gpu, rows: Rows, summary: str, fix: str) -> Finding
     evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable}
     commands = (f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}")
     return finding(code, gpu.device, summary, evidence=evidence, fix=fix, commands=commands)
+
+
+PROBE: Final = Probe("gpu_rows", check, RowThresholds(), group=GPU)

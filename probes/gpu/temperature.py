@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
 
@@ -18,7 +19,7 @@ class TemperatureThresholds(Thresholds, frozen=True):
     """Nothing to set: the limits are the device's."""
 
 
-def look_at_temperature(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.seen})
@@ -84,3 +85,6 @@ def _evidence(gpu: Gpu) -> dict[str, int | None]:
         "slowdown_margin_celsius": gpu.slowdown_margin_celsius,
         "operation_margin_celsius": gpu.gpu_max_margin_celsius,
     }
+
+
+PROBE: Final = Probe("gpu_temperature", check, TemperatureThresholds(), group=GPU)

@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_gpus, read_field
 from laggard.probes.host.counter_history import Past, Remember
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _NAMES: Final = {
     "sw_thermal": "heat (the driver's limit)",
@@ -40,7 +41,7 @@ class ThrottleThresholds(Thresholds, frozen=True):
     critical_ratio: float = 0.2
 
 
-def look_at_throttling(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | Remember]:
     gpus = ask_gpus(host)
     counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
@@ -99,3 +100,6 @@ def _finding(gpu: Gpu, reason: str, when: str, severity: Severity, evidence: dic
         commands=(f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i {gpu.index}",),
         severity=severity,
     )
+
+
+PROBE: Final = Probe("gpu_throttle", check, ThrottleThresholds(), group=GPU)

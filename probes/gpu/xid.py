@@ -8,11 +8,12 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.pci_devices import look_at_bus
 from laggard.probes.gpu.xid_table import TABLE_VERSION, Action, explain_xid
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import messages
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _XID = re.compile(
     r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): (\d{1,5})\b[,:]?\s*(.*)"
@@ -37,7 +38,7 @@ class XidLine(NamedTuple):
     text: str
 
 
-def look_for_xids(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     bus = look_at_bus(host)
     if not bus.gpus and not bus.unreadable:
         raise NotApplicable(f"no NVIDIA GPU among {bus.devices} PCI devices")
@@ -116,3 +117,6 @@ def _uptime(host: Host) -> float:
         return float(text[0])
     except (IndexError, ValueError):
         raise Unknown("/proc/uptime holds no number of seconds") from None
+
+
+PROBE: Final = Probe("gpu_xid", check, XidThresholds(), group=GPU)

@@ -4,7 +4,7 @@ laggard was given, and in those of the ranks that run."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -17,7 +17,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.nccl.running_ranks import Ranks, read_ranks
 from laggard.probes.nccl.variable_findings import judge_environment
 from laggard.probes.nccl.variable_rules import NcclFacts
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.nics import read_nics
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Origin(NamedTuple):
     version: Version
 
 
-def look_at_nccl_environment(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     etc, found = _machine_conf(host), read_ranks(host)
     origins = _origins(host, etc, found)
     yield Fact("ranks", len(found.ranks))
@@ -132,3 +132,6 @@ def _known(question: Callable[[], T]) -> T | None:
         return question()
     except Unknown:
         return None
+
+
+PROBE: Final = Probe("nccl_env", check, NcclThresholds())

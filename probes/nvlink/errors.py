@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_whole_gpus, read_field
 from laggard.probes.host.counter_history import Growth, Remember
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _HOUR: Final = 3600.0
 _WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}
@@ -33,7 +34,7 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
     """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
 
 
-def look_at_nvlink_errors(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | Remember]:
     reading = read_field(ask_whole_gpus(host), "link_errors", "counters of NVLink errors")
     yield Remember(
         {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.seen for kind, counts in errors.items()}
@@ -67,3 +68,6 @@ def _finding(gpu: Gpu, kind: str, growth: Growth, counts: tuple[int, ...], limit
         fix=_FIX,
         commands=(f"nvidia-smi nvlink -e -i {gpu.index}", f"nvidia-smi nvlink -s -i {gpu.index}"),
     )
+
+
+PROBE: Final = Probe("nvlink_errors", check, NvlinkErrorThresholds(), group=GPU)

@@ -7,10 +7,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.pci_devices import look_at_bus
 from laggard.probes.gpu.readings import ask_gpus, ask_nvml
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _COMM: Final = "nv-fabricmanage"  # nv-fabricmanager, cut at 15 characters
 _PID_FILES: Final = (
@@ -28,7 +29,7 @@ class ManagerThresholds(Thresholds, frozen=True):
     """Nothing to set."""
 
 
-def look_for_manager(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
     ask_nvml(host)
     switches = look_at_bus(host).switches
     if not switches:
@@ -87,3 +88,6 @@ def _registered(host: Host) -> bool:
     except (Unknown, NotApplicable):
         return False
     return all(gpu.fabric is not None and gpu.fabric.state == _COMPLETED and not gpu.fabric.status for gpu in gpus)
+
+
+PROBE: Final = Probe("fabric_manager", check, ManagerThresholds(), group=GPU)

@@ -7,10 +7,11 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_whole_gpus, explain, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Fabric, Gpu, error_name
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3
@@ -39,7 +40,7 @@ class FabricThresholds(Thresholds, frozen=True):
     """Nothing to set: the GPU's own statement."""
 
 
-def look_at_fabric(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_whole_gpus(host)
     reading = read_field(gpus, "fabric", "registration with a fabric")
     registered = [(gpu, fabric) for gpu, fabric in reading.seen if fabric.state]
@@ -84,3 +85,6 @@ def _finding(gpu: Gpu, fabric: Fabric, summary: str, severity: Severity) -> Find
         commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 8 Fabric", "journalctl -b -u nvidia-fabricmanager"),
         severity=severity,
     )
+
+
+PROBE: Final = Probe("fabric", check, FabricThresholds(), group=GPU)

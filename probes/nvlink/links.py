@@ -7,11 +7,12 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.pci_devices import look_at_bus
 from laggard.probes.gpu.readings import ask_whole_gpus, majority, read_field
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Look for Xid 74 or 144 to 150 in the kernel's log and restart the fabric manager; reset all GPUs together. If the "
@@ -24,7 +25,7 @@ class NvlinkThresholds(Thresholds, frozen=True):
     """NVLinks up for each GPU of this kind of node. Not set: all, with NVSwitches; else as the majority here has."""
 
 
-def look_at_nvlink(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_whole_gpus(host)
     reading = read_field(gpus, "links", "NVLinks")
     up = {gpu.key: sum(links) for gpu, links in reading.seen}
@@ -69,3 +70,6 @@ def is_switched(host: Host, gpus: tuple[Gpu, ...]) -> bool:
     if look_at_bus(host).switches:
         return True
     return any(gpu.fabric is not None and gpu.fabric.state > 0 for gpu in gpus)
+
+
+PROBE: Final = Probe("nvlink", check, NvlinkThresholds(), group=GPU)

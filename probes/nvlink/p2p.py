@@ -11,11 +11,12 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.group import GPU
 from laggard.probes.gpu.readings import ask_nvml, ask_whole_gpus, explain
 from laggard.probes.host.host import Host
 from laggard.probes.nvlink.links import is_switched
 from laggard.probes.nvml.model import Gpu
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _STATUS: Final = {
     1: "the chipset does not support it",
@@ -39,7 +40,7 @@ class P2pThresholds(Thresholds, frozen=True):
     """Nothing to set."""
 
 
-def look_at_p2p(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_whole_gpus(host)
     nvml = ask_nvml(host)
     if len(gpus) < 2:
@@ -91,3 +92,6 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> 
         commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),
         severity=Severity.CRITICAL if switched else Severity.WARNING,
     )
+
+
+PROBE: Final = Probe("gpu_p2p", check, P2pThresholds(), group=GPU)

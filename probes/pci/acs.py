@@ -22,7 +22,7 @@ from laggard.probes.pci.acs_rules import (
 from laggard.probes.pci.config_space import acs_names
 from laggard.probes.pci.sysfs import endpoints, read_tree, with_config
 from laggard.probes.pci.tree import PciDevice, PciTree
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _MOST_PAIRS: Final = 8
 _FIX: Final = (
@@ -52,7 +52,7 @@ class AcsThresholds(Thresholds, frozen=True):
     """PCI addresses of the devices that send to each other. None named: all GPUs and RDMA NICs."""
 
 
-def look_at_acs(host: Host, thresholds: AcsThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: AcsThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
     _require_places(ends)
@@ -165,3 +165,6 @@ def _why(tree: PciTree, addresses: tuple[str, ...] | list[str]) -> str:
     if not device.config.answers:
         return f"{device.address} does not answer: its configuration space reads as ones"
     return f"the kernel shows all of {device.folder or device.address}/config to root alone"
+
+
+PROBE: Final = Probe("acs", check, AcsThresholds())

@@ -11,7 +11,7 @@ from laggard.probes.host.counter_history import Remember
 from laggard.probes.host.host import Host
 from laggard.probes.pci.sysfs import endpoints, read_tree
 from laggard.probes.pci.tree import PciDevice
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FILES: Final = {
     "correctable": ("aer_dev_correctable", "TOTAL_ERR_COR"),
@@ -37,7 +37,7 @@ class ErrorThresholds(Thresholds, frozen=True):
     """More than these: critical. A transaction was lost."""
 
 
-def look_at_errors(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | Remember]:
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
     devices = {device.address: device for end in ends for device in tree.path(end.address)}
@@ -97,3 +97,6 @@ def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: Er
             commands=("dmesg | grep -i AER", f"lspci -vvv -s {device.address}"),
             severity=severity,
         )  # fmt: skip
+
+
+PROBE: Final = Probe("pcie_errors", check, ErrorThresholds())

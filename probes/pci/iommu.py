@@ -10,7 +10,7 @@ from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual
 from laggard.probes.pci.sysfs import endpoints, read_tree
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"
 _TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")
@@ -26,7 +26,7 @@ class IommuThresholds(Thresholds, frozen=True):
     """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
 
 
-def look_at_iommu(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
     ends = endpoints(host, read_tree(host), thresholds.endpoints)
     units = host.entries("/sys/class/iommu")
     parameters = _parameters(host)
@@ -81,3 +81,6 @@ def _parameters(host: Host) -> dict[str, str]:
         return {}
     pairs = (word.partition("=") for word in words)
     return {name: value for name, _, value in pairs if name in _PARAMETERS}
+
+
+PROBE: Final = Probe("iommu", check, IommuThresholds())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
@@ -12,7 +12,7 @@ from laggard.probes.host.virtualization import is_virtual
 from laggard.probes.pci.link_rules import Segment, Slow, segments, slow_links, unjudged
 from laggard.probes.pci.sysfs import endpoints, read_tree, with_config, with_links
 from laggard.probes.pci.tree import PciDevice, PciTree
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (
     "Seat the card, riser or cable anew and look at the slot's settings in the firmware (link speed, bifurcation). "
@@ -32,7 +32,7 @@ class LinkThresholds(Thresholds, frozen=True):
     """GT/s and lanes by PCI address of a link's lower end, as {"0000:1a:00.0": [32.0, 16]}."""
 
 
-def look_at_links(host: Host, thresholds: LinkThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: LinkThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
     tree = tree.replaced(with_links(host, _on_the_way(tree, ends)))
@@ -102,3 +102,6 @@ def bytes_per_second(speed: float, width: int) -> float:
 
 def _shown(speed: float, width: int) -> str:
     return f"{speed:g} GT/s x{width}" if speed and width else "unknown"
+
+
+PROBE: Final = Probe("pcie_links", check, LinkThresholds())

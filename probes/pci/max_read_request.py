@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
@@ -11,7 +12,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.pci.config_space import Express
 from laggard.probes.pci.sysfs import endpoints, read_tree, with_config
 from laggard.probes.pci.tree import PciDevice
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (
     "Set it anew: bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, as below (lost at the "
@@ -35,7 +36,7 @@ class RequestThresholds(Thresholds, frozen=True):
     """Speed times lanes from which a link is a fast one."""
 
 
-def look_at_requests(host: Host, thresholds: RequestThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RequestThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     devices = tuple(with_config(host, endpoints(host, tree, thresholds.endpoints)))
     yield Fact("read_request_bytes", {device.address: _size(device) for device in devices})
@@ -95,3 +96,6 @@ def _is_fast(express: Express, thresholds: RequestThresholds) -> bool:
 def _majority(sizes: list[int]) -> int:
     size, count = Counter(sizes).most_common(1)[0]
     return size if len(sizes) >= _FEWEST_PEERS and count * 2 > len(sizes) else 0
+
+
+PROBE: Final = Probe("pcie_requests", check, RequestThresholds())

@@ -11,7 +11,7 @@ from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.sysfs import endpoints, read_tree, with_nodes
 from laggard.probes.pci.tree import PciDevice, PciTree, behind_one_switch
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _ONLINE: Final = "/sys/devices/system/node/online"
 _FIX_UNKNOWN: Final = (
@@ -27,7 +27,7 @@ class NumaThresholds(Thresholds, frozen=True):
     """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
 
 
-def look_at_numa(host: Host, thresholds: NumaThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: NumaThresholds) -> Iterator[Finding | Fact]:
     nodes = _nodes(host.read(_ONLINE))
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
@@ -91,3 +91,6 @@ def _nodes(text: str) -> int:
         return sum(int(end[-1]) - int(end[0]) + 1 for end in ends)
     except ValueError:
         raise Unknown(f"{_ONLINE} holds no list of numbers") from None
+
+
+PROBE: Final = Probe("numa", check, NumaThresholds())

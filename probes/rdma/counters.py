@@ -11,7 +11,7 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.counter_history import Growth, Past, Remember
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact, Probe, finding
 from laggard.probes.rdma.counter_limits import HOUR, LIMITS, SATURATED
 from laggard.probes.rdma.fabric import fabric
 from laggard.probes.rdma.netdev import NET, netdev_name
@@ -39,7 +39,7 @@ class Counters(NamedTuple):
     refused: tuple[str, ...]  # there, and not readable: a driver's EINVAL
 
 
-def look_at_rdma_errors(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | Remember]:
     ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
@@ -165,3 +165,6 @@ def _time(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.0f} s"
+
+
+PROBE: Final = Probe("rdma_errors", check, RdmaErrorThresholds())

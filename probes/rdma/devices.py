@@ -5,11 +5,12 @@ that the job's configuration uses, and alike?
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.hca_selection import Choice, hca_choice
 from laggard.probes.rdma.nics import Nic, gpu_addresses, read_nics
 from laggard.probes.rdma.sysfs import device_names, finish, is_any, is_soft, pci_address
@@ -29,7 +30,7 @@ class RdmaDeviceThresholds(Thresholds, frozen=True):
     """Devices that are not judged, as patterns of names (`mlx5_bond_*`) or PCI addresses."""
 
 
-def look_at_rdma_devices(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
     names = tuple(name for name in device_names(host) if not is_soft(host, name))
     complaints: list[str] = []
     try:
@@ -158,3 +159,6 @@ def _renamed(device: str, summary: str, evidence: Mapping[str, object]) -> Findi
         fix="Name devices by their place for good (rdma-core's 60-rdma-persistent-naming.rules) and use those names.",
         commands=("ls -l /sys/class/infiniband/*/device", "rdma link"),
     )
+
+
+PROBE: Final = Probe("rdma_devices", check, RdmaDeviceThresholds())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.kernel_messages import find_device_errors
-from laggard.probes.probe import Thresholds
+from laggard.probes.probe import Probe, Thresholds
 from laggard.probes.rdma.nics import read_nics
 
 _CODE = "RDMA_DRIVER_ERROR"
@@ -20,7 +21,7 @@ class RdmaDriverThresholds(Thresholds, frozen=True):
     """How long a line of the log counts. A driver that was started anew ends it earlier."""
 
 
-def look_at_rdma_driver(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
+def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
     nics = read_nics(host)
     if not any(nic.driver == _DRIVER for nic in nics):
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
@@ -36,3 +37,6 @@ def _uptime(host: Host) -> float:
         return float(host.read("/proc/uptime").split()[0])
     except (IndexError, ValueError):
         raise Unknown("/proc/uptime holds no number of seconds") from None
+
+
+PROBE: Final = Probe("rdma_driver", check, RdmaDriverThresholds())

@@ -12,7 +12,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact
+from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.netdev import NET
 from laggard.probes.rdma.roce import Priorities, RoceThresholds, Setting, look_at_priorities
 
@@ -29,7 +29,7 @@ _ECN: Final = Setting(
 )
 
 
-def look_at_roce_ecn(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
     return look_at_priorities(host, thresholds, _ECN, _read)
 
 
@@ -53,3 +53,6 @@ def _is_on(host: Host, path: str) -> bool:
 
 def _both(one: Priorities, other: Priorities) -> Priorities:
     return tuple(priority for priority in one if priority in other)
+
+
+PROBE: Final = Probe("roce_ecn", check, RoceThresholds())

@@ -7,12 +7,12 @@ not: there the device only carries IP, and a wrong state of it is a warning.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact, Probe, finding
 from laggard.probes.rdma.fabric import Fabric, fabric, majority
 from laggard.probes.rdma.gid_rules import judge_gids, pinned_index
 from laggard.probes.rdma.gid_table import Gid, read_gids
@@ -34,7 +34,7 @@ class Seen(NamedTuple):
     gids: tuple[Gid, ...] | None  # None: not read, or not RoCE
 
 
-def look_at_rdma_net(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
     ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
@@ -124,3 +124,6 @@ def _judge_mtus(roce: list[Seen], node: Fabric, least: int) -> Iterator[Finding]
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),
         )
+
+
+PROBE: Final = Probe("rdma_net", check, RdmaNetThresholds())

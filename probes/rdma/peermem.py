@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.gpu.pci_devices import read_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.nics import read_nics
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the driver's own, and the older one that stood apart
@@ -31,7 +32,7 @@ class PeermemThresholds(Thresholds, frozen=True):
     """First NVIDIA driver branch with open kernel modules, which export it (CUDA 11.7)."""
 
 
-def look_at_peermem(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
     loaded = _loaded(host)
     present = [module for module in _MODULES if module in loaded]
     if present:  # whatever is plugged in: the PCI tree, which takes longest to read, does not matter
@@ -82,3 +83,6 @@ def _dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:
 
 def _first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:200]
+
+
+PROBE: Final = Probe("peermem", check, PeermemThresholds())

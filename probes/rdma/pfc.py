@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact
+from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.roce import RoceThresholds, Setting, look_at_priorities
 
 _PFC: Final = Setting(
@@ -23,5 +23,8 @@ _PFC: Final = Setting(
 )
 
 
-def look_at_roce_pfc(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
     return look_at_priorities(host, thresholds, _PFC, lambda host, netdev: host.pfc(netdev).priorities)
+
+
+PROBE: Final = Probe("roce_pfc", check, RoceThresholds())

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, finding
+from laggard.probes.probe import Fact, Probe, finding
 from laggard.probes.rdma.fabric import Fabric, fabric
 from laggard.probes.rdma.netdev import was_up
 from laggard.probes.rdma.port import LINK_UP, Kind, Port
@@ -26,7 +27,7 @@ class RdmaPortThresholds(RdmaThresholds, frozen=True):
     """Rate below which a port that jobs use is too slow; 0: its peers tell."""
 
 
-def look_at_rdma_ports(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact]:
     ports, soft, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
         ports = tuple(port for port in ports if is_any(port.device, thresholds.expected))
@@ -128,3 +129,6 @@ def _expected_rate(active: list[Port], least: float) -> float:
         return least
     rate, count = Counter(port.rate_gigabits for port in active).most_common(1)[0]
     return rate if 2 * count > len(active) else max(port.rate_gigabits for port in active)
+
+
+PROBE: Final = Probe("rdma_ports", check, RdmaPortThresholds())

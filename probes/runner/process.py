@@ -27,7 +27,8 @@ class Visit:
 
     def __init__(self, probes: Sequence[Probe], deadline: float) -> None:
         self.probes = tuple(probes)
-        self.name = self.probes[0].group or self.probes[0].name
+        group = self.probes[0].group
+        self.name = group.name if group else self.probes[0].name
         self.pid = 0
         self.pipe = -1
         self.seen: list[Observation] = []  # in the order of the probes, as far as they have answered
@@ -35,7 +36,7 @@ class Visit:
         self._started = self._heard_last = time.monotonic()
         self._elapsed: list[float] = []
         self._heard = bytearray()
-        self._progress = Progress() if any(probe.hung for probe in self.probes) else None
+        self._progress = Progress() if any(probe.on_hang for probe in self.probes) else None
 
     @property
     def done(self) -> bool:
@@ -109,7 +110,7 @@ class Visit:
     def _hangs(self, pid: int, doing: Doing) -> None:
         hang = examine(pid, doing)
         reason = f"{hang.doing} gave no answer in {hang.seconds} s"
-        judge = next((probe.hung for probe in self.probes if probe.hung), None)
+        judge = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
         findings = (judge(hang),) if judge else ()
         self._conclude(Observation(Verdict.UNKNOWN, "" if findings else reason, findings))
         self._abandon(reason)

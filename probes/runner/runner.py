@@ -59,7 +59,7 @@ class Runner:
         )
 
     def _start(self, group: Sequence[Probe], host: Host, pasts: Mapping[str, Past], deadline: float) -> Visit:
-        seconds = max(probe.deadline_seconds for probe in group)
+        seconds = max(probe.group.deadline_seconds if probe.group else probe.deadline_seconds for probe in group)
         visit = Visit(group, min(deadline, time.monotonic() + seconds))
         stuck = self._stuck.of(visit.name)
         if stuck is not None:
@@ -90,7 +90,7 @@ def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
     """Probes that name the same group together, in order; every other probe alone."""
     groups: dict[str, list[Probe]] = {}
     for probe in probes:
-        groups.setdefault(f"group {probe.group}" if probe.group else probe.name, []).append(probe)
+        groups.setdefault(f"group {probe.group.name}" if probe.group else probe.name, []).append(probe)
     return list(groups.values())
 
 

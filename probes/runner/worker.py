@@ -71,7 +71,7 @@ def observe(probe: Probe, host: Host) -> Observation:
     remember: dict[str, int] | None = None
     verdict, reason = Verdict.OK, ""
     try:
-        for count, item in enumerate(probe.look(host, probe.thresholds)):
+        for count, item in enumerate(probe.check(host, probe.thresholds)):
             if count == MOST_ITEMS:
                 raise Unknown(f"yielded more than {MOST_ITEMS} findings and facts")
             if isinstance(item, Finding):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _UNSYNC = 0x0040  # STA_UNSYNC of <sys/timex.h>
 _TIME_ERROR = 5
@@ -29,7 +30,7 @@ class ClockThresholds(Thresholds, frozen=True):
     """chronyd's `maxdistance`: it takes no source whose own error may be larger."""
 
 
-def look_at_clock(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
     clock = host.clock()
     evidence = {
         "state": clock.state,
@@ -63,3 +64,6 @@ def _clock_source(host: Host) -> str | None:
         return host.read(_SOURCE).strip()
     except Unknown:
         return None
+
+
+PROBE: Final = Probe("clock", check, ClockThresholds())

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.gpu.pci_devices import Gpu, read_gpus
 from laggard.probes.host.cpu_list import parse_cpu_list, show_cpu_list
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _CPU, _NODE = "/sys/devices/system/cpu", "/sys/devices/system/node"
 _STATUS = "/proc/self/status"
@@ -25,7 +26,7 @@ class AffinityThresholds(Thresholds, frozen=True):
     """Fewer usable processors on a GPU's node than this for each GPU there: a warning."""
 
 
-def look_at_affinity(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
     cards = read_gpus(host)
     if not cards:
         raise NotApplicable("no GPU in the PCI tree")
@@ -112,3 +113,6 @@ def _part_of_the_machine(host: Host, cards: int) -> bool:
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
     held = int(count) if count.isdecimal() else len(visible.split(",")) if visible else cards
     return held < cards
+
+
+PROBE: Final = Probe("affinity", check, AffinityThresholds())

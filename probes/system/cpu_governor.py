@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _CPU = "/sys/devices/system/cpu"
 _ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
@@ -29,7 +30,7 @@ class GovernorThresholds(Thresholds, frozen=True):
     """Energy preferences that count as performance where the processor picks its frequency itself."""
 
 
-def look_at_governor(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact]:
     policies = _policies(host)
     settings = Counter(_setting(host, policy, thresholds) for policy in policies)
     named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
@@ -88,3 +89,6 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
 def _fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
     _, governor, preference = setting
     return governor in thresholds.governors or preference in thresholds.preferences
+
+
+PROBE: Final = Probe("governor", check, GovernorThresholds())

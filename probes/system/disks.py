@@ -5,12 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
+from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.system.mount_table import Mount, read_mounts
 
 
@@ -40,7 +41,7 @@ class DiskThresholds(Thresholds, frozen=True):
     """Mount points that hold installed software: no job writes there."""
 
 
-def look_at_disks(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
     yield Fact("not_checked", {_shown(mount.point): mount.kind for mount in mounts if mount.remote})
     judged = [mount for mount in mounts if mount.local and mount.writable and not _any(mount.point, thresholds.never)]
@@ -141,3 +142,6 @@ def _any(point: str, patterns: Iterable[str]) -> bool:
 
 def _shown(point: str) -> str:
     return point.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+PROBE: Final = Probe("disks", check, DiskThresholds())

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.gpu.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds
+from laggard.probes.probe import Fact, Probe, Thresholds
 
 _NVIDIA = "/proc/driver/nvidia"
 _DMI = "/sys/class/dmi/id"
@@ -27,7 +28,7 @@ class IdentityThresholds(Thresholds, frozen=True):
     """Nothing is judged."""
 
 
-def look_at_identity(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact]:
     release = _line(host, "/proc/sys/kernel/osrelease")
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
@@ -147,3 +148,6 @@ def _distinct(values: Iterator[str]) -> list[str]:
 def _line(host: Host, path: str) -> str:
     """The first line of the file; empty where the file is."""
     return (host.read(path).strip().splitlines() or [""])[0]
+
+
+PROBE: Final = Probe("identity", check, IdentityThresholds())

@@ -6,13 +6,13 @@ Nothing here is judged, so what a device does not tell is left out; other probes
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.gpu.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds
+from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.rdma.gid_table import read_gids
 from laggard.probes.rdma.port import RDMA
 from laggard.probes.rdma.sysfs import device_names, is_soft, read_ports
@@ -24,7 +24,7 @@ class InventoryThresholds(Thresholds, frozen=True):
     """Nothing is judged."""
 
 
-def look_at_inventory(host: Host, thresholds: InventoryThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: InventoryThresholds) -> Iterator[Finding | Fact]:
     unreadable: list[str] = []
     for name, read in (("rdma", _rdma), ("gpu_links", _gpu_links), ("gid_layouts", _gid_layouts)):
         found: dict[str, Any] = {}
@@ -90,3 +90,6 @@ def _texts(host: Host, files: dict[str, str], unreadable: list[str]) -> dict[str
         if text:
             texts[name] = text.splitlines()[0]
     return texts
+
+
+PROBE: Final = Probe("inventory", check, InventoryThresholds())

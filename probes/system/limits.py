@@ -7,12 +7,12 @@ else those of this process, which say less.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _CAP_IPC_LOCK = 14  # with it the kernel does not apply the locked-memory limit (capabilities(7))
 _SLURMD = (  # its processes, under cgroup v2 and v1
@@ -55,7 +55,7 @@ class Judged(NamedTuple):
     stands_for_jobs: bool
 
 
-def look_at_limits(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
     judged = _judged(host)
     limits = host.read(judged.path)
     files, memlock = _limit(limits, "Max open files", judged.path), _limit(limits, "Max locked memory", judged.path)
@@ -150,3 +150,6 @@ def _size(count: float) -> str:
         if count >= size:
             return f"{count / size:.3g} {unit}"
     return f"{count / 1024:.3g} KiB"
+
+
+PROBE: Final = Probe("limits", check, LimitThresholds())

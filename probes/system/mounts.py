@@ -6,12 +6,13 @@ import errno
 import os
 import shlex
 from collections.abc import Iterator
+from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import Reply
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.system.mount_table import Mount, read_mounts
 
 _DEAD = frozenset(
@@ -42,7 +43,7 @@ class RemoteMountThresholds(Thresholds, frozen=True):
     """Mount points that are not asked."""
 
 
-def look_at_remote_mounts(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
     judged = [mount for mount in mounts if mount.remote and mount.point not in thresholds.never]
     if not judged:
@@ -92,3 +93,6 @@ def _gone(host: Host, riddles: list[str]) -> bool:
 
 def _shown(text: str) -> str:
     return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.counter_history import Remember
 from laggard.probes.host.host import Host
-from laggard.probes.probe import Fact, Thresholds, finding
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _SWAPS, _VMSTAT, _SWAPPINESS = "/proc/swaps", "/proc/vmstat", "/proc/sys/vm/swappiness"
 _PAGE_BYTES = 4096
@@ -36,7 +36,7 @@ class Swap(NamedTuple):
     used_bytes: int
 
 
-def look_at_swap(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | Remember]:
     swaps = parse_swaps(host.read(_SWAPS))
     disks = [swap for swap in swaps if not swap.name.startswith(("/dev/zram", "/zram"))]
     yield Fact("swap_bytes", {swap.name: swap.size_bytes for swap in swaps})
@@ -92,3 +92,6 @@ def _swappiness(host: Host) -> str | None:
         return host.read(_SWAPPINESS).strip()
     except Missing:
         return None
+
+
+PROBE: Final = Probe("swap", check, SwapThresholds())

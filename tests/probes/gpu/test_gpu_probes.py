@@ -20,9 +20,10 @@ from laggard import wire
 from laggard.cli import main
 from laggard.model import Finding, Verdict
 from laggard.probes.gpu.driver import driver_hung
+from laggard.probes.gpu.group import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml, document
-from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
 from laggard.probes.runner.worker import observe
@@ -52,6 +53,7 @@ def _copy(source: Path, target: Path, **changes: Any) -> Path:
     return target
 
 
+GROUP = ProbeGroup("g", 60.0)
 USED = {"processes": [{"pid": 811, "used_bytes": 1 << 30}]}
 
 
@@ -153,8 +155,8 @@ def test_a_group_is_one_process_with_a_verdict_for_each() -> None:
         raise ValueError("no")
         yield
 
-    probes = [Probe(name, look, Thresholds(), 60.0, "g") for name in "ac"]
-    report = run(Host(), [probes[0], Probe("b", fall, Thresholds(), 60.0, "g"), probes[1]], deadline_seconds=60)
+    probes = [Probe(name, look, Thresholds(), group=GROUP) for name in "ac"]
+    report = run(Host(), [probes[0], Probe("b", fall, Thresholds(), group=GROUP), probes[1]], deadline_seconds=60)
     assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.UNKNOWN, Verdict.OK]
     assert report.facts["a"]["pid"] == report.facts["c"]["pid"]
 
@@ -170,9 +172,9 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
         yield Fact("seen", 1)
 
     group = [
-        Probe("first", look, Thresholds(), 60.0, "g", driver_hung),
-        Probe("stuck", hang, Thresholds(), 60.0, "g"),
-        Probe("last", look, Thresholds(), 60.0, "g"),
+        Probe("first", look, Thresholds(), group=GROUP, on_hang=driver_hung),
+        Probe("stuck", hang, Thresholds(), group=GROUP),
+        Probe("last", look, Thresholds(), group=GROUP),
     ]
     report = Runner().run(Host(), [*group, Probe("other", look, Thresholds())], deadline_seconds=60)
     assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK]
@@ -203,7 +205,7 @@ def test_any_reading_may_be_missing(gaps: list[tuple[int, str, str | None]]) -> 
             answers["gpus"][index].setdefault("errors", {})[field] = error
     host = _Told(wire.decode(json.dumps(answers).encode(), Nvml))
     for probe in PROBES:
-        if probe.group == "gpu":
+        if probe.group is GPU:
             seen = observe(probe, host)
             assert "failed:" not in seen.reason, (probe.name, seen.reason)
 
