@@ -10,6 +10,7 @@ from html import escape
 from string import Template
 from typing import Final
 
+from laggard.http import security_headers
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
 from laggard.wire import RanksDocument
 
@@ -24,10 +25,8 @@ footer { margin-top: 3rem; opacity: .7; font-size: .875rem; }
 """
 _HASH: Final = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 
-PAGE_POLICY: Final = (
-    "Content-Security-Policy",
-    f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-)
+HEADERS: Final = security_headers.page(f"style-src 'sha256-{_HASH}'")
+"""The page's style is in the page itself, and is all that it may load."""
 
 _PAGE: Final = Template("""<!doctype html>
 <html lang="en">

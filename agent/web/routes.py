@@ -18,20 +18,14 @@ from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import Rounds
 from laggard.agent.ranks.cache import Recent
 from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.web import page
 from laggard.agent.web.metrics import exposition
-from laggard.agent.web.page import PAGE_POLICY, render
 from laggard.http.message import Answer, BadRequest, Request
+from laggard.http.security_headers import NO_PAGE
 from laggard.wire import RanksDocument, encode
 
 log = logging.getLogger("laggard.agent")
 
-HEADERS: Final = (
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-    ("Cross-Origin-Resource-Policy", "same-origin"),
-    ("Cache-Control", "no-store"),
-)
-_NO_PAGE: Final = ("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
 _MOST_SINCE: Final = 1e9  # seconds since boot: 31 years
 
 Route = Callable[[Request], Answer]
@@ -73,8 +67,8 @@ class Site:
         return route
 
     def _page(self, _: Request) -> Answer:
-        page = render(self._node, self._recent.ranks(), self._rounds.latest.report, __version__)
-        return _answer(HTTPStatus.OK, "text/html; charset=utf-8", page.encode(), PAGE_POLICY)
+        text = page.render(self._node, self._recent.ranks(), self._rounds.latest.report, __version__)
+        return Answer(HTTPStatus.OK, "text/html; charset=utf-8", text.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Answer:
         body, content_type = exposition(self._judged(self._recent.ranks()), self._rounds.latest, request.accept)
@@ -133,5 +127,5 @@ def _text(status: HTTPStatus, text: str) -> Answer:
     return _answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
-def _answer(status: HTTPStatus, content_type: str, body: bytes, policy: tuple[str, str] = _NO_PAGE) -> Answer:
-    return Answer(status, content_type, body, (*HEADERS, policy))
+def _answer(status: HTTPStatus, content_type: str, body: bytes) -> Answer:
+    return Answer(status, content_type, body, NO_PAGE)

@@ -20,8 +20,8 @@ from laggard.collector.web.documents import NodeFindingsDocument
 from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, empty_heat, heat_document
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.metrics import exposition
+from laggard.collector.web.middleware import with_security_headers
 from laggard.collector.web.page_html import page_files, render
-from laggard.collector.web.security_headers import with_secure_headers
 from laggard.collector.web.summary import summary_document
 from laggard.wire import NodesDocument, encode
 
@@ -57,7 +57,7 @@ def make_app(
         Route("/api/v1/ranks", site.ranks),
         Route("/api/v1/targets", site.targets),
     ]
-    return with_secure_headers(Starlette(routes=routes))
+    return with_security_headers(Starlette(routes=routes))
 
 
 @dataclasses.dataclass(frozen=True)

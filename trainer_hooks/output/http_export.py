@@ -15,13 +15,13 @@ from laggard.environment import ENV_EXPORT
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split, url_of
 from laggard.http.message import Answer, BadRequest, Request
+from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler, Server
 from laggard.trainer_hooks.output.exposition import CONTENT_TYPE, exposition
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.record.recorder import Recorder
 
 MOST_CLIENTS: Final = 4
-_HEADERS: Final = (("X-Content-Type-Options", "nosniff"), ("Cache-Control", "no-store"))
 
 
 def export(address: str, identity: Identity, recorder: Recorder) -> str:
@@ -33,7 +33,7 @@ def export(address: str, identity: Identity, recorder: Recorder) -> str:
             raise BadRequest(HTTPStatus.NOT_FOUND, "nothing here; there is /metrics")
         if request.method not in ("GET", "HEAD"):
             raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
-        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(identity, recorder).encode(), _HEADERS)
+        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(identity, recorder).encode(), NO_PAGE)
 
     url = url_of(listener)
     server = Server(listener, _guarded(handle), _refuse, MOST_CLIENTS)
@@ -67,7 +67,7 @@ def _guarded(handle: Handler) -> Handler:
 
 
 def _refuse(error: BadRequest) -> Answer:
-    return Answer(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), _HEADERS)
+    return Answer(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE)
 
 
 def _stop_in(process: int, server: Server) -> None:

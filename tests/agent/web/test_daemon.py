@@ -17,7 +17,9 @@ from typing import Any
 import psutil
 import pytest
 
+from laggard.agent.web import page
 from laggard.collector.scrape.validation import believe_ranks, believe_report
+from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import MOST_CONNECTIONS
 from laggard.rankfile import RankFileReader
 
@@ -89,6 +91,12 @@ def test_the_page_answers_first(start_agent: Start, start_rank: Start) -> None:
     assert "unsafe" not in page.headers["Content-Security-Policy"]
     for path in ("/metrics", "/api/v1/report", "/api/v1/ranks", "/-/healthy", "/-/ready"):
         assert f'href="{path}"' in page.text and agent.ask(path).status == 200
+
+
+@pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks", "/nowhere"])
+def test_every_response_carries_the_security_headers(start_agent: Start, path: str) -> None:
+    headers = start_agent().ask(path).headers
+    assert set(headers.items()) >= set(page.HEADERS if path == "/" else NO_PAGE)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks?since=0"])

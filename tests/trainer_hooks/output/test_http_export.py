@@ -22,6 +22,7 @@ from laggard.agent.prober.loop import Round
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web.metrics import exposition
 from laggard.errors import UsageError
+from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import of_rank
 
@@ -92,6 +93,7 @@ def samples(text: str) -> dict[tuple[Any, ...], float]:
 def fetch(url: str) -> str:
     with urllib.request.urlopen(url, timeout=10) as answer:
         assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+        assert set(answer.headers.items()) >= set(NO_PAGE)
         text: str = answer.read().decode()
         return text
 
@@ -100,6 +102,7 @@ def refusal(request: str | urllib.request.Request) -> int:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=10)
     with refused.value:
+        assert set(refused.value.headers.items()) >= set(NO_PAGE)
         return refused.value.code
 
 
