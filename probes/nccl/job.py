@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.nccl.log.model import Process, Way
+from laggard.nccl.log.model import Connection, NcclProcess
 
 _RDMA_NETWORK = re.compile(r"IB|IBext.*|gIB|.*UCX.*|.*SHARP.*|.*Libfabric", re.IGNORECASE)
 _LIBFABRIC: Final = "Libfabric"
@@ -32,7 +32,7 @@ class JobFacts(NamedTuple):
 class Job(NamedTuple):
     """The processes that are judged together, and what is known of their machines."""
 
-    processes: tuple[Process, ...]
+    processes: tuple[NcclProcess, ...]
     facts: JobFacts
 
     @property
@@ -40,10 +40,10 @@ class Job(NamedTuple):
         """Whether there is RDMA: as the facts say, else as any process saw it."""
         if self.facts.rdma is not None:
             return self.facts.rdma
-        seen = any(process.rdma_devices or rdma_ways(process) for process in self.processes)
+        seen = any(process.rdma_devices or rdma_connections(process) for process in self.processes)
         return True if seen else None
 
-    def nodes(self, process: Process) -> int | None:
+    def nodes(self, process: NcclProcess) -> int | None:
         """How many machines the process's job spans: as it says, else as another of as large a job does."""
         world = process.world
         if world and world.nodes is not None:
@@ -55,7 +55,7 @@ class Job(NamedTuple):
         }
         return max((nodes for nodes in said if nodes is not None), default=None)
 
-    def near(self, process: Process) -> tuple[Process, ...]:
+    def related(self, process: NcclProcess) -> tuple[NcclProcess, ...]:
         """Who may tell why `process` does what it does: itself, then those of its host; the others only if the log has
         not its own beginning."""
         same = [one for one in self.processes if one.host == process.host and one is not process]
@@ -72,28 +72,34 @@ def bus_id(address: str) -> str:
     return f"{number:x}"
 
 
-def over_tcp(process: Process) -> tuple[Way, ...]:
+def tcp_connections(process: NcclProcess) -> tuple[Connection, ...]:
     """The ways that are plain TCP: NCCL's own sockets, and libfabric where its provider is TCP."""
     tcp_provider = process.provider.split(";")[0] in _TCP_PROVIDERS
     return tuple(
-        way for way in network_ways(process) if way.name == "Socket" or (tcp_provider and way.name.endswith(_LIBFABRIC))
+        connection
+        for connection in network_connections(process)
+        if connection.name == "Socket" or (tcp_provider and connection.name.endswith(_LIBFABRIC))
     )
 
 
-def rdma_ways(process: Process) -> tuple[Way, ...]:
-    tcp = over_tcp(process)
-    return tuple(way for way in network_ways(process) if _RDMA_NETWORK.fullmatch(way.name) and way not in tcp)
+def rdma_connections(process: NcclProcess) -> tuple[Connection, ...]:
+    tcp = tcp_connections(process)
+    return tuple(
+        connection
+        for connection in network_connections(process)
+        if _RDMA_NETWORK.fullmatch(connection.name) and connection not in tcp
+    )
 
 
-def receives(process: Process) -> tuple[Way, ...]:
-    return tuple(way for way in rdma_ways(process) if way.direction == "receive")
+def receiving_connections(process: NcclProcess) -> tuple[Connection, ...]:
+    return tuple(connection for connection in rdma_connections(process) if connection.direction == "receive")
 
 
-def network_ways(process: Process) -> tuple[Way, ...]:
-    return tuple(way for way in process.ways if way.transport == "NET")
+def network_connections(process: NcclProcess) -> tuple[Connection, ...]:
+    return tuple(connection for connection in process.connections if connection.transport == "NET")
 
 
-def hosts_of(processes: Iterable[Process]) -> str:
+def hosts_of(processes: Iterable[NcclProcess]) -> str:
     """`node-a`, or `node-a and 3 others`."""
     hosts = sorted({process.host for process in processes if process.host})
     if not hosts:
@@ -103,7 +109,7 @@ def hosts_of(processes: Iterable[Process]) -> str:
     return f"{hosts[0]} and {len(hosts) - 1} other{'s' * (len(hosts) > 2)}"
 
 
-def ranks_of(processes: Iterable[Process]) -> tuple[int, ...]:
+def ranks_of(processes: Iterable[NcclProcess]) -> tuple[int, ...]:
     return tuple(sorted({rank for process in processes for rank in process.ranks}))
 
 
@@ -120,7 +126,7 @@ def named_ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) > 1)} {','.join(words)}{more}" if words else ""
 
 
-def whose(processes: Sequence[Process]) -> dict[str, object]:
+def evidence_of(processes: Sequence[NcclProcess]) -> dict[str, object]:
     """Evidence that names them, bounded."""
     return {
         "ranks": list(ranks_of(processes)[:64]),

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from laggard.model import Finding
-from laggard.nccl.log.model import NcclLog, Process
+from laggard.nccl.log.model import NcclLog, NcclProcess
 from laggard.nccl.variables import parse_version
 from laggard.probes.nccl.job import Job, JobFacts, hosts_of, ranks_of
-from laggard.probes.nccl.log_gaps import lacks
+from laggard.probes.nccl.log_gaps import find_gaps
 from laggard.probes.nccl.transport_findings import judge_transport, traffic
 from laggard.probes.nccl.variable_findings import judge_environment
 from laggard.probes.nccl.variable_rules import NcclFacts
@@ -22,7 +22,7 @@ _MOST_WARNINGS = 16
 
 class LogJudgement(NamedTuple):
     findings: tuple[Finding, ...]
-    lacks: str
+    gaps: str
     """What could not be judged; empty: nothing. A log with findings may lack something all the same."""
     facts: dict[str, Any]
 
@@ -33,13 +33,13 @@ def judge_nccl_log(log: NcclLog, facts: JobFacts) -> LogJudgement:
     processes = _with_version(log)
     job = Job(processes, facts)
     found = (*judge_transport(job), *judge_versions(processes), *judge_variables(job))
-    return LogJudgement(found, lacks(log, job), _facts(log, job))
+    return LogJudgement(found, find_gaps(log, job), _facts(log, job))
 
 
 def judge_variables(job: Job) -> tuple[Finding, ...]:
     """NCCL_ENV_* of what NCCL said that it read, each once with the hosts where it was set. A name that NCCL does not
     know leaves no trace in a log."""
-    found: dict[tuple[str, str, str], tuple[Finding, list[Process]]] = {}
+    found: dict[tuple[str, str, str], tuple[Finding, list[NcclProcess]]] = {}
     for process in job.processes:
         for fault in judge_environment(dict(process.variables), _nccl_facts(process, job)):
             found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(process)
@@ -49,14 +49,14 @@ def judge_variables(job: Job) -> tuple[Finding, ...]:
     )
 
 
-def _nccl_facts(process: Process, job: Job) -> NcclFacts:
-    local = any(way.transport in ("P2P", "SHM") for one in job.processes for way in one.ways)
+def _nccl_facts(process: NcclProcess, job: Job) -> NcclFacts:
+    local = any(connection.transport in ("P2P", "SHM") for one in job.processes for connection in one.connections)
     links = {"InfiniBand" if name.endswith("/IB") else "Ethernet" for name in process.rdma_devices or ()}
     peers = True if local else None if job.facts.gpus is None else job.facts.gpus > 1
     return NcclFacts(version=parse_version(process.version), rdma=job.rdma, links=frozenset(links), peers=peers)
 
 
-def _with_version(log: NcclLog) -> tuple[Process, ...]:
+def _with_version(log: NcclLog) -> tuple[NcclProcess, ...]:
     versions = {*log.versions, *(process.version for process in log.processes if process.version)}
     if len(versions) != 1:
         return log.processes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.nccl.log import model as values
-from laggard.nccl.log.model import NcclLog, Process
-from laggard.probes.nccl.job import Job, network_ways, rdma_ways
+from laggard.nccl.log.model import NcclLog, NcclProcess
+from laggard.probes.nccl.job import Job, network_connections, rdma_connections
 from laggard.probes.nccl.transport_causes import shm_cause, tcp_cause
 from laggard.probes.nccl.transport_findings import talks_tcp, uses_host_memory
 
@@ -14,13 +14,13 @@ _ASK: Final = "log with NCCL_DEBUG=INFO from the start to the first steps"
 _TROUBLE: Final = (values.NOT_DELIVERED, values.QUEUE_PAIR_FAILED)
 
 
-def lacks(log: NcclLog, job: Job) -> str:
+def find_gaps(log: NcclLog, job: Job) -> str:
     """One line: what could not be judged, and what to do; empty: everything was."""
     if not log.processes:
         return f"holds nothing that NCCL says of its network: {_ASK}"
     if log.dropped:
         return f"is of more processes than are read: {log.dropped} were left out; give it in parts"
-    return _failure(job) or _ways(job) or _reason(job)
+    return _failure(job) or _missing_channels(job) or _reason(job)
 
 
 def _failure(job: Job) -> str:
@@ -31,25 +31,29 @@ def _failure(job: Job) -> str:
         if said:
             meaning = f" ({values.HINTS[hint.kind]})" if hint else ""
             return f"NCCL warned{_of(process)}: {said}{meaning}"
-    stopped = next((one for one in job.processes if one.hint(values.PLUGIN_FAILED) and not one.ways), None)
-    if stopped and not any(one.ways for one in job.processes):
+    stopped = next((one for one in job.processes if one.hint(values.PLUGIN_FAILED) and not one.connections), None)
+    if stopped and not any(one.connections for one in job.processes):
         return f"NCCL found no network{_of(stopped)}: {stopped.hints[0].text}"
     return ""
 
 
-def _ways(job: Job) -> str:
+def _missing_channels(job: Job) -> str:
     networks = {process.network for process in job.processes if process.network}
-    if not any(process.ways for process in job.processes):
+    if not any(process.connections for process in job.processes):
         chosen = f"says that {'/'.join(sorted(networks))} was chosen, but " if networks else ""
         return f"{chosen}lacks the channel lines (`via ...`): {_ASK}"
     spans = max((job.nodes(process) or 0 for process in job.processes), default=0)
-    if spans > 1 and not any(network_ways(process) for process in job.processes):
+    if spans > 1 and not any(network_connections(process) for process in job.processes):
         return f"lacks the channels between its {spans} nodes: {_ASK}"
     if job.facts.gpudirect is False:
         return ""
-    ways = [way for process in job.processes for way in rdma_ways(process)]
+    connections = [connection for process in job.processes for connection in rdma_connections(process)]
     rings = any(process.ring_gdr for process in job.processes)
-    if ways and not rings and not any(way.gdr or way.direction == "receive" for way in ways):
+    if (
+        connections
+        and not rings
+        and not any(connection.gdr or connection.direction == "receive" for connection in connections)
+    ):
         return f"lacks the receiving channels, which tell of GPUDirect: {_ASK}"
     return ""
 
@@ -64,5 +68,5 @@ def _reason(job: Job) -> str:
     return ""
 
 
-def _of(process: Process) -> str:
+def _of(process: NcclProcess) -> str:
     return f" on {process.host}" if process.host else ""

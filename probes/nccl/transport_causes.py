@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.nccl.log import model as values
-from laggard.nccl.log.model import Hint, Process
+from laggard.nccl.log.model import Hint, NcclProcess
 from laggard.nccl.values import level, number
 from laggard.probes.nccl.job import Job
 
@@ -31,25 +31,29 @@ class Cause(NamedTuple):
     known: bool = True
 
 
-def tcp_cause(process: Process, job: Job) -> Cause:
-    near = job.near(process)
-    if number(_set(near, "NCCL_IB_DISABLE")):
-        return _chosen("NCCL_IB_DISABLE", _set(near, "NCCL_IB_DISABLE"))
-    if _set(near, "NCCL_NET").lower() == "socket":
+def tcp_cause(process: NcclProcess, job: Job) -> Cause:
+    related = job.related(process)
+    if number(_set(related, "NCCL_IB_DISABLE")):
+        return _chosen("NCCL_IB_DISABLE", _set(related, "NCCL_IB_DISABLE"))
+    if _set(related, "NCCL_NET").lower() == "socket":
         return _chosen("NCCL_NET", "Socket")
-    provider = next((one.provider for one in near if one.provider.split(";")[0] in ("tcp", "sockets")), "")
+    provider = next((one.provider for one in related if one.provider.split(";")[0] in ("tcp", "sockets")), "")
     if provider:
         return Cause(
             f"libfabric chose its provider {provider}", f"Bring libfabric's RDMA provider and {_IN_CONTAINER}."
         )
-    hint = _said(near, values.NO_LIBRARY, values.DEVICE_REFUSED, values.NO_PROVIDER, values.NO_DEVICE)
+    hint = _said(related, values.NO_LIBRARY, values.DEVICE_REFUSED, values.NO_PROVIDER, values.NO_DEVICE)
     if hint is None:
-        hint = _said(near, values.PLUGIN_FAILED, values.QUEUE_PAIR_FAILED)
-    if hint is None and "Socket" in process.listed and (process.rdma_devices or "IB" not in process.listed):
+        hint = _said(related, values.PLUGIN_FAILED, values.QUEUE_PAIR_FAILED)
+    if (
+        hint is None
+        and "Socket" in process.networks_tried
+        and (process.rdma_devices or "IB" not in process.networks_tried)
+    ):
         return _asked_for(bool(process.rdma_devices))
     if hint is None:
         return _not_told("INIT,NET", "`ibv_devinfo` in the job's own environment shows whether it can reach RDMA.")
-    return _tcp_hint(hint, _set(near, "NCCL_IB_HCA"))
+    return _tcp_hint(hint, _set(related, "NCCL_IB_HCA"))
 
 
 def _asked_for(found: bool) -> Cause:
@@ -71,16 +75,16 @@ def _tcp_hint(hint: Hint, selection: str) -> Cause:
     return Cause(values.HINTS[hint.kind], f"Look for what it names; the job needs {_IN_CONTAINER}.", hint.text)
 
 
-def gdr_cause(process: Process, job: Job) -> Cause:
-    near = job.near(process)
-    set_level = _set(near, "NCCL_NET_GDR_LEVEL")
+def gdr_cause(process: NcclProcess, job: Job) -> Cause:
+    related = job.related(process)
+    set_level = _set(related, "NCCL_NET_GDR_LEVEL")
     if level(set_level) == "LOC":
         return _chosen("NCCL_NET_GDR_LEVEL", set_level)
-    module = _said(near, values.GDR_NO_MODULE)
+    module = _said(related, values.GDR_NO_MODULE)
     if module:
         fix = "Load nvidia_peermem, or run the driver's open kernel modules (DMA-BUF): see PEERMEM_MISSING."
         return Cause("neither nvidia_peermem nor DMA-BUF", fix, module.text)
-    far = _said(near, values.GDR_FAR)
+    far = _said(related, values.GDR_FAR)
     if far:
         why = f"NCCL_NET_GDR_LEVEL={set_level} forbids it" if set_level else "GPU and NIC are too far apart"
         fix = "Give each rank the NIC on its GPU's PCIe switch; virtual machines need NCCL_TOPO_FILE."
@@ -88,22 +92,22 @@ def gdr_cause(process: Process, job: Job) -> Cause:
     return _not_told("INIT,NET", "See PEERMEM_MISSING, ACS_ENABLED and NUMA_MISMATCH of the node.")
 
 
-def shm_cause(process: Process, job: Job) -> Cause | None:
+def shm_cause(process: NcclProcess, job: Job) -> Cause | None:
     """None: nothing is wrong, the GPUs are too far apart for peer-to-peer."""
-    near = job.near(process)
-    if number(_set(near, "NCCL_P2P_DISABLE")) == 1:
+    related = job.related(process)
+    if number(_set(related, "NCCL_P2P_DISABLE")) == 1:
         return _chosen("NCCL_P2P_DISABLE", "1")
-    set_level = _set(near, "NCCL_P2P_LEVEL")
+    set_level = _set(related, "NCCL_P2P_LEVEL")
     if level(set_level) == "LOC":  # up to 2.22 NCCL_P2P_DISABLE=1 is logged as this
         return _chosen("NCCL_P2P_LEVEL", set_level, "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL")
-    hint = _said(near, values.P2P_REFUSED, values.P2P_FAILED, values.NO_IPC)
+    hint = _said(related, values.P2P_REFUSED, values.P2P_FAILED, values.NO_IPC)
     if hint:
         return Cause(values.HINTS[hint.kind], _P2P_FIX[hint.kind], hint.text)
     distance = _distance(process, job)
     if distance.startswith("NV") or distance in _NEAR:
         why = f"NCCL_P2P_LEVEL={set_level} forbids it" if set_level else f"their distance is {distance}"
         return Cause(why, "Compare `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`; see P2P_DISABLED.")
-    if distance or _by_topology(process, near):
+    if distance or _by_topology(process, related):
         return None
     return _not_told("INIT,GRAPH", "Compare `nvidia-smi topo -m` and `nvidia-smi topo -p2p r`; see P2P_DISABLED.")
 
@@ -115,31 +119,33 @@ _P2P_FIX: Final = {
 }
 
 
-def _by_topology(process: Process, near: Iterable[Process]) -> bool:
+def _by_topology(process: NcclProcess, related: Iterable[NcclProcess]) -> bool:
     """Peer-to-peer works for closer pairs; or NCCL (2.12 and newer) would have said that it is refused."""
-    if any(way.transport == "P2P" for one in near if one.host == process.host for way in one.ways):
+    if any(
+        connection.transport == "P2P" for one in related if one.host == process.host for connection in one.connections
+    ):
         return True
     version = tuple(int(word) for word in process.version.split(".") if word)
     return process.started and version >= (2, 12)
 
 
-def _distance(process: Process, job: Job) -> str:
+def _distance(process: NcclProcess, job: Job) -> str:
     """Of the nearest pair that talks by shared memory: by the facts, else by the GRAPH lines; empty: not known."""
     mates = [one for one in job.processes if one.host == process.host]
     links = {frozenset(link[:2]): link[2] for one in mates for link in one.links} | dict(job.facts.links)
     bus = {own.rank: own.bus_id for one in mates for own in one.communicators if own.bus_id}
-    pairs = {pair for way in process.ways if way.transport == "SHM" for pair in way.pairs}
+    pairs = {pair for connection in process.connections if connection.transport == "SHM" for pair in connection.pairs}
     known = [links.get(frozenset((bus.get(one, ""), bus.get(other, ""))), "") for one, other in pairs]
     order = (*_NEAR, "PHB", "NODE", "SYS")
     return min(filter(None, known), key=lambda word: order.index(word) if word in order else 0, default="")
 
 
-def _set(near: Iterable[Process], name: str) -> str:
-    return next((value for process in near if (value := process.variable(name)) is not None), "")
+def _set(related: Iterable[NcclProcess], name: str) -> str:
+    return next((value for process in related if (value := process.variable(name)) is not None), "")
 
 
-def _said(near: Sequence[Process], *kinds: str) -> Hint | None:
-    return next((hint for kind in kinds for process in near if (hint := process.hint(kind))), None)
+def _said(related: Sequence[NcclProcess], *kinds: str) -> Hint | None:
+    return next((hint for kind in kinds for process in related if (hint := process.hint(kind))), None)
 
 
 def _chosen(name: str, value: str, remove: str = "") -> Cause:

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.nccl.log.channels import channels
-from laggard.nccl.log.model import Process
+from laggard.nccl.log.channels import count_channels
+from laggard.nccl.log.model import NcclProcess
 from laggard.probes.nccl.job import (
     Job,
+    evidence_of,
     hosts_of,
     named_ranks,
-    network_ways,
-    over_tcp,
+    network_connections,
     ranks_of,
-    rdma_ways,
-    receives,
-    whose,
+    rdma_connections,
+    receiving_connections,
+    tcp_connections,
 )
 from laggard.probes.nccl.transport_causes import Cause, gdr_cause, shm_cause, tcp_cause
 from laggard.probes.probe import finding
@@ -32,8 +32,8 @@ class _Slow(NamedTuple):
 
     code: str
     summary: str
-    does: Callable[[Process, Job], bool]
-    cause: Callable[[Process, Job], Cause | None]
+    does: Callable[[NcclProcess, Job], bool]
+    cause: Callable[[NcclProcess, Job], Cause | None]
     commands: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def judge_transport(job: Job) -> tuple[Finding, ...]:
 
 
 def _judge(slow: _Slow, job: Job) -> Iterator[Finding]:
-    causes: dict[Cause, list[Process]] = {}
+    causes: dict[Cause, list[NcclProcess]] = {}
     for process in job.processes:
         cause = slow.cause(process, job) if slow.does(process, job) else None
         if cause is not None:
@@ -52,14 +52,14 @@ def _judge(slow: _Slow, job: Job) -> Iterator[Finding]:
         yield _finding(slow, cause, processes, job)
 
 
-def _finding(slow: _Slow, cause: Cause, processes: list[Process], job: Job) -> Finding:
+def _finding(slow: _Slow, cause: Cause, processes: list[NcclProcess], job: Job) -> Finding:
     ranks = named_ranks(ranks_of(processes))
     line = next((told.line for one in processes if (told := slow.cause(one, job)) and told.line), "")
     evidence: dict[str, object] = {
         "cause": cause.text,
         "log": line,
-        **whose(processes),
-        "channels": dict(channels(way for process in processes for way in process.ways)),
+        **evidence_of(processes),
+        "channels": dict(count_channels(connection for process in processes for connection in process.connections)),
     }
     if slow.code == "TCP_FALLBACK":
         evidence["rdma_in_the_machines"] = job.rdma
@@ -84,32 +84,36 @@ def _severity(slow: _Slow, cause: Cause, job: Job) -> Severity | None:
     return None
 
 
-def talks_tcp(process: Process, job: Job) -> bool:
+def talks_tcp(process: NcclProcess, job: Job) -> bool:
     """Over TCP between machines, where RDMA is there or may be."""
     nodes = job.nodes(process)
     if job.rdma is False or nodes == 1:
         return False
-    chose = process.network == "Socket" and not network_ways(process) and (nodes or 0) > 1
-    return chose or bool(over_tcp(process))
+    chose = process.network == "Socket" and not network_connections(process) and (nodes or 0) > 1
+    return chose or bool(tcp_connections(process))
 
 
-def lacks_gpudirect(process: Process, job: Job) -> bool:
+def lacks_gpudirect(process: NcclProcess, job: Job) -> bool:
     """Over RDMA, and through host memory. Receiving decides, or a reason in the log: GPUs before Ampere without
     NVLink send from host memory by NCCL's own choice (NCCL_NET_GDR_READ), and then `use ring ... GDR` is 0 too."""
     if job.facts.gpudirect is False or job.nodes(process) == 1:
         return False
-    ways = rdma_ways(process)
-    received = receives(process)
+    connections = rdma_connections(process)
+    received = receiving_connections(process)
     if received:
-        return not any(way.gdr for way in received)
-    if any(way.gdr for way in ways) or any(way.gdr for one in job.processes for way in receives(one)):
+        return not any(connection.gdr for connection in received)
+    if any(connection.gdr for connection in connections) or any(
+        connection.gdr for one in job.processes for connection in receiving_connections(one)
+    ):
         return False
-    return bool(ways) and gdr_cause(process, job).known
+    return bool(connections) and gdr_cause(process, job).known
 
 
-def uses_host_memory(process: Process, job: Job) -> bool:
+def uses_host_memory(process: NcclProcess, job: Job) -> bool:
     """Between GPUs of one machine."""
-    return job.facts.peer_to_peer is not False and any(way.transport == "SHM" for way in process.ways)
+    return job.facts.peer_to_peer is not False and any(
+        connection.transport == "SHM" for connection in process.connections
+    )
 
 
 _SLOW: Final = (
@@ -135,4 +139,4 @@ _SLOW: Final = (
 
 def traffic(job: Job) -> Mapping[str, int]:
     """All channels of the job by way, for people."""
-    return channels(way for process in job.processes for way in process.ways)
+    return count_channels(connection for process in job.processes for connection in process.connections)

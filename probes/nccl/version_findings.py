@@ -10,9 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from laggard.model import Finding
-from laggard.nccl.log.model import MISMATCH, Process
+from laggard.nccl.log.model import MISMATCH, NcclProcess
 from laggard.nccl.variables import version_of_code
-from laggard.probes.nccl.job import hosts_of, named_ranks, ranks_of, whose
+from laggard.probes.nccl.job import evidence_of, hosts_of, named_ranks, ranks_of
 from laggard.probes.probe import finding
 
 _MISMATCH = re.compile(r"rank (\d{1,9}) version (\d{1,9}) rank (\d{1,9}) version (\d{1,9})")
@@ -23,7 +23,7 @@ _FIX = (
 _COMMANDS = ("ldconfig -p | grep libnccl", "python -c 'import torch; print(torch.cuda.nccl.version())'")
 
 
-def judge_versions(processes: tuple[Process, ...]) -> tuple[Finding, ...]:
+def judge_versions(processes: tuple[NcclProcess, ...]) -> tuple[Finding, ...]:
     """At most one finding: NCCL's own word for it, else the first communicator whose ranks differ."""
     for process in processes:
         hint = process.hint(MISMATCH)
@@ -32,7 +32,7 @@ def judge_versions(processes: tuple[Process, ...]) -> tuple[Finding, ...]:
             told = {version_of_code(int(match[2])): [int(match[1])], version_of_code(int(match[4])): [int(match[3])]}
             return (_finding(told, [process], hint.text),)
     for members in _communicators(processes):
-        versions: dict[str, list[Process]] = {}
+        versions: dict[str, list[NcclProcess]] = {}
         for process in members:
             if process.version:
                 versions.setdefault(process.version, []).append(process)
@@ -49,9 +49,9 @@ def _mixed(versions: Mapping[str, list[int]]) -> bool:
     return len(whole) > 1 and len(set(ranks)) == len(ranks)
 
 
-def _communicators(processes: tuple[Process, ...]) -> Iterator[list[Process]]:
-    named: dict[str, list[Process]] = {}
-    sized: dict[int, list[Process]] = {}
+def _communicators(processes: tuple[NcclProcess, ...]) -> Iterator[list[NcclProcess]]:
+    named: dict[str, list[NcclProcess]] = {}
+    sized: dict[int, list[NcclProcess]] = {}
     for process in processes:
         for own in process.communicators:
             if own.identity:
@@ -68,14 +68,14 @@ def _once(ranks: Iterable[int | None]) -> bool:
     return len(set(seen)) == len(seen)
 
 
-def _finding(versions: Mapping[str, list[int]], processes: list[Process], line: str) -> Finding:
+def _finding(versions: Mapping[str, list[int]], processes: list[NcclProcess], line: str) -> Finding:
     words = [f"{version} on {named_ranks(sorted(ranks)) or 'some'}" for version, ranks in sorted(versions.items())]
     return finding(
         "NCCL_VERSION_MIXED",
         hosts_of(processes),
         f"ranks of one communicator run different NCCLs: {', '.join(words)}",
         evidence={"versions": {version: ranks[:64] for version, ranks in versions.items()}, "log": line}
-        | whose(processes),
+        | evidence_of(processes),
         fix=_FIX,
         commands=_COMMANDS,
     )

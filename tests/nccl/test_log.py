@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.nccl_logs import log_expectations, log_text
 
-from laggard.nccl.log.model import Communicator, NcclLog, Process, Way
+from laggard.nccl.log.model import Communicator, Connection, NcclLog, NcclProcess
 from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
 from laggard.probes.nccl.job import JobFacts
 from laggard.probes.nccl.log_findings import judge_nccl_log
@@ -38,17 +38,17 @@ PREFIXES = (
 )
 
 
-def only(text: str) -> Process:
+def only(text: str) -> NcclProcess:
     (process,) = parse_nccl_log(text).processes
     return process
 
 
-def said(*lines: str) -> Process:
+def said(*lines: str) -> NcclProcess:
     return only("".join(f"{HEAD}{line}\n" for line in lines))
 
 
-def way(line: str) -> Way:
-    (found,) = said(line).ways
+def connection(line: str) -> Connection:
+    (found,) = said(line).connections
     return found
 
 
@@ -85,25 +85,25 @@ def way(line: str) -> Way:
     ],
 )
 def test_a_channel_line_of_every_release(line: str, expected: tuple[object, ...]) -> None:
-    assert way(line)[:5] == expected
+    assert connection(line)[:5] == expected
 
 
 @pytest.mark.parametrize(
     "line", ["CollNet 00/0 : 3 [send] via COLLNET/SHARP/1/GDRDMA", "Coll 00 : 3 [send] via COLLNET/SHARP/1/GDRDMA"]
 )
 def test_a_channel_to_a_switch(line: str) -> None:
-    assert way(line) == Way("COLLNET", "SHARP", 1, "send", True, 1)
+    assert connection(line) == Connection("COLLNET", "SHARP", 1, "send", True, 1)
 
 
 @pytest.mark.parametrize("end", ["", "/", "/GDR", "/GDRDM", "x", "/GDRDMA(PC"])
 def test_a_channel_line_that_is_cut_off_is_none(end: str) -> None:
     process = said(f"Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/{'0' if end else ''}{end}")
-    assert process.ways == (), "half a line must not say that GPUDirect is off"
+    assert process.connections == (), "half a line must not say that GPUDirect is off"
 
 
-def test_channels_are_counted_by_way_with_their_pairs() -> None:
+def test_channels_are_counted_by_connection_with_their_pairs() -> None:
     process = said(*(f"Channel {n:02d}/0 : 1[1] -> {8 + n % 2}[0] [send] via NET/IB/0/GDRDMA" for n in range(6)))
-    assert process.ways == (Way("NET", "IB", 0, "send", True, 6, ((1, 8), (1, 9))),)
+    assert process.connections == (Connection("NET", "IB", 0, "send", True, 6, ((1, 8), (1, 9))),)
     assert process.rank == 1
 
 
@@ -292,7 +292,7 @@ def test_a_healthy_log_that_is_cut_off_accuses_nobody(name: str, data: st.DataOb
     judgement = judge_nccl_log(parse_nccl_log(cut), JobFacts())
     assert [found.summary for found in judgement.findings] == []
     if " via " not in cut:
-        assert judgement.lacks, "a log without a channel is not fine"
+        assert judgement.gaps, "a log without a channel is not fine"
 
 
 @given(st.sampled_from(["roce_gpudirect", "vendor_network"]), st.data())
@@ -313,7 +313,7 @@ def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObj
 def test_junk_is_no_log(text: str) -> None:
     if "NCCL" not in text:
         assert parse_nccl_log(text) == NcclLog((), (), 0, 0, 0)
-        assert judge_nccl_log(parse_nccl_log(text), JobFacts()).lacks
+        assert judge_nccl_log(parse_nccl_log(text), JobFacts()).gaps
 
 
 VOCABULARY = (
@@ -329,7 +329,7 @@ def test_whatever_a_line_says_the_values_are_in_their_bounds(texts: list[str]) -
     log = parse_nccl_log("".join(f"{HEAD}{text}\n" for text in texts))
     judge_nccl_log(log, JobFacts())
     for process in log.processes:
-        assert sum(one.channels for one in process.ways) <= sum(text.count("via") for text in texts)
+        assert sum(one.channels for one in process.connections) <= sum(text.count("via") for text in texts)
         assert all(one.ranks < 10**9 for one in process.communicators)
         assert set(name[:5] for name, _ in process.variables) <= {"NCCL_"}
 
@@ -364,8 +364,8 @@ def test_memory_is_bounded_however_long_the_log() -> None:
         reader.feed(f"{HEAD}Channel 00/0 : 1[1] -> {number}[0] [send] via NET/IB/0\n")
         reader.feed(f"{HEAD}NCCL_X{number} set by environment to 1.\n")
     (process,) = reader.log().processes
-    assert sum(one.channels for one in process.ways) == 20_000, "each channel is counted"
-    assert len(process.ways[0].pairs) <= 64 and len(process.variables) <= 128
+    assert sum(one.channels for one in process.connections) == 20_000, "each channel is counted"
+    assert len(process.connections[0].pairs) <= 64 and len(process.variables) <= 128
 
 
 @pytest.mark.slow

@@ -111,7 +111,7 @@ def test_the_log_is_read_as_it_grows(tmp_path: Path) -> None:
         process = log.read()
     assert process is not None
     assert (process.rank, process.network, process.version) == (1, "IB", "2.27.5")
-    assert {way.gdr for way in process.ways if way.transport == "NET"} == {True}
+    assert {connection.gdr for connection in process.connections if connection.transport == "NET"} == {True}
 
 
 def test_what_children_log_is_not_taken_for_the_ranks_own(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_is_observed_with_a_log_of_its_own(tmp_path: Path) -> None:
     assert (transport.log, transport.process.rank, transport.process.network) == (LOG_READ, 3, "Socket")
     assert transport.variables == (("NCCL_IB_DISABLE", "1"),), "what laggard has set is not the user's"
     assert observe(log, environ, rank=19).rank == 19
-    assert Transport.from_json(transport.to_json()).process.ways == transport.process.ways
+    assert Transport.from_json(transport.to_json()).process.connections == transport.process.connections
 
 
 def test_without_a_log_it_is_said_why() -> None:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.nccl_logs import log_expectations, log_text
 
-from laggard.nccl.log.model import HINTS, Communicator, Hint, Process, Way
+from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 from laggard.nccl.log.reader import parse_nccl_log
-from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOGS, MOST_BYTES, Transport
+from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOG_STATES, MOST_BYTES, Transport
 from laggard.probes.nccl.job import JobFacts
 from laggard.probes.nccl.rank_findings import TransportJudgement, judge_transports
 
@@ -20,7 +20,7 @@ WITH_RDMA = JobFacts(rdma=True, gpus=2)
 CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
 
 
-def transport(process: Process, **fields: Any) -> Transport:
+def transport(process: NcclProcess, **fields: Any) -> Transport:
     plain = Transport(process.version, "library", (), 2, LOG_READ, process)
     return plain._replace(**fields)
 
@@ -74,15 +74,13 @@ def test_a_variable_explains_what_the_log_does_not() -> None:
 
 def test_ranks_that_say_nothing_are_unknown_and_never_fine() -> None:
     silent = [
-        Transport("2.27.5", "library", (), 0, log, Process("", 0), rank)
+        Transport("2.27.5", "library", (), 0, log, NcclProcess("", 0), rank)
         for rank, log in enumerate([LOG_EMPTY, LOG_OF_THE_USER])
     ]
     judgement = judge_transports("1", silent, WITH_RDMA)
     assert judgement.findings == ()
-    assert (
-        "ranks 0-1" in judgement.lacks and "NCCL_DEBUG" in judgement.lacks and "no RDMA device open" in judgement.lacks
-    )
-    assert judge_transports("1", transports("roce_gpudirect"), WITH_RDMA).lacks == ""
+    assert "ranks 0-1" in judgement.gaps and "NCCL_DEBUG" in judgement.gaps and "no RDMA device open" in judgement.gaps
+    assert judge_transports("1", transports("roce_gpudirect"), WITH_RDMA).gaps == ""
 
 
 def test_the_jobs_rank_is_named_where_it_is_known() -> None:
@@ -103,7 +101,17 @@ def test_a_ranks_value_comes_through_whole(name: str) -> None:
     for process in parse_nccl_log(log_text(name)).processes:
         sent = transport(process)
         got = Transport.from_json(sent.to_json())
-        same = ("network", "provider", "rdma_devices", "variables", "ways", "hints", "ring_gdr", "started", "version")
+        same = (
+            "network",
+            "provider",
+            "rdma_devices",
+            "variables",
+            "connections",
+            "hints",
+            "ring_gdr",
+            "started",
+            "version",
+        )
         assert {name: getattr(got.process, name) for name in same} == {name: getattr(process, name) for name in same}
         assert got._replace(process=process) == sent
         assert got.process.world == process.world
@@ -111,8 +119,8 @@ def test_a_ranks_value_comes_through_whole(name: str) -> None:
 
 TEXT = st.text(max_size=400)
 NUMBER = st.integers(0, 10**9)
-WAYS = st.builds(
-    Way,
+CONNECTIONS = st.builds(
+    Connection,
     st.sampled_from(["NET", "P2P", "SHM", "COLLNET"]),
     TEXT,
     st.none() | NUMBER,
@@ -122,7 +130,7 @@ WAYS = st.builds(
     st.lists(st.tuples(NUMBER, NUMBER), max_size=64).map(tuple),
 )
 PROCESSES = st.builds(
-    Process,
+    NcclProcess,
     st.just(""),
     st.just(0),
     network=TEXT,
@@ -130,7 +138,7 @@ PROCESSES = st.builds(
     rdma_devices=st.none() | st.lists(TEXT, max_size=64).map(tuple),
     variables=st.lists(st.tuples(TEXT, TEXT), max_size=128).map(tuple),
     communicators=st.lists(st.builds(Communicator, TEXT, NUMBER, NUMBER, bus_id=TEXT), max_size=2).map(tuple),
-    ways=st.lists(WAYS, max_size=80).map(tuple),
+    connections=st.lists(CONNECTIONS, max_size=80).map(tuple),
     hints=st.lists(st.builds(Hint, st.sampled_from(list(HINTS)), TEXT, NUMBER), max_size=13).map(tuple),
     warnings=st.lists(TEXT, max_size=16).map(tuple),
 )
@@ -140,7 +148,7 @@ TRANSPORTS = st.builds(
     st.sampled_from(["library", "torch", ""]),
     st.lists(st.tuples(TEXT, TEXT), max_size=64).map(tuple),
     st.none() | NUMBER,
-    st.sampled_from(list(LOGS)),
+    st.sampled_from(list(LOG_STATES)),
     PROCESSES,
     st.none() | NUMBER,
 )
@@ -154,8 +162,8 @@ def test_a_value_fits_whatever_is_in_it_and_what_came_through_stays(value: Trans
     assert Transport.from_json(got.to_json()) == got
     assert (got.log, got.uverbs) == (value.log, value.uverbs)
     if not json.loads(text).get("cut"):
-        total = sum(way.channels for way in value.process.ways)
-        assert sum(way.channels for way in got.process.ways) == total
+        total = sum(connection.channels for connection in value.process.connections)
+        assert sum(connection.channels for connection in got.process.connections) == total
 
 
 def test_what_matters_is_cut_last() -> None:
@@ -164,7 +172,7 @@ def test_what_matters_is_cut_last() -> None:
     text = transport(process, variables=(*noise, ("NCCL_IB_DISABLE", "1"))).to_json()
     got = Transport.from_json(text)
     assert json.loads(text)["cut"] and dict(got.variables)["NCCL_IB_DISABLE"] == "1"
-    assert got.process.ways == process.ways and got.process.network == "Socket"
+    assert got.process.connections == process.connections and got.process.network == "Socket"
 
 
 JSON = st.recursive(

@@ -50,7 +50,7 @@ class TransportWatch:
 
         private = self._log if isinstance(self._log, PrivateLog) else None
         transport = observe(private, os.environ)
-        if transport.version_source == "library" or transport.process.ways:
+        if transport.version_source == "library" or transport.process.connections:
             self._silent = 0
             self._facts.set(TRANSPORT, json.loads(transport.to_json()))
         else:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from laggard.diagnose.file_format import Kind, Reading, Told
-from laggard.nccl.log.lines import NOBODY, Heads, lines_in
+from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.job import JobFacts
 from laggard.probes.nccl.log_findings import judge_nccl_log
@@ -23,17 +23,17 @@ _LINE: Final = 2048
 
 def recognise(text: str) -> bool:
     """A line that names its host and process, or is NCCL's from its first word on; prose about NCCL is neither."""
-    heads = Heads()
+    heads = PrefixCache()
     found = _WORD.finditer(text, 0, _BEGINNING)
     return any(_is_nccl(text, match, heads) for match in itertools.islice(found, _TRIES))
 
 
-def _is_nccl(text: str, match: re.Match[str], heads: Heads) -> bool:
+def _is_nccl(text: str, match: re.Match[str], heads: PrefixCache) -> bool:
     start = text.rfind("\n", max(0, match.start() - _LINE), match.start()) + 1
     if start == match.start():
         return True
     lines = lines_in(text[max(start, match.start() - _LINE) : match.end()], heads)
-    return any(line.writer != NOBODY for line in lines)
+    return any(line.writer != NO_WRITER for line in lines)
 
 
 def tell(text: str) -> Told:
@@ -52,7 +52,7 @@ def read_together(texts: Sequence[str], told: Told) -> Reading:
         reader.feed(text)
         reader.end()
     judgement = judge_nccl_log(reader.log(), JobFacts(rdma=told.rdma, gpus=told.gpus))
-    return Reading(judgement.findings, judgement.facts, judgement.lacks)
+    return Reading(judgement.findings, judgement.facts, judgement.gaps)
 
 
 NCCL_LOG = Kind("NCCL log", recognise, read, tell, read_together)

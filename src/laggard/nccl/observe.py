@@ -17,7 +17,7 @@ import sys
 from collections.abc import Mapping
 
 from laggard.nccl.library import loaded_version
-from laggard.nccl.log.model import Process
+from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, prepare_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
 from laggard.nccl.variable_table import SECRET
@@ -46,7 +46,7 @@ def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None
         variables=nccl_variables(environ, () if log is None else LOG_SETTINGS),
         uverbs=open_uverbs(_PROC),
         log=_log_state(log, process, environ),
-        process=process or Process("", 0),
+        process=process or NcclProcess("", 0),
         rank=rank,
     )
 
@@ -88,7 +88,7 @@ def _torch_version() -> str:
         return ""
 
 
-def _log_state(log: PrivateLog | None, process: Process | None, environ: Mapping[str, str]) -> str:
+def _log_state(log: PrivateLog | None, process: NcclProcess | None, environ: Mapping[str, str]) -> str:
     if log is None:
         return LOG_OF_THE_USER if "NCCL_DEBUG" in environ or "NCCL_DEBUG_FILE" in environ else LOG_NONE
     return LOG_READ if process else LOG_EMPTY

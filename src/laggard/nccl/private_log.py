@@ -17,7 +17,7 @@ from typing import Final
 
 from laggard.environment import ENV_NCCL_LOG
 from laggard.nccl.conf import ETC, parse_conf
-from laggard.nccl.log.model import Process
+from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.log.reader import NcclLogReader
 
 LOG_SETTINGS: Final = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
@@ -74,7 +74,7 @@ class PrivateLog:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._offset = 0
 
-    def read(self) -> Process | None:
+    def read(self) -> NcclProcess | None:
         """What the log says so far; None: nothing yet. Reads what is new, at most 4 MiB at once, and gives the space of
         what was read back when it is much."""
         try:

@@ -1,6 +1,6 @@
-"""How one rank's NCCL talks, as the training process itself tells it: a small value that fits into its rank file.
+"""Which transports one rank's NCCL uses, as the training process itself reports it: a small value in its rank file.
 
-Standard library only: the training process writes it, the agent reads it, and neither trusts the other's size.
+Standard library only. The training process writes it, the agent reads it, and each side bounds its size.
 """
 
 from __future__ import annotations
@@ -9,24 +9,25 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
-from laggard.nccl.log.model import HINTS, Communicator, Hint, Process, Way
+from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 
 MOST_BYTES: Final = 4096
-"""Of the JSON, in UTF-8."""
+"""The most bytes that the JSON takes, in UTF-8."""
 
 LOG_READ: Final = "read"
 LOG_EMPTY: Final = "empty"
 LOG_OF_THE_USER: Final = "user"
 LOG_NONE: Final = "none"
-LOGS: Final = {
+LOG_STATES: Final = {
     LOG_READ: "NCCL's own log was read",
     LOG_EMPTY: "NCCL has written nothing yet",
     LOG_OF_THE_USER: "the user has set NCCL_DEBUG, whose log is not laggard's to read",
     LOG_NONE: "NCCL was not asked to log",
 }
+"""What is known of NCCL's log, by `Transport.log`."""
 
-_FORM: Final = 1
-_FIRST: Final = (
+_FORMAT: Final = 1
+_KEPT_LONGEST: Final = (
     "NCCL_IB_DISABLE",
     "NCCL_NET",
     "NCCL_IB_HCA",
@@ -34,29 +35,32 @@ _FIRST: Final = (
     "NCCL_P2P_DISABLE",
     "NCCL_P2P_LEVEL",
 )
-"""What the judgement asks for is cut last."""
-_TEXT = 160
-_VALUE = 256
+"""Variables that the agent's findings depend on: they are cut last."""
+_MOST_TEXT = 160
+_MOST_VALUE = 256
 
 
 class Transport(NamedTuple):
+    """What one rank reports of its NCCL."""
+
     nccl_version: str
-    """Of the library that is loaded, `2.27.5`; empty: none is, or it cannot be told."""
+    """The version of the loaded library, `2.27.5`; empty: none is loaded, or its version cannot be found."""
     version_source: str
-    """`library`: the loaded library said so; `torch`: what torch was built with."""
+    """`library`: the loaded library gave the version; `torch`: torch was built with it."""
     variables: tuple[tuple[str, str], ...]
-    """NCCL_* of the process's environment, of names that are known (src/laggard/nccl/variables.py) and nothing else."""
+    """The NCCL_* variables of the process's environment whose names laggard.nccl.variables knows, and no others."""
     uverbs: int | None
     """RDMA devices that the process holds open (descriptors of /dev/infiniband/uverbs*); None: cannot be counted."""
     log: str
-    """One of LOGS."""
-    process: Process
-    """What NCCL's log says; empty unless `log` is `read`. Its host and pid are not carried."""
+    """A key of LOG_STATES."""
+    process: NcclProcess
+    """What NCCL's log shows; empty unless `log` is `read`. Its host and pid are not in the JSON."""
     rank: int | None = None
-    """The job's, as the caller knows it; None: that of its largest communicator."""
+    """The rank in the job, where the caller knows it; None: the rank in the process's largest communicator counts."""
 
     def to_json(self) -> str:
-        """At most MOST_BYTES: what says least is cut first, and `cut` is then true."""
+        """The value as JSON of at most MOST_BYTES. Where it is longer, the least useful parts are cut first, and the
+        document's field `cut` is then true."""
         document = _document(self)
         for shorten in _SHORTENERS:
             text = json.dumps(document, separators=(",", ":"))  # ASCII: a character is a byte
@@ -68,45 +72,45 @@ class Transport(NamedTuple):
 
     @staticmethod
     def from_json(text: str | bytes) -> Transport:
-        """Raises ValueError, with what is wrong in one line, for anything that to_json() does not write."""
+        """The value that to_json() wrote. Raises ValueError for any other text, with the reason in one line."""
         if len(text) > MOST_BYTES:
-            raise ValueError(f"a transport of {len(text)} bytes; {MOST_BYTES} are the most")
+            raise ValueError(f"the transport document has {len(text)} bytes; at most {MOST_BYTES} are allowed")
         try:
             return _transport(json.loads(text))
         except (KeyError, TypeError, IndexError, RecursionError, UnicodeDecodeError) as error:
-            raise ValueError(f"no transport: {type(error).__name__} {error}") from None
+            raise ValueError(f"not a transport document: {type(error).__name__} {error}") from None
 
 
 def _document(transport: Transport) -> dict[str, Any]:
     process = transport.process
-    order = {name: place for place, name in enumerate(_FIRST)}
+    order = {name: place for place, name in enumerate(_KEPT_LONGEST)}
     variables = sorted(transport.variables, key=lambda one: (order.get(one[0], len(order)), one[0]))
     world = process.world
     return {
-        "transport": _FORM,
+        "transport": _FORMAT,
         "version": transport.nccl_version[:32],
         "source": transport.version_source,
         "rank": transport.rank,
-        "variables": [[name, value[:_VALUE]] for name, value in variables],
+        "variables": [[name, value[:_MOST_VALUE]] for name, value in variables],
         "uverbs": transport.uverbs,
         "log": transport.log,
         "network": process.network[:80],
         "provider": process.provider[:80],
-        "listed": [name[:32] for name in process.listed],
+        "listed": [name[:32] for name in process.networks_tried],
         "devices": None if process.rdma_devices is None else [name[:64] for name in process.rdma_devices],
         "ring_gdr": process.ring_gdr,
         "started": process.started,
         "world": [world.identity[:24], *world[1:6], world.bus_id[:24], world.complete] if world else None,
-        "ways": [[*way[:6], [list(pair) for pair in way.pairs[:8]]] for way in process.ways],
+        "ways": [[*way[:6], [list(pair) for pair in way.pairs[:8]]] for way in process.connections],
         "links": [list(link) for link in process.links if world and world.bus_id in link[:2]][:16],
-        "hints": [[hint.kind, hint.text[:_TEXT], hint.times] for hint in process.hints],
-        "read": [[name, value[:_VALUE]] for name, value in process.variables],
-        "warnings": [text[:_TEXT] for text in process.warnings[:4]],
+        "hints": [[hint.kind, hint.text[:_MOST_TEXT], hint.times] for hint in process.hints],
+        "read": [[name, value[:_MOST_VALUE]] for name, value in process.variables],
+        "warnings": [text[:_MOST_TEXT] for text in process.warnings[:4]],
     }
 
 
-def _without_devices(document: dict[str, Any]) -> None:
-    """The NICs' numbers and the ranks; how much goes which way stays."""
+def _drop_devices(document: dict[str, Any]) -> None:
+    """Drops the NICs' numbers and the ranks; how many channels use which transport stays."""
     total: dict[tuple[Any, ...], int] = {}
     for transport, name, _, direction, gdr, channels, _ in document["ways"]:
         key = transport, name, direction, gdr
@@ -114,67 +118,69 @@ def _without_devices(document: dict[str, Any]) -> None:
     document["ways"] = [[*key[:2], None, *key[2:], channels, []] for key, channels in total.items()][:24]
 
 
-def _cut(name: str, most: int, length: int = _VALUE) -> Callable[[dict[str, Any]], None]:
+def _truncate(name: str, most: int, length: int = _MOST_VALUE) -> Callable[[dict[str, Any]], None]:
+    """A function that keeps `most` items of the document's list `name`, and `length` characters of each text."""
+
     def shorten(document: dict[str, Any]) -> None:
-        document[name] = [_short(item, length) for item in (document[name] or ())[:most]]
+        document[name] = [_shorten(item, length) for item in (document[name] or ())[:most]]
 
     return shorten
 
 
-def _short(item: Any, length: int) -> Any:
+def _shorten(item: Any, length: int) -> Any:
     if isinstance(item, str):
         return item[:length]
-    return [_short(part, length) for part in item] if isinstance(item, list) else item
+    return [_shorten(part, length) for part in item] if isinstance(item, list) else item
 
 
 _SHORTENERS: Final = (
-    _cut("warnings", 1),
-    _cut("variables", 24, 64),
-    _cut("read", 24, 64),
-    _cut("listed", 4, 16),
-    _cut("devices", 8, 32),
-    _cut("hints", 6, 80),
-    _cut("variables", 12, 48),
-    _cut("read", 12, 48),
-    _cut("links", 0),
-    _without_devices,
-    _cut("warnings", 0),
-    _cut("read", 0),
-    _cut("ways", 8, 40),
-    _cut("variables", 6, 16),
-    _cut("devices", 1, 16),
-    _cut("hints", 2, 20),
-    _cut("variables", 0),
-    _cut("listed", 0),
-    _cut("ways", 0),
+    _truncate("warnings", 1),
+    _truncate("variables", 24, 64),
+    _truncate("read", 24, 64),
+    _truncate("listed", 4, 16),
+    _truncate("devices", 8, 32),
+    _truncate("hints", 6, 80),
+    _truncate("variables", 12, 48),
+    _truncate("read", 12, 48),
+    _truncate("links", 0),
+    _drop_devices,
+    _truncate("warnings", 0),
+    _truncate("read", 0),
+    _truncate("ways", 8, 40),
+    _truncate("variables", 6, 16),
+    _truncate("devices", 1, 16),
+    _truncate("hints", 2, 20),
+    _truncate("variables", 0),
+    _truncate("listed", 0),
+    _truncate("ways", 0),
 )
-"""In this order, until it fits; after the last it does, whatever the characters."""
+"""They are applied in this order until the document fits. After the last one it fits, whatever the characters."""
 
 
 def _transport(document: Any) -> Transport:
-    if document["transport"] != _FORM:
-        raise ValueError(f"a transport of form {document['transport']!r}; this laggard reads {_FORM}")
+    if document["transport"] != _FORMAT:
+        raise ValueError(f"a transport document of format {document['transport']!r}; this laggard reads {_FORMAT}")
     log = _text(document["log"])
-    if log not in LOGS:
-        raise ValueError(f"a transport with the log {log[:20]!r}")
+    if log not in LOG_STATES:
+        raise ValueError(f"a transport document with the unknown log state {log[:20]!r}")
     devices = document["devices"]
     world = document["world"]
-    process = Process(
+    process = NcclProcess(
         host="",
         pid=0,
         version=_text(document["version"]),
         network=_text(document["network"]),
         provider=_text(document["provider"]),
-        listed=tuple(map(_text, document["listed"])),
+        networks_tried=tuple(map(_text, document["listed"])),
         rdma_devices=None if devices is None else tuple(map(_text, devices)),
         variables=_pairs(document["read"]),
-        communicators=(_world(world),) if world else (),
-        ways=tuple(map(_way, document["ways"])),
+        communicators=(_communicator(world),) if world else (),
+        connections=tuple(map(_connection, document["ways"])),
         ring_gdr=_optional(document["ring_gdr"], bool),
         links=tuple((_text(one), _text(other), _text(distance)) for one, other, distance in document["links"]),
         hints=tuple(_hint(*hint) for hint in document["hints"]),
         warnings=tuple(map(_text, document["warnings"])),
-        started=_a(document["started"], bool),
+        started=_typed(document["started"], bool),
     )
     return Transport(
         process.version,
@@ -187,37 +193,37 @@ def _transport(document: Any) -> Transport:
     )
 
 
-def _world(fields: Any) -> Communicator:
+def _communicator(fields: Any) -> Communicator:
     identity, rank, ranks, nodes, local, device, bus, complete = fields
     return Communicator(
         _text(identity),
-        _a(rank, int),
-        _a(ranks, int),
+        _typed(rank, int),
+        _typed(ranks, int),
         _optional(nodes, int),
         _optional(local, int),
         _optional(device, int),
         _text(bus),
-        _a(complete, bool),
+        _typed(complete, bool),
     )
 
 
-def _way(fields: Any) -> Way:
+def _connection(fields: Any) -> Connection:
     transport, name, device, direction, gdr, channels, pairs = fields
-    return Way(
+    return Connection(
         _text(transport),
         _text(name),
         _optional(device, int),
         _text(direction),
-        _a(gdr, bool),
-        _a(channels, int),
-        tuple((_a(one, int), _a(other, int)) for one, other in pairs),
+        _typed(gdr, bool),
+        _typed(channels, int),
+        tuple((_typed(one, int), _typed(other, int)) for one, other in pairs),
     )
 
 
 def _hint(kind: Any, text: Any, times: Any) -> Hint:
-    if kind not in HINTS:  # of a newer laggard
+    if kind not in HINTS:  # a newer laggard wrote it
         kind = _text(kind)
-    return Hint(kind, _text(text), _a(times, int))
+    return Hint(kind, _text(text), _typed(times, int))
 
 
 def _pairs(rows: Iterable[Any]) -> tuple[tuple[str, str], ...]:
@@ -230,12 +236,12 @@ def _text(value: Any) -> str:
     return value
 
 
-def _a(value: Any, kind: type) -> Any:
-    """bool is an int to Python, and is none here."""
-    if type(value) is not kind:
-        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+def _typed(value: Any, expected: type) -> Any:
+    """`value`. Raises TypeError unless it is exactly of that type: a bool, which Python takes for an int, is no int."""
+    if type(value) is not expected:
+        raise TypeError(f"{type(value).__name__} in place of {expected.__name__}")
     return value
 
 
-def _optional(value: Any, kind: type) -> Any:
-    return None if value is None else _a(value, kind)
+def _optional(value: Any, expected: type) -> Any:
+    return None if value is None else _typed(value, expected)

@@ -42,9 +42,9 @@ def test_a_log_is_judged_as_expected(name: str) -> None:
     assert rows(judgement) == sorted(expected["findings"])
     assert not {row[0] for row in expected["findings"]} & set(expected.get("near", ()))
     if "unknown" in expected:
-        assert expected["unknown"] in judgement.lacks
+        assert expected["unknown"] in judgement.gaps
     else:
-        assert judgement.lacks == ""
+        assert judgement.gaps == ""
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_sockets_are_right_where_the_machines_have_no_rdma(name: str) -> None:
     without = judged(name, JobFacts(rdma=False))
     assert "TCP_FALLBACK" not in {found.code for found in without.findings}
     assert {found.severity.value for found in without.findings} <= {"info"}, "what is set does no harm there"
-    assert without.lacks == ""
+    assert without.gaps == ""
 
 
 @pytest.mark.parametrize("name", [name for name in log_expectations() if name.startswith("tcp_")])
 def test_sockets_are_a_fault_where_the_machines_have_rdma(name: str) -> None:
     beside = judged(name, JobFacts(rdma=True))
     assert ("TCP_FALLBACK", "critical") in {(found.code, found.severity.value) for found in beside.findings}
-    assert beside.lacks == ""
+    assert beside.gaps == ""
 
 
 def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
@@ -169,4 +169,4 @@ def test_recorded_logs_are_judged_rightly() -> None:
         judgement = judge_nccl_log(parse_nccl_log((RECORDED / name).read_text()), JobFacts())
         assert {found.code for found in judgement.findings} == codes, name
         assert not cause or any(cause in found.summary for found in judgement.findings), name
-        assert (lack in judgement.lacks) and bool(lack) == bool(judgement.lacks), f"{name}: {judgement.lacks}"
+        assert (lack in judgement.gaps) and bool(lack) == bool(judgement.gaps), f"{name}: {judgement.gaps}"

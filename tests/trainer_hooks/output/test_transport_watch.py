@@ -41,7 +41,7 @@ def test_what_nccl_logs_is_told(prepared: tuple[TransportWatch, Facts]) -> None:
     path.write_text(log_text("tcp_no_libibverbs"))
     beats(watch, 15)
     told = json.loads(facts.news() or b"{}")["transport"]
-    assert Transport.from_json(json.dumps(told)).process.ways
+    assert Transport.from_json(json.dumps(told)).process.connections
     watch.close()
     assert not path.parent.exists()
 

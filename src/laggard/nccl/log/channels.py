@@ -1,7 +1,7 @@
-"""Channel lines: `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.30. Standard library only.
+"""Parses channel lines: `Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/0/GDRDMA`, NCCL 2.7 to 2.30.
 
-Ranks carry the GPU's bus id (to 2.17) or its number (since 2.18) in brackets; `NET/IB/0(3)` goes by way of rank 3's
-NIC (PXN). Sources: src/transport/{p2p,shm,net,coll_net}.cc of the release tags.
+Each rank carries the GPU's bus id (to 2.17) or its number (since 2.18) in brackets; `NET/IB/0(3)` goes through rank 3's
+NIC (PXN). Sources: src/transport/{p2p,shm,net,coll_net}.cc of the release tags. Standard library only.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from laggard.nccl.log.model import Way
+from laggard.nccl.log.model import Connection
 
 MOST_PAIRS: Final = 64
 
 _PAIR = re.compile(r"(\d{1,9})\[[^\]]*\] -> (\d{1,9})\[[^\]]*\](?: \[(send|receive)\])?")
-_ALONE = re.compile(r"(\d{1,9}) \[(send|receive)\]")  # COLLNET: the other end is a switch
+_ONE_END = re.compile(r"(\d{1,9}) \[(send|receive)\]")  # COLLNET: the other end is a switch
 _P2P = re.compile(r"P2P/(direct pointer|common device|IPC|CUMEM|MNNVL|indirect)(?:/\d+\[[^\]]*\])?(?:/read)?(?:/CE)?")
 _SHM = re.compile(r"direct shared memory|SHM(?:/(?:direct|CE|conn)){0,2}")
 _NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?(/GDRDMA(?:\(PCI\))?)?(?:/Shared)?")
@@ -23,36 +23,39 @@ _NET = re.compile(r"(NET|COLLNET)/([^/]{1,80})/(\d{1,9})(?:\(\d+\))?(/GDRDMA(?:\
 _Key = tuple[str, str, int | None, str, bool]
 
 
-def read_way(text: str) -> Way | None:
-    """One channel from what follows `Channel NN : `; None where it is none, or is cut off."""
-    ends, via, how = text.rpartition(" via ")
+def parse_channel(text: str) -> Connection | None:
+    """The connection of one channel, from the text after `Channel NN : `; None for other text, or where it is cut
+    off."""
+    ends, via, transport = text.rpartition(" via ")
     if not via:
         return None
     pair = _PAIR.fullmatch(ends)
-    alone = None if pair else _ALONE.fullmatch(ends)
+    one_end = None if pair else _ONE_END.fullmatch(ends)
     pairs: tuple[tuple[int, int], ...] = ()
     if pair:
         direction, pairs = pair[3] or "", ((int(pair[1]), int(pair[2])),)
-    elif alone:
-        direction = alone[2]
+    elif one_end:
+        direction = one_end[2]
     else:
         return None
-    if match := _NET.fullmatch(how):
-        return Way(match[1], match[2], int(match[3]), direction, bool(match[4]), 1, pairs)
-    if match := _P2P.fullmatch(how):
-        return Way("P2P", match[1], None, direction, False, 1, pairs)
-    return Way("SHM", "", None, direction, False, 1, pairs) if _SHM.fullmatch(how) else None
+    if match := _NET.fullmatch(transport):
+        return Connection(match[1], match[2], int(match[3]), direction, bool(match[4]), 1, pairs)
+    if match := _P2P.fullmatch(transport):
+        return Connection("P2P", match[1], None, direction, False, 1, pairs)
+    return Connection("SHM", "", None, direction, False, 1, pairs) if _SHM.fullmatch(transport) else None
 
 
-def merged(counts: Iterable[tuple[Way, int]]) -> tuple[Way, ...]:
-    """Ways of one kind as one, in an order that does not depend on the order of the lines."""
+def merge(counts: Iterable[tuple[Connection, int]]) -> tuple[Connection, ...]:
+    """Merges connections that differ in their pairs alone, each given with its number of channels. The order of the
+    result does not depend on the order of the log's lines."""
     sums: dict[_Key, int] = {}
     pairs: dict[_Key, set[tuple[int, int]]] = {}
-    for way, count in counts:
-        key: _Key = way[:5]
+    for connection, count in counts:
+        key: _Key = connection[:5]
         sums[key] = sums.get(key, 0) + count
-        pairs.setdefault(key, set()).update(way.pairs)
-    return tuple(Way(*key, sums[key], tuple(sorted(pairs[key])[:MOST_PAIRS])) for key in sorted(sums, key=_order))
+        pairs.setdefault(key, set()).update(connection.pairs)
+    keys = sorted(sums, key=_order)
+    return tuple(Connection(*key, sums[key], tuple(sorted(pairs[key])[:MOST_PAIRS])) for key in keys)
 
 
 def _order(key: _Key) -> tuple[str, str, int, str, bool]:
@@ -60,10 +63,10 @@ def _order(key: _Key) -> tuple[str, str, int, str, bool]:
     return transport, name, -1 if device is None else device, direction, gdr
 
 
-def channels(ways: Iterable[Way]) -> Mapping[str, int]:
-    """How many channels go which way, for people: {`NET/IB with GPUDirect`: 32, `P2P/CUMEM`: 16}."""
+def count_channels(connections: Iterable[Connection]) -> Mapping[str, int]:
+    """How many channels use which transport, for people: {`NET/IB with GPUDirect`: 32, `P2P/CUMEM`: 16}."""
     total: dict[str, int] = {}
-    for way in ways:
-        label = "/".join(filter(None, (way.transport, way.name))) + (" with GPUDirect" if way.gdr else "")
-        total[label] = total.get(label, 0) + way.channels
+    for one in connections:
+        label = "/".join(filter(None, (one.transport, one.name))) + (" with GPUDirect" if one.gdr else "")
+        total[label] = total.get(label, 0) + one.channels
     return total

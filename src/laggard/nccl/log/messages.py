@@ -1,7 +1,7 @@
-"""What the lines of NCCL's log say, form by form. Standard library only.
+"""Parses the messages of NCCL's log, one function for each form of message. Standard library only.
 
-Forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph, src/misc) and
-of AWS's plugin. A form is found by the first word of the text; what no form knows is passed over.
+The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph, src/misc)
+and of AWS's plugin. The first word of a message chooses its parser; a message without a parser is dropped.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from laggard.nccl.log import model as values
-from laggard.nccl.log.builder import Draft
+from laggard.nccl.log import model
+from laggard.nccl.log.builder import ProcessBuilder
 
-Form = Callable[[Draft, str], None]
+Parser = Callable[[ProcessBuilder, str], None]
 
 _COMMUNICATOR = re.compile(r"\bcomm (\S{1,40}) rank (\d{1,9}) n[rR]anks (\d{1,9})\b")
 _NODES = re.compile(r" nNodes (\d{1,9}) localRanks (\d{1,9})\b")
@@ -35,70 +35,71 @@ _FROM_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) ?:")
 _TO_GPU = re.compile(r"GPU/([0-9A-Fa-f]+(?:-[0-9A-Fa-f]+)?) \(\d+/[\d.]+/([A-Z0-9]{3})\)")
 
 
-def read_text(draft: Draft, text: str, warned: bool) -> None:
-    """One line. Some were warnings in one version and information in the next: both are read alike, and a warning
-    that no form takes for a reason is kept as it is."""
-    hints = draft.hinted
+def parse_message(builder: ProcessBuilder, text: str, warning: bool) -> None:
+    """Adds the text of one line to `builder`. Some messages are a warning in one version and information in the next,
+    so both are parsed alike. A warning that no parser takes for a hint is kept as it is."""
+    hints = builder.hint_lines
     first, _, _ = text.partition(" ")
-    form = _FORMS.get(first) or _form(first, text)
-    if form:
-        form(draft, text)
-    if warned and draft.hinted == hints:
-        draft.warning(text)
+    parse = _PARSERS.get(first) or _parser_for(first, text)
+    if parse:
+        parse(builder, text)
+    if warning and builder.hint_lines == hints:
+        builder.add_warning(text)
 
 
-def _form(first: str, text: str) -> Form | None:
+def _parser_for(first: str, text: str) -> Parser | None:
+    """The parser of a message whose first word varies."""
     if first.startswith("NET/"):
-        return _net
+        return _parse_net
     if first.startswith("NCCL_"):
-        return _variable
+        return _parse_variable
     if first.startswith("GPU/"):
-        return _links
-    return _communicator if " comm " in text[:80] else None
+        return _parse_links
+    return _parse_communicator if " comm " in text[:80] else None
 
 
-def _communicator(draft: Draft, text: str) -> None:
+def _parse_communicator(builder: ProcessBuilder, text: str) -> None:
     match = _COMMUNICATOR.search(text)
     if match is None:
         return
-    known: dict[str, int | str | bool] = {"rank": int(match[2]), "ranks": int(match[3])}
+    fields: dict[str, int | str | bool] = {"rank": int(match[2]), "ranks": int(match[3])}
     if nodes := _NODES.search(text):
-        known |= {"nodes": int(nodes[1]), "local_ranks": int(nodes[2])}
+        fields |= {"nodes": int(nodes[1]), "local_ranks": int(nodes[2])}
     if gpu := _GPU.search(text):
-        known |= {"cuda_device": int(gpu[1]), "bus_id": gpu[2].lower()}
+        fields |= {"cuda_device": int(gpu[1]), "bus_id": gpu[2].lower()}
     if identity := _IDENTITY.search(text):
-        known["identity"] = identity[1]
+        fields["identity"] = identity[1]
     if text.endswith("Init COMPLETE"):
-        known["complete"] = True
-    draft.started = draft.started or text.endswith("Init START")
-    draft.communicator(match[1], known)
+        fields["complete"] = True
+    builder.started = builder.started or text.endswith("Init START")
+    builder.update_communicator(match[1], fields)
 
 
-def _variable(draft: Draft, text: str) -> None:
-    """Numbers end with a full stop in most versions, words do not."""
+def _parse_variable(builder: ProcessBuilder, text: str) -> None:
+    """Adds a variable that NCCL read. Most versions put a full stop after a number, and none after a word."""
     match = _SET.fullmatch(text)
     if match:
         value = match[2].strip()
         number = value[:-1].removeprefix("-")
-        draft.variable(match[1], value[:-1] if value.endswith(".") and number.isdecimal() else value)
+        builder.set_variable(match[1], value[:-1] if value.endswith(".") and number.isdecimal() else value)
 
 
-def _net(draft: Draft, text: str) -> None:
+def _parse_net(builder: ProcessBuilder, text: str) -> None:
     if match := _USING.match(text):
-        _devices(draft, match[1], match[2])
+        _parse_devices(builder, match[1], match[2])
     elif "No device found" in text:
-        draft.rdma_devices = draft.rdma_devices or ()
-        draft.listed(_network_of(text))
-        draft.hint(values.NO_DEVICE, text)
+        builder.rdma_devices = builder.rdma_devices or ()
+        builder.add_network_tried(_network_of(text))
+        builder.add_hint(model.NO_DEVICE, text)
     elif match := _PROVIDER.match(text):
-        draft.provider = match[1]
-        draft.plugin("AWS Libfabric")
+        builder.provider = match[1]
+        builder.add_plugin("AWS Libfabric")
     elif match := _PLUGIN.match(text):
-        draft.plugin(match[1])
+        builder.add_plugin(match[1])
     elif match := _ASKED.match(text):
-        draft.variable("NCCL_NET_PLUGIN", match[1])
+        builder.set_variable("NCCL_NET_PLUGIN", match[1])
     else:
-        _net_trouble(draft, text)
+        _parse_net_trouble(builder, text)
 
 
 def _network_of(text: str) -> str:
@@ -106,109 +107,110 @@ def _network_of(text: str) -> str:
     return text.removeprefix("NET/").split(":")[0].strip()
 
 
-def _net_trouble(draft: Draft, text: str) -> None:
+def _parse_net_trouble(builder: ProcessBuilder, text: str) -> None:
     if _HCA.match(text):
-        draft.hint(values.GDR_NO_MODULE, text)
+        builder.add_hint(model.GDR_NO_MODULE, text)
     elif _OFI_NONE.match(text):
-        draft.hint(values.NO_PROVIDER, text)
+        builder.add_hint(model.NO_PROVIDER, text)
     elif _NOT_OPENED.match(text):
-        draft.hint(values.DEVICE_REFUSED, text)
+        builder.add_hint(model.DEVICE_REFUSED, text)
     elif _COMPLETION.match(text):
-        draft.hint(values.NOT_DELIVERED, text)
+        builder.add_hint(model.NOT_DELIVERED, text)
 
 
-def _devices(draft: Draft, network: str, text: str) -> None:
-    """Sockets list theirs too, as `[0]eth0:10.0.0.1<0>`, and no device found may be followed by an empty list."""
-    draft.listed(network)
+def _parse_devices(builder: ProcessBuilder, network: str, text: str) -> None:
+    """Adds a network's list of devices. Sockets list their interfaces too, as `[0]eth0:10.0.0.1<0>`; and an empty list
+    may follow `No device found`."""
+    builder.add_network_tried(network)
     found = tuple(_DEVICE.findall(text.partition("; OOB")[0]))[:64]
     if found:
-        draft.rdma_devices = found
+        builder.rdma_devices = found
     elif network == "IB":
-        draft.rdma_devices = draft.rdma_devices or ()
+        builder.rdma_devices = builder.rdma_devices or ()
 
 
-def _network(draft: Draft, text: str) -> None:
+def _parse_network(builder: ProcessBuilder, text: str) -> None:
     if text.startswith("Using network "):
-        draft.network = text.removeprefix("Using network ").strip()[:80]
+        builder.network = text.removeprefix("Using network ").strip()[:80]
 
 
-def _plugin(draft: Draft, text: str) -> None:
+def _parse_plugin(builder: ProcessBuilder, text: str) -> None:
     match = re.match(r"(?:Initialized|Assigned) NET plugin (.+?)(?: to comm)?$", text)
     if match:
-        draft.plugin(match[1])
+        builder.add_plugin(match[1])
 
 
-def _reason(start: str, kind: str) -> Form:
-    """Of a line that begins like this, a reason of that kind; the table has only its first word."""
+def _hint_parser(start: str, kind: str) -> Parser:
+    """A parser that adds a hint of `kind` where the message begins with `start`; _PARSERS has only the first word."""
 
-    def form(draft: Draft, text: str) -> None:
+    def parse(builder: ProcessBuilder, text: str) -> None:
         if text.startswith(start):
-            draft.hint(kind, text)
+            builder.add_hint(kind, text)
 
-    return form
+    return parse
 
 
-def _failed(draft: Draft, text: str) -> None:
+def _parse_failed(builder: ProcessBuilder, text: str) -> None:
     if text.startswith("Failed to initialize "):
-        draft.hint(values.PLUGIN_FAILED, text)
+        builder.add_hint(model.PLUGIN_FAILED, text)
     elif _LIBVERBS.match(text):
-        draft.hint(values.NO_LIBRARY, text)
+        builder.add_hint(model.NO_LIBRARY, text)
 
 
-def _library(draft: Draft, text: str) -> None:
+def _parse_library(builder: ProcessBuilder, text: str) -> None:
     if _LIBVERBS.match(text):
-        draft.hint(values.NO_LIBRARY, text)
+        builder.add_hint(model.NO_LIBRARY, text)
     elif text.startswith("Could not enable P2P"):
-        draft.hint(values.P2P_FAILED, text)
+        builder.add_hint(model.P2P_FAILED, text)
 
 
-def _ring(draft: Draft, text: str) -> None:
+def _parse_ring(builder: ProcessBuilder, text: str) -> None:
     match = _RING.match(text)
     if match:
-        draft.ring_gdr = match[1] != "0"
+        builder.ring_gdr = match[1] != "0"
 
 
-def _version(draft: Draft, text: str) -> None:
+def _parse_version(builder: ProcessBuilder, text: str) -> None:
     match = re.match(r"NCCL version (\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)[\w.]{0,40}\+\w", text)
     if match:
-        draft.version = match[1]
+        builder.version = match[1]
 
 
-def _begins(draft: Draft, text: str) -> None:
-    draft.started = True
+def _parse_start(builder: ProcessBuilder, text: str) -> None:
+    builder.started = True
 
 
-def _links(draft: Draft, text: str) -> None:
-    """The GRAPH subsystem's table: from one GPU to each other, with the kind of the way."""
+def _parse_links(builder: ProcessBuilder, text: str) -> None:
+    """Adds the links in one row of the GRAPH subsystem's table: from one GPU to each other GPU, with the distance."""
     start = _FROM_GPU.match(text)
     if start:
         for end, distance in _TO_GPU.findall(text):
             one, other = sorted((_bus(start[1]), _bus(end)))
             if one != other:
-                draft.link(one, other, distance)
+                builder.set_link(one, other, distance)
 
 
 def _bus(identity: str) -> str:
     return identity.rpartition("-")[2].lower()
 
 
-_FORMS: Final[Mapping[str, Form]] = {
-    "comm": _communicator,
-    "Using": _network,
-    "Initialized": _plugin,
-    "Assigned": _plugin,
-    "Failed": _failed,
-    "dlvsym": _library,
-    "Could": _library,
-    "Count": _library,
-    "GPU": _reason("GPU Direct RDMA Disabled for GPU", values.GDR_FAR),
-    "P2P": _reason("P2P is disabled between", values.P2P_REFUSED),
-    "Plugin": _net,
-    "peer": _reason("peer query failed", values.P2P_FAILED),
-    "Legacy": _reason("Legacy IPC not supported", values.NO_IPC),
-    "Connected": _ring,
-    "Call": _reason("Call to ibv_modify_qp failed", values.QUEUE_PAIR_FAILED),
-    "Mismatched": _reason("Mismatched NCCL version", values.MISMATCH),
-    "NCCL": _version,
-    "cudaDriverVersion": _begins,
+_PARSERS: Final[Mapping[str, Parser]] = {
+    "comm": _parse_communicator,
+    "Using": _parse_network,
+    "Initialized": _parse_plugin,
+    "Assigned": _parse_plugin,
+    "Failed": _parse_failed,
+    "dlvsym": _parse_library,
+    "Could": _parse_library,
+    "Count": _parse_library,
+    "GPU": _hint_parser("GPU Direct RDMA Disabled for GPU", model.GDR_FAR),
+    "P2P": _hint_parser("P2P is disabled between", model.P2P_REFUSED),
+    "Plugin": _parse_net,
+    "peer": _hint_parser("peer query failed", model.P2P_FAILED),
+    "Legacy": _hint_parser("Legacy IPC not supported", model.NO_IPC),
+    "Connected": _parse_ring,
+    "Call": _hint_parser("Call to ibv_modify_qp failed", model.QUEUE_PAIR_FAILED),
+    "Mismatched": _hint_parser("Mismatched NCCL version", model.MISMATCH),
+    "NCCL": _parse_version,
+    "cudaDriverVersion": _parse_start,
 }

@@ -1,4 +1,4 @@
-"""What NCCL's log says of each process that wrote it. Standard library only: the training process imports this."""
+"""What NCCL's log shows of each process that wrote to it, as values. Standard library only: training imports this."""
 
 from __future__ import annotations
 
@@ -33,104 +33,108 @@ HINTS: Final = {
     NO_IPC: "CUDA IPC does not work",
     MISMATCH: "NCCL itself found ranks with another version",
 }
-"""Kinds of reasons that NCCL gives, and what each means."""
+"""What each reason that NCCL logs means, by `Hint.kind`."""
 
 
 class Communicator(NamedTuple):
-    """One rank's side of a communicator. None: the log does not say."""
+    """One rank's side of a communicator. A field that is None is not in the log."""
 
     identity: str
-    """`commId` (2.18 and newer), the same on all its ranks; empty: not logged."""
+    """`commId` (2.18 and newer), the same on all ranks of the communicator; empty: not logged."""
     rank: int
     ranks: int
     nodes: int | None = None
-    """How many machines NCCL takes it to span (2.20 and newer); containers count as machines."""
+    """Machines that the communicator spans, as NCCL counts them (2.20 and newer); containers count as machines."""
     local_ranks: int | None = None
     cuda_device: int | None = None
     bus_id: str = ""
     """PCI address of the GPU as NCCL shortens it: `2a000` is 0000:2a:00.0."""
     complete: bool = False
-    """Its initialisation ended well."""
+    """Whether the communicator's initialisation completed."""
 
 
-class Way(NamedTuple):
-    """How this process talks: channels of one kind, and to whom."""
+class Connection(NamedTuple):
+    """The channels of one process that use the same transport, network, device and direction."""
 
     transport: str
     """P2P, SHM, NET or COLLNET."""
     name: str
-    """Of P2P: IPC, CUMEM, MNNVL, direct pointer, common device or indirect; of NET and COLLNET: the network (IB,
-    Socket, AWS Libfabric, ...); of SHM empty."""
+    """P2P: IPC, CUMEM, MNNVL, direct pointer, common device or indirect. NET and COLLNET: the network (IB, Socket,
+    AWS Libfabric, ...). SHM: empty."""
     device: int | None
-    """Number of the NIC in NCCL's own list."""
+    """The NIC's number in NCCL's own list."""
     direction: str
-    """send, receive, or empty where the log does not tell (P2P, SHM)."""
+    """send, receive, or empty where the log does not give it (P2P, SHM)."""
     gdr: bool
-    """GPUDirect RDMA: the NIC reaches GPU memory itself."""
+    """GPUDirect RDMA: the NIC reads and writes GPU memory itself."""
     channels: int
+    """How many channels."""
     pairs: tuple[tuple[int, int], ...] = ()
-    """(from, to), ranks of the communicator; not all where there are very many."""
+    """(from, to), ranks of the communicator; not all of them where there are very many."""
 
 
 class Hint(NamedTuple):
-    """A reason that NCCL gave; `kind` is one of HINTS, `text` the first line that said so."""
+    """A reason that NCCL logged: why it did not use a transport, or why something failed."""
 
     kind: str
+    """A key of HINTS."""
     text: str
+    """The first line that gave this reason."""
     times: int
+    """How many lines gave it."""
 
 
-class Process(NamedTuple):
-    """One process as its own lines show it. Empty and None: the log does not say."""
+class NcclProcess(NamedTuple):
+    """One process as its own log lines show it. What is empty or None is not in the log."""
 
     host: str
     pid: int
     version: str = ""
     """`2.27.5`."""
     network: str = ""
-    """What `Using network` named last."""
+    """The network in the last `Using network` line."""
     provider: str = ""
-    """libfabric's, where the plugin of AWS told it: efa, verbs, tcp."""
+    """libfabric's provider, as AWS's plugin logs it: efa, verbs, tcp."""
     plugins: tuple[str, ...] = ()
-    """Network plugins that were loaded or asked for, by name."""
-    listed: tuple[str, ...] = ()
-    """Networks that listed their devices, or said that they found none: IB, Socket, ..."""
+    """Names of the network plugins that were loaded or asked for."""
+    networks_tried: tuple[str, ...] = ()
+    """Networks that listed their devices, or reported that they found none: IB, Socket, ..."""
     rdma_devices: tuple[str, ...] | None = None
-    """As NCCL lists them: `mlx5_0:1/RoCE`. Empty: it looked and found none; None: it did not say."""
+    """The RDMA devices as NCCL lists them: `mlx5_0:1/RoCE`. Empty: NCCL searched and found none; None: not logged."""
     variables: tuple[tuple[str, str], ...] = ()
-    """NCCL_* that NCCL said it read, with the values."""
+    """The NCCL_* variables that NCCL logged as read, with their values."""
     communicators: tuple[Communicator, ...] = ()
-    ways: tuple[Way, ...] = ()
+    connections: tuple[Connection, ...] = ()
     ring_gdr: bool | None = None
-    """`use ring ... GDR` (2.24 and newer)."""
+    """Whether rings use GPUDirect RDMA: `use ring ... GDR` (2.24 and newer)."""
     links: tuple[tuple[str, str, str], ...] = ()
-    """(bus id, bus id, distance) of GPUs, where the GRAPH subsystem is logged: NVL, PIX, PXB, PHB, SYS, ..."""
+    """(bus id, bus id, distance) of GPU pairs, where the GRAPH subsystem is logged: NVL, PIX, PXB, PHB, SYS, ..."""
     hints: tuple[Hint, ...] = ()
     warnings: tuple[str, ...] = ()
-    """NCCL WARN, but for those that became hints."""
+    """NCCL WARN lines, without those that became hints."""
     job_rank: int | None = None
-    """The rank in the job, where somebody else than the log knows it."""
+    """The rank in the job, where it is known from elsewhere than the log."""
     started: bool = False
-    """The log holds the beginning of a communicator: what was said before it chose its ways is there."""
+    """Whether the log has the start of a communicator, and so whatever NCCL logged before it chose its connections."""
 
     @property
     def world(self) -> Communicator | None:
-        """Its largest communicator, whose ranks are most often the job's."""
+        """The process's largest communicator, whose ranks are most often the job's."""
         return max(self.communicators, key=lambda one: one.ranks, default=None)
 
     @property
     def rank(self) -> int | None:
-        """Its rank in that communicator; where no line tells, the one end that all its channels have."""
+        """The process's rank in `world`; without one, the rank at which all of its channels start or end."""
         if self.job_rank is not None:
             return self.job_rank
         if self.world:
             return self.world.rank
-        ends = {pair[way.direction == "receive"] for way in self.ways for pair in way.pairs}
-        return ends.pop() if len(ends) == 1 else None
+        own = {pair[connection.direction == "receive"] for connection in self.connections for pair in connection.pairs}
+        return own.pop() if len(own) == 1 else None
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """Its ranks in its largest communicators, one for each GPU: a process may drive several."""
+        """The process's ranks in its largest communicators, one for each GPU: a process may drive several GPUs."""
         if self.world is None or self.job_rank is not None:
             return () if self.rank is None else (self.rank,)
         by_gpu: dict[int | None, int] = {}
@@ -140,21 +144,24 @@ class Process(NamedTuple):
         return tuple(sorted(set(by_gpu.values())))
 
     def hint(self, *kinds: str) -> Hint | None:
-        """The first of these kinds that is there, in their order."""
+        """The process's hint of the first of these kinds that it has, in the order of `kinds`."""
         return next((hint for kind in kinds for hint in self.hints if hint.kind == kind), None)
 
     def variable(self, name: str) -> str | None:
+        """The value that NCCL read for this variable; None: not logged."""
         return dict(self.variables).get(name)
 
 
 class NcclLog(NamedTuple):
-    processes: tuple[Process, ...]
-    """By host and pid; lines that name neither are one process with an empty host."""
+    """A whole log, or as much of it as has been read."""
+
+    processes: tuple[NcclProcess, ...]
+    """In order of host and pid. Lines without a host and pid count as one process with an empty host."""
     versions: tuple[str, ...] = ()
-    """Of `NCCL version` lines that name no process."""
+    """The versions in `NCCL version` lines without a process."""
     lines: int = 0
-    """Lines of NCCL that were read."""
+    """How many lines of NCCL were read."""
     torn: int = 0
-    """Lines that another process wrote into, or that end early: not relied on."""
+    """How many lines had another process's text written into them, or end early. Their contents are not used."""
     dropped: int = 0
-    """Processes left out because there were too many."""
+    """How many processes were left out, because there were more than the reader keeps."""

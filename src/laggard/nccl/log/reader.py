@@ -5,9 +5,9 @@
         reader.feed(piece)
     log = reader.log()          # at any time; more may be fed after it
 
-Every form of NCCL 2.7 to 2.30 is read, in any launcher's clothes (see nccl_log_lines), with lines of many processes in
-any order and torn by one another. Nothing in a log is an error: what no form knows is passed over. Memory is bounded
-by the number of processes, of which MOST_PROCESSES are kept.
+The reader knows every form of NCCL 2.7 to 2.30, behind the prefixes of any launcher (see lines.py), with the lines of
+many processes in any order and torn by one another. Nothing in a log is an error: the reader drops lines of a form it
+does not know. The number of processes bounds the memory; the reader keeps MOST_PROCESSES of them.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from laggard.nccl.log.builder import Draft
-from laggard.nccl.log.channels import read_way
-from laggard.nccl.log.lines import Heads, Line, Writer, lines_in, version_in
-from laggard.nccl.log.messages import read_text
+from laggard.nccl.log.builder import ProcessBuilder
+from laggard.nccl.log.channels import parse_channel
+from laggard.nccl.log.lines import LogLine, PrefixCache, Writer, lines_in, version_in
+from laggard.nccl.log.messages import parse_message
 from laggard.nccl.log.model import NcclLog
 
 MOST_PROCESSES: Final = 16384
@@ -28,11 +28,11 @@ _INFO: Final = " NCCL INFO "
 
 
 class NcclLogReader:
-    """Takes the text as it comes; a last line without its end waits for the rest and is not relied on without it."""
+    """Takes the text in pieces. A last line without its line feed waits for its rest, and is not used without it."""
 
     def __init__(self) -> None:
-        self._heads = Heads()
-        self._drafts: dict[Writer, Draft] = {}
+        self._prefixes = PrefixCache()
+        self._builders: dict[Writer, ProcessBuilder] = {}
         self._dropped: set[Writer] = set()
         self._versions: dict[str, None] = {}
         self._rest = ""
@@ -40,6 +40,7 @@ class NcclLogReader:
         self._torn = 0
 
     def feed(self, text: str) -> None:
+        """Reads the next piece."""
         for start in range(0, len(text), _PIECE):
             *whole, self._rest = (self._rest + text[start : start + _PIECE]).split("\n")
             self._rest = self._rest[-_MOST_LINE:]
@@ -48,15 +49,15 @@ class NcclLogReader:
                     self._read(line)
 
     def end(self) -> None:
-        """What was fed is one whole file; another may follow."""
+        """Ends a file: its last line gets no more text. Another file may follow."""
         if "NCCL" in self._rest:
             self._lines += 1
             self._torn += 1
         self._rest = ""
 
     def log(self) -> NcclLog:
-        """Of all that was fed so far. A last line that has not ended is not relied on."""
-        processes = [draft.process() for draft in _without_shadows(self._drafts.values())]
+        """What the pieces fed so far show. A last line without its line feed counts as torn."""
+        processes = [builder.build() for builder in _without_shadows(self._builders.values())]
         unfinished = "NCCL" in self._rest
         return NcclLog(
             tuple(sorted(processes, key=lambda process: (process.host, process.pid))),
@@ -66,70 +67,73 @@ class NcclLogReader:
             len(self._dropped),
         )
 
-    def _read(self, line: str) -> None:
+    def _read(self, text: str) -> None:
         found = False
-        for said in self._split(line[:_MOST_LINE].rstrip("\r")):
+        for line in self._split(text[:_MOST_LINE].rstrip("\r")):
             found = True
             self._lines += 1
-            draft = self._draft(said.writer)
-            if said.torn:
+            builder = self._builder(line.writer)
+            if line.torn:
                 self._torn += 1
-            elif draft is not None:
-                self._take(draft, said)
-        if not found and (version := version_in(line)):
+            elif builder is not None:
+                self._add(builder, line)
+        if not found and (version := version_in(text)):
             self._lines += 1
             self._versions[version] = None
 
-    def _split(self, line: str) -> Iterator[Line]:
-        """Most lines are one plain line of NCCL, and a log has millions of them."""
-        at = line.find(_INFO)
-        if at > 0 and "\x1b" not in line and line[0] != "{" and line[-1] != "]":
+    def _split(self, text: str) -> Iterator[LogLine]:
+        """NCCL's lines in one line of the file. Most are a plain line of NCCL, and a log has millions of them: those
+        take the short way."""
+        at = text.find(_INFO)
+        if at > 0 and "\x1b" not in text and text[0] != "{" and text[-1] != "]":
             end = at + len(_INFO)
-            if line.find("NCCL ", end) < 0:
-                writer = self._heads.writer(line[: at + 1])
-                return iter(() if writer is None else (Line(writer, "INFO", line[end:].rstrip(), False),))
-        return lines_in(line, self._heads)
+            if text.find("NCCL ", end) < 0:
+                writer = self._prefixes.writer(text[: at + 1])
+                return iter(() if writer is None else (LogLine(writer, "INFO", text[end:].rstrip(), False),))
+        return lines_in(text, self._prefixes)
 
-    def _draft(self, writer: Writer) -> Draft | None:
-        draft = self._drafts.get(writer)
-        if draft is None:
-            if len(self._drafts) >= MOST_PROCESSES:
+    def _builder(self, writer: Writer) -> ProcessBuilder | None:
+        """The writer's builder; None for a process beyond the first MOST_PROCESSES."""
+        builder = self._builders.get(writer)
+        if builder is None:
+            if len(self._builders) >= MOST_PROCESSES:
                 if len(self._dropped) < MOST_PROCESSES:
                     self._dropped.add(writer)
                 return None
-            draft = self._drafts[writer] = Draft(*writer)
-        return draft
+            builder = self._builders[writer] = ProcessBuilder(*writer)
+        return builder
 
-    def _take(self, draft: Draft, line: Line) -> None:
-        draft.lines += 1
+    def _add(self, builder: ProcessBuilder, line: LogLine) -> None:
+        builder.lines += 1
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
-            read_text(draft, text, line.level == "WARN")
+            parse_message(builder, text, line.level == "WARN")
             return
         _, _, channel = text.partition(" : ")
-        if channel in draft.channel_lines:
-            draft.channel_lines[channel] += 1
-        elif way := read_way(channel):
-            draft.channel(channel, way)
+        if channel in builder.channel_lines:
+            builder.channel_lines[channel] += 1
+        elif connection := parse_channel(channel):
+            builder.add_channel(channel, connection)
 
 
 def parse_nccl_log(text: str) -> NcclLog:
-    """The log in one text. A last line without its line feed may be cut off, and is not relied on."""
+    """The log in one text. A last line without its line feed may be cut off: it counts as torn."""
     reader = NcclLogReader()
     reader.feed(text)
     return reader.log()
 
 
-def _without_shadows(drafts: Iterable[Draft]) -> Iterator[Draft]:
-    """Without lines whose host lost its beginning, or got the end of another line in front: there is another host with
-    the same pid, one name is the end of the other, and it wrote more."""
-    by_pid: dict[int, list[Draft]] = {}
-    for draft in drafts:
-        by_pid.setdefault(draft.pid, []).append(draft)
-    for same in by_pid.values():
-        yield from (draft for draft in same if not any(_shadows(draft, other) for other in same))
+def _without_shadows(builders: Iterable[ProcessBuilder]) -> Iterator[ProcessBuilder]:
+    """Drops the processes that exist only because a host's name was torn: it lost its beginning, or got the end of
+    another line in front. Such a process has the same pid as one on another host, one host's name is the end of the
+    other's, and the other process wrote more lines."""
+    by_pid: dict[int, list[ProcessBuilder]] = {}
+    for builder in builders:
+        by_pid.setdefault(builder.pid, []).append(builder)
+    for same_pid in by_pid.values():
+        yield from (one for one in same_pid if not any(_is_shadow(one, other) for other in same_pid))
 
 
-def _shadows(draft: Draft, other: Draft) -> bool:
-    alike = draft.host.endswith(other.host) or other.host.endswith(draft.host)
-    return draft is not other and bool(draft.host and other.host) and alike and other.lines > draft.lines
+def _is_shadow(builder: ProcessBuilder, other: ProcessBuilder) -> bool:
+    similar = builder.host.endswith(other.host) or other.host.endswith(builder.host)
+    return builder is not other and bool(builder.host and other.host) and similar and other.lines > builder.lines
