@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import msgspec
-
-from laggard.model import Report, worst
+from laggard.model import Report
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import ACTIVE_NAMES, Profile
+from laggard.probes.runner.report import merge_reports
 from laggard.probes.runner.runner import run
 
 LEAST_SECONDS = 0.1
@@ -27,12 +26,4 @@ def with_active(report: Report, host: Host, probes: Sequence[Probe], profile: Pr
         return report
     left = profile.active_deadline_seconds if until is None else max(LEAST_SECONDS, until - time.monotonic())
     active = run(host, chosen, deadline_seconds=left, warnings_fail=profile.warnings_fail)
-    results = (*report.probes, *active.probes)
-    return msgspec.structs.replace(
-        report,
-        verdict=worst(result.verdict for result in results),
-        elapsed_seconds=round(report.elapsed_seconds + active.elapsed_seconds, 4),
-        probes=results,
-        findings=(*report.findings, *active.findings),
-        facts={**report.facts, **active.facts},
-    )
+    return merge_reports(report, active)

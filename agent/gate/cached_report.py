@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from laggard.http.client import Body, NoAnswer, get
 from laggard.model import REPORT_SCHEMA, Report
+from laggard.probes.runner.report import places_are_complete
 from laggard.wire import WireError, decode
 
 ANSWER_SECONDS: Final = 0.2
@@ -61,6 +62,8 @@ def _believed(data: bytes, node: str, probes: Collection[str]) -> Report:
     missing = sorted(set(probes) - {result.name for result in report.probes})
     if missing:
         raise NoAnswer(f"it does not run probe {missing[0]}")
+    if not places_are_complete(report):
+        raise NoAnswer("it does not name each probe's findings: it is older than this gate")
     return report
 
 

@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace) -> int:
     fresh = _seen_by_the_agent(arguments, profile, probes, host)
     report = fresh.report if fresh else _look(arguments, profile, probes, host)
     report = with_active(report, host, chosen, profile, until)
-    report = _strict(for_job(report, job_gpus(arguments.gpus, host)), profile)
+    report = _strict(for_job(report, job_gpus(arguments.gpus, host), profile.warnings_fail), profile)
     age = fresh.age_seconds if fresh else None
     outcome = follow(report, headline(report, age), _orders(arguments, report))
     _say(arguments, report, age, outcome)

@@ -8,9 +8,10 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from laggard.errors import UsageError
-from laggard.model import Finding, ProbeResult, Report, Severity, Verdict, worst
+from laggard.model import Report
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.runner.report import drop_findings, finding_name
 
 _VARIABLE = "SLURM_JOB_GPUS"
 _MOST = 4096
@@ -42,15 +43,20 @@ def parse_gpus(text: str) -> frozenset[int] | None:
     return frozenset(gpus) if 0 < len(gpus) <= _MOST else None
 
 
-def for_job(report: Report, wanted: frozenset[int] | None) -> Report:
-    """The report without the findings on GPUs that the job does not have. Where one of its numbers is no GPU that the
-    probes saw, all of it counts."""
+def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) -> Report:
+    """The report without the findings on GPUs that the job does not have; their names stay in the fact `other_gpus`.
+    All findings count where one of `wanted` is no GPU that the probes saw. `warnings_fail`: whether a warning fails
+    its probe, as it did when the report was made."""
     addresses = gpu_addresses(report)
     if wanted is None or not wanted <= addresses.keys():
         return report
     others = {address for minor, address in addresses.items() if minor not in wanted}
-    aside = [finding for finding in report.findings if _is_on(others, finding.device)]
-    return without(report, aside) if aside else report
+    dropped = {place for place, finding in enumerate(report.findings) if _is_on(others, finding.device)}
+    if not dropped:
+        return report
+    names = sorted({finding_name(report.findings[place]) for place in dropped})
+    judged = drop_findings(report, dropped, warnings_fail)
+    return msgspec.structs.replace(judged, facts={**judged.facts, "other_gpus": names})
 
 
 def gpu_addresses(report: Report) -> Mapping[int, str]:
@@ -64,34 +70,3 @@ def _is_on(addresses: Collection[str], device: str) -> bool:
     """Whether `device` is some of these GPUs and nothing besides."""
     named = _ADDRESS.findall(device)
     return bool(named) and all(address in addresses for address in named)
-
-
-def without(report: Report, aside: Collection[Finding]) -> Report:
-    """The report as if `aside` had not been found; they stay among the facts."""
-    kept = tuple(finding for finding in report.findings if finding not in aside)
-    dropped = {_named(finding) for finding in aside}
-    serious = {_named(finding) for finding in kept if finding.severity is not Severity.INFO}
-    probes = tuple(_without(result, dropped - serious, serious) for result in report.probes)
-    return msgspec.structs.replace(
-        report,
-        verdict=worst(result.verdict for result in probes),
-        probes=probes,
-        findings=kept,
-        facts={**report.facts, "other_gpus": sorted(dropped)},
-    )
-
-
-def _without(result: ProbeResult, dropped: Collection[str], serious: Collection[str]) -> ProbeResult:
-    """A failed probe names what it failed for. What is left of its reason, but for findings, is what it could not
-    tell."""
-    if result.verdict is not Verdict.FAIL:
-        return result
-    said = result.reason.split("; ")
-    left = [words for words in said if words not in dropped]
-    if left == said or any(words in serious for words in left):
-        return msgspec.structs.replace(result, reason="; ".join(left))
-    return msgspec.structs.replace(result, verdict=Verdict.UNKNOWN if left else Verdict.OK, reason="; ".join(left))
-
-
-def _named(finding: Finding) -> str:
-    return f"{finding.code} {finding.device}"

@@ -70,5 +70,5 @@ class Rounds:
 
 def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:
     """The report where there is none. Not looking is never `ok`."""
-    prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds)
+    prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds, unknown=reason)
     return Report(Verdict.UNKNOWN, node, elapsed_seconds, (prober,), (), {})

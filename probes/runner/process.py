@@ -8,16 +8,16 @@ import warnings
 from collections.abc import Mapping, Sequence
 
 from laggard import wire
-from laggard.model import Finding, ProbeResult, Severity, Verdict
+from laggard.model import Verdict
 from laggard.probes.host.counter_history import Past
 from laggard.probes.host.host import Host
 from laggard.probes.host.progress import Doing, Progress, examine
 from laggard.probes.probe import Probe
 from laggard.probes.runner import worker as child
 from laggard.probes.runner.reaper import cause_of_death
+from laggard.probes.runner.report import ProbeAnswer
 from laggard.probes.runner.worker import Observation
 
-_REASON_LENGTH = 300
 _GLANCE_SECONDS = 0.25
 
 
@@ -112,7 +112,7 @@ class Visit:
         reason = f"{hang.doing} gave no answer in {hang.seconds} s"
         judge = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
         findings = (judge(hang),) if judge else ()
-        self._conclude(Observation(Verdict.UNKNOWN, "" if findings else reason, findings))
+        self._conclude(Observation(Verdict.UNKNOWN, reason, findings))
         self._abandon(reason)
 
     def tell_nothing(self, reason: str) -> None:
@@ -138,26 +138,11 @@ class Visit:
             os.close(self.pipe)
             self.pipe = -1
 
-    def results(self, warnings_fail: bool) -> list[tuple[ProbeResult, Observation]]:
+    def answers(self) -> list[ProbeAnswer]:
         return [
-            (_result(probe.name, seen, elapsed, warnings_fail), seen)
+            ProbeAnswer(probe.name, seen, elapsed)
             for probe, seen, elapsed in zip(self.probes, self.seen, self._elapsed, strict=True)
         ]
-
-
-def _result(name: str, seen: Observation, elapsed: float, warnings_fail: bool) -> ProbeResult:
-    failing = [finding for finding in seen.findings if fails(finding, warnings_fail)]
-    reasons = [f"{finding.code} {finding.device}" for finding in failing] + [seen.reason]
-    return ProbeResult(
-        name=name,
-        verdict=Verdict.FAIL if failing else seen.verdict,
-        reason=_one_line("; ".join(filter(None, reasons))),
-        elapsed_seconds=round(elapsed, 4),
-    )
-
-
-def fails(finding: Finding, warnings_fail: bool) -> bool:
-    return finding.severity is Severity.CRITICAL or (warnings_fail and finding.severity is Severity.WARNING)
 
 
 def _fork() -> int:
@@ -166,9 +151,3 @@ def _fork() -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 3] + "..."

@@ -19,6 +19,7 @@ from laggard.probes.probe import Probe
 from laggard.probes.runner.history_store import Memory
 from laggard.probes.runner.process import Visit
 from laggard.probes.runner.reaper import bury, end
+from laggard.probes.runner.report import probe_results
 from laggard.probes.runner.stuck import StuckProcesses
 from laggard.probes.runner.worker import Observation
 
@@ -46,9 +47,9 @@ class Runner:
             _listen([visit for visit in visits if not visit.done])
         finally:
             self._end(visits, live=not host.recorded)
-        told = {result.name: (result, seen) for visit in visits for result, seen in visit.results(warnings_fail)}
-        results = tuple(told[probe.name][0] for probe in probes)
-        seen = {probe.name: told[probe.name][1] for probe in probes}
+        answers = {answer.name: answer for visit in visits for answer in visit.answers()}
+        results = probe_results([answers[probe.name] for probe in probes], warnings_fail)
+        seen = {probe.name: answers[probe.name].observation for probe in probes}
         return Report(
             verdict=worst(result.verdict for result in results),
             node=host.node(),

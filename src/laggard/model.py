@@ -62,10 +62,14 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
+    """What became of one probe. `reason` is for people, and no program reads it back."""
+
     name: str
     verdict: Verdict
     reason: str
     elapsed_seconds: float
+    findings: tuple[int, ...] = ()  # places in Report.findings; older agents do not name them
+    unknown: str = ""  # what it could not judge, also of a probe that failed; empty: it judged everything
 
 
 class Report(msgspec.Struct, frozen=True):

@@ -29,8 +29,18 @@ NAMES = [probe.name for probe in PROBES]
 
 def report(node: str = NODE, names: list[str] = NAMES, verdict: Verdict = Verdict.OK) -> Report:
     found = Finding("DISK_FULL", Severity.CRITICAL, "/", "is full", {}, Fix("empty it"), "docs/findings/DISK_FULL.md")
-    results = tuple(ProbeResult(name, verdict, "", 0.01) for name in names)
-    return Report(verdict, node, 0.1, results, (found,) if verdict is Verdict.FAIL else (), {})
+    failed = verdict is Verdict.FAIL
+    places = {"disks": (0,)} if failed else {}
+    results = tuple(ProbeResult(name, verdict, "", 0.01, places.get(name, ())) for name in names)
+    return Report(verdict, node, 0.1, results, (found,) if failed else (), {})
+
+
+def from_an_older_agent(report: Report) -> bytes:
+    """`report` without the fields of a probe that laggard.report/1 did not have at first."""
+    document = json.loads(encode(report))
+    for probe in document["probes"]:
+        del probe["findings"], probe["unknown"]
+    return json.dumps(document).encode()
 
 
 Serve = Callable[..., int]
@@ -72,6 +82,10 @@ def test_a_fresh_report_is_taken(serve: Serve) -> None:
     assert ask(serve(encode(report()))) == (report(), 12.0)
 
 
+def test_an_older_agents_report_without_findings_is_taken(serve: Serve) -> None:
+    assert ask(serve(from_an_older_agent(report()))) == (report(), 12.0)
+
+
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
@@ -86,6 +100,7 @@ def test_a_fresh_report_is_taken(serve: Serve) -> None:
         ({"body": encode(report()), "status": 500}, "HTTP 500"),
         ({"body": encode(report()), "delay": 0.5}, "no complete answer"),
         ({"body": b"x" * (5 << 20)}, "more than"),
+        ({"body": from_an_older_agent(report(verdict=Verdict.FAIL))}, "does not name each probe's findings"),
     ],
 )
 def test_any_other_answer_is_none(serve: Serve, answer: dict[str, Any], why: str) -> None:

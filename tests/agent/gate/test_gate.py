@@ -217,7 +217,7 @@ def test_json_is_one_document_with_the_contracts_fields(
     assert report["verdict"] == {0: "ok", 1: "fail", 2: "unknown"}[status]
     assert set(report) == {"schema", "verdict", "node", "elapsed_seconds", "probes", "findings", "facts"}
     for result in report["probes"]:
-        assert set(result) == {"name", "verdict", "reason", "elapsed_seconds"}
+        assert set(result) == {"name", "verdict", "reason", "elapsed_seconds", "findings", "unknown"}
 
 
 def healthcheck(*words: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,11 @@ from support.materialise import materialise
 
 from laggard.agent.gate.job_gpus import for_job, parse_gpus
 from laggard.cli import main
-from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.model import Finding, Fix, Report, Severity, Verdict
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.runner.runner import run
 
 MINORS = {"0": "0000:19:00.0", "1": "0000:3b:00.0", "5": "0000:bb:00.0"}
 THEIRS, MINE, SHARED = "GPU 5 (0000:bb:00.0)", "GPU 0 (0000:19:00.0)", "mlx5_3 port 1"
@@ -21,15 +26,24 @@ def found(device: str, severity: Severity = Severity.CRITICAL) -> Finding:
     return Finding("GPU_XID", severity, device, "is ill", {}, Fix("mend it"), "docs/findings/GPU_XID.md")
 
 
-def report(*findings: Finding, more: str = "") -> Report:
-    reason = "; ".join([*(f"{it.code} {it.device}" for it in findings), *([more] if more else [])])
-    result = ProbeResult("gpu_xid", Verdict.FAIL if findings else Verdict.OK, reason, 0.0)
-    facts = {"gpu_count": {"minors": MINORS}}
-    return Report(result.verdict, "n1", 0.1, (result, ProbeResult("disks", Verdict.OK, "", 0.0)), findings, facts)
+def report(*findings: Finding, unknown: str = "", warnings_fail: bool = False) -> Report:
+    """What the runner reports of a probe with these findings, beside one that found nothing."""
+    facts = [Fact("minors", MINORS)]
+
+    def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        yield from (*findings, *facts)
+        if unknown:
+            raise Unknown(unknown)
+
+    def check_nothing(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        yield from ()
+
+    probes = (Probe("disks", check_nothing, Thresholds(), 60.0), Probe("gpu_count", check, Thresholds(), 60.0))
+    return run(Host(), probes, deadline_seconds=60.0, warnings_fail=warnings_fail)
 
 
 @pytest.mark.parametrize(
-    ("devices", "more", "verdict"),
+    ("devices", "unknown", "verdict"),
     [
         ([THEIRS], "", Verdict.OK),
         ([MINE], "", Verdict.FAIL),
@@ -42,21 +56,50 @@ def report(*findings: Finding, more: str = "") -> Report:
         (["GPUs"], "", Verdict.FAIL),
     ],
 )
-def test_whose_finding_counts(devices: list[str], more: str, verdict: Verdict) -> None:
-    judged = for_job(report(*map(found, devices), more=more), frozenset({0, 1}))
+def test_whose_finding_counts(devices: list[str], unknown: str, verdict: Verdict) -> None:
+    judged = for_job(report(*map(found, devices), unknown=unknown), frozenset({0, 1}), False)
     assert judged.verdict is verdict
     assert [finding.device for finding in judged.findings] == [
         device for device in devices if "bb:00.0" not in device or "19:00.0" in device
     ]
 
 
+MANY = [f"GPU {number} (0000:bb:00.0), a device with a long name" for number in range(20)]
+SEMICOLONS = "/mnt/a; GPU_XID GPU 5 (0000:bb:00.0); b"
+
+
+@pytest.mark.parametrize(
+    ("devices", "unknown", "verdict"),
+    [
+        ([THEIRS, SEMICOLONS.replace("bb:00.0", "")], "", Verdict.FAIL),
+        ([THEIRS], f"no access; GPU_XID {THEIRS}", Verdict.UNKNOWN),
+        ([THEIRS], f"GPU_XID {THEIRS}", Verdict.UNKNOWN),
+        (MANY, "", Verdict.OK),
+        ([*MANY, MINE], "", Verdict.FAIL),
+    ],
+    ids=["in a device", "in what is unknown", "as what is unknown", "too many to name", "too many to name, and mine"],
+)
+def test_the_words_of_a_reason_decide_nothing(devices: list[str], unknown: str, verdict: Verdict) -> None:
+    """A reason is text for people: its separators, and where it is cut off, are no data."""
+    judged = for_job(report(*map(found, devices), unknown=unknown), frozenset({0, 1}), False)
+    assert judged.verdict is verdict
+    assert [finding.device for finding in judged.findings] == [it for it in devices if "bb:00.0" not in it]
+
+
+@pytest.mark.parametrize(("device", "verdict"), [(THEIRS, Verdict.OK), (MINE, Verdict.FAIL)])
+def test_a_warning_that_fails_is_judged_by_its_gpu_too(device: str, verdict: Verdict) -> None:
+    made = report(found(device, Severity.WARNING), warnings_fail=True)
+    assert made.verdict is Verdict.FAIL
+    assert for_job(made, frozenset({0, 1}), True).verdict is verdict
+
+
 def test_what_is_left_out_is_told() -> None:
-    assert for_job(report(found(THEIRS)), frozenset({0})).facts["other_gpus"] == [f"GPU_XID {THEIRS}"]
+    assert for_job(report(found(THEIRS)), frozenset({0}), False).facts["other_gpus"] == [f"GPU_XID {THEIRS}"]
 
 
 @pytest.mark.parametrize("wanted", [None, frozenset({0, 7})])
 def test_all_count_where_the_jobs_gpus_are_not_known(wanted: frozenset[int] | None) -> None:
-    assert for_job(report(found(THEIRS)), wanted).verdict is Verdict.FAIL
+    assert for_job(report(found(THEIRS)), wanted, False).verdict is Verdict.FAIL
 
 
 @pytest.mark.parametrize(

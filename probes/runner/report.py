@@ -1,0 +1,125 @@
+"""A node's report from what its probes observed: who failed, for which findings, and what is left without some of them.
+
+Pure. `ProbeResult.reason` is rendered here for people; nothing reads it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from laggard.model import Finding, ProbeResult, Report, Severity, Verdict, worst
+from laggard.probes.runner.worker import Observation
+
+_REASON_LENGTH = 300
+_NO_REASON = "it gave no reason"
+
+
+class ProbeAnswer(NamedTuple):
+    """What the probe `name` observed, and after how many seconds."""
+
+    name: str
+    observation: Observation
+    elapsed_seconds: float
+
+
+def probe_results(answers: Iterable[ProbeAnswer], warnings_fail: bool) -> tuple[ProbeResult, ...]:
+    """One result a probe. Their places count the findings of all `answers` in order, which is how a report lists
+    them."""
+    results: list[ProbeResult] = []
+    first = 0
+    for answer in answers:
+        places = range(first, first + len(answer.observation.findings))
+        results.append(_result(answer, tuple(places), warnings_fail))
+        first = places.stop
+    return tuple(results)
+
+
+def merge_reports(first: Report, second: Report) -> Report:
+    """The report of both runs on one node: `first` with the probes, findings and facts of `second` behind its own."""
+    moved = {place: place + len(first.findings) for place in range(len(second.findings))}
+    results = (*first.probes, *(_renumbered(result, moved) for result in second.probes))
+    return msgspec.structs.replace(
+        first,
+        verdict=worst(result.verdict for result in results),
+        elapsed_seconds=round(first.elapsed_seconds + second.elapsed_seconds, 4),
+        probes=results,
+        findings=(*first.findings, *second.findings),
+        facts={**first.facts, **second.facts},
+    )
+
+
+def drop_findings(report: Report, dropped: Collection[int], warnings_fail: bool) -> Report:
+    """The report as if the findings at the places `dropped` had not been made. A probe that failed for nothing else is
+    unknown where it could not judge everything, else ok."""
+    kept = [place for place in range(len(report.findings)) if place not in dropped]
+    moved = {place: number for number, place in enumerate(kept)}
+    results = [_renumbered(_rejudged(it, report.findings, moved, warnings_fail), moved) for it in report.probes]
+    return msgspec.structs.replace(
+        report,
+        verdict=worst(result.verdict for result in results),
+        probes=tuple(results),
+        findings=tuple(report.findings[place] for place in kept),
+    )
+
+
+def places_are_complete(report: Report) -> bool:
+    """Whether each finding is named by exactly one probe. It is not in the report of an agent that is older than
+    `ProbeResult.findings`."""
+    places = sorted(place for result in report.probes for place in result.findings)
+    return places == list(range(len(report.findings)))
+
+
+def fails(finding: Finding, warnings_fail: bool) -> bool:
+    """Whether `finding` fails its probe, and so the report."""
+    return finding.severity is Severity.CRITICAL or (warnings_fail and finding.severity is Severity.WARNING)
+
+
+def finding_name(finding: Finding) -> str:
+    """`finding` in a list: its code and device."""
+    return f"{finding.code} {finding.device}"
+
+
+def _result(answer: ProbeAnswer, places: tuple[int, ...], warnings_fail: bool) -> ProbeResult:
+    seen = answer.observation
+    failing = [finding for finding in seen.findings if fails(finding, warnings_fail)]
+    unknown = (_one_line(seen.reason) or _NO_REASON) if seen.verdict is Verdict.UNKNOWN else ""
+    return ProbeResult(
+        name=answer.name,
+        verdict=Verdict.FAIL if failing else seen.verdict,
+        reason=_reason(failing, unknown or seen.reason),
+        elapsed_seconds=round(answer.elapsed_seconds, 4),
+        findings=places,
+        unknown=unknown,
+    )
+
+
+def _rejudged(
+    result: ProbeResult, findings: Sequence[Finding], kept: Collection[int], warnings_fail: bool
+) -> ProbeResult:
+    if result.verdict is not Verdict.FAIL or all(place in kept for place in result.findings):
+        return result
+    failing = [findings[place] for place in result.findings if place in kept and fails(findings[place], warnings_fail)]
+    without_failure = Verdict.UNKNOWN if result.unknown else Verdict.OK
+    return msgspec.structs.replace(
+        result,
+        verdict=Verdict.FAIL if failing else without_failure,
+        reason=_reason(failing, result.unknown),
+    )
+
+
+def _renumbered(result: ProbeResult, moved: Mapping[int, int]) -> ProbeResult:
+    """`moved`: the new place by the old one; the other places are left out."""
+    return msgspec.structs.replace(result, findings=tuple(moved[place] for place in result.findings if place in moved))
+
+
+def _reason(failing: Iterable[Finding], rest: str) -> str:
+    return _one_line("; ".join(filter(None, [*map(finding_name, failing), rest])))
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    line = "".join(character if character.isprintable() else "?" for character in line)
+    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 3] + "..."

@@ -1,0 +1,100 @@
+"""Each probe keeps its own findings when reports are made, merged, and relieved of some findings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.probes.runner.report import (
+    ProbeAnswer,
+    drop_findings,
+    fails,
+    merge_reports,
+    places_are_complete,
+    probe_results,
+)
+from laggard.probes.runner.worker import Observation
+from laggard.wire import decode, encode
+
+TEXTS = st.text(alphabet="ab; \n", max_size=6)  # what a reason is put together with, and taken apart by
+
+FINDINGS = st.builds(
+    Finding,
+    code=st.sampled_from(["GPU_XID", "GPU_ECC"]),
+    severity=st.sampled_from(Severity),
+    device=TEXTS,
+    summary=TEXTS,
+    evidence=st.just({}),
+    fix=st.just(Fix("mend it")),
+    doc=st.just("docs"),
+)
+OBSERVATIONS = st.builds(
+    Observation,
+    verdict=st.sampled_from([Verdict.OK, Verdict.UNKNOWN]),
+    reason=TEXTS,
+    findings=st.lists(FINDINGS, max_size=4).map(tuple),
+)
+ANSWERS = st.lists(OBSERVATIONS, min_size=1, max_size=5)
+
+
+def made_of(observations: Sequence[Observation], warnings_fail: bool, name: str = "probe") -> Report:
+    answers = [ProbeAnswer(f"{name} {number}", seen, 0.1) for number, seen in enumerate(observations)]
+    results = probe_results(answers, warnings_fail)
+    findings = tuple(finding for seen in observations for finding in seen.findings)
+    verdict = Verdict.FAIL if any(it.verdict is Verdict.FAIL for it in results) else Verdict.OK
+    return Report(verdict, "n1", 0.1, results, findings, {name: 1})
+
+
+def findings_of(result: ProbeResult, report: Report) -> list[Finding]:
+    return [report.findings[place] for place in result.findings]
+
+
+@given(ANSWERS, st.booleans())
+def test_a_report_says_which_probe_found_what(observations: list[Observation], warnings_fail: bool) -> None:
+    report = decode(encode(made_of(observations, warnings_fail)), Report)
+    assert places_are_complete(report)
+    for result, seen in zip(report.probes, observations, strict=True):
+        assert findings_of(result, report) == list(seen.findings)
+        assert bool(result.unknown) == (seen.verdict is Verdict.UNKNOWN)
+
+
+@given(ANSWERS, ANSWERS, st.booleans())
+def test_merged_reports_keep_each_probes_findings(
+    first: list[Observation], second: list[Observation], warnings_fail: bool
+) -> None:
+    merged = merge_reports(made_of(first, warnings_fail), made_of(second, warnings_fail, "active"))
+    assert places_are_complete(merged) and merged.facts == {"probe": 1, "active": 1}
+    for result, seen in zip(merged.probes, [*first, *second], strict=True):
+        assert findings_of(result, merged) == list(seen.findings)
+
+
+@given(ANSWERS, st.booleans(), st.data())
+def test_without_some_findings_a_report_is_as_if_they_had_not_been_made(
+    observations: list[Observation], warnings_fail: bool, data: st.DataObject
+) -> None:
+    report = made_of(observations, warnings_fail)
+    dropped = data.draw(st.sets(st.integers(0, len(report.findings))))
+    left = drop_findings(report, dropped, warnings_fail)
+    assert places_are_complete(left)
+    for result, before, seen in zip(left.probes, report.probes, observations, strict=True):
+        kept = [report.findings[place] for place in before.findings if place not in dropped]
+        assert findings_of(result, left) == kept
+        still_fails = any(fails(finding, warnings_fail) for finding in kept)
+        assert result.verdict is (Verdict.FAIL if still_fails else seen.verdict)
+        assert result.unknown == before.unknown
+
+
+@given(ANSWERS, st.booleans())
+def test_dropping_nothing_changes_nothing(observations: list[Observation], warnings_fail: bool) -> None:
+    report = made_of(observations, warnings_fail)
+    assert drop_findings(report, (), warnings_fail).probes == report.probes
+
+
+def test_places_that_do_not_fit_the_findings_are_noticed() -> None:
+    found = Finding("GPU_XID", Severity.CRITICAL, "GPU 0", "is ill", {}, Fix("mend it"), "docs")
+    for places in ((), (1,), (-1,), (0, 0), (0, 1)):
+        result = ProbeResult("gpu_xid", Verdict.FAIL, "", 0.1, places)
+        assert not places_are_complete(Report(Verdict.FAIL, "n1", 0.1, (result,), (found,), {}))
