@@ -19,14 +19,13 @@ from laggard.probes.gpu import (
     xid,
 )
 from laggard.probes.nccl import environment as nccl_environment
-from laggard.probes.nvlink import errors as nvlink_errors
-from laggard.probes.nvlink import fabric_manager, fabric_state, p2p
-from laggard.probes.nvlink import links as nvlink_links
+from laggard.probes.nvlink import error_counters as nvlink_error_counters
+from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
 from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
 from laggard.probes.pci import link as pcie_link
 from laggard.probes.probe import Probe
-from laggard.probes.rdma import counters as rdma_counters
-from laggard.probes.rdma import devices, driver_log, ecn, net, peermem, pfc, ports
+from laggard.probes.rdma import devices, driver_log, ecn, network_devices, peermem, pfc, ports
+from laggard.probes.rdma import error_counters as rdma_error_counters
 from laggard.probes.system import clock, cpu_affinity, cpu_governor, disks, identity, inventory, limits, mounts, swap
 
 PROBES: Final[tuple[Probe, ...]] = (
@@ -50,8 +49,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     clocks.PROBE,
     persistence.PROBE,
     busy.PROBE,
-    nvlink_links.PROBE,
-    nvlink_errors.PROBE,
+    links.PROBE,
+    nvlink_error_counters.PROBE,
     fabric_manager.PROBE,
     fabric_state.PROBE,
     p2p.PROBE,
@@ -65,8 +64,8 @@ PROBES: Final[tuple[Probe, ...]] = (
     numa.PROBE,
     devices.PROBE,
     ports.PROBE,
-    net.PROBE,
-    rdma_counters.PROBE,
+    network_devices.PROBE,
+    rdma_error_counters.PROBE,
     driver_log.PROBE,
     pfc.PROBE,
     ecn.PROBE,

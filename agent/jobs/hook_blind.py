@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from laggard.model import Finding
-from laggard.probes.nccl.job import named_ranks
+from laggard.probes.nccl.model.job import named_ranks
 from laggard.probes.probe import finding
 from laggard.rankfile.fact_names import UNNAMED, UNNAMED_REASONS
 from laggard.wire import RankRow

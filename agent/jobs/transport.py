@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from laggard.model import Finding, Report, Verdict
 from laggard.nccl.transport import Transport
-from laggard.probes.nccl.job import JobFacts
-from laggard.probes.nccl.rank_findings import judge_transports
+from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.rules.rank_findings import judge_transports
 from laggard.rankfile.fact_names import TRANSPORT
 from laggard.wire import RankRow
 

@@ -13,11 +13,11 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.devices import Device, Round, count_wrong_places, time_rounds
-from laggard.probes.active.group import ACTIVE
-from laggard.probes.active.measure import look
-from laggard.probes.active.rules import ActiveThresholds, Measured, Subject
+from laggard.probes.active.measuring.devices import Device, Round, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.measure import look
+from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, Subject
 from laggard.probes.errors import Unknown
+from laggard.probes.groups import ACTIVE
 from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.readings import ask_gpus, majority, read_field
+from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
+from laggard.probes.majority import majority
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -55,7 +56,7 @@ def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
 def _judge(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
     """Against the majority of the same model here, where there is one; else against the board's own default. Lower
     than the peers makes a straggler; all of them lower may be meant."""
-    peers = majority(getattr(gpu, setting.field) for gpu in gpus) if len(gpus) > 2 else None
+    peers = majority((getattr(gpu, setting.field) for gpu in gpus), fewest=3)
     for gpu in gpus:
         value = getattr(gpu, setting.field)
         default = getattr(gpu, setting.default) if setting.default else None

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, Rows
 from laggard.probes.probe import Fact, Probe, Thresholds, finding

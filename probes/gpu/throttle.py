@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Past, Remember
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.pci_devices import look_at_bus
-from laggard.probes.gpu.xid_table import TABLE_VERSION, Action, explain_xid
+from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, explain_xid
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import messages
 from laggard.probes.probe import Fact, Probe, Thresholds, finding

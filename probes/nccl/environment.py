@@ -12,13 +12,13 @@ from laggard.model import Finding, Severity
 from laggard.nccl.conf import ETC, Conf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.gpu.pci_devices import read_gpus
+from laggard.probes.gpu.model.pci_devices import read_gpus
 from laggard.probes.host.host import Host
-from laggard.probes.nccl.running_ranks import Ranks, read_ranks
-from laggard.probes.nccl.variable_findings import judge_environment
-from laggard.probes.nccl.variable_rules import NcclFacts
+from laggard.probes.nccl.model.running_ranks import Ranks, read_ranks
+from laggard.probes.nccl.rules.variable_findings import judge_environment
+from laggard.probes.nccl.rules.variable_rules import NcclFacts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.rdma.nics import read_nics
+from laggard.probes.rdma.model.nics import read_nics
 
 T = TypeVar("T")
 

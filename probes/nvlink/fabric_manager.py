@@ -7,9 +7,9 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.pci_devices import look_at_bus
-from laggard.probes.gpu.readings import ask_gpus, ask_nvml
+from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.readings import ask_gpus, ask_nvml
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 

@@ -7,8 +7,8 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.readings import ask_whole_gpus, explain, read_field
+from laggard.probes.gpu.model.readings import ask_whole_gpus, explain, read_field
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Fabric, Gpu, error_name
 from laggard.probes.probe import Fact, Probe, Thresholds, finding

@@ -7,10 +7,11 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.pci_devices import look_at_bus
-from laggard.probes.gpu.readings import ask_whole_gpus, majority, read_field
+from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.readings import ask_whole_gpus, read_field
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
+from laggard.probes.majority import majority
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 

@@ -11,8 +11,8 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.group import GPU
-from laggard.probes.gpu.readings import ask_nvml, ask_whole_gpus, explain
+from laggard.probes.gpu.model.readings import ask_nvml, ask_whole_gpus, explain
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvlink.links import is_switched
 from laggard.probes.nvml.model import Gpu

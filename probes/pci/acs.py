@@ -9,7 +9,10 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual
-from laggard.probes.pci.acs_rules import (
+from laggard.probes.pci.model.config_space import acs_names
+from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config
+from laggard.probes.pci.model.tree import PciDevice, PciTree
+from laggard.probes.pci.rules.acs_faults import (
     Fault,
     Path,
     Where,
@@ -19,9 +22,6 @@ from laggard.probes.pci.acs_rules import (
     unknown_ports,
     without_translation,
 )
-from laggard.probes.pci.config_space import acs_names
-from laggard.probes.pci.sysfs import endpoints, read_tree, with_config
-from laggard.probes.pci.tree import PciDevice, PciTree
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _MOST_PAIRS: Final = 8

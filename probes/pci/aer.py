@@ -9,8 +9,8 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.host.counter_history import Remember
 from laggard.probes.host.host import Host
-from laggard.probes.pci.sysfs import endpoints, read_tree
-from laggard.probes.pci.tree import PciDevice
+from laggard.probes.pci.model.sysfs import endpoints, read_tree
+from laggard.probes.pci.model.tree import PciDevice
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FILES: Final = {

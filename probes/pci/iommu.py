@@ -9,7 +9,7 @@ from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual
-from laggard.probes.pci.sysfs import endpoints, read_tree
+from laggard.probes.pci.model.sysfs import endpoints, read_tree
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"

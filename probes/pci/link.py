@@ -9,9 +9,9 @@ from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual
-from laggard.probes.pci.link_rules import Segment, Slow, segments, slow_links, unjudged
-from laggard.probes.pci.sysfs import endpoints, read_tree, with_config, with_links
-from laggard.probes.pci.tree import PciDevice, PciTree
+from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config, with_links
+from laggard.probes.pci.model.tree import PciDevice, PciTree
+from laggard.probes.pci.rules.slow_links import Segment, Slow, segments, slow_links, unjudged
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (

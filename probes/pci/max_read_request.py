@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.pci.config_space import Express
-from laggard.probes.pci.sysfs import endpoints, read_tree, with_config
-from laggard.probes.pci.tree import PciDevice
+from laggard.probes.majority import majority
+from laggard.probes.pci.model.config_space import Express
+from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config
+from laggard.probes.pci.model.tree import PciDevice
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (
@@ -52,10 +52,11 @@ def judge(devices: Iterable[PciDevice], thresholds: RequestThresholds) -> Iterat
     known = [(device, express) for device in devices if (express := _express(device))]
     for device, express in known:
         size = express.read_request_bytes
-        peers = _majority([other.read_request_bytes for peer, other in known if peer.hardware == device.hardware])
+        alike = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
+        peers = majority(alike, _FEWEST_PEERS)
         if size < thresholds.least_bytes:
             yield _finding(device, express, thresholds.least_bytes, "below what devices start with", Severity.WARNING)
-        elif size < peers:
+        elif peers is not None and size < peers:
             yield _finding(device, express, peers, "and most of its peers for more", Severity.WARNING)
         elif device.is_rdma_nic and size < thresholds.fast_least_bytes and _is_fast(express, thresholds):
             reason = "its vendor's guides advise more"
@@ -91,11 +92,6 @@ def _size(device: PciDevice) -> int | None:
 
 def _is_fast(express: Express, thresholds: RequestThresholds) -> bool:
     return express.speed * express.width >= thresholds.fast_gigatransfers
-
-
-def _majority(sizes: list[int]) -> int:
-    size, count = Counter(sizes).most_common(1)[0]
-    return size if len(sizes) >= _FEWEST_PEERS and count * 2 > len(sizes) else 0
 
 
 PROBE: Final = Probe("pcie_requests", check, RequestThresholds())

@@ -9,8 +9,8 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.pci.sysfs import endpoints, read_tree, with_nodes
-from laggard.probes.pci.tree import PciDevice, PciTree, behind_one_switch
+from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_nodes
+from laggard.probes.pci.model.tree import PciDevice, PciTree, behind_one_switch
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _ONLINE: Final = "/sys/devices/system/node/online"

@@ -11,10 +11,10 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.rdma.hca_selection import Choice, hca_choice
-from laggard.probes.rdma.nics import Nic, gpu_addresses, read_nics
-from laggard.probes.rdma.sysfs import device_names, finish, is_any, is_soft, pci_address
-from laggard.probes.rdma.uniformity import judge_firmware, judge_mixture
+from laggard.probes.rdma.model.hca_selection import Choice, hca_choice
+from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
+from laggard.probes.rdma.model.sysfs import device_names, finish, is_any, is_soft, pci_address
+from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture
 
 _GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machine
 

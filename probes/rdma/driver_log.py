@@ -8,9 +8,9 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.pci.kernel_messages import find_device_errors
+from laggard.probes.pci.rules.kernel_messages import find_device_errors
 from laggard.probes.probe import Probe, Thresholds
-from laggard.probes.rdma.nics import read_nics
+from laggard.probes.rdma.model.nics import read_nics
 
 _CODE = "RDMA_DRIVER_ERROR"
 _DRIVER = "mlx5_core"

@@ -13,8 +13,8 @@ from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
-from laggard.probes.rdma.netdev import NET
-from laggard.probes.rdma.roce import Priorities, RoceThresholds, Setting, look_at_priorities
+from laggard.probes.rdma.model.netdev import NET
+from laggard.probes.rdma.rules.roce_priorities import Priorities, RoceThresholds, Setting, look_at_priorities
 
 _ECN: Final = Setting(
     "ECN_OFF",

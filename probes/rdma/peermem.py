@@ -8,10 +8,10 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
-from laggard.probes.gpu.pci_devices import read_gpus
+from laggard.probes.gpu.model.pci_devices import read_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.rdma.nics import read_nics
+from laggard.probes.rdma.model.nics import read_nics
 
 _MODULES = ("nvidia_peermem", "nv_peer_mem")  # the driver's own, and the older one that stood apart
 _AMAZON = 0x1D0F  # EFA reaches GPU memory by a way of its own

@@ -8,7 +8,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
-from laggard.probes.rdma.roce import RoceThresholds, Setting, look_at_priorities
+from laggard.probes.rdma.rules.roce_priorities import RoceThresholds, Setting, look_at_priorities
 
 _PFC: Final = Setting(
     "PFC_OFF",

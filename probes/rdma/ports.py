@@ -6,17 +6,17 @@ what the profile names, else what its peers do, else as many active ports as the
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
+from laggard.probes.majority import majority
 from laggard.probes.probe import Fact, Probe, finding
-from laggard.probes.rdma.fabric import Fabric, fabric
-from laggard.probes.rdma.netdev import was_up
-from laggard.probes.rdma.port import LINK_UP, Kind, Port
-from laggard.probes.rdma.sysfs import RdmaThresholds, finish, gpu_paths, is_any, read_ports
+from laggard.probes.rdma.model.fabric import Fabric, fabric
+from laggard.probes.rdma.model.netdev import was_up
+from laggard.probes.rdma.model.port import LINK_UP, Kind, Port
+from laggard.probes.rdma.model.sysfs import RdmaThresholds, finish, gpu_paths, is_any, read_ports
 
 
 class RdmaPortThresholds(RdmaThresholds, frozen=True):
@@ -127,8 +127,9 @@ def _expected_rate(active: list[Port], least: float) -> float:
     """The profile's, else the one that most of the peers have, else the highest (no majority, as of two)."""
     if least or not active:
         return least
-    rate, count = Counter(port.rate_gigabits for port in active).most_common(1)[0]
-    return rate if 2 * count > len(active) else max(port.rate_gigabits for port in active)
+    rates = [port.rate_gigabits for port in active]
+    usual = majority(rates)
+    return max(rates) if usual is None else usual
 
 
 PROBE: Final = Probe("rdma_ports", check, RdmaPortThresholds())

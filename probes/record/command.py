@@ -15,6 +15,7 @@ from laggard.model import Report
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.host.kernel import FACTS_PATH
+from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import PROFILES, choose
 from laggard.probes.record.journal import put_together
@@ -23,7 +24,6 @@ from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.record.sweep import SWEEP
 from laggard.probes.runner.runner import run
 from laggard.probes.runner.state_file import read_state
-from laggard.probes.system.mount_table import REMOTE_TYPES, read_mounts
 
 _DEADLINE_SECONDS = 120.0
 _PROBE_SECONDS = 15.0  # keeping takes longer than looking

@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
-from laggard.probes.gpu.pci_devices import Gpu, read_gpus
+from laggard.probes.gpu.model.pci_devices import Gpu, read_gpus
 from laggard.probes.host.cpu_list import parse_cpu_list, show_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding

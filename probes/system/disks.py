@@ -11,8 +11,8 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem
+from laggard.probes.host.mount_table import Mount, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.system.mount_table import Mount, read_mounts
 
 
 class DiskThresholds(Thresholds, frozen=True):

@@ -12,7 +12,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.gpu.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 

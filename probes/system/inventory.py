@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, NotApplicable, Unknown
-from laggard.probes.gpu.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
-from laggard.probes.rdma.gid_table import read_gids
-from laggard.probes.rdma.port import RDMA
-from laggard.probes.rdma.sysfs import device_names, is_soft, read_ports
+from laggard.probes.rdma.model.gid_table import read_gids
+from laggard.probes.rdma.model.port import RDMA
+from laggard.probes.rdma.model.sysfs import device_names, is_soft, read_ports
 
 _PCI = "/sys/bus/pci/devices"
 

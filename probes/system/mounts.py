@@ -12,8 +12,8 @@ from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import Reply
+from laggard.probes.host.mount_table import Mount, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.system.mount_table import Mount, read_mounts
 
 _DEAD = frozenset(
     os.strerror(number)

@@ -20,7 +20,7 @@ from laggard.diagnose import input_file as dump_file
 from laggard.diagnose.command import diagnose
 from laggard.diagnose.environment import parse_environment
 from laggard.diagnose.input_file import Dump
-from laggard.probes.pci.kernel_messages import find_device_errors
+from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
 

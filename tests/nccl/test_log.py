@@ -13,8 +13,8 @@ from support.nccl_logs import log_expectations, log_text
 
 from laggard.nccl.log.model import Communicator, Connection, NcclLog, NcclProcess
 from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
-from laggard.probes.nccl.job import JobFacts
-from laggard.probes.nccl.log_findings import judge_nccl_log
+from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 HEAD = "node-7:4242:4250 [3] NCCL INFO "
 SAMPLES = tuple(log_expectations())

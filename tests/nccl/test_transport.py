@@ -13,8 +13,8 @@ from support.nccl_logs import log_expectations, log_text
 from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOG_STATES, MOST_BYTES, Transport
-from laggard.probes.nccl.job import JobFacts
-from laggard.probes.nccl.rank_findings import TransportJudgement, judge_transports
+from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.rules.rank_findings import TransportJudgement, judge_transports
 
 WITH_RDMA = JobFacts(rdma=True, gpus=2)
 CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")

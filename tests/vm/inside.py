@@ -18,10 +18,10 @@ import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
 from laggard.probes.host.counter_history import LEAST_SECONDS
 from laggard.probes.host.host import Host
-from laggard.probes.pci.config_space import Config
-from laggard.probes.pci.lspci import parse_lspci
-from laggard.probes.pci.sysfs import read_tree, with_config
-from laggard.probes.pci.tree import PciTree
+from laggard.probes.pci.model.config_space import Config
+from laggard.probes.pci.model.lspci import parse_lspci
+from laggard.probes.pci.model.sysfs import read_tree, with_config
+from laggard.probes.pci.model.tree import PciTree
 
 NEAR_ROOT, BEHIND_SWITCH, ALSO_BEHIND_SWITCH = "0000:01:00.0", "0000:04:00.0", "0000:05:00.0"
 

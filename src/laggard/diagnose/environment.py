@@ -7,8 +7,8 @@ import re
 from typing import Any
 
 from laggard.diagnose.file_format import Kind, Reading, Told
-from laggard.probes.nccl.variable_findings import judge_environment
-from laggard.probes.nccl.variable_rules import NcclFacts
+from laggard.probes.nccl.rules.variable_findings import judge_environment
+from laggard.probes.nccl.rules.variable_rules import NcclFacts
 
 _LINE = re.compile(r"""\s*(?:export\s+|declare\s+-x\s+|-x\s+|set\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)""")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")

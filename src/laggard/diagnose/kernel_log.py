@@ -6,7 +6,7 @@ import re
 
 from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.probes.gpu.xid import find_xids, judge_xids
-from laggard.probes.pci.kernel_messages import find_device_errors
+from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 _LINE = re.compile(
     r"(?:<\d+>)?\[\s*\d+\.\d+\]"  # dmesg

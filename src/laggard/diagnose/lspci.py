@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from laggard.diagnose.file_format import Kind, Reading, Told
-from laggard.probes.pci.acs_rules import paths
-from laggard.probes.pci.lspci import parse_lspci
-from laggard.probes.pci.lspci_findings import judge_tree, unknowns
+from laggard.diagnose.lspci_findings import judge_tree, unknowns
+from laggard.probes.pci.model.lspci import parse_lspci
+from laggard.probes.pci.rules.acs_faults import paths
 
 _DEVICE = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S[^\n]+", re.MULTILINE)
 _LEAST_DEVICES = 2  # a line that begins like a PCI address may stand in any file

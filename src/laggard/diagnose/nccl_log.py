@@ -10,8 +10,8 @@ from typing import Final
 from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
-from laggard.probes.nccl.job import JobFacts
-from laggard.probes.nccl.log_findings import judge_nccl_log
+from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 _WORD: Final = re.compile(r"NCCL (?:INFO|WARN|TRACE|CALL|version) ")
 _DEVICES: Final = re.compile(r"NET/IB : Using \[0\]")

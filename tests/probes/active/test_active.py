@@ -20,12 +20,12 @@ from support.paths import MACHINES
 
 from laggard.cli import main
 from laggard.model import Finding, Severity
-from laggard.probes.active import devices as active_device
 from laggard.probes.active.copy import near, there_and_back
-from laggard.probes.active.devices import Device, measure_all
 from laggard.probes.active.matmul import LARGEST_SUM, SIZES, SUBJECT, multiply, operands
+from laggard.probes.active.measuring import devices as active_device
+from laggard.probes.active.measuring.devices import Device, measure_all
+from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, judge, median
 from laggard.probes.active.memory import copy
-from laggard.probes.active.rules import ActiveThresholds, Measured, judge, median
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, Process

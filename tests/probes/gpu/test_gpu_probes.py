@@ -20,7 +20,7 @@ from laggard import wire
 from laggard.cli import main
 from laggard.model import Finding, Verdict
 from laggard.probes.gpu.driver import driver_hung
-from laggard.probes.gpu.group import GPU
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml, document
 from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds

@@ -11,11 +11,11 @@ from support.paths import SHARED
 
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.job_gpus import gpus_of_job
-from laggard.probes.gpu.readings import majority
+from laggard.probes.gpu.model.job_gpus import gpus_of_job
+from laggard.probes.gpu.rules.xid_table import Action, explain_xid
 from laggard.probes.gpu.xid import find_xids, judge_xids
-from laggard.probes.gpu.xid_table import Action, explain_xid
 from laggard.probes.host.kernel_log import messages
+from laggard.probes.majority import majority
 from laggard.probes.nvlink.fabric_state import judge_fabric
 from laggard.probes.nvml.model import Fabric, Gpu, Nvml, bus_id
 
@@ -144,3 +144,4 @@ def test_the_health_mask(mask: int, words: list[str]) -> None:
 
 def test_a_majority_is_more_than_half() -> None:
     assert (majority([1, 1, 2]), majority([1, 2]), majority([])) == (1, None, None)
+    assert (majority([1], fewest=2), majority([1, 1, 2], fewest=3), majority([1, 1], fewest=3)) == (None, 1, None)

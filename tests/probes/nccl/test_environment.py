@@ -14,7 +14,7 @@ import pytest
 
 from laggard.cli import main
 from laggard.probes.host.host import Host
-from laggard.probes.nccl.running_ranks import read_ranks
+from laggard.probes.nccl.model.running_ranks import read_ranks
 
 RANK = """
 import sys, time

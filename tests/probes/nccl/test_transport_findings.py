@@ -9,8 +9,8 @@ from support.nccl_logs import NCCL_LOGS, log_expectations, log_text, logs_firing
 from support.paths import SHARED
 
 from laggard.nccl.log.reader import parse_nccl_log
-from laggard.probes.nccl.job import JobFacts, bus_id
-from laggard.probes.nccl.log_findings import LogJudgement, judge_nccl_log
+from laggard.probes.nccl.model.job import JobFacts, bus_id
+from laggard.probes.nccl.rules.log_findings import LogJudgement, judge_nccl_log
 
 RECORDED = SHARED / "data" / "nccl_logs"
 CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")

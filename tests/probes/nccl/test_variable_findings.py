@@ -13,8 +13,8 @@ from laggard.nccl.conf import parse_conf
 from laggard.nccl.values import level, number
 from laggard.nccl.variable_table import INSTEAD, KINDS, MISTAKEN
 from laggard.nccl.variables import own_variables, parse_version, variables
-from laggard.probes.nccl.variable_findings import judge_environment, nearest
-from laggard.probes.nccl.variable_rules import NcclFacts, selected
+from laggard.probes.nccl.rules.variable_findings import judge_environment, nearest
+from laggard.probes.nccl.rules.variable_rules import NcclFacts, selected
 
 ROCE = NcclFacts((2, 27, 5), True, ("mlx5_0", "mlx5_1"), frozenset({"Ethernet"}), True)
 INFINIBAND = ROCE._replace(links=frozenset({"InfiniBand"}))

@@ -7,9 +7,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.config_space import ROOT_PORT, Device, Link, config_space
 
-from laggard.probes.pci.config_space import Acs, needed_bytes, parse_config
-from laggard.probes.pci.lspci import parse_lspci
-from laggard.probes.pci.lspci_findings import judge_tree, unknowns
+from laggard.diagnose.lspci_findings import judge_tree, unknowns
+from laggard.probes.pci.model.config_space import Acs, needed_bytes, parse_config
+from laggard.probes.pci.model.lspci import parse_lspci
 
 SPEEDS = {"2.5": 2.5, "5.0": 5.0, "8.0": 8.0, "16.0": 16.0, "32.0": 32.0}
 SIZES = st.sampled_from([128, 256, 512, 1024, 2048, 4096])

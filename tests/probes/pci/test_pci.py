@@ -12,15 +12,15 @@ import pytest
 from support.paths import SHARED
 
 from laggard.cli import main
+from laggard.diagnose.lspci_findings import judge_tree, unknowns
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.pci.acs import judge
-from laggard.probes.pci.acs_rules import Where, faults, paths
 from laggard.probes.pci.aer import parse_total
-from laggard.probes.pci.config_space import ROOT_PORT, Acs, Config, Express
-from laggard.probes.pci.lspci import parse_lspci
-from laggard.probes.pci.lspci_findings import judge_tree, unknowns
-from laggard.probes.pci.tree import Link, PciDevice, PciTree
+from laggard.probes.pci.model.config_space import ROOT_PORT, Acs, Config, Express
+from laggard.probes.pci.model.lspci import parse_lspci
+from laggard.probes.pci.model.tree import Link, PciDevice, PciTree
+from laggard.probes.pci.rules.acs_faults import Where, faults, paths
 
 Copy = Callable[[str], Path]
 PROBES = ("pcie_links", "pcie_requests", "pcie_errors", "acs", "iommu", "numa")

@@ -18,12 +18,12 @@ from laggard.cli import main
 from laggard.model import Severity
 from laggard.probes.host.dcb import parse_answer, read_pfc, request
 from laggard.probes.host.kernel import Pfc
-from laggard.probes.rdma.counters import parse_count
-from laggard.probes.rdma.fabric import fabric, majority, nearest
-from laggard.probes.rdma.gid_table import Gid, best, parse_gid
-from laggard.probes.rdma.hca_selection import parse_choice
-from laggard.probes.rdma.netdev import ib_mtu
-from laggard.probes.rdma.port import ACTIVE, Kind, Port, parse_rate, parse_state
+from laggard.probes.rdma.error_counters import parse_count
+from laggard.probes.rdma.model.fabric import fabric, nearest
+from laggard.probes.rdma.model.gid_table import Gid, best, parse_gid
+from laggard.probes.rdma.model.hca_selection import parse_choice
+from laggard.probes.rdma.model.netdev import ib_mtu
+from laggard.probes.rdma.model.port import ACTIVE, Kind, Port, parse_rate, parse_state
 from laggard.probes.rdma.ports import expected_down
 
 PROBES = ("rdma_devices", "rdma_ports", "rdma_net", "rdma_errors", "roce_pfc", "roce_ecn")
@@ -221,11 +221,6 @@ def test_nearest_needs_a_common_bridge() -> None:
     near, far = port(0, path=("r0", "n0")), port(1, path=("r1", "n1"))
     assert nearest(("r0", "g0"), [near, far]) == (near,)
     assert nearest(("r2", "g2"), [near, far]) == ()
-
-
-def test_majority_needs_two_and_more_than_half() -> None:
-    assert majority({"a": 1}) is None and majority({"a": 1, "b": 2}) is None
-    assert majority({"a": 1, "b": 1, "c": 2}) == 1
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 8))

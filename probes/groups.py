@@ -1,0 +1,15 @@
+"""The groups: probes of one group run in one process, one after the other, and share what is costly to start."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.probes.probe import ProbeGroup
+
+GPU: Final = ProbeGroup("gpu", 29.5)
+"""Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 27 s to start;
+profiles and hangs end it earlier."""
+
+ACTIVE: Final = ProbeGroup("active", 120.0)
+"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; eight GPUs are started, and each
+is loaded for two seconds."""

@@ -1,0 +1,19 @@
+"""What most of several peers have: the measure of a value of which nobody says what it should be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+def majority(values: Iterable[T], fewest: int = 1) -> T | None:
+    """The value that more than half have. None where there is no such value, or where there are fewer than `fewest`
+    values."""
+    counts = Counter(values)
+    if not counts or counts.total() < fewest:
+        return None
+    value, count = counts.most_common(1)[0]
+    return value if 2 * count > counts.total() else None

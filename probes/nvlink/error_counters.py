@@ -1,0 +1,73 @@
+"""NVLINK_ERRORS: NVLinks that keep repeating or retraining. By their growth since the last looks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.model import Finding
+from laggard.probes.gpu.model.readings import ask_whole_gpus, read_field
+from laggard.probes.groups import GPU
+from laggard.probes.host.counter_history import Growth, Remember
+from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu
+from laggard.probes.probe import Fact, Probe, Thresholds, finding
+
+_HOUR: Final = 3600.0
+_WORDS: Final = {"replay": "packets repeated", "recovery": "retrainings", "crc": "checksum errors"}
+_FIX: Final = (
+    "Watch whether it goes on under load (`nvidia-smi nvlink -e`) and compare with the peers. Then reset all GPUs "
+    "together; errors that come back are the board's, the bridge's or the NVSwitch's."
+)
+
+
+class NvlinkErrorThresholds(Thresholds, frozen=True):
+    """For one GPU, all its links together. A warning: the links repair what they lose, and are slower for it."""
+
+    recovery_per_hour: float = 2.0
+    """A retraining stops the link for milliseconds. One may be an accident."""
+
+    replay_per_hour: float = 600.0
+    """Ten a minute: at the links' specified error rate there is about one in an hour of full load."""
+
+    crc_per_hour: float = 360000.0
+    """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
+
+
+def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+    reading = read_field(ask_whole_gpus(host), "link_errors", "counters of NVLink errors")
+    yield Remember(
+        {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.seen for kind, counts in errors.items()}
+    )
+    limits = {
+        "recovery": thresholds.recovery_per_hour,
+        "replay": thresholds.replay_per_hour,
+        "crc": thresholds.crc_per_hour,
+    }
+    for gpu, errors in reading.seen:
+        for kind, counts in errors.items():
+            growth = host.past.growth(f"{gpu.key} {kind}", sum(counts), _HOUR)
+            if growth is not None and kind in limits and growth.per(_HOUR) > limits[kind]:
+                yield _finding(gpu, kind, growth, counts, limits[kind])
+    reading.conclude()
+
+
+def _finding(gpu: Gpu, kind: str, growth: Growth, counts: tuple[int, ...], limit: float) -> Finding:
+    """Which link it is, the counts since the driver was loaded tell."""
+    by_link = {link: count for link, count in enumerate(counts) if count} if len(counts) > 1 else {}
+    return finding(
+        "NVLINK_ERRORS",
+        gpu.device,
+        f"{growth.count} {_WORDS[kind]} on its NVLinks in the last {growth.seconds:.0f} s",
+        evidence={
+            "kind": kind,
+            "per_hour": round(growth.per(_HOUR), 1),
+            "limit_per_hour": limit,
+            "since_driver_load_by_link": {str(link): count for link, count in by_link.items()},
+        },
+        fix=_FIX,
+        commands=(f"nvidia-smi nvlink -e -i {gpu.index}", f"nvidia-smi nvlink -s -i {gpu.index}"),
+    )
+
+
+PROBE: Final = Probe("nvlink_errors", check, NvlinkErrorThresholds(), group=GPU)

@@ -1,0 +1,174 @@
+"""PCI configuration space: bytes to registers by name. Pure, and defined for every byte string.
+
+Offsets and bits: the PCI Express Base Specification, 7.5 and 7.7.11, as in Linux' include/uapi/linux/pci_regs.h.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+STANDARD_BYTES: Final = 256
+_SIZE: Final = 4096
+_EXPRESS_ID, _ACS_ID, _ATS_ID, _AER_ID = 0x10, 0x000D, 0x000F, 0x0001
+_EXPRESS_BYTES: Final = 0x34
+_ALL_ONES: Final = 0xFFFF
+
+ROOT_PORT: Final = 4
+UPSTREAM_PORT: Final = 5
+DOWNSTREAM_PORT: Final = 6
+
+SPEEDS: Final = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+"""GT/s by the number that the link registers hold."""
+
+ACS_BITS: Final = {
+    0x01: "SrcValid",
+    0x02: "TransBlk",
+    0x04: "ReqRedir",
+    0x08: "CmpltRedir",
+    0x10: "UpstreamFwd",
+    0x20: "EgressCtrl",
+    0x40: "DirectTrans",
+}
+"""The ACS control register's bits, by lspci's names."""
+
+SOURCE_VALID, TRANSLATION_BLOCK, REQUEST_REDIRECT, COMPLETION_REDIRECT, UPSTREAM_FORWARD, EGRESS, DIRECT = ACS_BITS
+
+
+class Express(NamedTuple):
+    """The PCI Express capability. Speeds in GT/s, 0.0 where the number is reserved; request sizes in bytes."""
+
+    port: int
+    speed: float
+    width: int
+    most_speed: float
+    most_width: int
+    target_speed: float
+    payload_bytes: int
+    read_request_bytes: int
+
+
+class Acs(NamedTuple):
+    capable: int
+    control: int
+
+
+class Config(NamedTuple):
+    """What a device's configuration space says. None: the device has no such capability. Where `extended_known` is
+    false, that of `acs` and `ats` is not known."""
+
+    vendor: int
+    device: int
+    answers: bool = True
+    """False: every bit reads as one, which is what a device reads as that fell off the bus."""
+
+    standard_known: bool = True
+    extended_known: bool = True
+    express: Express | None = None
+    acs: Acs | None = None
+    ats_enabled: bool | None = None
+    reports_errors: bool = False  # has AER
+
+
+def parse_config(data: bytes) -> Config:
+    """The registers in `data`: 4096 bytes, or the 256 of a device that is not PCI Express, or as few as there are."""
+    if len(data) < 4:
+        return Config(_ALL_ONES, _ALL_ONES, False, False, False)
+    vendor, device = struct.unpack_from("<HH", data)
+    if vendor == _ALL_ONES:
+        return Config(vendor, device, False, False, False)
+    standard_known = len(data) >= STANDARD_BYTES
+    express = _express(data) if standard_known else None
+    extended = dict(_extended(data))
+    extended_known = len(data) > STANDARD_BYTES or (standard_known and express is None)
+    return Config(
+        vendor,
+        device,
+        standard_known=standard_known,
+        extended_known=extended_known,
+        express=express,
+        acs=_acs(data, extended.get(_ACS_ID)),
+        ats_enabled=_ats(data, extended.get(_ATS_ID)),
+        reports_errors=_AER_ID in extended,
+    )
+
+
+def needed_bytes(read: Callable[[int, int], bytes]) -> bytes:
+    """The parts of the space that `parse_config` needs, zeros between. `read` takes an offset and a size.
+
+    A device answers a microsecond or two for each word, so that reading all of it takes milliseconds.
+    """
+    data = bytearray(read(0, STANDARD_BYTES))
+    if len(data) < STANDARD_BYTES:
+        return bytes(data)
+    first = read(STANDARD_BYTES, 4)
+    if len(first) < 4:
+        return bytes(data)
+    data.extend(bytes(_SIZE - STANDARD_BYTES))
+    data[STANDARD_BYTES : STANDARD_BYTES + 4] = first
+    for number, offset in _extended(data, lambda at: _fetch(data, read, at)):
+        if number in (_ACS_ID, _ATS_ID):
+            _fetch(data, read, offset + 4)
+    return bytes(data)
+
+
+def _fetch(data: bytearray, read: Callable[[int, int], bytes], offset: int) -> None:
+    word = read(offset, 4)
+    data[offset : offset + len(word)] = word
+
+
+def _standard(data: bytes) -> Iterator[tuple[int, int]]:
+    """(id, offset) of the capabilities in the first 256 bytes."""
+    if not data[0x06] & 0x10:  # status: there is a list
+        return
+    offset, seen = data[0x34] & 0xFC, set[int]()
+    while offset >= 0x40 and offset not in seen:
+        seen.add(offset)
+        yield data[offset], offset
+        offset = data[offset + 1] & 0xFC
+
+
+def _extended(data: bytes | bytearray, fetch: Callable[[int], None] = lambda at: None) -> Iterator[tuple[int, int]]:
+    """(id, offset) of the extended capabilities; `fetch` is called before the word at an offset is looked at."""
+    offset, seen = STANDARD_BYTES, set[int]()
+    while STANDARD_BYTES <= offset <= len(data) - 8 and offset not in seen:
+        seen.add(offset)
+        fetch(offset)
+        (header,) = struct.unpack_from("<I", data, offset)
+        if header in (0, 0xFFFFFFFF):
+            return
+        yield header & 0xFFFF, offset
+        offset = header >> 20 & 0xFFC
+
+
+def _express(data: bytes) -> Express | None:
+    offset = dict(_standard(data)).get(_EXPRESS_ID)
+    if offset is None or offset + _EXPRESS_BYTES > len(data):
+        return None
+    flags, _, control = struct.unpack_from("<HIH", data, offset + 2)
+    capable, _, status = struct.unpack_from("<IHH", data, offset + 0xC)
+    (target,) = struct.unpack_from("<H", data, offset + 0x30)
+    return Express(
+        port=flags >> 4 & 0xF,
+        speed=SPEEDS.get(status & 0xF, 0.0),
+        width=status >> 4 & 0x3F,
+        most_speed=SPEEDS.get(capable & 0xF, 0.0),
+        most_width=capable >> 4 & 0x3F,
+        target_speed=SPEEDS.get(target & 0xF, 0.0),
+        payload_bytes=128 << (control >> 5 & 7),
+        read_request_bytes=128 << (control >> 12 & 7),
+    )
+
+
+def _acs(data: bytes, offset: int | None) -> Acs | None:
+    return None if offset is None else Acs(*struct.unpack_from("<HH", data, offset + 4))
+
+
+def _ats(data: bytes, offset: int | None) -> bool | None:
+    return None if offset is None else bool(struct.unpack_from("<H", data, offset + 6)[0] & 0x8000)
+
+
+def acs_names(bits: int) -> list[str]:
+    """The names of the set bits, as lspci writes them: ReqRedir+ ..."""
+    return [f"{name}+" for bit, name in ACS_BITS.items() if bits & bit]

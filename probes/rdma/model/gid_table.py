@@ -1,0 +1,82 @@
+"""The GID table of a RoCE port: which address, in which version of RoCE, stands at which index."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from laggard.probes.errors import Missing, Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.rdma.model.port import Port
+
+V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
+_MOST_ENTRIES: Final = 64
+_GAP: Final = 8
+"""Tables have 256 entries and are filled from the start: after so many empty ones nothing more is looked for."""
+_GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
+
+
+class Gid(NamedTuple):
+    number: int  # its index in the table
+    address: int  # 128 bits, as of IPv6
+    type: str
+
+    @property
+    def scope(self) -> str:
+        if self.address >> 32 == 0xFFFF:  # ::ffff:0:0/96, an IPv4 address (RFC 4291)
+            return "ipv4"
+        return "link-local" if self.address >> 118 == 0xFE80 >> 6 else "global"
+
+    @property
+    def routable(self) -> bool:
+        """What peers outside the own segment can be reached with, and what NCCL looks for first."""
+        return self.type == V2 and self.scope != "link-local"
+
+
+def parse_gid(text: str) -> int | None:
+    """`0000:0000:0000:0000:0000:ffff:0a64:0011`; None where it is no GID."""
+    text = text.strip().lower()
+    return int(text.replace(":", ""), 16) if _GID.fullmatch(text) else None
+
+
+def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
+    """The entries in use. Raises Unknown where the table cannot be read."""
+    found: list[Gid] = []
+    empty = 0
+    for index in range(_MOST_ENTRIES):
+        try:
+            text = host.read(f"{port.folder}/gids/{index}")
+        except Missing:
+            if index == 0:
+                raise
+            break
+        address = parse_gid(text)
+        if address is None:
+            raise Unknown(f"{port.folder}/gids/{index} is no GID: {text[:40]!r}")
+        if address == 0:
+            empty += 1
+            if empty == _GAP:
+                break
+            continue
+        empty = 0
+        kind = _type(host, port, index)
+        if kind:
+            found.append(Gid(index, address, kind))
+    return tuple(found)
+
+
+def best(gids: Iterable[Gid]) -> Gid | None:
+    """IPv4 before global IPv6, as NCCL chooses (NCCL_IB_ADDR_FAMILY's default is AF_INET)."""
+    routable = [gid for gid in gids if gid.routable]
+    return min(routable, key=lambda gid: (gid.scope != "ipv4", gid.number), default=None)
+
+
+def _type(host: Host, port: Port, index: int) -> str:
+    """Empty for an entry that went away meanwhile: the kernel answers EINVAL for it."""
+    try:
+        return host.read(f"{port.folder}/gid_attrs/types/{index}").strip()
+    except Unknown:
+        if index == 0:
+            raise
+        return ""

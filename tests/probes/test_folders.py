@@ -1,0 +1,41 @@
+"""The folders of probes can be read without a guide: a file is a probe, what it is built from lies in a subfolder."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+from laggard.probes.registry import ACTIVE_PROBES, PROBES
+
+FOLDERS = ("active", "gpu", "nccl", "nvlink", "pci", "rdma", "system")
+ROOMS = [REPOSITORY / "probes" / name for name in FOLDERS]
+FILES = [path for room in ROOMS for path in sorted(room.glob("*.py")) if path.name != "__init__.py"]
+PARTS = [path for room in ROOMS for path in sorted(room.glob("*/*.py"))]
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("laggard", *path.relative_to(REPOSITORY).with_suffix("").parts))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_each_file_is_one_registered_probe_and_ends_with_its_entry(path: Path) -> None:
+    last = ast.parse(path.read_text()).body[-1]
+    assert isinstance(last, ast.AnnAssign) and isinstance(last.target, ast.Name) and last.target.id == "PROBE"
+    assert importlib.import_module(module_of(path)).PROBE in (*PROBES, *ACTIVE_PROBES)
+
+
+def test_each_registered_probe_has_its_file() -> None:
+    assert len(FILES) == len({probe.name for probe in (*PROBES, *ACTIVE_PROBES)}) == len(PROBES) + len(ACTIVE_PROBES)
+
+
+def test_what_probes_are_built_from_imports_no_probe() -> None:
+    probes = {module_of(path) for path in FILES}
+    for path in PARTS:
+        tree = ast.parse(path.read_text())
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        names = {f"{node.module}.{alias.name}" for node in imports for alias in node.names}
+        assert not ({node.module for node in imports} | names) & probes, path
