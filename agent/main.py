@@ -13,7 +13,7 @@ from laggard.agent.prober.process import Prober, prober_command
 from laggard.agent.ranks.cache import Recent
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
-from laggard.agent.web.routes import Site, refuse
+from laggard.agent.web.routes import Site, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
 from laggard.http.listen import bind, url_of
 from laggard.http.server import Server
@@ -50,7 +50,7 @@ def main(arguments: argparse.Namespace) -> int:
         patience = profile.deadline_seconds + PROBER_START_SECONDS
         prober = Prober(prober_command(settings.profile), settings.node, patience)
         rounds = Rounds(prober.ask, settings.node, settings.probe_interval_seconds)
-        server = Server(listener, _site(settings, rounds).handle, refuse)
+        server = Server(listener, _site(settings, rounds).handle, error_response)
         log.info("listening on %s", url_of(listener))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
         rounds.start()

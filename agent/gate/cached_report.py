@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from laggard.http.client import Body, NoAnswer, get
+from laggard.http.client import ClientResponse, NoResponse, get
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.probes.runner.report import places_are_complete
 from laggard.wire import WireError, decode
@@ -28,25 +28,25 @@ class Fresh(NamedTuple):
 
 
 def ask_agent(port: int, node: str, most_seconds: float, probes: Collection[str]) -> Fresh:
-    """The agent's last report, at most `most_seconds` old. Raises NoAnswer, which says why it cannot stand in."""
+    """The agent's last report, at most `most_seconds` old. Raises NoResponse, which says why it cannot stand in."""
     owners = _owners(port)
     if not owners:
-        raise NoAnswer("nothing listens there")
+        raise NoResponse("nothing listens there")
     strangers = owners - {0, os.geteuid(), _service_uid()}
     if strangers:
-        raise NoAnswer(f"user {min(strangers)} listens there, who is not trusted")
-    body = get(f"http://127.0.0.1:{port}/api/v1/report", ANSWER_SECONDS)
-    age = _age(body)
+        raise NoResponse(f"user {min(strangers)} listens there, who is not trusted")
+    response = get(f"http://127.0.0.1:{port}/api/v1/report", ANSWER_SECONDS)
+    age = _age(response)
     if age > most_seconds:
-        raise NoAnswer(f"its report is {age:.0f} s old")
-    return Fresh(_believed(body.data, node, probes), age)
+        raise NoResponse(f"its report is {age:.0f} s old")
+    return Fresh(_believed(response.body, node, probes), age)
 
 
-def _age(body: Body) -> float:
+def _age(response: ClientResponse) -> float:
     """An agent that has no complete round to tell of sends no age."""
-    age = body.headers.get("age", "")
+    age = response.headers.get("age", "")
     if not (age.isascii() and age.isdecimal() and len(age) < 10):
-        raise NoAnswer("it has no complete report yet")
+        raise NoResponse("it has no complete report yet")
     return float(age)
 
 
@@ -54,16 +54,16 @@ def _believed(data: bytes, node: str, probes: Collection[str]) -> Report:
     try:
         report = decode(data, Report)
     except WireError as error:
-        raise NoAnswer(f"its answer is no report: {error}") from None
+        raise NoResponse(f"its answer is no report: {error}") from None
     if report.schema != REPORT_SCHEMA:
-        raise NoAnswer(f"its answer is no {REPORT_SCHEMA}")
+        raise NoResponse(f"its answer is no {REPORT_SCHEMA}")
     if report.node != node:
-        raise NoAnswer(f"it speaks for {report.node}, and this is {node}")
+        raise NoResponse(f"it speaks for {report.node}, and this is {node}")
     missing = sorted(set(probes) - {result.name for result in report.probes})
     if missing:
-        raise NoAnswer(f"it does not run probe {missing[0]}")
+        raise NoResponse(f"it does not run probe {missing[0]}")
     if not places_are_complete(report):
-        raise NoAnswer("it does not name each probe's findings: it is older than this gate")
+        raise NoResponse("it does not name each probe's findings: it is older than this gate")
     return report
 
 

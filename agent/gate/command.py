@@ -66,12 +66,12 @@ def _seen_by_the_agent(
     if arguments.no_agent or host.recorded or asks_for_more or not profile.agent_seconds:
         return None
     from laggard.agent.gate.cached_report import ask_agent  # sockets are slow to import
-    from laggard.http.client import NoAnswer
+    from laggard.http.client import NoResponse
 
     try:
         names = [probe.name for probe in probes]
         return ask_agent(arguments.agent_port, host.node(), profile.agent_seconds, names)
-    except NoAnswer:
+    except NoResponse:
         return None
 
 

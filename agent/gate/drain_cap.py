@@ -21,12 +21,12 @@ def objection(collector: str, node: str) -> str:
         return ""
     from urllib.parse import quote  # sockets are slow to import, and few need them
 
-    from laggard.http.client import NoAnswer, get
+    from laggard.http.client import NoResponse, get
 
     url = f"{collector}/api/v1/drains?node={quote(node, safe='')}"
     try:
-        answer = decode(get(url, ANSWER_SECONDS).data, DrainsDocument)
-    except (NoAnswer, WireError) as error:
+        answer = decode(get(url, ANSWER_SECONDS).body, DrainsDocument)
+    except (NoResponse, WireError) as error:
         return f"no answer from the collector {collector}: {error}"
     if not answer.may_drain:
         return f"the cap on drains: {answer.reason}"

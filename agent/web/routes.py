@@ -20,7 +20,7 @@ from laggard.agent.ranks.cache import Recent
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web import page
 from laggard.agent.web.metrics import exposition
-from laggard.http.message import Answer, BadRequest, Request
+from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.wire import RanksDocument, encode
 
@@ -28,7 +28,7 @@ log = logging.getLogger("laggard.agent")
 
 _MOST_SINCE: Final = 1e9  # seconds since boot: 31 years
 
-Route = Callable[[Request], Answer]
+Route = Callable[[Request], Response]
 
 
 class Site:
@@ -49,11 +49,11 @@ class Site:
             "/api/v1/ranks": self._ranks_document,
         }
 
-    def handle(self, request: Request) -> Answer:
+    def handle(self, request: Request) -> Response:
         try:
             return self._find(request)(request)
-        except BadRequest as error:
-            return refuse(error)
+        except HttpError as error:
+            return error_response(error)
         except Exception:
             log.exception("a defect in laggard, while answering %s", request.path)
             return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect in laggard: the agent's log has the traceback")
@@ -61,25 +61,25 @@ class Site:
     def _find(self, request: Request) -> Route:
         route = self._routes.get(request.path)
         if route is None:
-            raise BadRequest(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(self._routes)}")
+            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(self._routes)}")
         if request.method not in ("GET", "HEAD"):
-            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
         return route
 
-    def _page(self, _: Request) -> Answer:
+    def _page(self, _: Request) -> Response:
         text = page.render(self._node, self._recent.ranks(), self._rounds.latest.report, __version__)
-        return Answer(HTTPStatus.OK, "text/html; charset=utf-8", text.encode(), page.HEADERS)
+        return Response(HTTPStatus.OK, "text/html; charset=utf-8", text.encode(), page.HEADERS)
 
-    def _metrics(self, request: Request) -> Answer:
+    def _metrics(self, request: Request) -> Response:
         body, content_type = exposition(self._judged(self._recent.ranks()), self._rounds.latest, request.accept)
         return _answer(HTTPStatus.OK, content_type, body)
 
-    def _ready(self, _: Request) -> Answer:
+    def _ready(self, _: Request) -> Response:
         if self._rounds.ready:
             return _text(HTTPStatus.OK, "ready")
         return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {self._rounds.latest.report.probes[0].reason}")
 
-    def _report(self, _: Request) -> Answer:
+    def _report(self, _: Request) -> Response:
         latest = self._rounds.latest
         answer = _json(HTTPStatus.OK, latest.report)
         age = time.time() - latest.finished_at
@@ -87,7 +87,7 @@ class Site:
             return answer
         return answer._replace(headers=(*answer.headers, ("Age", str(math.ceil(age)))))
 
-    def _ranks_document(self, request: Request) -> Answer:
+    def _ranks_document(self, request: Request) -> Response:
         return _json(HTTPStatus.OK, self._judged(self._ranks.read(_since(request.query))))
 
     def _judged(self, ranks: RanksDocument) -> RanksDocument:
@@ -96,7 +96,7 @@ class Site:
         return structs.replace(ranks, findings=findings) if findings else ranks
 
 
-def refuse(error: BadRequest) -> Answer:
+def error_response(error: HttpError) -> Response:
     allow = (("Allow", "GET, HEAD"),) if error.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
     return _error(error.status, str(error), allow)
 
@@ -110,22 +110,22 @@ def _since(query: str) -> float | None:
     except ValueError:
         since = math.nan
     if not 0 <= since <= _MOST_SINCE:
-        raise BadRequest(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
+        raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
     return since
 
 
-def _json(status: HTTPStatus, document: Any) -> Answer:
+def _json(status: HTTPStatus, document: Any) -> Response:
     return _answer(status, "application/json", encode(document))
 
 
-def _error(status: HTTPStatus, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Answer:
+def _error(status: HTTPStatus, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     answer = _json(status, {"error": text})
     return answer._replace(headers=answer.headers + headers)
 
 
-def _text(status: HTTPStatus, text: str) -> Answer:
+def _text(status: HTTPStatus, text: str) -> Response:
     return _answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
-def _answer(status: HTTPStatus, content_type: str, body: bytes) -> Answer:
-    return Answer(status, content_type, body, NO_PAGE)
+def _answer(status: HTTPStatus, content_type: str, body: bytes) -> Response:
+    return Response(status, content_type, body, NO_PAGE)

@@ -13,8 +13,8 @@ from typing import Final
 
 from laggard.environment import ENV_EXPORT
 from laggard.errors import UsageError
-from laggard.http.listen import bind, split, url_of
-from laggard.http.message import Answer, BadRequest, Request
+from laggard.http.listen import bind, split_address, url_of
+from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler, Server
 from laggard.trainer_hooks.output.exposition import CONTENT_TYPE, exposition
@@ -28,15 +28,15 @@ def export(address: str, identity: Identity, recorder: Recorder) -> str:
     """Serves until the process ends; returns the URL. Raises UsageError where nobody can listen there."""
     listener = bind(of_rank(address, identity.local_rank), ENV_EXPORT)
 
-    def handle(request: Request) -> Answer:
+    def handle(request: Request) -> Response:
         if request.path != "/metrics":
-            raise BadRequest(HTTPStatus.NOT_FOUND, "nothing here; there is /metrics")
+            raise HttpError(HTTPStatus.NOT_FOUND, "nothing here; there is /metrics")
         if request.method not in ("GET", "HEAD"):
-            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
-        return Answer(HTTPStatus.OK, CONTENT_TYPE, exposition(identity, recorder).encode(), NO_PAGE)
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
+        return Response(HTTPStatus.OK, CONTENT_TYPE, exposition(identity, recorder).encode(), NO_PAGE)
 
     url = url_of(listener)
-    server = Server(listener, _guarded(handle), _refuse, MOST_CLIENTS)
+    server = Server(listener, _guarded(handle), _error_response, MOST_CLIENTS)
     server.start()
     atexit.register(_stop_in, os.getpid(), server)
     os.register_at_fork(after_in_child=listener.close)  # or a worker that lives on would keep the port
@@ -46,7 +46,7 @@ def export(address: str, identity: Identity, recorder: Recorder) -> str:
 def of_rank(address: str, local_rank: int) -> str:
     """The address of one of a node's ranks: its port is the one that was given and the local rank on top. Port 0, any
     free one, is every rank's. Raises UsageError."""
-    host, port = split(address)
+    host, port = split_address(address)
     if port and port + local_rank > 65535:
         raise UsageError(f"{ENV_EXPORT}={address} leaves no port for local rank {local_rank}: choose a lower one")
     shown = f"[{host}]" if ":" in host else host
@@ -54,20 +54,20 @@ def of_rank(address: str, local_rank: int) -> str:
 
 
 def _guarded(handle: Handler) -> Handler:
-    def guarded(request: Request) -> Answer:
+    def guarded(request: Request) -> Response:
         try:
             return handle(request)
-        except BadRequest:
+        except HttpError:
             raise
         except Exception as error:  # a defect of ours: for the client to see, and no traceback in the job's output
             reason = f"a defect in laggard: {type(error).__name__}: {error}"
-            raise BadRequest(HTTPStatus.INTERNAL_SERVER_ERROR, reason) from None
+            raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, reason) from None
 
     return guarded
 
 
-def _refuse(error: BadRequest) -> Answer:
-    return Answer(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE)
+def _error_response(error: HttpError) -> Response:
+    return Response(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE)
 
 
 def _stop_in(process: int, server: Server) -> None:

@@ -1,4 +1,4 @@
-"""Where a daemon listens. The socket is bound before anything else runs: a busy port is a usage error."""
+"""Listening sockets. A daemon binds its socket before anything else runs, so that a busy port is a usage error."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from laggard.errors import UsageError
 
 
 def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
-    """A listening socket on `HOST:PORT`, `:PORT` (every interface) or `[IPV6]:PORT`; port 0 is any free one. Raises
-    UsageError, which says with which `setting` to choose another."""
-    host, port = split(address)
+    """Returns a listening socket on `HOST:PORT`, `:PORT` (every interface) or `[IPV6]:PORT`; port 0 is any free one.
+    Raises UsageError, whose text names `setting` as the place to choose another address."""
+    host, port = split_address(address)
     try:
         listener = _listen(host, port)
     except (OSError, UnicodeError, OverflowError) as error:  # a label of a host name may be too long for IDNA
-        raise UsageError(_complaint(address, error, setting)) from None
-    # What is accepted inherits it (tcp(7)). asyncio leaves it off where a socket was made without naming TCP, and then
-    # an answer that is written in two parts waits 40 ms for the client's delayed acknowledgement of the first.
+        raise UsageError(_message(address, error, setting)) from None
+    # Accepted connections inherit the option (tcp(7)). asyncio leaves it off where a socket was made without naming
+    # TCP, and then a response that is written in two parts waits 40 ms for the client's delayed acknowledgement of the
+    # first.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
 
 
-def split(address: str) -> tuple[str, int]:
-    """Host and port; an empty host is every interface. Raises UsageError."""
+def split_address(address: str) -> tuple[str, int]:
+    """Returns host and port; an empty host is every interface. Raises UsageError."""
     host, separator, port = address.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
@@ -33,20 +34,20 @@ def split(address: str) -> tuple[str, int]:
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address that the socket has, with the real port where 0 was asked for."""
+    """Returns the URL of the socket, with the real port where port 0 was asked for."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:
     if not host and socket.has_dualstack_ipv6():
-        with contextlib.suppress(OSError):  # compiled in, but switched off on this machine; or busy: see below
+        with contextlib.suppress(OSError):  # IPv6 is switched off on this machine, or the port is busy: IPv4 will tell
             return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family)
 
 
-def _complaint(address: str, error: Exception, setting: str) -> str:
+def _message(address: str, error: Exception, setting: str) -> str:
     if getattr(error, "errno", None) == errno.EADDRINUSE:
         return f"{address} is in use; stop what listens there or choose another with {setting}"
     reason = getattr(error, "strerror", None) or error

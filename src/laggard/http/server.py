@@ -1,5 +1,5 @@
-"""Accepts connections, a thread each, and never too many: where all places are taken, the oldest connection makes room
-for the newest. An honest client's takes milliseconds, so that slow ones are in nobody's way but each other's."""
+"""An HTTP server with a thread for each connection and a limit on connections. At the limit the oldest connection is
+closed for the newest: an honest client's takes milliseconds, so that slow clients only displace one another."""
 
 from __future__ import annotations
 
@@ -11,32 +11,39 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from laggard.http.message import Answer, BadRequest, Request, read_request, send_answer
+from laggard.http.message import HttpError, Request, Response, read_request, send_response
 
-MOST_CONNECTIONS: Final = 32
+MAX_CONNECTIONS: Final = 32
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
-Handler = Callable[[Request], Answer]
-Refusal = Callable[[BadRequest], Answer]
+Handler = Callable[[Request], Response]
+ErrorHandler = Callable[[HttpError], Response]
 
 
 class Server:
-    """Serves on a thread of its own until it is stopped, at most `most` clients at once."""
+    """Serves on a thread of its own until it is stopped, at most `max_connections` at once. `handle` may raise
+    HttpError; `handle_error` makes the response of one."""
 
-    def __init__(self, listener: socket.socket, handle: Handler, refuse: Refusal, most: int = MOST_CONNECTIONS) -> None:
+    def __init__(
+        self,
+        listener: socket.socket,
+        handle: Handler,
+        handle_error: ErrorHandler,
+        max_connections: int = MAX_CONNECTIONS,
+    ) -> None:
         self._listener = listener
         self._handle = handle
-        self._refuse = refuse
+        self._handle_error = handle_error
         self._open: dict[socket.socket, None] = {}  # oldest first
-        self._threads = threading.BoundedSemaphore(2 * most)
-        self._most = most
+        self._threads = threading.BoundedSemaphore(2 * max_connections)
+        self._max_connections = max_connections
         self._lock = threading.Lock()
 
     def start(self) -> None:
         threading.Thread(target=self._accept_all, name="http", daemon=True).start()
 
     def stop(self) -> None:
-        """Accepts nobody any more; who is being served is hung up on."""
+        """Stops accepting, and shuts down the connections that are open."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._listener.close()
@@ -59,40 +66,40 @@ class Server:
 
     def _admit(self, connection: socket.socket) -> None:
         with self._lock:
-            if len(self._open) >= self._most:
+            if len(self._open) >= self._max_connections:
                 self._evict(next(iter(self._open)))
             self._open[connection] = None
-        self._threads.acquire()  # those evicted need a moment to notice
+        self._threads.acquire()  # evicted connections' threads need a moment to end
         try:
             threading.Thread(target=self._serve, args=(connection,), name="connection", daemon=True).start()
-        except RuntimeError:  # no thread to be had
+        except RuntimeError:  # the system has no thread to give
             self._threads.release()
             self._close(connection)
 
     def _evict(self, connection: socket.socket) -> None:
         del self._open[connection]
-        with contextlib.suppress(OSError):  # it may be closing by itself
+        with contextlib.suppress(OSError):  # its own thread may be closing it
             connection.shutdown(socket.SHUT_RDWR)
 
     def _serve(self, connection: socket.socket) -> None:
         try:
             with contextlib.suppress(OSError):
-                self._answer(connection)
+                self._respond(connection)
         finally:
             self._close(connection)
             self._threads.release()
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _respond(self, connection: socket.socket) -> None:
         with_body = True
         try:
             request = read_request(connection)
             if request is None:
                 return
             with_body = request.method != "HEAD"
-            answer = self._handle(request)
-        except BadRequest as error:
-            answer = self._refuse(error)
-        send_answer(connection, answer, with_body)
+            response = self._handle(request)
+        except HttpError as error:
+            response = self._handle_error(error)
+        send_response(connection, response, with_body)
 
     def _close(self, connection: socket.socket) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ import pytest
 
 from laggard.agent.gate.cached_report import ask_agent
 from laggard.cli import main
-from laggard.http.client import NoAnswer, get
+from laggard.http.client import NoResponse, get
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
 from laggard.wire import encode
@@ -106,13 +106,13 @@ def test_an_older_agents_report_without_findings_is_taken(serve: Serve) -> None:
 def test_any_other_answer_is_none(serve: Serve, answer: dict[str, Any], why: str) -> None:
     port = serve(**answer)
     started = time.monotonic()
-    with pytest.raises(NoAnswer, match=re.escape(why)):
+    with pytest.raises(NoResponse, match=re.escape(why)):
         ask(port)
     assert time.monotonic() - started < 2.0  # 0.2 s on an idle machine
 
 
 def test_nobody_listens() -> None:
-    with pytest.raises(NoAnswer, match="nothing listens there"):
+    with pytest.raises(NoResponse, match="nothing listens there"):
         ask(9)
 
 
@@ -129,7 +129,7 @@ def test_a_strangers_port_is_not_believed() -> None:
     stranger = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
         assert stranger.stdout
-        with pytest.raises(NoAnswer, match="user 65534 listens there"):
+        with pytest.raises(NoResponse, match="user 65534 listens there"):
             ask(int(stranger.stdout.readline()))
     finally:
         stranger.kill()

@@ -20,7 +20,7 @@ import pytest
 from laggard.agent.web import page
 from laggard.collector.scrape.validation import believe_ranks, believe_report
 from laggard.http.security_headers import NO_PAGE
-from laggard.http.server import MOST_CONNECTIONS
+from laggard.http.server import MAX_CONNECTIONS
 from laggard.rankfile import RankFileReader
 
 Start = Callable[..., Any]
@@ -151,8 +151,7 @@ def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
     agent = start_agent()
     with contextlib.ExitStack() as stack:
         slow = [
-            stack.enter_context(socket.create_connection(agent.address, timeout=10))
-            for _ in range(3 * MOST_CONNECTIONS)
+            stack.enter_context(socket.create_connection(agent.address, timeout=10)) for _ in range(3 * MAX_CONNECTIONS)
         ]
         for connection in slow:
             with contextlib.suppress(OSError):  # evicted already
@@ -161,7 +160,7 @@ def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
             began = time.perf_counter()
             assert agent.ask("/-/healthy").status == 200
             assert time.perf_counter() - began < 1.0
-        assert psutil.Process(agent.process.pid).num_threads() <= 2 * MOST_CONNECTIONS + 3
+        assert psutil.Process(agent.process.pid).num_threads() <= 2 * MAX_CONNECTIONS + 3
         answer = slow[-1].recv(4096)
         assert answer == b"" or answer.startswith(b"HTTP/1.1 408")  # evicted, or out of patience
     wait_until(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
@@ -176,13 +175,13 @@ def test_clients_that_take_no_answer_are_in_nobodys_way(start_agent: Start, star
     agent = start_agent()
     assert len(agent.ask("/api/v1/ranks?since=0").body) > 500_000
     with contextlib.ExitStack() as stack:
-        for _ in range(2 * MOST_CONNECTIONS):
+        for _ in range(2 * MAX_CONNECTIONS):
             deaf = stack.enter_context(socket.socket())
             deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
             deaf.connect(agent.address)
             with contextlib.suppress(OSError):
                 deaf.sendall(b"GET /api/v1/ranks?since=0 HTTP/1.1\r\n\r\n")
-        wait_until(lambda: psutil.Process(agent.process.pid).num_threads() >= MOST_CONNECTIONS)
+        wait_until(lambda: psutil.Process(agent.process.pid).num_threads() >= MAX_CONNECTIONS)
         began = time.perf_counter()
         assert agent.ask("/-/healthy").status == 200
         assert time.perf_counter() - began < 1.0
