@@ -15,7 +15,7 @@ from laggard.catalogue.findings import finding_kind
 from laggard.model import Finding, Fix, Severity
 
 if TYPE_CHECKING:
-    from laggard.probes.host.counter_history import Remember
+    from laggard.probes.host.counter_history import SaveCounters
     from laggard.probes.host.host import Host
     from laggard.probes.nvml.model import Hang
 
@@ -43,7 +43,7 @@ class Probe(NamedTuple):
     """A probe's entry: it stands at the end of the probe's file, and the registry lists it."""
 
     name: str
-    check: Callable[[Host, Any], Iterator[Finding | Fact | Remember]]
+    check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
     """A passive probe takes milliseconds; two seconds is a machine that swaps, or a kernel that does not answer."""

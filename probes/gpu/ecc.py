@@ -12,7 +12,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.gpu.model.readings import ask_gpus, read_field
 from laggard.probes.groups import GPU
-from laggard.probes.host.counter_history import Past, Remember
+from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -27,15 +27,15 @@ class EccThresholds(Thresholds, frozen=True):
     """How long an error counts."""
 
 
-def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = ask_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
-    yield Remember({gpu.key: count for gpu, count in reading.seen})
+    yield SaveCounters({gpu.key: count for gpu, count in reading.seen})
     aggregate = {gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
     if aggregate:
         yield Fact("uncorrected_in_the_boards_life", aggregate)
     for gpu, count in reading.seen:
-        recent, since = _recent(host.past, gpu.key, count, thresholds.window_seconds)
+        recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
         if recent > 0:
             yield finding(
                 "GPU_ECC_UNCORRECTED",
@@ -56,11 +56,11 @@ def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Re
     reading.conclude()
 
 
-def _recent(past: Past, key: str, count: int, seconds: float) -> tuple[int, str]:
-    growth = past.growth(key, count, seconds)
-    if growth is None or growth.seconds < seconds:
+def _recent(history: CounterHistory, key: str, count: int, seconds: float) -> tuple[int, str]:
+    increase = history.increase(key, count, seconds)
+    if increase is None or increase.seconds < seconds:
         return count, "since the driver was loaded"
-    return growth.count, f"in the last {growth.seconds / 3600:.0f} h"
+    return increase.count, f"in the last {increase.seconds / 3600:.0f} h"
 
 
 PROBE: Final = Probe("gpu_ecc", check, EccThresholds(), group=GPU)

@@ -1,6 +1,6 @@
 """GPU_THROTTLED: clocks lowered by heat, by the hardware's own protection or by the power supply.
 
-The driver counts for how long, by reason; their growth since the last look is a share of time. A power cap alone is no
+The driver counts for how long, by reason; the increase since the last run is a share of time. A power cap alone is no
 fault: a busy GPU runs at its limit. Without a look before, what is the case at this moment is a warning.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.gpu.model.readings import ask_gpus, read_field
 from laggard.probes.groups import GPU
-from laggard.probes.host.counter_history import Past, Remember
+from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -41,13 +41,13 @@ class ThrottleThresholds(Thresholds, frozen=True):
     critical_ratio: float = 0.2
 
 
-def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     gpus = ask_gpus(host)
     counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
-    yield Remember({f"{gpu.key} {name}": value for gpu, values in counted.seen for name, value in values.items()})
+    yield SaveCounters({f"{gpu.key} {name}": value for gpu, values in counted.seen for name, value in values.items()})
     for gpu in gpus:
-        shares = _shares(host.past, gpu)
+        shares = _shares(host.counter_history, gpu)
         active = _active(gpu.clocks_event_reasons or 0)
         if shares:
             yield from _judge_shares(gpu, shares, active, thresholds)
@@ -56,13 +56,13 @@ def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact
     now.conclude()
 
 
-def _shares(past: Past, gpu: Gpu) -> dict[str, tuple[float, float]]:
+def _shares(history: CounterHistory, gpu: Gpu) -> dict[str, tuple[float, float]]:
     """By reason: the share of time, and the seconds that it is a share of."""
     shares: dict[str, tuple[float, float]] = {}
     for name, value in (gpu.throttled_nanoseconds or {}).items():
-        growth = past.growth(f"{gpu.key} {name}", value)
-        if growth is not None:
-            shares[name] = (growth.count / 1e9 / growth.seconds, growth.seconds)
+        increase = history.increase(f"{gpu.key} {name}", value)
+        if increase is not None:
+            shares[name] = (increase.count / 1e9 / increase.seconds, increase.seconds)
     return shares
 
 

@@ -1,8 +1,8 @@
-"""What probes saw at their last looks, so that counters are judged by how they grow and never by what they hold.
+"""The counters that probes read before, so that a counter is judged by its increase and never by its value.
 
-A probe yields Remember({counter: value}) and asks `host.past.growth(counter, value, seconds)`. Reading and keeping is
-the runner's: see last_look_file.py. Looks count within one boot only. They are thinned with age (one a minute, then
-ever fewer), so that growth over an hour can be told however often the probe looks.
+A probe yields SaveCounters({counter: value}) and asks `host.counter_history.increase(counter, value, seconds)`. The
+runner loads and saves the snapshots: see runner/history_store.py. Only snapshots of the current boot count. They are
+thinned with age (one a minute, then ever fewer), so that the increase over an hour is known however often probes run.
 """
 
 from __future__ import annotations
@@ -12,86 +12,90 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-LEAST_SECONDS: Final = 60.0
-"""Looks nearer to each other are one: the rate of one error in half a second says nothing."""
+MIN_INTERVAL_SECONDS: Final = 60.0
+"""Snapshots closer than this count as one: the rate of one error in half a second says nothing."""
 
-MOST_SECONDS: Final = 86400.0
-"""Older looks are dropped, but for the newest: after a week without a job there is still one."""
+MAX_AGE_SECONDS: Final = 86400.0
+"""Older snapshots are dropped, except the newest: after a week without a job there is still one."""
 
-FIRST_LOOK: Final = "first look: how counters grow is known from the next one on"
+NO_SNAPSHOT: Final = "no earlier snapshot: how counters increase is known from the next run on"
 
 
-class Remember(NamedTuple):
-    """What a probe yields for its next look: the counters that it judges, by a name of its own."""
+class SaveCounters(NamedTuple):
+    """What a probe yields to have its counters saved for its next runs, by names of its own."""
 
     counters: Mapping[str, int]
 
 
-class Look(msgspec.Struct, frozen=True):
-    """The counters of one look, `uptime` seconds after boot."""
+class CounterSnapshot(msgspec.Struct, frozen=True):
+    """The counters of one run, `uptime` seconds after boot."""
 
     uptime: float
     counters: dict[str, int]
 
 
-class Growth(msgspec.Struct, frozen=True):
+class Increase(msgspec.Struct, frozen=True):
+    """By how much a counter increased, and in how many seconds."""
+
     count: int
     seconds: float
 
     def per(self, period: float) -> float:
-        """How much it grew in `period` seconds. Nothing is made larger than it was seen: two errors in the one minute
-        that was watched are two an hour, not 120."""
+        """The increase in `period` seconds. A shorter measurement is not extrapolated: two errors in the one minute
+        that was measured are two an hour, not 120."""
         return self.count * period / max(self.seconds, period)
 
 
-class Past(msgspec.Struct, frozen=True):
-    """One probe's looks since boot, oldest first, as seen from `uptime`, now. `why_none` says why there are none."""
+class CounterHistory(msgspec.Struct, frozen=True):
+    """One probe's snapshots since boot, oldest first. `uptime` is the time of this run; `why_empty` says why there is
+    no snapshot."""
 
     uptime: float = 0.0
-    looks: tuple[Look, ...] = ()
-    why_none: str = FIRST_LOOK
+    snapshots: tuple[CounterSnapshot, ...] = ()
+    why_empty: str = NO_SNAPSHOT
 
-    def growth(self, counter: str, value: int, seconds: float = 0.0) -> Growth | None:
-        """How much `counter`, now at `value`, grew over the last `seconds` (or a little more, or since the oldest
-        look); 0: since the newest look. None where it cannot be told: no look yet, or the counter is new or went
-        backwards since (a reset, a driver's reload)."""
-        growth, newer = None, value
-        for look in reversed(self.looks):
-            seen, age = look.counters.get(counter), self.uptime - look.uptime
-            if seen is None or seen > newer:
+    def increase(self, counter: str, value: int, seconds: float = 0.0) -> Increase | None:
+        """By how much `counter`, which is at `value` now, increased over the last `seconds`, or a little longer, or
+        since the oldest snapshot; with 0 seconds since the newest snapshot. None where that is unknown: there is no
+        snapshot yet, or the counter is new in it or has decreased since (a reset, a driver that was reloaded)."""
+        increase, newer = None, value
+        for snapshot in reversed(self.snapshots):
+            older, age = snapshot.counters.get(counter), self.uptime - snapshot.uptime
+            if older is None or older > newer:
                 break
-            newer = seen
-            if age >= LEAST_SECONDS:
-                growth = Growth(value - seen, age)
+            newer = older
+            if age >= MIN_INTERVAL_SECONDS:
+                increase = Increase(value - older, age)
                 if age >= seconds:
                     break
-        return growth
+        return increase
 
     @property
-    def says(self) -> str:
-        """For the report's facts: what growth was measured against."""
-        if not self.looks:
-            return self.why_none
-        return f"compared with looks {self._age(-1)} to {self._age(0)} s ago"
+    def description(self) -> str:
+        """For the report's facts: which snapshots the counters were compared with."""
+        if not self.snapshots:
+            return self.why_empty
+        return f"compared with snapshots {self._age(-1)} to {self._age(0)} s old"
 
     def _age(self, index: int) -> int:
-        return round(self.uptime - self.looks[index].uptime)
+        return round(self.uptime - self.snapshots[index].uptime)
 
 
-def add(looks: tuple[Look, ...], new: Look) -> tuple[Look, ...]:
-    """`looks` with `new`, thinned with age: some twenty of a day."""
-    before = [look for look in looks if look.uptime < new.uptime]
-    if before and new.uptime - before[-1].uptime < LEAST_SECONDS:
-        return tuple(before)  # replacing it would keep every window below the least
-    young = [look for look in before if new.uptime - look.uptime <= MOST_SECONDS]
+def add_snapshot(snapshots: tuple[CounterSnapshot, ...], new: CounterSnapshot) -> tuple[CounterSnapshot, ...]:
+    """`snapshots` with `new`, thinned with age: about twenty for a day."""
+    before = [snapshot for snapshot in snapshots if snapshot.uptime < new.uptime]
+    if before and new.uptime - before[-1].uptime < MIN_INTERVAL_SECONDS:
+        return tuple(before)  # to replace the last one each time would keep its age below the minimum forever
+    young = [snapshot for snapshot in before if new.uptime - snapshot.uptime <= MAX_AGE_SECONDS]
     return _thinned((*(young or before[-1:]), new))
 
 
-def _thinned(looks: tuple[Look, ...]) -> tuple[Look, ...]:
-    """Without each look whose neighbours are no further from each other than the newer of them is old. So the next
-    older look is never more than twice as old as one is."""
-    kept = list(looks[:1])
-    for look, newer in zip(looks[1:], (*looks[2:], None), strict=False):
-        if newer is None or newer.uptime - kept[-1].uptime > looks[-1].uptime - newer.uptime:
-            kept.append(look)
+def _thinned(snapshots: tuple[CounterSnapshot, ...]) -> tuple[CounterSnapshot, ...]:
+    """Drops each snapshot whose neighbours are no further apart than the newer neighbour is old. So the next older
+    snapshot is never more than twice as old."""
+    kept = list(snapshots[:1])
+    now = snapshots[-1].uptime
+    for snapshot, newer in zip(snapshots[1:], (*snapshots[2:], None), strict=False):
+        if newer is None or newer.uptime - kept[-1].uptime > now - newer.uptime:
+            kept.append(snapshot)
     return tuple(kept)

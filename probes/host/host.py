@@ -11,7 +11,7 @@ from laggard import wire
 from laggard.environment import ENV_NODE
 from laggard.errors import UsageError
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.host.counter_history import Past
+from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, Reply
 from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.host.live import LiveKernel
@@ -38,7 +38,7 @@ class Host:
     def __init__(self, root: str = "/") -> None:
         self.root = os.path.abspath(root)
         self.recorded = self.root != "/"
-        self.past = Past()  # of the probe that this Host is handed to; the runner says which
+        self.counter_history = CounterHistory()  # of the probe that this Host is handed to; the runner says which
         self.progress: Progress | None = None  # where the process says what it does; the runner makes it
         self._tree = RecordedTree(self.root)
         self._kernel: Kernel = RecordedKernel(self._tree) if self.recorded else LiveKernel()

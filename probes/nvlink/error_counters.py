@@ -1,4 +1,4 @@
-"""NVLINK_ERRORS: NVLinks that keep repeating or retraining. By their growth since the last looks."""
+"""NVLINK_ERRORS: NVLinks that keep repeating or retraining. By their increase since the last looks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.gpu.model.readings import ask_whole_gpus, read_field
 from laggard.probes.groups import GPU
-from laggard.probes.host.counter_history import Growth, Remember
+from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -34,9 +34,9 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
     """DCGM's limit, 100 a second (DcgmGPUHardwareLimits.h)."""
 
 
-def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     reading = read_field(ask_whole_gpus(host), "link_errors", "counters of NVLink errors")
-    yield Remember(
+    yield SaveCounters(
         {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.seen for kind, counts in errors.items()}
     )
     limits = {
@@ -46,22 +46,22 @@ def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | F
     }
     for gpu, errors in reading.seen:
         for kind, counts in errors.items():
-            growth = host.past.growth(f"{gpu.key} {kind}", sum(counts), _HOUR)
-            if growth is not None and kind in limits and growth.per(_HOUR) > limits[kind]:
-                yield _finding(gpu, kind, growth, counts, limits[kind])
+            increase = host.counter_history.increase(f"{gpu.key} {kind}", sum(counts), _HOUR)
+            if increase is not None and kind in limits and increase.per(_HOUR) > limits[kind]:
+                yield _finding(gpu, kind, increase, counts, limits[kind])
     reading.conclude()
 
 
-def _finding(gpu: Gpu, kind: str, growth: Growth, counts: tuple[int, ...], limit: float) -> Finding:
+def _finding(gpu: Gpu, kind: str, increase: Increase, counts: tuple[int, ...], limit: float) -> Finding:
     """Which link it is, the counts since the driver was loaded tell."""
     by_link = {link: count for link, count in enumerate(counts) if count} if len(counts) > 1 else {}
     return finding(
         "NVLINK_ERRORS",
         gpu.device,
-        f"{growth.count} {_WORDS[kind]} on its NVLinks in the last {growth.seconds:.0f} s",
+        f"{increase.count} {_WORDS[kind]} on its NVLinks in the last {increase.seconds:.0f} s",
         evidence={
             "kind": kind,
-            "per_hour": round(growth.per(_HOUR), 1),
+            "per_hour": round(increase.per(_HOUR), 1),
             "limit_per_hour": limit,
             "since_driver_load_by_link": {str(link): count for link, count in by_link.items()},
         },

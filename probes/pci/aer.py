@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, NotApplicable, Unknown
-from laggard.probes.host.counter_history import Remember
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import endpoints, read_tree
 from laggard.probes.pci.model.tree import PciDevice
@@ -37,7 +37,7 @@ class ErrorThresholds(Thresholds, frozen=True):
     """More than these: critical. A transaction was lost."""
 
 
-def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
     devices = {device.address: device for end in ends for device in tree.path(end.address)}
@@ -50,7 +50,7 @@ def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | 
             continue  # the device or the firmware's agreement with the kernel has no error reporting
         except Unknown as error:
             silent.append(str(error))
-    yield Remember(counts)
+    yield SaveCounters(counts)
     yield Fact("errors", {name: count for name, count in counts.items() if count})
     for device in devices.values():
         yield from _judge(host, device, counts, thresholds)
@@ -84,14 +84,14 @@ def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: Er
     }
     for kind, (most, severity) in limits.items():
         name = f"{device.address} {kind}"
-        growth = host.past.growth(name, counts[name], _HOUR) if name in counts else None
-        if growth is None or growth.per(_HOUR) <= most:
+        increase = host.counter_history.increase(name, counts[name], _HOUR) if name in counts else None
+        if increase is None or increase.per(_HOUR) <= most:
             continue
         yield finding(
             "PCIE_AER_ERRORS",
             device.address,
-            f"reported {growth.count} {kind} PCI Express errors in {growth.seconds / 60:.0f} minutes",
-            evidence={"kind": kind, "new": growth.count, "seconds": round(growth.seconds), "total": counts[name],
+            f"reported {increase.count} {kind} PCI Express errors in {increase.seconds / 60:.0f} minutes",
+            evidence={"kind": kind, "new": increase.count, "seconds": round(increase.seconds), "total": counts[name],
                       "most_per_hour": most},
             fix=_FIX,
             commands=("dmesg | grep -i AER", f"lspci -vvv -s {device.address}"),

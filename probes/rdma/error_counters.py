@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.host.counter_history import Growth, Past, Remember
+from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, finding
 from laggard.probes.rdma.model.fabric import fabric
@@ -39,18 +39,18 @@ class Counters(NamedTuple):
     refused: tuple[str, ...]  # there, and not readable: a driver's EINVAL
 
 
-def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
     node = fabric(ports, gpu_paths(host))
     complaints = list(unread)
     read = [_read(host, port) for port in node.ports]
-    yield Remember({f"{one.port.name} {name}": v for one in read for name, v in (one.values | one.flows).items()})
+    yield SaveCounters({f"{one.port.name} {name}": v for one in read for name, v in (one.values | one.flows).items()})
     yield from _facts(read)
-    yield from traffic(((one.port.name, one.flows) for one in read), host.past)
+    yield from traffic(((one.port.name, one.flows) for one in read), host.counter_history)
     for one in read:
         compute = one.port.kind == node.compute
-        yield from _judge_flaps(one, host.past, thresholds, compute)
-        yield from _judge_errors(one, host.past, compute)
+        yield from _judge_flaps(one, host.counter_history, thresholds, compute)
+        yield from _judge_errors(one, host.counter_history, compute)
         if not one.values:
             complaints.append(f"no error counter of {one.port.name} can be read")
     finish(complaints)
@@ -63,7 +63,7 @@ def _facts(read: list[Counters]) -> Iterator[Fact]:
         if (names := [name for name, value in one.values.items() if value == SATURATED.get(name)])
     }
     if full:
-        yield Fact("at_their_limit", full)  # they cannot tell growth until they are reset
+        yield Fact("at_their_limit", full)  # they cannot increase until they are reset
     refused = {one.port.name: one.refused for one in read if one.refused}
     if refused:
         yield Fact("not_readable", refused)
@@ -100,26 +100,28 @@ def parse_count(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 63 else None
 
 
-def _growth(one: Counters, past: Past, name: str, seconds: float) -> Growth | None:
+def _increase(one: Counters, history: CounterHistory, name: str, seconds: float) -> Increase | None:
     value = one.values.get(name)
-    return None if value is None else past.growth(f"{one.port.name} {name}", value, seconds)
+    return None if value is None else history.increase(f"{one.port.name} {name}", value, seconds)
 
 
-def _judge_flaps(one: Counters, past: Past, thresholds: RdmaErrorThresholds, compute: bool) -> Iterator[Finding]:
+def _judge_flaps(
+    one: Counters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool
+) -> Iterator[Finding]:
     """The counts are of the same events, by the port and by the network device: the largest counts."""
-    long = [growth for name in _DOWNS if (growth := _growth(one, past, name, thresholds.flap_seconds))]
-    downs = max((growth.per(thresholds.flap_seconds) for growth in long), default=0.0)
+    long = [increase for name in _DOWNS if (increase := _increase(one, history, name, thresholds.flap_seconds))]
+    downs = max((increase.per(thresholds.flap_seconds) for increase in long), default=0.0)
     if downs < _LEAST_DOWNS:
         return
-    growth = max(long, key=lambda growth: growth.count)
+    increase = max(long, key=lambda increase: increase.count)
     yield finding(
         "RDMA_LINK_FLAPPING",
         one.port.name,
-        f"lost its link {growth.count} times in {_time(growth.seconds)}",
+        f"lost its link {increase.count} times in {_time(increase.seconds)}",
         severity=Severity.CRITICAL if compute and downs >= thresholds.flaps else Severity.WARNING,
         evidence={
-            "losses": growth.count,
-            "seconds": round(growth.seconds),
+            "losses": increase.count,
+            "seconds": round(increase.seconds),
             "critical_from": thresholds.flaps,
             "state": one.port.state_text,
             **{name: one.values[name] for name in _DOWNS if name in one.values},
@@ -129,31 +131,31 @@ def _judge_flaps(one: Counters, past: Past, thresholds: RdmaErrorThresholds, com
     )
 
 
-def _judge_errors(one: Counters, past: Past, compute: bool) -> Iterator[Finding]:
+def _judge_errors(one: Counters, history: CounterHistory, compute: bool) -> Iterator[Finding]:
     """One finding a port, of its worst counter; the others stand in the evidence."""
     rising = {
-        name: growth
+        name: increase
         for name, limit in LIMITS.items()
-        if (growth := _growth(one, past, name, limit.period)) and growth.per(limit.period) > limit.most
+        if (increase := _increase(one, history, name, limit.period)) and increase.per(limit.period) > limit.most
     }
     if not rising:
         return
     worst = min(rising, key=lambda name: not LIMITS[name].critical)
-    growth, limit, short = rising[worst], LIMITS[worst], worst.rpartition("/")[2]
+    increase, limit, short = rising[worst], LIMITS[worst], worst.rpartition("/")[2]
     critical = compute and limit.critical
     yield finding(
         "RDMA_ERRORS_RISING",
         one.port.name,
-        f"counted {growth.count} {short} in {_time(growth.seconds)}: {limit.meaning}",
+        f"counted {increase.count} {short} in {_time(increase.seconds)}: {limit.meaning}",
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
             "counter": short,
-            "growth": growth.count,
-            "seconds": round(growth.seconds),
+            "growth": increase.count,
+            "seconds": round(increase.seconds),
             "value": one.values[worst],
             "most": limit.most,
             "per_seconds": limit.period,
-            "also": {name.rpartition("/")[2]: growth.count for name, growth in rising.items() if name != worst},
+            "also": {name.rpartition("/")[2]: increase.count for name, increase in rising.items() if name != worst},
         },
         fix="Errors of the link: cable, transceiver, switch port. Losses beyond it: PFC, ECN and the switches' drops.",
         commands=(f"perfquery -x -C {one.port.device}", f"mlxlink -d {one.port.device} --show_counters --show_fec"),

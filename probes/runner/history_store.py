@@ -1,7 +1,7 @@
-"""Where looks are kept between processes (the gate is a new one each time): one small file, the runner's alone.
+"""Keeps the counters' snapshots between processes (the gate is a new one each time), in one small file.
 
-Nothing here fails a run. A directory that cannot be written, is somebody else's or is open to others is not used, and
-the report says so; a file that is damaged, or of another boot, is no last look.
+Nothing here fails a run. A directory that cannot be written, or that other users own or may write, is not used, and
+the report says so. A file that is damaged, or from another boot, counts as no file.
 """
 
 from __future__ import annotations
@@ -13,69 +13,75 @@ import msgspec
 
 from laggard import wire
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.host.counter_history import FIRST_LOOK, Look, Past, add
+from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
 from laggard.probes.runner.state_file import MOST_BYTES, read_state, replace_state
 
 FILE_NAME: Final = "last_look.json"
 RECORDED_PATH: Final = f"/laggard/{FILE_NAME}"
 _BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
-_NO_COUNTING: Final = "how counters grow cannot be known: "
+_UNAVAILABLE: Final = "how counters increase cannot be known: "
 
 
-class LastLooks(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file: the looks of one boot, by probe."""
+class HistoryFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The file's content: the snapshots of one boot, by probe."""
 
     boot_id: str
-    probes: dict[str, tuple[Look, ...]] = {}
+    probes: dict[str, tuple[CounterSnapshot, ...]] = {}
     laggard_last_look: int = 1  # the version of this document
 
 
-class Memory:
-    """The looks known at the start of a run; `keep` adds what its probes saw."""
+class HistoryStore:
+    """The snapshots that were saved before this run; `save` adds those of this run."""
 
     def __init__(self, host: Host) -> None:
         self._recorded = host.recorded
-        self._uptime, self._why_none, self._known = 0.0, FIRST_LOOK, LastLooks("")
+        self._uptime, self._why_empty, self._saved = 0.0, NO_SNAPSHOT, HistoryFile("")
         try:
-            self._known = LastLooks(host.read(_BOOT_ID).strip())
+            self._saved = HistoryFile(host.read(_BOOT_ID).strip())
             self._uptime = _uptime(host)
-            self._recall(_recorded(host) if host.recorded else read_state(FILE_NAME))
+            self._load(_recorded_file(host) if host.recorded else read_state(FILE_NAME))
         except Unknown as error:
-            self._why_none = _NO_COUNTING + str(error)
+            self._why_empty = _UNAVAILABLE + str(error)
 
-    def _recall(self, data: bytes) -> None:
+    def _load(self, data: bytes) -> None:
         try:
-            found = wire.decode(data, LastLooks) if data else self._known
+            loaded = wire.decode(data, HistoryFile) if data else self._saved
         except wire.WireError as error:
-            self._why_none = f"{FIRST_LOOK}; the last one is damaged: {error}"
+            self._why_empty = f"{NO_SNAPSHOT}; the file of earlier ones is damaged: {error}"
             return
-        if found.boot_id == self._known.boot_id:
-            self._known = found
+        if loaded.boot_id == self._saved.boot_id:
+            self._saved = loaded
         else:
-            self._why_none = f"{FIRST_LOOK}; the last one was before the machine was started anew"
+            self._why_empty = f"{NO_SNAPSHOT}; the machine was rebooted since the last one"
 
-    def past(self, probe: str) -> Past:
-        looks = sorted(self._known.probes.get(probe, ()), key=lambda look: look.uptime)
-        return Past(self._uptime, tuple(look for look in looks if look.uptime < self._uptime), self._why_none)
+    def history(self, probe: str) -> CounterHistory:
+        """The snapshots of `probe` that are older than this run."""
+        snapshots = sorted(self._saved.probes.get(probe, ()), key=lambda snapshot: snapshot.uptime)
+        earlier = tuple(snapshot for snapshot in snapshots if snapshot.uptime < self._uptime)
+        return CounterHistory(self._uptime, earlier, self._why_empty)
 
-    def keep(self, seen: Mapping[str, Mapping[str, int]]) -> str:
-        """Keep what probes remember. Returns why that is not possible, or nothing. A recorded machine is left alone."""
-        if self._recorded or not seen or not self._uptime:
+    def save(self, counters: Mapping[str, Mapping[str, int]]) -> str:
+        """Saves this run's counters, by probe. Returns why that is not possible, or an empty text. The recording of a
+        machine is left as it is."""
+        if self._recorded or not counters or not self._uptime:
             return ""
-        new = {name: add(self.past(name).looks, Look(self._uptime, dict(counters))) for name, counters in seen.items()}
-        data = wire.encode(LastLooks(self._known.boot_id, {**self._known.probes, **new}))
+        new = {name: self._with_new_snapshot(name, values) for name, values in counters.items()}
+        data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}))
         if len(data) > MOST_BYTES:
-            return f"{_NO_COUNTING}{len(data)} bytes of counters are too many to keep"
+            return f"{_UNAVAILABLE}{len(data)} bytes of counters are too many to save"
         try:
             replace_state(FILE_NAME, data)
         except Unknown as error:
-            return _NO_COUNTING + str(error)
+            return _UNAVAILABLE + str(error)
         return ""
+
+    def _with_new_snapshot(self, probe: str, counters: Mapping[str, int]) -> tuple[CounterSnapshot, ...]:
+        return add_snapshot(self.history(probe).snapshots, CounterSnapshot(self._uptime, dict(counters)))
 
 
 def _uptime(host: Host) -> float:
-    """Seconds since boot: wall clocks are set, back too."""
+    """Seconds since boot. A wall clock would not do: it can be set back."""
     text = host.read("/proc/uptime")
     try:
         uptime = float(text.split()[0])
@@ -86,7 +92,7 @@ def _uptime(host: Host) -> float:
     return uptime
 
 
-def _recorded(host: Host) -> bytes:
+def _recorded_file(host: Host) -> bytes:
     try:
         return host.read_bytes(RECORDED_PATH)
     except Missing:

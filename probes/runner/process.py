@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from laggard import wire
 from laggard.model import Verdict
-from laggard.probes.host.counter_history import Past
+from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.host.progress import Doing, Progress, examine
 from laggard.probes.probe import Probe
@@ -57,13 +57,13 @@ class Visit:
         """When to look at it again: what it is doing changes without a sign."""
         return min(self.until, time.monotonic() + _GLANCE_SECONDS) if self._progress else self.until
 
-    def fork(self, host: Host, pasts: Mapping[str, Past]) -> None:
+    def fork(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
         self.pipe, write_end = os.pipe()
         try:
             pid = _fork()
             if pid == 0:
                 host.progress = self._progress
-                child.live(self.probes, host, pasts, write_end, self._deadline - self._started)
+                child.live(self.probes, host, histories, write_end, self._deadline - self._started)
             self.pid = pid
         finally:
             os.close(write_end)

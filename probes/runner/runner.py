@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from laggard.model import Report, worst
-from laggard.probes.host.counter_history import Past
+from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
-from laggard.probes.runner.history_store import Memory
+from laggard.probes.runner.history_store import HistoryStore
 from laggard.probes.runner.process import Visit
 from laggard.probes.runner.reaper import bury, end
 from laggard.probes.runner.report import probe_results
@@ -38,11 +38,11 @@ class Runner:
         A critical finding fails its probe, and so the report; a warning does where `warnings_fail`.
         """
         started = time.monotonic()
-        memory = Memory(host)
+        store = HistoryStore(host)
         if not host.recorded:
             self._stuck.recall()
-        pasts = {probe.name: memory.past(probe.name) for probe in probes}
-        visits = [self._start(group, host, pasts, started + deadline_seconds) for group in _groups(probes)]
+        histories = {probe.name: store.history(probe.name) for probe in probes}
+        visits = [self._start(group, host, histories, started + deadline_seconds) for group in _groups(probes)]
         try:
             _listen([visit for visit in visits if not visit.done])
         finally:
@@ -56,10 +56,12 @@ class Runner:
             elapsed_seconds=round(time.monotonic() - started, 4),
             probes=results,
             findings=tuple(finding for observation in seen.values() for finding in observation.findings),
-            facts=_facts(seen, memory),
+            facts=_facts(seen, store),
         )
 
-    def _start(self, group: Sequence[Probe], host: Host, pasts: Mapping[str, Past], deadline: float) -> Visit:
+    def _start(
+        self, group: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], deadline: float
+    ) -> Visit:
         seconds = max(probe.group.deadline_seconds if probe.group else probe.deadline_seconds for probe in group)
         visit = Visit(group, min(deadline, time.monotonic() + seconds))
         stuck = self._stuck.of(visit.name)
@@ -67,7 +69,7 @@ class Runner:
             visit.still_stuck(stuck.pid, stuck.doing)
             return visit
         try:
-            visit.fork(host, pasts)
+            visit.fork(host, histories)
         except OSError as error:
             visit.tell_nothing(f"could not be started: {error.strerror}")
         return visit
@@ -95,13 +97,14 @@ def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
     return list(groups.values())
 
 
-def _facts(seen: Mapping[str, Observation], memory: Memory) -> dict[str, Any]:
-    """What was read, by probe, and with what it was compared. That nothing can be kept is said once."""
+def _facts(seen: Mapping[str, Observation], store: HistoryStore) -> dict[str, Any]:
+    """What the probes read, by probe, and what their counters were compared with. That no counters can be saved stands
+    there once."""
     facts = {name: observation.facts for name, observation in seen.items()}
-    remember = {name: told.remember for name, told in seen.items() if told.remember is not None}
-    why_not = memory.keep(remember)
-    for name in () if why_not else remember:
-        facts[name] = {**facts[name], "last_look": memory.past(name).says}
+    counters = {name: it.counters for name, it in seen.items() if it.counters is not None}
+    why_not = store.save(counters)
+    for name in () if why_not else counters:
+        facts[name] = {**facts[name], "last_look": store.history(name).description}
     return {
         **{name: values for name, values in facts.items() if values},
         **({"runner": {"last_look": why_not}} if why_not else {}),

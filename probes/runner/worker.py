@@ -14,7 +14,7 @@ import msgspec
 from laggard import wire
 from laggard.model import Finding, Verdict
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.host.counter_history import Past, Remember
+from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 
@@ -32,17 +32,19 @@ class Observation(msgspec.Struct, frozen=True):
     reason: str = ""
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
-    remember: dict[str, int] | None = None
+    counters: dict[str, int] | None = None
 
 
-def live(probes: Sequence[Probe], host: Host, pasts: Mapping[str, Past], pipe: int, seconds: float) -> NoReturn:
+def live(
+    probes: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], pipe: int, seconds: float
+) -> NoReturn:
     """The whole life of the process of one probe or of a group: `pipe` takes one answer for each; after `seconds` the
     parent no longer listens."""
     status = 1
     try:
         _leave_home(pipe, seconds)
         for probe in probes:
-            host.past = pasts[probe.name]
+            host.counter_history = histories[probe.name]
             _send(encode(observe(probe, host)))
         status = 0
     finally:
@@ -68,7 +70,7 @@ def _leave_home(pipe: int, seconds: float) -> None:
 def observe(probe: Probe, host: Host) -> Observation:
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
-    remember: dict[str, int] | None = None
+    counters: dict[str, int] | None = None
     verdict, reason = Verdict.OK, ""
     try:
         for count, item in enumerate(probe.check(host, probe.thresholds)):
@@ -78,8 +80,8 @@ def observe(probe: Probe, host: Host) -> Observation:
                 findings.append(item)
             elif isinstance(item, Fact):
                 facts[item.name] = item.value
-            elif isinstance(item, Remember):
-                remember = {**(remember or {}), **item.counters}
+            elif isinstance(item, SaveCounters):
+                counters = {**(counters or {}), **item.counters}
             else:
                 raise Unknown(f"yielded a {type(item).__name__}, neither a finding nor a fact")
     except NotApplicable as error:
@@ -88,7 +90,7 @@ def observe(probe: Probe, host: Host) -> Observation:
         verdict, reason = Verdict.UNKNOWN, str(error)
     except BaseException as error:  # a probe may raise anything, SystemExit too; none of it is an answer
         verdict, reason = Verdict.UNKNOWN, f"failed: {type(error).__name__}: {error}"
-    return Observation(verdict, reason, tuple(findings), facts, remember)
+    return Observation(verdict, reason, tuple(findings), facts, counters)
 
 
 def encode(observation: Observation) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import Missing, Unknown
-from laggard.probes.host.counter_history import Remember
+from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -36,7 +36,7 @@ class Swap(NamedTuple):
     used_bytes: int
 
 
-def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | Remember]:
+def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     swaps = parse_swaps(host.read(_SWAPS))
     disks = [swap for swap in swaps if not swap.name.startswith(("/dev/zram", "/zram"))]
     yield Fact("swap_bytes", {swap.name: swap.size_bytes for swap in swaps})
@@ -44,9 +44,9 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | R
         return
     size, used = sum(swap.size_bytes for swap in disks), sum(swap.used_bytes for swap in disks)
     pages = _pages(host)
-    yield Remember({"swapped_pages": pages})
-    growth = host.past.growth("swapped_pages", pages) if len(disks) == len(swaps) else None
-    rate = growth.count * _PAGE_BYTES / growth.seconds if growth else 0.0
+    yield SaveCounters({"swapped_pages": pages})
+    increase = host.counter_history.increase("swapped_pages", pages) if len(disks) == len(swaps) else None
+    rate = increase.count * _PAGE_BYTES / increase.seconds if increase else 0.0
     reasons = []
     if used >= thresholds.used_least_bytes and used >= thresholds.used_ratio * size:
         reasons.append(f"{used / 2**30:.1f} of {size / 2**30:.1f} GiB of swap on disk in use")
@@ -56,7 +56,7 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | R
         evidence = {
             "size_bytes": size,
             "used_bytes": used,
-            "bytes_per_second": round(rate) if growth else None,
+            "bytes_per_second": round(rate) if increase else None,
             "devices": [swap.name for swap in disks],
             "swappiness": _swappiness(host),
         }

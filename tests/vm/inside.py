@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
-from laggard.probes.host.counter_history import LEAST_SECONDS
+from laggard.probes.host.counter_history import MIN_INTERVAL_SECONDS
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import Config
 from laggard.probes.pci.model.lspci import parse_lspci
@@ -138,9 +138,9 @@ def first_look(steps: Steps) -> None:
 
 
 def rdma_steps(steps: Steps) -> None:
-    """Begun a minute after the first look: looks nearer to each other are one."""
+    """Starts a minute after the first run: snapshots closer than that count as one."""
     move_traffic()
-    time.sleep(max(0.0, steps["rdma"]["looked"] + LEAST_SECONDS + 1 - time.monotonic()))
+    time.sleep(max(0.0, steps["rdma"]["looked"] + MIN_INTERVAL_SECONDS + 1 - time.monotonic()))
     steps["rdma, after traffic"] = gate(*RDMA, thresholds=SOFT)
     subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
     steps["rdma, eth0 down"] = gate(*RDMA, thresholds=SOFT)

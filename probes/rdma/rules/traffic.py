@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from laggard.probes.host.counter_history import Past
+from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.probe import Fact
 
 FLOWS: Final[Mapping[str, tuple[str, int]]] = {
@@ -16,20 +16,20 @@ FLOWS: Final[Mapping[str, tuple[str, int]]] = {
     "hw_counters/sent_pkts": ("sent_packets_per_second", 1),
     "hw_counters/rcvd_pkts": ("received_packets_per_second", 1),
 }
-"""Counters that grow with traffic: what their growth is, and how much one count stands for."""
+"""Counters that grow with traffic: what their increase is, and how much one count stands for."""
 
 
-def traffic(ports: Iterable[tuple[str, Mapping[str, int]]], past: Past) -> Iterator[Fact]:
+def traffic(ports: Iterable[tuple[str, Mapping[str, int]]], history: CounterHistory) -> Iterator[Fact]:
     """`ports`: a port's name with its counters. One fact, of the ports that were seen before."""
-    rates = {port: rate for port, flows in ports if (rate := _rates(port, flows, past))}
+    rates = {port: rate for port, flows in ports if (rate := _rates(port, flows, history))}
     if rates:
         yield Fact("traffic", rates)
 
 
-def _rates(port: str, flows: Mapping[str, int], past: Past) -> dict[str, float]:
-    grown = {name: past.growth(f"{port} {name}", value) for name, value in flows.items()}
+def _rates(port: str, flows: Mapping[str, int], history: CounterHistory) -> dict[str, float]:
+    grown = {name: history.increase(f"{port} {name}", value) for name, value in flows.items()}
     return {
-        FLOWS[name][0]: round(growth.count * FLOWS[name][1] / growth.seconds, 1)
-        for name, growth in grown.items()
-        if growth
+        FLOWS[name][0]: round(increase.count * FLOWS[name][1] / increase.seconds, 1)
+        for name, increase in grown.items()
+        if increase
     }

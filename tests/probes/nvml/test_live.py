@@ -179,15 +179,15 @@ def test_each_fault_through_the_real_pynvml(scenario: str, found: list[str], gat
     assert told.status == (1 if found[1] == "critical" else 0)
 
 
-def test_throttling_between_two_looks(gate: Gate, tmp_path: Path) -> None:
-    """The first look has nothing to compare with; for the second, the first one is made to be an hour old."""
+def test_throttling_between_two_runs(gate: Gate, tmp_path: Path) -> None:
+    """The first run has nothing to compare with; for the second, the first snapshot is made an hour old."""
     assert gate("").found == []
     store = tmp_path / "s" / "last_look.json"
-    looks = json.loads(store.read_text())
-    for look in looks["probes"]["gpu_throttle"]:
-        look["uptime"] -= 3600 if look["uptime"] > 3600 else look["uptime"] * 0.9
-    store.write_text(json.dumps(looks))
-    seconds = float(Path("/proc/uptime").read_text().split()[0]) - looks["probes"]["gpu_throttle"][0]["uptime"]
+    snapshots = json.loads(store.read_text())
+    for snapshot in snapshots["probes"]["gpu_throttle"]:
+        snapshot["uptime"] -= 3600 if snapshot["uptime"] > 3600 else snapshot["uptime"] * 0.9
+    store.write_text(json.dumps(snapshots))
+    seconds = float(Path("/proc/uptime").read_text().split()[0]) - snapshots["probes"]["gpu_throttle"][0]["uptime"]
     told = gate(f"3.field270 {int(seconds * 0.5e9)}\n")
     assert told.found == [["GPU_THROTTLED", "critical", "GPU 3 (0000:13:00.0)"]], told.report["facts"]
 
