@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from laggard.model import Finding, Severity
-from laggard.nccl.conf import ETC, Conf, parse_conf
+from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.gpu.model.pci_devices import read_gpus
@@ -51,15 +51,15 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
         yield from _merged(origins, _facts(host), frozenset(thresholds.ignore))
 
 
-def _machine_conf(host: Host) -> Conf:
+def _machine_conf(host: Host) -> NcclConf:
     """/etc/nccl.conf; most machines have none. Raises Unknown where there is one that cannot be read."""
     try:
         return parse_conf(host.read(ETC))
     except Missing:
-        return Conf({}, ())
+        return NcclConf({}, ())
 
 
-def _origins(host: Host, etc: Conf, found: Ranks) -> list[Origin]:
+def _origins(host: Host, etc: NcclConf, found: Ranks) -> list[Origin]:
     """What the environment says wins over the user's file, and that over the machine's."""
     own = {name: value for name, value in _own_environment(host).items() if name.startswith("NCCL_")}
     origins = [Origin(ETC, etc.settings, ())]
@@ -92,8 +92,8 @@ def _merged(origins: list[Origin], facts: NcclFacts, ignored: frozenset[str]) ->
         yield msgspec.structs.replace(fault, evidence={**fault.evidence, "set_in": names[:8], "count": len(names)})
 
 
-def _idle(path: str, conf: Conf) -> Iterator[Finding]:
-    for number, why in conf.idle:
+def _idle(path: str, conf: NcclConf) -> Iterator[Finding]:
+    for number, why in conf.ineffective:
         yield finding(
             "NCCL_ENV_INERT",
             path,

@@ -14,7 +14,7 @@ from support.nccl_logs import log_text
 
 from laggard.environment import ENV_NCCL_LOG
 from laggard.nccl.library import loaded_version
-from laggard.nccl.observe import Transport, nccl_variables, observe, open_uverbs
+from laggard.nccl.observe import Transport, count_open_uverbs, nccl_variables, observe
 from laggard.nccl.private_log import PrivateLog, prepare_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ
 
@@ -170,9 +170,9 @@ def test_rdma_devices_that_are_open_are_counted(tmp_path: Path) -> None:
         ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs11", "/dev/infiniband/rdma_cm", "pipe:[3]", "/dev/nvidia0"]
     ):
         (tmp_path / "fd" / str(number)).symlink_to(target)
-    assert open_uverbs(str(tmp_path)) == 2
-    assert open_uverbs("/proc/self") == 0
-    assert open_uverbs(str(tmp_path / "nowhere")) is None
+    assert count_open_uverbs(str(tmp_path)) == 2
+    assert count_open_uverbs("/proc/self") == 0
+    assert count_open_uverbs(str(tmp_path / "nowhere")) is None
 
 
 def stand_in(folder: Path, code: int) -> Path:

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
-from laggard.nccl.conf import Conf, parse_conf
+from laggard.nccl.conf import NcclConf, parse_conf
 from laggard.nccl.variable_table import SECRET, Version
-from laggard.nccl.variables import parse_version, reader, variables
+from laggard.nccl.variables import other_reader, parse_version, variables
 from laggard.probes.errors import Missing, Unknown
 from laggard.probes.host.host import Host
 
@@ -28,7 +28,7 @@ class Rank(NamedTuple):
     pid: int
     environment: Mapping[str, str]
     """Only NCCL_*; what its own settings file says is in it where the environment does not say otherwise."""
-    conf: Conf
+    conf: NcclConf
     conf_path: str
     version: Version
     """Of the NCCL that it has loaded; () where that cannot be told."""
@@ -73,12 +73,12 @@ def _rank(host: Host, pid: str) -> Iterator[Rank]:
     )
 
 
-def _read_conf(host: Host, path: str) -> Conf:
+def _read_conf(host: Host, path: str) -> NcclConf:
     """Empty where there is no such file, or where it is not for this user to read."""
     try:
-        return parse_conf(host.read(path)) if path.startswith("/") else Conf({}, ())
+        return parse_conf(host.read(path)) if path.startswith("/") else NcclConf({}, ())
     except Unknown:
-        return Conf({}, ())
+        return NcclConf({}, ())
 
 
 def _holds_a_gpu(host: Host, pid: str) -> bool:
@@ -100,7 +100,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 def _kept(name: str, value: str) -> str:
     """Whatever is not known to be a setting of NCCL or of a plugin may be anything, a password too."""
-    known = (name in variables() or reader(name) is not None) and name not in SECRET
+    known = (name in variables() or other_reader(name) is not None) and name not in SECRET
     return value[:_MOST_VALUE] if known else ""
 
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from laggard.nccl.log import model as values
 from laggard.nccl.log.model import Hint, NcclProcess
-from laggard.nccl.values import level, number
+from laggard.nccl.values import parse_level, parse_number
 from laggard.probes.nccl.model.job import Job
 
 _REMOVE: Final = "Remove {} from the job's environment and from nccl.conf."
@@ -33,7 +33,7 @@ class Cause(NamedTuple):
 
 def tcp_cause(process: NcclProcess, job: Job) -> Cause:
     related = job.related(process)
-    if number(_set(related, "NCCL_IB_DISABLE")):
+    if parse_number(_set(related, "NCCL_IB_DISABLE")):
         return _chosen("NCCL_IB_DISABLE", _set(related, "NCCL_IB_DISABLE"))
     if _set(related, "NCCL_NET").lower() == "socket":
         return _chosen("NCCL_NET", "Socket")
@@ -78,7 +78,7 @@ def _tcp_hint(hint: Hint, selection: str) -> Cause:
 def gdr_cause(process: NcclProcess, job: Job) -> Cause:
     related = job.related(process)
     set_level = _set(related, "NCCL_NET_GDR_LEVEL")
-    if level(set_level) == "LOC":
+    if parse_level(set_level) == "LOC":
         return _chosen("NCCL_NET_GDR_LEVEL", set_level)
     module = _said(related, values.GDR_NO_MODULE)
     if module:
@@ -95,10 +95,10 @@ def gdr_cause(process: NcclProcess, job: Job) -> Cause:
 def shm_cause(process: NcclProcess, job: Job) -> Cause | None:
     """None: nothing is wrong, the GPUs are too far apart for peer-to-peer."""
     related = job.related(process)
-    if number(_set(related, "NCCL_P2P_DISABLE")) == 1:
+    if parse_number(_set(related, "NCCL_P2P_DISABLE")) == 1:
         return _chosen("NCCL_P2P_DISABLE", "1")
     set_level = _set(related, "NCCL_P2P_LEVEL")
-    if level(set_level) == "LOC":  # up to 2.22 NCCL_P2P_DISABLE=1 is logged as this
+    if parse_level(set_level) == "LOC":  # up to 2.22 NCCL_P2P_DISABLE=1 is logged as this
         return _chosen("NCCL_P2P_LEVEL", set_level, "NCCL_P2P_DISABLE or NCCL_P2P_LEVEL")
     hint = _said(related, values.P2P_REFUSED, values.P2P_FAILED, values.NO_IPC)
     if hint:

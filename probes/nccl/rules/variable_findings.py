@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from laggard.model import Finding, Severity
-from laggard.nccl.values import flaw
-from laggard.nccl.variable_table import INSTEAD, MISTAKEN, TABLE_VERSION, Variable, Version
-from laggard.nccl.variables import parse_version, reader, variables
+from laggard.nccl.values import check_value
+from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Variable, Version
+from laggard.nccl.variables import other_reader, parse_version, variables
 from laggard.probes.nccl.rules.variable_rules import NcclFacts, harm, inert
 from laggard.probes.probe import finding
 
@@ -23,7 +23,7 @@ def judge_environment(environment: Mapping[str, str], facts: NcclFacts) -> tuple
 def _judge(name: str, value: str, environment: Mapping[str, str], facts: NcclFacts) -> Iterator[Finding]:
     variable = variables().get(name)
     if variable is None:
-        if reader(name) is None:
+        if other_reader(name) is None:
             yield _unknown(name, value, facts)
         return
     evidence = _evidence(value, facts)
@@ -33,11 +33,11 @@ def _judge(name: str, value: str, environment: Mapping[str, str], facts: NcclFac
         return
     if not value:  # NCCL takes an empty value for none
         return
-    wrong = flaw(variable, value, facts.version)
+    wrong = check_value(variable, value, facts.version)
     if wrong:
         yield (
             _inert(name, f"is {value!r} and has no effect: {wrong.text}", evidence, Severity.WARNING)
-            if wrong.lost
+            if wrong.ignored
             else _harmful(name, f"is {value!r}: {wrong.text}", evidence, Severity.WARNING)
         )
         return
@@ -52,7 +52,7 @@ def _judge(name: str, value: str, environment: Mapping[str, str], facts: NcclFac
 def _not_read(variable: Variable, version: Version) -> str | None:
     since, removed = parse_version(variable.since), parse_version(variable.removed)
     if removed and (version >= removed if version else removed <= _LONG_GONE):
-        instead = INSTEAD.get(variable.name)
+        instead = REPLACEMENTS.get(variable.name)
         return f"is not read since NCCL {variable.removed}" + (f": use {instead}" if instead else "")
     if version and since and version < since:
         return f"is read since NCCL {variable.since} only; this is {_dotted(version)}"
@@ -60,7 +60,7 @@ def _not_read(variable: Variable, version: Version) -> str | None:
 
 
 def _unknown(name: str, value: str, facts: NcclFacts) -> Finding:
-    near = MISTAKEN.get(name) or nearest(name, variables())
+    near = COMMON_MISTAKES.get(name) or nearest(name, variables())
     newer = facts.version > TABLE_VERSION and not near
     hint = f"; did you mean {near}?" if near else ""
     return finding(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from laggard.model import Severity
-from laggard.nccl.values import level, number
-from laggard.nccl.variable_table import Version
+from laggard.nccl.values import parse_level, parse_number
+from laggard.nccl.variable_table import Category, Version
 from laggard.nccl.variables import variables
 
 Environment = Mapping[str, str]
@@ -48,11 +48,11 @@ def harm(name: str, value: str, environment: Environment, facts: NcclFacts) -> H
 
 def inert(name: str, value: str, environment: Environment, facts: NcclFacts) -> str | None:
     """Why this setting has no effect on this machine; None: it has one, or that is not known."""
-    if variables()[name].kind == "C3" and facts.rdma and _over_rdma(environment):
+    if variables()[name].category is Category.SOCKETS and facts.rdma and _over_rdma(environment):
         return "is read by sockets only, and this machine's transport is RDMA"
     if name == "NCCL_IB_GID_INDEX" and facts.links == {"InfiniBand"}:
         return "is read for RoCE only, and every port here is InfiniBand"
-    if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and number(value) and number(_queue_pairs(environment)) <= 1:
+    if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and parse_number(value) and parse_number(_queue_pairs(environment)) <= 1:
         return "splits messages over queue pairs, and there is one: NCCL_IB_QPS_PER_CONNECTION is not above 1"
     return None
 
@@ -63,7 +63,7 @@ def _queue_pairs(environment: Environment) -> str:
 
 def _over_rdma(environment: Environment) -> bool:
     socket = environment.get("NCCL_NET", "").lower() == "socket"
-    return not (socket or number(environment.get("NCCL_IB_DISABLE", "0")) or _has_plugin(environment))
+    return not (socket or parse_number(environment.get("NCCL_IB_DISABLE", "0")) or _has_plugin(environment))
 
 
 def _has_plugin(environment: Environment) -> bool:
@@ -93,7 +93,7 @@ def _no_p2p(text: str, facts: NcclFacts) -> Harm:
 
 
 def _ib_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if not number(value) or _has_plugin(environment):
+    if not parse_number(value) or _has_plugin(environment):
         return None
     return _no_rdma("RDMA is off and every transfer between nodes goes over TCP", facts)
 
@@ -112,25 +112,25 @@ def _hca(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
 
 
 def _gdr_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if level(value) != "LOC":
+    if parse_level(value) != "LOC":
         return None
     return _no_rdma("GPUDirect RDMA is off and all data takes the way through host memory", facts)
 
 
 def _p2p_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if number(value) != 1:  # any other number leaves P2P on
+    if parse_number(value) != 1:  # any other number leaves P2P on
         return None
     return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
 
 
 def _p2p_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if level(value) != "LOC":
+    if parse_level(value) != "LOC":
         return None
     return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
 
 
 def _shm_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if not number(value):
+    if not parse_number(value):
         return None
     severity = Severity.INFO if facts.peers is False else Severity.WARNING
     return Harm("ranks of a node that cannot use P2P talk over the network", severity)
@@ -141,7 +141,7 @@ def _debug(value: str, environment: Environment, facts: NcclFacts) -> Harm | Non
 
 
 def _check_pointers(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    return Harm("every call's pointers are checked", Severity.WARNING) if number(value) else None
+    return Harm("every call's pointers are checked", Severity.WARNING) if parse_number(value) else None
 
 
 def _check_mode(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
@@ -149,13 +149,17 @@ def _check_mode(value: str, environment: Environment, facts: NcclFacts) -> Harm 
 
 
 def _chunk_size(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if number(value) >= _WRONG_RESULTS_BYTES:
+    if parse_number(value) >= _WRONG_RESULTS_BYTES:
         return Harm("chunks of 1 MiB and more gave wrong results without an error", Severity.CRITICAL)
-    return Harm("undocumented, and its larger values gave wrong results", Severity.WARNING) if number(value) else None
+    return (
+        Harm("undocumented, and its larger values gave wrong results", Severity.WARNING)
+        if parse_number(value)
+        else None
+    )
 
 
 def _flush(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    return Harm("a GPU may read data before it has arrived", Severity.WARNING) if number(value) else None
+    return Harm("a GPU may read data before it has arrived", Severity.WARNING) if parse_number(value) else None
 
 
 def _proto(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:

@@ -1,7 +1,7 @@
-"""Settings files of NCCL (/etc/nccl.conf, ~/.nccl.conf), read as NCCL reads them. Pure.
+"""Parses NCCL's settings files (/etc/nccl.conf, ~/.nccl.conf) as NCCL does. Pure.
 
-A line is NAME=VALUE, and nothing is trimmed but the end of the line: a blank is part of the name or of the value, and
-so is a quote (src/misc/param.cc). `#` begins a comment only as the first character of a line.
+A line is NAME=VALUE, and NCCL trims nothing but the end of the line: a blank or a quote is a part of the name or the
+value (src/misc/param.cc). `#` begins a comment only as the first character of a line.
 """
 
 from __future__ import annotations
@@ -10,33 +10,36 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 ETC: Final = "/etc/nccl.conf"
-_MOST_NAME = 1023  # what NCCL's buffers hold
+_MOST_CHARACTERS = 1023  # that NCCL's buffers hold of a name and of a value
 
 
-class Conf(NamedTuple):
+class NcclConf(NamedTuple):
+    """The contents of one settings file."""
+
     settings: Mapping[str, str]
-    """As NCCL takes them: a variable that is already set is not set again, so the first line wins."""
-    idle: tuple[tuple[int, str], ...]
-    """Lines that look like settings and are none, by number, with the reason."""
+    """As NCCL takes them: it does not set a variable a second time, so the first line of a name wins."""
+    ineffective: tuple[tuple[int, str], ...]
+    """Lines that look like settings and are none: (line number, reason)."""
 
 
-def parse_conf(text: str) -> Conf:
+def parse_conf(text: str) -> NcclConf:
+    """Never fails: NCCL skips what it does not understand."""
     settings: dict[str, str] = {}
-    idle: list[tuple[int, str]] = []
+    ineffective: list[tuple[int, str]] = []
     for number, line in enumerate(text.split("\n"), start=1):
         line = line.removesuffix("\r")
         name, sign, value = line.partition("=")
         if line.startswith("#") or "NCCL_" not in name:
             continue
-        why = _why_idle(name, sign, value)
-        if why:
-            idle.append((number, why))
+        reason = _why_ineffective(name, sign, value)
+        if reason:
+            ineffective.append((number, reason))
         else:
-            settings.setdefault(name[:_MOST_NAME], value[:_MOST_NAME])
-    return Conf(settings, tuple(idle))
+            settings.setdefault(name[:_MOST_CHARACTERS], value[:_MOST_CHARACTERS])
+    return NcclConf(settings, tuple(ineffective))
 
 
-def _why_idle(name: str, sign: str, value: str) -> str | None:
+def _why_ineffective(name: str, sign: str, value: str) -> str | None:
     if not sign:
         return f"{name.strip()!r} has no `=`"
     if name.startswith("export "):

@@ -1,4 +1,4 @@
-"""Which NCCL this process has loaded. It is asked, never loaded: a second NCCL in a process is a fault of its own."""
+"""Finds the version of the NCCL that this process has loaded. Never loads one: two NCCLs in a process are a fault."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST_MAPS = 16 << 20
 
 
 def loaded_version(proc: str) -> str:
-    """`2.27.5`, as the loaded libnccl says; empty where none is loaded (or it is linked into torch itself).
+    """The loaded libnccl's version, such as `2.27.5`; empty where none is loaded (or NCCL is linked into torch itself).
 
-    `proc`: /proc/self, whose `maps` names the library's file.
+    `proc`: /proc/self, whose `maps` has the path of the library's file.
     """
-    path = _path(proc)
+    path = _library_path(proc)
     if not path:
         return ""
     try:
@@ -29,7 +29,7 @@ def loaded_version(proc: str) -> str:
     return version_of_code(code.value) if status == 0 and code.value > 0 else ""
 
 
-def _path(proc: str) -> str:
+def _library_path(proc: str) -> str:
     try:
         with open(f"{proc}/maps", encoding="utf-8", errors="surrogateescape") as file:
             match = _LIBRARY.search(file.read(_MOST_MAPS))

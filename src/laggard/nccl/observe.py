@@ -1,13 +1,13 @@
-"""How this rank's NCCL talks, seen from inside the process. Standard library only; nothing here raises.
+"""Finds out which transports this rank's NCCL uses, from inside the process. Standard library only; never raises.
 
     log = prepare_log(os.environ, directory)    # before the script runs: NCCL reads its settings once
     ...
-    transport = observe(log, os.environ)        # now and then, never within a step; takes milliseconds
-    text = transport.to_json()                  # at most 4 KiB, for the rank file; Transport.from_json reads it
+    transport = observe(log, os.environ)        # now and then, never on the training thread: takes milliseconds
+    text = transport.to_json()                  # at most 4 KiB, for the rank file; Transport.from_json() reads it
     ...
     log.remove()                                # at exit
 
-The agent's side is laggard.probes.nccl.rank_findings.
+The agent turns it into findings in laggard.probes.nccl.rank_findings.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, prepare_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
 from laggard.nccl.variable_table import SECRET
-from laggard.nccl.variables import reader, variables
+from laggard.nccl.variables import other_reader, variables
 
 __all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
 
 _PROC = "/proc/self"
 _UVERBS = "/dev/infiniband/uverbs"
 _MOST_VARIABLES = 64
-_MOST_VALUE = 256
+_MOST_CHARACTERS = 256
 _MOST_DESCRIPTORS = 65536
 
 
 def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None = None) -> Transport:
-    """What is known now. `rank`: the job's, where the caller knows it. `log`: what prepare_log() gave, None too."""
+    """What is known now. `log`: what prepare_log() returned. `rank`: the rank in the job, where the caller knows it."""
     process = log.read() if log else None
     version = loaded_version(_PROC)
     source = "library" if version else ""
@@ -44,7 +44,7 @@ def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None
         nccl_version=version,
         version_source=source,
         variables=nccl_variables(environ, () if log is None else LOG_SETTINGS),
-        uverbs=open_uverbs(_PROC),
+        uverbs=count_open_uverbs(_PROC),
         log=_log_state(log, process, environ),
         process=process or NcclProcess("", 0),
         rank=rank,
@@ -52,27 +52,29 @@ def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None
 
 
 def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) -> tuple[tuple[str, str], ...]:
-    """NCCL_* that NCCL or a known plugin reads, by name, cut and bounded. Nothing else of the environment, and no
-    value that is for the ranks alone."""
+    """The NCCL_* variables that NCCL or a known plugin reads, less those in `without`: (name, value), in order of the
+    names, bounded in number and length. Returns nothing else of the environment, and no value that only the ranks may
+    know."""
     known = variables()
     own = [
         name
         for name in environ
-        if name.startswith("NCCL_") and name not in SECRET and (name in known or reader(name) is not None)
+        if name.startswith("NCCL_") and name not in SECRET and (name in known or other_reader(name) is not None)
     ]
-    return tuple((name, environ[name][:_MOST_VALUE]) for name in sorted(own) if name not in without)[:_MOST_VARIABLES]
+    reported = [name for name in sorted(own) if name not in without][:_MOST_VARIABLES]
+    return tuple((name, environ[name][:_MOST_CHARACTERS]) for name in reported)
 
 
-def open_uverbs(proc: str) -> int | None:
-    """How many descriptors of RDMA devices the process of `proc` (/proc/self) has open; None: cannot be counted."""
+def count_open_uverbs(proc: str) -> int | None:
+    """How many descriptors of RDMA devices a process has open; None: they cannot be counted. `proc`: /proc/self."""
     try:
         numbers = os.listdir(f"{proc}/fd")[:_MOST_DESCRIPTORS]
     except OSError:
         return None
-    return sum(_link(f"{proc}/fd/{number}").startswith(_UVERBS) for number in numbers)
+    return sum(_read_link(f"{proc}/fd/{number}").startswith(_UVERBS) for number in numbers)
 
 
-def _link(path: str) -> str:
+def _read_link(path: str) -> str:
     try:
         return os.readlink(path)
     except OSError:  # closed meanwhile
@@ -80,11 +82,12 @@ def _link(path: str) -> str:
 
 
 def _torch_version() -> str:
-    """What torch was built with, if the script has imported it; it is the loaded one unless someone replaced it."""
+    """The NCCL version that torch was built with, if the script has imported torch; empty if not. Unless someone has
+    replaced the library, it is the loaded one."""
     try:
         nccl = sys.modules["torch"].cuda.nccl
         return ".".join(str(part) for part in nccl.version()[:3])
-    except Exception:  # not imported, built without CUDA, or of a version that has it elsewhere
+    except Exception:  # torch is not imported, was built without CUDA, or has the function elsewhere
         return ""
 
 

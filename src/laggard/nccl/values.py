@@ -1,7 +1,7 @@
-"""How NCCL reads a value, and what is wrong with one. Pure.
+"""Parses values of variables as NCCL does, and finds what is wrong with them. Pure.
 
-NCCL is lenient without a word: numbers go through strtoll, so that `true` is 0 and `4M` is 4; a level in lower case
-is not seen at all; a list with an unknown word is an error since 2.24 and was passed over before.
+NCCL accepts wrong values without a message: it reads numbers with strtoll, so that `true` is 0 and `4M` is 4; it
+ignores a level in lower case; a list with an unknown word is an error since 2.24 and was ignored before.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ _STRICT_LISTS: Final[Version] = (2, 24)
 _MORE_CTAS: Final[Version] = (2, 25)
 
 
-class Flaw(NamedTuple):
-    """`lost`: NCCL goes on as if the variable were not set. Otherwise it takes something that was not meant."""
+class ValueProblem(NamedTuple):
+    """What is wrong with a value."""
 
     text: str
-    lost: bool
+    ignored: bool
+    """True: NCCL goes on as if the variable were not set. False: NCCL takes a value that was not meant."""
 
 
-def number(value: str) -> int:
-    """What strtoll(value, NULL, 0) makes of it: the number that it begins with, else 0."""
+def parse_number(value: str) -> int:
+    """The number that strtoll(value, NULL, 0) returns: the one with which the value begins, else 0."""
     match = _NUMBER.match(value)
     if match is None:
         return 0
@@ -37,62 +38,62 @@ def number(value: str) -> int:
     return int(match[1] + digits, base)
 
 
-def level(value: str) -> str | None:
-    """The distance that NCCL_P2P_LEVEL and NCCL_NET_GDR_LEVEL mean; None where NCCL does not see the value. Numbers
+def parse_level(value: str) -> str | None:
+    """The distance in NCCL_P2P_LEVEL or NCCL_NET_GDR_LEVEL, one of LEVELS; None where NCCL ignores the value. Numbers
     are the old style: 0 LOC, 1 PIX, 2 PXB, 3 PHB, 4 and more SYS."""
     if value in LEVELS:
         return value
     if value[:1].isdecimal() and value[:1].isascii():
-        return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(number(value), 4)]
+        return ("LOC", "PIX", "PXB", "PHB", "SYS")[min(parse_number(value), 4)]
     return None
 
 
-def flaw(variable: Variable, value: str, version: Version) -> Flaw | None:
+def check_value(variable: Variable, value: str, version: Version) -> ValueProblem | None:
     """What is wrong with this value for NCCL of `version` (`()`: not known); None: nothing."""
-    form = variable.values
-    if not form or not value:  # NCCL takes an empty value for none
+    allowed = variable.values
+    if not allowed or not value:  # NCCL takes an empty value for none
         return None
-    if form == "level":
-        return None if level(value) else _lost(f"NCCL sees only {' '.join(LEVELS)}, in capitals")
-    if form in ("algo", "proto"):
-        return _list_flaw(value, _ALGORITHMS if form == "algo" else _PROTOCOLS, version)
-    if form == "netdevs":
+    if allowed == "level":
+        return None if parse_level(value) else _ignored(f"NCCL sees only {' '.join(LEVELS)}, in capitals")
+    if allowed in ("algo", "proto"):
+        return _check_list(value, _ALGORITHMS if allowed == "algo" else _PROTOCOLS, version)
+    if allowed == "netdevs":
         known = re.fullmatch(r"(?i)auto|all|max:[1-9][0-9]*", value)
-        return None if known else _lost("NCCL takes AUTO, ALL or MAX:N")
-    if form == "int" or ".." in form:
-        return _number_flaw(variable, value, version)
-    words = form.split(",")
-    return None if value.upper() in map(str.upper, words) else _lost(f"NCCL takes {', '.join(words)}")
+        return None if known else _ignored("NCCL takes AUTO, ALL or MAX:N")
+    if allowed == "int" or ".." in allowed:
+        return _check_number(variable, value, version)
+    words = allowed.split(",")
+    return None if value.upper() in map(str.upper, words) else _ignored(f"NCCL takes {', '.join(words)}")
 
 
-def _number_flaw(variable: Variable, value: str, version: Version) -> Flaw | None:
-    read = number(value)
+def _check_number(variable: Variable, value: str, version: Version) -> ValueProblem | None:
+    read = parse_number(value)
     match = _NUMBER.match(value)
     if match is None or value[match.end() :].strip():
-        return Flaw(f"NCCL reads it as the number {read}", lost=str(read) == variable.default)
+        return ValueProblem(f"NCCL reads it as the number {read}", ignored=str(read) == variable.default)
     low, _, high = variable.values.partition("..")
     if variable.values == "int":
         return None
     if variable.name in ("NCCL_MIN_CTAS", "NCCL_MAX_CTAS") and () < version < _MORE_CTAS:
         high = "32"
     if read < int(low) or (high and read > int(high)):
-        return Flaw(f"NCCL takes {low} to {high}" if high else f"NCCL takes {low} and more", lost=False)
+        return ValueProblem(f"NCCL takes {low} to {high}" if high else f"NCCL takes {low} and more", ignored=False)
     return None
 
 
-def _list_flaw(value: str, known: list[str], version: Version) -> Flaw | None:
+def _check_list(value: str, known: list[str], version: Version) -> ValueProblem | None:
     strict = version >= _STRICT_LISTS if version else False
     if version and not strict and (":" in value or ";" in value):
-        return _lost("choices per function are understood since 2.24")
+        return _ignored("choices per function are understood since 2.24")
     for part in value.lower().split(";"):
         function, colon, names = part.rpartition(":")
         if colon and function.strip() not in _FUNCTIONS:
-            return Flaw(f"{function.strip()!r} is no function of NCCL", lost=not strict)
+            return ValueProblem(f"{function.strip()!r} is no function of NCCL", ignored=not strict)
         for word in names.strip().removeprefix("^").split(","):
             if word.strip() not in known:
-                return Flaw(f"{word.strip()!r} is none of {', '.join(known)}", lost=not strict)
+                return ValueProblem(f"{word.strip()!r} is none of {', '.join(known)}", ignored=not strict)
     return None
 
 
-def _lost(text: str) -> Flaw:
-    return Flaw(text, lost=True)
+def _ignored(text: str) -> ValueProblem:
+    return ValueProblem(text, ignored=True)

@@ -1,48 +1,64 @@
-"""Every environment variable of NCCL, as data: who reads it, since when, and what it accepts.
+"""Every environment variable of NCCL, as data: who reads it, since which version, and which values it accepts.
 
-Made from the source and the user guide of NCCL 2.30.7 (every NCCL_PARAM, DEFINE_NCCL_PARAM and ncclGetEnv, docs/
-userguide/source/env.rst) and from its 62 release tags from 2.3.5 on, which tell when a variable came and went.
+The table is made from the source and the user guide of NCCL 2.30.7 (every NCCL_PARAM, DEFINE_NCCL_PARAM and ncclGetEnv,
+docs/userguide/source/env.rst). Its 62 release tags from 2.3.5 on give the versions in which a variable came and went.
+Standard library only; laggard.nccl.variables looks variables up by name.
 """
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 Version = tuple[int, ...]
 
 TABLE_VERSION: Final[Version] = (2, 30, 7)
-"""The release that the table describes. What it does not know may be newer."""
+"""The release that the table describes. A variable that the table lacks may be newer."""
 
-KINDS: Final = {
-    "A1": "correctness, safety and identity: not to be tuned",
-    "A2": "switches something off",
-    "B": "facts of the site: which network, which device",
-    "C": "algorithm, protocol, channels, transport: what a tuner may try",
-    "C3": "sockets only",
-    "D": "logs, plugins, observability",
-    "E": "deprecated or removed",
-    "F": "device, symmetric and one-sided interfaces of 2.27 and later",
-}
+
+class Category(enum.Enum):
+    """What a variable is for. The values are those of the table's second column."""
+
+    SAFETY = "A1"
+    """Correctness, safety and identity: not to be tuned."""
+    OFF_SWITCH = "A2"
+    """Switches something off."""
+    SITE = "B"
+    """Facts of the site: which network, which device."""
+    TUNING = "C"
+    """Algorithm, protocol, channels, transport: what a tuner may try."""
+    SOCKETS = "C3"
+    """For sockets only."""
+    OBSERVABILITY = "D"
+    """Logs, plugins, observability."""
+    OBSOLETE = "E"
+    """Deprecated or removed."""
+    DEVICE_API = "F"
+    """Device, symmetric and one-sided interfaces of 2.27 and later."""
 
 
 class Variable(NamedTuple):
-    """`values` is a range (`0..7`, `1..`), words separated by commas, `int`, or the name of a form that has a grammar
-    of its own (`algo`, `proto`, `level`, `netdevs`); empty: any text. `removed` is the first version that does not
-    read it; `since` empty: in 2.3 or before. `default` empty: unset; `auto`: NCCL decides."""
+    """One row of the table."""
 
     name: str
-    kind: str
+    category: Category
     since: str
+    """The first version that reads the variable; empty: 2.3 or older."""
     removed: str
+    """The first version that no longer reads it; empty: none."""
     default: str
+    """Empty: the variable is unset; `auto`: NCCL decides."""
     values: str
+    """A range (`0..7`, `1..`), words separated by commas, `int`, or the name of a grammar (`algo`, `proto`, `level`,
+    `netdevs`); empty: any text."""
     documented: bool
+    """Whether it is in NCCL's user guide."""
     note: str
 
 
-# name | kind | since | removed | default | values | d: in the user guide | note
-TABLE: Final = """\
+# name | category | since | removed | default | values | d: in the user guide | note
+CURRENT: Final = """\
 NCCL_CHECKS_DISABLE|A1|2.0.5|2.2.12|||d|Switched argument checks off; not read any more
 NCCL_CHECK_MODE|A1|2.29.7||DEFAULT|DEFAULT,DEBUG_LOCAL,DEBUG_GLOBAL|d|How far arguments of calls are checked
 NCCL_CHECK_POINTERS|A1|2.2.12||0|int|d|Checks the pointers of every call, which costs time
@@ -291,8 +307,8 @@ NCCL_WIN_ENABLE|F|2.27||1|0..1|d|Registration of windows
 NCCL_WIN_STRIDE|F|2.27||-1|int||Stride of windows
 """
 
-# Read by earlier versions only; none of them is in the table above.
-FORMER: Final = """\
+# Variables that only earlier versions read; none of them is in CURRENT.
+REMOVED: Final = """\
 NCCL_AGG_ALLOC_MODE|E||2.13||||Was how aggregated operations take channels
 NCCL_AGG_CHANNEL_SIZE|E||2.20||||Was the bytes of a channel of aggregated operations
 NCCL_CREATE_THREAD_CONTEXT|E|2.13|2.30.7|0|int||Was a CUDA context for each helper thread
@@ -314,8 +330,8 @@ NCCL_THREAD_THRESHOLD|E||2.5||int||Was the size per thread at which blocks grow
 NCCL_WORK_FIFO_DEPTH|E|2.13|2.22||int||Was the depth of the work queue
 """
 
-# Read by 2.30.7 and its plugins, and not part of NCCL's own interface to users.
-FURTHER: Final = """\
+# Variables that 2.30.7 and its plugins read, and that are no part of NCCL's own interface to users.
+INTERNAL: Final = """\
 NCCL_LSA_TEAM_SIZE|F|2.28||0|int||Ranks of a load-store team
 NCCL_SYM_CTAS|F|2.27||0|int||Thread blocks of symmetric kernels
 NCCL_SYM_RS_GIN_CHUNK_SIZE|F|2.30||-1|int||Chunk of a reduce-scatter over the network
@@ -329,7 +345,7 @@ NCCL_USE_SNAP|B||||||Google's TCPXO plugin
 NCCL_GIN_PROXY_NTHREADS|F||||||AWS plugin: threads of the GIN proxy
 """
 
-PREFIXES: Final[Mapping[str, str]] = {
+PLUGIN_PREFIXES: Final[Mapping[str, str]] = {
     "NCCL_FASTRAK_": "Google GPUDirect-TCPXO plugin",
     "NCCL_GPUDIRECTTCPX_": "Google GPUDirect-TCPX plugin",
     "NCCL_SHIMNET_": "Google's configuration checker",
@@ -346,10 +362,10 @@ PREFIXES: Final[Mapping[str, str]] = {
     "NCCL_CTRAN_": "Meta's NCCLX",
     "NCCL_COLLTRACE": "Meta's NCCLX",
 }
-"""What plugins and tools read under names of their own; any name below them is accepted. (AWS's OFI_NCCL_* and torch's
-TORCH_NCCL_* do not begin with NCCL_.)"""
+"""Plugins and tools by the prefix of the variables that they read; any name with such a prefix is accepted. (AWS's
+OFI_NCCL_* and torch's TORCH_NCCL_* do not begin with NCCL_.)"""
 
-FOREIGN: Final[Mapping[str, str]] = {
+OTHER_READERS: Final[Mapping[str, str]] = {
     "NCCL_VERSION": "set by NVIDIA's container images, for information",
     "NCCL_ROOT": "used by builds",
     "NCCL_ROOT_DIR": "used by builds",
@@ -369,9 +385,9 @@ FOREIGN: Final[Mapping[str, str]] = {
     "NCCL_ENABLE_TIMING": "torch's former name of TORCH_NCCL_ENABLE_TIMING",
     "NCCL_AVOID_RECORD_STREAMS": "torch's former name of TORCH_NCCL_AVOID_RECORD_STREAMS",
 }
-"""Names that NCCL does not read and that have a reader elsewhere."""
+"""Variables that NCCL does not read and other software does, and what that is."""
 
-INSTEAD: Final[Mapping[str, str]] = {
+REPLACEMENTS: Final[Mapping[str, str]] = {
     "NCCL_CHECKS_DISABLE": "NCCL_CHECK_POINTERS",
     "NCCL_CHECK_POINTERS": "NCCL_CHECK_MODE",
     "NCCL_GRAPH": "NCCL_GRAPH_FILE",
@@ -388,9 +404,9 @@ INSTEAD: Final[Mapping[str, str]] = {
     "NCCL_TREE_THRESHOLD": "NCCL_ALGO",
     "NCCL_WORK_FIFO_DEPTH": "NCCL_WORK_FIFO_BYTES",
 }
-"""What took the place of a variable that is deprecated or gone."""
+"""The variable that replaces a deprecated or removed one."""
 
-MISTAKEN: Final[Mapping[str, str]] = {
+COMMON_MISTAKES: Final[Mapping[str, str]] = {
     "NCCL_CHECK_DISABLE": "NCCL_CHECKS_DISABLE",
     "NCCL_MIN_CHANNELS": "NCCL_MIN_CTAS",
     "NCCL_MAX_CHANNELS": "NCCL_MAX_CTAS",
@@ -398,7 +414,7 @@ MISTAKEN: Final[Mapping[str, str]] = {
     "NCCL_IB_NET_LATENCY": "NCCL_NET_OVERHEAD",
     "NCCL_NET_DISABLE": "NCCL_NET",
 }
-"""Names seen in published configurations that no version of NCCL reads, and what was probably meant."""
+"""Names in published configurations that no version of NCCL reads, and the variable that was probably meant."""
 
 SECRET: Final = frozenset({"NCCL_SOCKET_MAGIC", "NCCL_COMM_ID"})
-"""Variables whose values are for the ranks alone."""
+"""Variables whose values only the ranks may know: no part of laggard keeps them."""

@@ -1,30 +1,42 @@
-"""NCCL's environment variables by name: what variable_table.py holds, and how NCCL's versions are written."""
+"""Looks up NCCL's environment variables in variable_table.py, and reads and writes NCCL's version numbers."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from laggard.nccl.variable_table import FOREIGN, FORMER, FURTHER, PREFIXES, TABLE, Variable, Version
+from laggard.nccl.variable_table import (
+    CURRENT,
+    INTERNAL,
+    OTHER_READERS,
+    PLUGIN_PREFIXES,
+    REMOVED,
+    Category,
+    Variable,
+    Version,
+)
 
 
 @functools.cache
 def variables() -> Mapping[str, Variable]:
-    """By name: the 246 variables of NCCL, those of former versions, and those of plugins that stand alone."""
-    return {row.name: row for text in (TABLE, FORMER, FURTHER) for row in map(_row, text.splitlines())}
+    """By name: the variables of TABLE_VERSION, those of earlier versions, and those of plugins without a prefix of
+    their own."""
+    return {variable.name: variable for rows in (CURRENT, REMOVED, INTERNAL) for variable in parse_rows(rows)}
 
 
-@functools.cache
-def own_variables() -> tuple[Variable, ...]:
-    """The 246 variables that the user guide or the source of TABLE_VERSION names."""
-    return tuple(map(_row, TABLE.splitlines()))
+def parse_rows(rows: str) -> Iterator[Variable]:
+    """The variables in rows of variable_table.py, one a line, with their fields separated by `|`."""
+    for row in rows.splitlines():
+        name, category, since, removed, default, values, documented, note = row.split("|")
+        yield Variable(name, Category(category), since, removed, default, values, documented == "d", note)
 
 
-def reader(name: str) -> str | None:
-    """Who reads `name` besides NCCL itself: a plugin, a framework, a build. None: nobody that is known."""
-    if name in FOREIGN:
-        return FOREIGN[name]
-    return next((who for prefix, who in PREFIXES.items() if name.startswith(prefix)), None)
+def other_reader(name: str) -> str | None:
+    """Which software besides NCCL reads the variable `name`: a plugin, a framework, a build. None: none that is
+    known."""
+    if name in OTHER_READERS:
+        return OTHER_READERS[name]
+    return next((plugin for prefix, plugin in PLUGIN_PREFIXES.items() if name.startswith(prefix)), None)
 
 
 def parse_version(text: str) -> Version:
@@ -34,11 +46,6 @@ def parse_version(text: str) -> Version:
 
 
 def version_of_code(code: int) -> str:
-    """NCCL_VERSION_CODE as people write it: 22705 is 2.27.5; before 2.9 it had a digit less, 2708 is 2.7.8."""
+    """NCCL_VERSION_CODE as people write it: 22705 is 2.27.5. Before 2.9 the code had one digit less: 2708 is 2.7.8."""
     thousands = 10_000 if code >= 10_000 else 1_000
     return f"{code // thousands}.{code % thousands // 100}.{code % 100}"
-
-
-def _row(line: str) -> Variable:
-    name, kind, since, removed, default, values, documented, note = line.split("|")
-    return Variable(name, kind, since, removed, default, values, documented == "d", note)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from laggard.model import Severity
 from laggard.nccl.conf import parse_conf
-from laggard.nccl.values import level, number
-from laggard.nccl.variable_table import INSTEAD, KINDS, MISTAKEN
-from laggard.nccl.variables import own_variables, parse_version, variables
+from laggard.nccl.values import parse_level, parse_number
+from laggard.nccl.variable_table import COMMON_MISTAKES, CURRENT, REPLACEMENTS, Category
+from laggard.nccl.variables import parse_rows, parse_version, variables
 from laggard.probes.nccl.rules.variable_findings import judge_environment, nearest
 from laggard.probes.nccl.rules.variable_rules import NcclFacts, selected
 
@@ -34,12 +34,12 @@ def said(facts: NcclFacts, **environment: str) -> str:
 
 
 def test_the_table_has_the_sizes_of_its_source() -> None:
-    kinds = Counter(variable.kind for variable in own_variables())
-    documented = Counter(variable.kind for variable in own_variables() if variable.documented)
-    assert sum(kinds.values()) == len({variable.name for variable in own_variables()}) == 246
-    assert sum(documented.values()) == 113
-    assert kinds == {"A1": 54, "A2": 17, "B": 64, "C": 50, "C3": 6, "D": 25, "E": 8, "F": 22}
-    assert set(kinds) == set(KINDS)
+    current = tuple(parse_rows(CURRENT))
+    categories = Counter(variable.category.value for variable in current)
+    assert len(current) == len({variable.name for variable in current}) == 246
+    assert sum(variable.documented for variable in current) == 113
+    assert categories == {"A1": 54, "A2": 17, "B": 64, "C": 50, "C3": 6, "D": 25, "E": 8, "F": 22}
+    assert set(categories) == {category.value for category in Category}
 
 
 def test_the_table_is_consistent() -> None:
@@ -47,8 +47,8 @@ def test_the_table_is_consistent() -> None:
         assert variable.name.startswith("NCCL_") and variable.note and not variable.note.endswith(".")
         for text in filter(None, (variable.since, variable.removed)):
             assert parse_version(text) >= (2, 0)
-    assert not set(MISTAKEN) & set(variables())
-    assert set(INSTEAD) | set(INSTEAD.values()) <= set(variables())
+    assert not set(COMMON_MISTAKES) & set(variables())
+    assert set(REPLACEMENTS) | set(REPLACEMENTS.values()) <= set(variables())
 
 
 @pytest.mark.parametrize(
@@ -241,13 +241,13 @@ def test_other_variables_are_passed_over() -> None:
     [("4", 4), ("-1", -1), ("0x10", 16), ("010", 8), ("4M", 4), (" 7 ", 7), ("true", 0), ("", 0), ("+2x", 2)],
 )
 def test_numbers_are_read_as_the_c_library_does(text: str, value: int) -> None:
-    assert number(text) == value
+    assert parse_number(text) == value
 
 
 @given(st.text(max_size=30))
 def test_any_text_is_read_as_some_number_and_perhaps_a_level(text: str) -> None:
-    assert isinstance(number(text), int)
-    assert level(text) is None or level(text) == level(level(text) or "")
+    assert isinstance(parse_number(text), int)
+    assert parse_level(text) is None or parse_level(text) == parse_level(parse_level(text) or "")
 
 
 @given(
@@ -288,7 +288,7 @@ def test_nccl_conf_is_read_as_nccl_reads_it() -> None:
     ],
 )
 def test_lines_that_only_look_like_settings_are_told(line: str, word: str) -> None:
-    ((number_of_line, why),) = parse_conf("#\n" + line).idle
+    ((number_of_line, why),) = parse_conf("#\n" + line).ineffective
     assert number_of_line == 2 and word in why
 
 
