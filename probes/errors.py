@@ -11,5 +11,5 @@ class Unknown(Exception):
     """The probe cannot tell. Never an excuse for `ok`."""
 
 
-class Missing(Unknown):
+class NotFound(Unknown):
     """There is no such file. Alone it proves nothing: a driver that is not loaded leaves no file either."""

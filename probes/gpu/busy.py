@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.model.readings import ask_gpus, ask_nvml, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu, Process
+from laggard.probes.nvml.model import Gpu, GpuProcess
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
@@ -44,7 +44,7 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
     reading.conclude()
 
 
-def _strangers(host: Host, processes: Sequence[Process], ignore: tuple[str, ...]) -> list[tuple[Process, str]]:
+def _strangers(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
     named = [(process, _name(host, process.pid)) for process in processes]
     return [(process, name) for process, name in named if name not in ignore]
 
@@ -57,7 +57,7 @@ def _name(host: Host, pid: int) -> str:
         return ""
 
 
-def _finding(gpu: Gpu, strangers: list[tuple[Process, str]], severity: Severity) -> Finding:
+def _finding(gpu: Gpu, strangers: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:
     """Without knowing which GPUs the job was given, the process may be another job's."""
     first, name = strangers[0]
     more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
@@ -79,7 +79,7 @@ def _finding(gpu: Gpu, strangers: list[tuple[Process, str]], severity: Severity)
 def _environ(host: Host) -> dict[str, str]:
     try:
         return dict(host.environ())
-    except Missing:
+    except NotFound:
         return {}
 
 

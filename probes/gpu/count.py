@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import Bus, look_at_bus
 from laggard.probes.gpu.model.readings import ask_nvml, explain
 from laggard.probes.groups import GPU
@@ -87,7 +87,7 @@ def _why(nvml: Nvml) -> str:
 def _environ(host: Host) -> Mapping[str, str]:
     try:
         return host.environ()
-    except Missing:
+    except NotFound:
         return {}
 
 
@@ -105,7 +105,7 @@ def _confined(environ: Mapping[str, str], host: Host) -> str:
     for path in ("/.dockerenv", "/run/.containerenv"):
         try:
             host.read_bytes(path)
-        except Missing:
+        except NotFound:
             continue
         return "this process runs in a container, which may be given only some"
     return ""

@@ -31,7 +31,7 @@ def check(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
     nvml = ask_nvml(host)
     if nvml.hung:
         yield driver_hung(nvml.hung)
-        raise Unknown(f"{nvml.hung.doing} gave no answer in {nvml.hung.seconds} s")
+        raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
         raise Unknown(f"NVML: {explain(nvml.error)}")
     yield Fact("driver_version", nvml.driver_version)
@@ -42,11 +42,11 @@ def driver_hung(hang: Hang) -> Finding:
     return finding(
         "GPU_DRIVER_HUNG",
         "nvidia driver",
-        f"{hang.doing} gave no answer in {hang.seconds} s",
+        f"{hang.call} gave no answer in {hang.seconds} s",
         evidence={
-            "call": hang.doing,
+            "call": hang.call,
             "seconds": hang.seconds,
-            "usual_at_most_seconds": hang.patience_seconds,
+            "usual_at_most_seconds": hang.limit_seconds,
             "process": hang.pid,
             "process_state": hang.state or "unreadable",
             "waits_in": hang.wchan or "unreadable",

@@ -10,7 +10,7 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.readings import ask_gpus, explain
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import LOST, Gpu
+from laggard.probes.nvml.model import LOST_ERRORS, Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _ACTIONS: Final = {  # NVML_GPU_RECOVERY_ACTION_*: what the driver asks for
@@ -36,7 +36,7 @@ def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
     gpus = ask_gpus(host)
     unreachable: list[str] = []
     for gpu in gpus:
-        lost = {field: error for field, error in gpu.errors.items() if error in LOST}
+        lost = {field: error for field, error in gpu.errors.items() if error in LOST_ERRORS}
         if lost:
             error = "RESET_REQUIRED" if "RESET_REQUIRED" in lost.values() else "GPU_IS_LOST"
             what = "must be reset" if error == "RESET_REQUIRED" else "is lost: it no longer answers on the bus"

@@ -9,7 +9,7 @@ from laggard.model import Finding
 from laggard.probes.gpu.model.readings import ask_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu, Rows
+from laggard.probes.nvml.model import Gpu, RemappedRows
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX_PENDING: Final = (
@@ -35,7 +35,7 @@ def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
     reading.conclude()
 
 
-def _finding(code: str, gpu: Gpu, rows: Rows, summary: str, fix: str) -> Finding:
+def _finding(code: str, gpu: Gpu, rows: RemappedRows, summary: str, fix: str) -> Finding:
     evidence = {"correctable": rows.correctable, "uncorrectable": rows.uncorrectable}
     commands = (f"nvidia-smi -q -d ROW_REMAPPER -i {gpu.index}", f"nvidia-smi --gpu-reset -i {gpu.index}")
     return finding(code, gpu.device, summary, evidence=evidence, fix=fix, commands=commands)

@@ -12,7 +12,7 @@ from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, explain_xid
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel_log import messages
+from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _XID = re.compile(
@@ -47,7 +47,7 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     since = uptime - thresholds.look_back_seconds
     lines = [line for line in find_xids(log) if line.seconds is None or line.seconds >= since]
     yield Fact("table", TABLE_VERSION)
-    oldest = next((message.seconds for message in messages(log) if message.seconds is not None), None)
+    oldest = next((message.seconds for message in parse_messages(log) if message.seconds is not None), None)
     if oldest is not None:
         yield Fact("log_reaches_back_seconds", round(uptime - oldest))
     yield from _judge(lines, uptime)
@@ -56,7 +56,7 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
 def find_xids(log: str) -> Iterator[XidLine]:
     """In a kernel log of any of the forms that kernel_log.py knows. Domains longer than four digits are shortened as
     sysfs does."""
-    for message in messages(log):
+    for message in parse_messages(log):
         if found := _XID.search(message.text):
             domain, _, rest = found[1].lower().partition(":")
             yield XidLine(message.seconds, f"{domain[-4:]}:{rest}", int(found[2]), found[3].strip())

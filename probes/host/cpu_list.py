@@ -18,7 +18,7 @@ def parse_cpu_list(text: str, where: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def show_cpu_list(numbers: frozenset[int]) -> str:
+def format_cpu_list(numbers: frozenset[int]) -> str:
     """The inverse, for people."""
     parts: list[list[int]] = []
     for number in sorted(numbers):

@@ -10,9 +10,9 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.environment import ENV_NODE
 from laggard.errors import UsageError
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory
-from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, Reply
+from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply
 from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.host.live import LiveKernel
 from laggard.probes.host.progress import Progress
@@ -32,7 +32,7 @@ class Host:
     """A live machine, or a recorded one: then nothing at all is read from the machine that laggard runs on.
 
     Every method raises Unknown, with the path and the kernel's reason, where the machine gives no answer, so that a
-    probe that does not care fails safe; Missing, a kind of Unknown, where there is no such file.
+    probe that does not care fails safe; NotFound, a kind of Unknown, where there is no such file.
     """
 
     def __init__(self, root: str = "/") -> None:
@@ -61,16 +61,16 @@ class Host:
             raise Unknown(f"{path} is larger than {MOST_BYTES >> 20} MiB")
         return data
 
-    def peek(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
+    def read_parts(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
         """What `look` makes of a file that is slow to read whole: it is given a function that reads, at an offset, so
         many bytes, or as many as there are."""
-        return _ask(f"read {path}", lambda: self._peek(path, look))
+        return _ask(f"read {path}", lambda: self._read_parts(path, look))
 
     def entries(self, path: str) -> tuple[str, ...]:
         """The names in the directory at `path`, sorted."""
         return tuple(sorted(_ask(f"list {path}", lambda: self._list(path))))
 
-    def link(self, path: str) -> str:
+    def read_link(self, path: str) -> str:
         """The target of the symlink at `path`, as it is written there."""
         folder, _, name = path.rpartition("/")
         return _ask(f"read the link {path}", lambda: os.readlink(f"{self._locate(folder)}/{name}"))
@@ -81,28 +81,28 @@ class Host:
             return _ask(f"resolve {path}", lambda: os.path.realpath(path, strict=True))
         place = _ask(f"resolve {path}", lambda: self._tree.resolve(path))
         if not os.path.lexists(place):
-            raise Missing(f"cannot resolve {path}: {os.strerror(errno.ENOENT)}")
+            raise NotFound(f"cannot resolve {path}: {os.strerror(errno.ENOENT)}")
         return place[len(self.root) :]
 
     def file_system(self, path: str) -> FileSystem:
         """How full the file system mounted at `path` is. May hang on a dead server."""
         return _ask(f"statvfs {path}", lambda: self._kernel.file_system(path))
 
-    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
         """Whether the mount points answer statvfs within `seconds`, each server (the key) asked in a process of its
         own. Does not hang."""
-        return _ask("ask the mounts", lambda: self._kernel.replies(points, seconds))
+        return _ask("ask the mounts", lambda: self._kernel.statvfs_replies(points, seconds))
 
     def clock(self) -> KernelClock:
         return _ask("adjtimex", self._kernel.clock)
 
     def pfc(self, netdev: str) -> Pfc:
-        """Priority flow control of a network device. Missing where its driver knows nothing of it."""
+        """Priority flow control of a network device. NotFound where its driver knows nothing of it."""
         try:
             return _ask(f"read PFC of {netdev}", lambda: self._kernel.pfc(netdev))
         except Unknown as error:
             if os.strerror(errno.EOPNOTSUPP) in str(error):
-                raise Missing(str(error)) from None
+                raise NotFound(str(error)) from None
             raise
 
     def environ(self) -> Mapping[str, str]:
@@ -112,10 +112,10 @@ class Host:
         """Unix time, seconds."""
         return _ask("read the time", self._kernel.time)
 
-    def nvml(self, start_patience_seconds: float) -> Nvml:
-        """What NVML says, asked once in a process. `start_patience_seconds`: how long its start may take."""
+    def nvml(self, init_limit_seconds: float) -> Nvml:
+        """What NVML says, asked once in a process. `init_limit_seconds`: how long its start may take."""
         if self._nvml is None:
-            self._nvml = self._recorded_nvml() if self.recorded else self._live_nvml(start_patience_seconds)
+            self._nvml = self._recorded_nvml() if self.recorded else self._live_nvml(init_limit_seconds)
         return self._nvml
 
     def _recorded_nvml(self) -> Nvml:
@@ -124,11 +124,11 @@ class Host:
         except wire.WireError as error:
             raise Unknown(f"{NVML_PATH} is damaged: {error}") from None
 
-    def _live_nvml(self, start_patience_seconds: float) -> Nvml:
+    def _live_nvml(self, init_limit_seconds: float) -> Nvml:
         from laggard.probes.nvml.live import read_nvml  # pynvml takes longer to import than all the rest
 
         say = self.progress.say if self.progress else lambda text, seconds: None
-        return read_nvml(say, start_patience_seconds)
+        return read_nvml(say, init_limit_seconds)
 
     def kernel_log(self) -> str:
         """Records of the kernel's log since boot, as /dev/kmsg gives them; see kernel_log.py."""
@@ -176,7 +176,7 @@ class Host:
         if isinstance(self._kernel, RecordedKernel):
             self._kernel.refused(f"{verb} {self._locate(path)[len(self.root) :]}")
 
-    def _peek(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
+    def _read_parts(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
         descriptor = os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)
         try:
             if self.recorded and not os.fstat(descriptor).st_size:
@@ -193,7 +193,7 @@ def _ask(what: str, question: Callable[[], T]) -> T:
     try:
         return question()
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise Missing(f"cannot {what}: {error.strerror}") from None
+        raise NotFound(f"cannot {what}: {error.strerror}") from None
     except OSError as error:
         raise Unknown(f"cannot {what}: {error.strerror or error}") from None
 

@@ -1,6 +1,6 @@
 """What a probe asks of a machine that is not a file: the one list of it, asked live or as it was recorded.
 
-A recorded machine keeps these answers in FACTS_PATH inside its tree, one JSON document of the shape of MachineFacts.
+A recorded machine keeps these answers in FACTS_PATH inside its tree, one JSON document of the shape of RecordedFacts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 FACTS_PATH: Final = "/laggard/facts.json"
 REPLIES_PATH: Final = "/laggard/replies.json"
-"""Of a recorded machine: Reply by mount point."""
+"""Of a recorded machine: StatvfsReply by mount point."""
 REFUSED_PATH: Final = "/laggard/refused.json"
 """Of a recorded machine: the kernel's words for what could not be read, `{"read /PATH": "Permission denied"}`."""
 PFC_PATH: Final = "/laggard/pfc.json"
@@ -41,7 +41,7 @@ class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     estimated_error_seconds: float
 
 
-class Reply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StatvfsReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What statvfs of a mount point came to. `error`: the kernel's words; `silent_seconds`: how long it has been
     waited for in vain."""
 
@@ -60,7 +60,7 @@ class Pfc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return tuple(priority for priority in range(8) if self.enabled >> priority & 1)
 
 
-class MachineFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Everything that is not a file. `errors` holds what the machine refused: "statvfs /mnt" or "adjtimex", and why."""
 
     laggard_machine: int = 1  # the version of this document
@@ -84,4 +84,4 @@ class Kernel(Protocol):
 
     def pfc(self, netdev: str) -> Pfc: ...
 
-    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]: ...
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]: ...

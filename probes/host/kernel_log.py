@@ -18,7 +18,7 @@ _DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.
 _SYSLOG = re.compile(r".{1,80}? kernel: (.*)")
 
 
-class Message(NamedTuple):
+class KernelMessage(NamedTuple):
     """`seconds` after boot; None where the form does not tell."""
 
     seconds: float | None
@@ -44,21 +44,21 @@ def read_kmsg() -> str:
     return b"".join(records).decode(errors="replace")
 
 
-def messages(text: str) -> Iterator[Message]:
+def parse_messages(text: str) -> Iterator[KernelMessage]:
     """Each line's message. Lines that continue a record (they begin with a space) and empty ones are left out."""
     for line in text.splitlines():
         if line and not line.startswith(" "):
             yield _message(line)
 
 
-def _message(line: str) -> Message:
+def _message(line: str) -> KernelMessage:
     if found := _KMSG.match(line):
-        return Message(int(found[2]) / 1e6, found[3])
+        return KernelMessage(int(found[2]) / 1e6, found[3])
     if found := _SECONDS.match(line):
-        return Message(float(found[1]), found[2])
+        return KernelMessage(float(found[1]), found[2])
     if found := _DATE.match(line):
-        return Message(None, found[1])
+        return KernelMessage(None, found[1])
     if found := _SYSLOG.match(line):
         inner = _SECONDS.match(found[1])
-        return Message(float(inner[1]), inner[2]) if inner else Message(None, found[1])
-    return Message(None, line)
+        return KernelMessage(float(inner[1]), inner[2]) if inner else KernelMessage(None, found[1])
+    return KernelMessage(None, line)

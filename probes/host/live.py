@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, Reply
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply
 
 
 class LiveKernel:
@@ -37,7 +37,7 @@ class LiveKernel:
 
         return read_pfc(netdev)
 
-    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
-        from laggard.probes.host.statvfs import reach  # only a machine with network mounts pays for it
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+        from laggard.probes.host.statvfs import query_statvfs  # only a machine with network mounts pays for it
 
-        return reach(points, seconds)
+        return query_statvfs(points, seconds)

@@ -54,9 +54,9 @@ def examine(pid: int, doing: Doing) -> Hang:
     """How the kernel shows the process. The files are the live machine's: the process is one of ours. None of them
     needs the process's memory, whose lock a stuck one may hold; the stack needs root."""
     return Hang(
-        doing=doing.text,
+        call=doing.text,
         seconds=round(time.monotonic() - doing.since, 1),
-        patience_seconds=doing.patience_seconds,
+        limit_seconds=doing.patience_seconds,
         pid=pid,
         state=_state(_read(f"/proc/{pid}/stat")),
         wchan=_read(f"/proc/{pid}/wchan").strip(),

@@ -15,9 +15,9 @@ from laggard.probes.host.kernel import (
     REPLIES_PATH,
     FileSystem,
     KernelClock,
-    MachineFacts,
     Pfc,
-    Reply,
+    RecordedFacts,
+    StatvfsReply,
 )
 from laggard.probes.host.recorded_tree import RecordedTree
 
@@ -32,7 +32,7 @@ class RecordedKernel:
 
     def __init__(self, tree: RecordedTree) -> None:
         self._tree = tree
-        self._facts: MachineFacts | None = None
+        self._facts: RecordedFacts | None = None
         self._refusals: dict[str, str] | None = None
 
     def environ(self) -> Mapping[str, str]:
@@ -62,9 +62,9 @@ class RecordedKernel:
             raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
         return answer
 
-    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
-        known = self._answers(REPLIES_PATH, dict[str, Reply])
-        missing = Reply(error=f"not recorded in {REPLIES_PATH}")
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+        known = self._answers(REPLIES_PATH, dict[str, StatvfsReply])
+        missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
     def refused(self, what: str) -> None:
@@ -79,10 +79,10 @@ class RecordedKernel:
         if words is not None:
             raise OSError(_NUMBERS.get(words, errno.EIO), words)
 
-    def _load(self) -> MachineFacts:
+    def _load(self) -> RecordedFacts:
         if self._facts is None:
             try:
-                self._facts = self._document(FACTS_PATH, MachineFacts)
+                self._facts = self._document(FACTS_PATH, RecordedFacts)
             except FileNotFoundError:
                 raise FileNotFoundError(errno.ENOENT, f"the recording has no {FACTS_PATH}") from None
         return self._facts

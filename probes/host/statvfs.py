@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from laggard.probes.host.kernel import Reply
+from laggard.probes.host.kernel import StatvfsReply
 
 _OK = "ok"
 
@@ -31,10 +31,10 @@ class _Asker(NamedTuple):
     heard: bytearray
 
 
-def reach(points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, Reply]:
+def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, StatvfsReply]:
     """By mount point. Of a server that is silent, the points behind the one that hangs are not asked."""
     started = time.monotonic()
-    replies: dict[str, Reply] = {}
+    replies: dict[str, StatvfsReply] = {}
     askers = []
     for server, group in points.items():
         guard, age = _claim(server)
@@ -91,18 +91,21 @@ def _listen(askers: Sequence[_Asker], deadline: float) -> None:
                 del waiting[pipe]
 
 
-def _heard(asker: _Asker, waited: float) -> dict[str, Reply]:
+def _heard(asker: _Asker, waited: float) -> dict[str, StatvfsReply]:
     answers = asker.heard.decode().splitlines()
     replies = {
-        point: Reply(error="" if answer == _OK else answer)
+        point: StatvfsReply(error="" if answer == _OK else answer)
         for point, answer in zip(asker.points, answers, strict=False)
     }
     return {**replies, **_silent(asker.points[len(answers) :], waited)}
 
 
-def _silent(points: Sequence[str], seconds: float) -> dict[str, Reply]:
-    first = {point: Reply(silent_seconds=round(seconds, 3)) for point in points[:1]}
-    return {**first, **{point: Reply(error=f"not asked: {points[0]} of this server hangs") for point in points[1:]}}
+def _silent(points: Sequence[str], seconds: float) -> dict[str, StatvfsReply]:
+    first = {point: StatvfsReply(silent_seconds=round(seconds, 3)) for point in points[:1]}
+    return {
+        **first,
+        **{point: StatvfsReply(error=f"not asked: {points[0]} of this server hangs") for point in points[1:]},
+    }
 
 
 def _claim(server: str) -> tuple[socket.socket | None, float]:

@@ -11,7 +11,7 @@ _VENDORS: Final = ("QEMU", "Xen", "VMware, Inc.", "innotek GmbH", "OpenStack Fou
 _PRODUCTS: Final = ("KVM", "KVM Virtual Machine", "Virtual Machine", "Google Compute Engine", "HVM domU")
 
 
-def is_virtual(host: Host) -> bool | None:
+def is_virtual_machine(host: Host) -> bool | None:
     """None: it cannot be told. On x86 the CPU's `hypervisor` flag; on Arm, which has none, what the firmware says."""
     try:
         cpus = host.read("/proc/cpuinfo")

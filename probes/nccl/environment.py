@@ -11,7 +11,7 @@ import msgspec
 from laggard.model import Finding, Severity
 from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import Ranks, read_ranks
@@ -55,7 +55,7 @@ def _machine_conf(host: Host) -> NcclConf:
     """/etc/nccl.conf; most machines have none. Raises Unknown where there is one that cannot be read."""
     try:
         return parse_conf(host.read(ETC))
-    except Missing:
+    except NotFound:
         return NcclConf({}, ())
 
 
@@ -73,7 +73,7 @@ def _origins(host: Host, etc: NcclConf, found: Ranks) -> list[Origin]:
 def _own_environment(host: Host) -> Mapping[str, str]:
     try:
         return host.environ()
-    except Missing:  # a recording of files alone
+    except NotFound:  # a recording of files alone
         return {}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.gpu.model.readings import ask_gpus, ask_nvml
 from laggard.probes.groups import GPU
@@ -59,7 +59,7 @@ def _find(host: Host) -> int:
     for path in _PID_FILES:
         try:
             pid = host.read(path).strip()
-        except Missing:
+        except NotFound:
             continue
         if pid.isdecimal() and _comm(host, pid) == _COMM:
             return int(pid)

@@ -10,7 +10,7 @@ from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.readings import ask_whole_gpus, explain, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Fabric, Gpu, error_name
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
@@ -56,7 +56,7 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
         raise NotApplicable("the GPUs know no NVLink fabric")
 
 
-def judge_fabric(fabric: Fabric) -> Iterator[tuple[str, Severity]]:
+def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:
     """What is wrong with a registration. The status and the mask mean something once it is completed."""
     if fabric.state != _COMPLETED:
         yield _STATES.get(fabric.state, f"is in state {fabric.state}"), Severity.CRITICAL
@@ -72,7 +72,7 @@ def judge_fabric(fabric: Fabric) -> Iterator[tuple[str, Severity]]:
         yield _CONFIGURATION.get(configuration, f"is wrongly configured ({configuration})"), Severity.CRITICAL
 
 
-def _finding(gpu: Gpu, fabric: Fabric, summary: str, severity: Severity) -> Finding:
+def _finding(gpu: Gpu, fabric: GpuFabricInfo, summary: str, severity: Severity) -> Finding:
     mask = None if fabric.health_mask is None else f"{fabric.health_mask:#x}"
     return finding(
         "FABRIC_NOT_READY",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.probes.nvml import fields as nvml_fields
-from laggard.probes.nvml.model import Fabric, Gpu, Nvml, Process, Rows, bus_id, error_name
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, error_name, sysfs_bus_id
 
 Say = Callable[[str, float], None]
 
@@ -88,9 +88,11 @@ def _gpu(nvml: Any, index: int, handle: Any, say: Say) -> Gpu:
     return Gpu(index=index, errors={**errors, **field_errors}, **values, **fields)
 
 
-def _rows(nvml: Any, handle: Any) -> Rows:
+def _rows(nvml: Any, handle: Any) -> RemappedRows:
     correctable, uncorrectable, pending, failed = nvml.nvmlDeviceGetRemappedRows(handle)
-    return Rows(correctable=correctable, uncorrectable=uncorrectable, pending=bool(pending), failed=bool(failed))
+    return RemappedRows(
+        correctable=correctable, uncorrectable=uncorrectable, pending=bool(pending), failed=bool(failed)
+    )
 
 
 def _clocks_event_reasons(nvml: Any, handle: Any) -> int:
@@ -100,12 +102,12 @@ def _clocks_event_reasons(nvml: Any, handle: Any) -> int:
         return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
 
 
-def _processes(nvml: Any, handle: Any) -> tuple[Process, ...]:
+def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
     try:
         found = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
     except nvml.NVMLError_FunctionNotFound:  # before driver 510
         found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
-    return tuple(Process(pid=process.pid, used_bytes=process.usedGpuMemory) for process in found)
+    return tuple(GpuProcess(pid=process.pid, used_bytes=process.usedGpuMemory) for process in found)
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
@@ -121,7 +123,7 @@ def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
     return tuple(states)
 
 
-def _fabric(nvml: Any, handle: Any) -> Fabric:
+def _fabric(nvml: Any, handle: Any) -> GpuFabricInfo:
     try:
         info = nvml.c_nvmlGpuFabricInfo_v2_t()
         nvml.nvmlDeviceGetGpuFabricInfoV(handle, nvml.byref(info))
@@ -130,7 +132,7 @@ def _fabric(nvml: Any, handle: Any) -> Fabric:
         info, mask = nvml.c_nvmlGpuFabricInfo_t(), None
         nvml.nvmlDeviceGetGpuFabricInfo(handle, nvml.byref(info))
     uuid = bytes(info.clusterUuid).hex()
-    return Fabric(
+    return GpuFabricInfo(
         state=info.state & 0xFF,  # one byte in nvml.h, four in pynvml
         status=info.status,
         health_mask=mask,
@@ -160,7 +162,7 @@ def _text(value: Any) -> str:
 
 
 _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "bus_id": lambda nvml, handle: bus_id(_text(nvml.nvmlDeviceGetPciInfo_v3(handle).busId)),
+    "bus_id": lambda nvml, handle: sysfs_bus_id(_text(nvml.nvmlDeviceGetPciInfo_v3(handle).busId)),
     "uuid": lambda nvml, handle: _text(nvml.nvmlDeviceGetUUID(handle)),
     "name": lambda nvml, handle: _text(nvml.nvmlDeviceGetName(handle)),
     "minor": lambda nvml, handle: nvml.nvmlDeviceGetMinorNumber(handle),

@@ -43,8 +43,8 @@ ERRORS: Final[dict[int, str]] = {
 }
 """nvmlReturn_t without its prefix NVML_ERROR_."""
 
-LOST: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
-ABSENT: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
+LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
+UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
 """The device says that it has no such thing. An old library that lacks a call (FUNCTION_NOT_FOUND) says nothing."""
 
 
@@ -52,7 +52,7 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     pass
 
 
-class Rows(_Value, frozen=True):
+class RemappedRows(_Value, frozen=True):
     """Row remapping of HBM (Ampere and newer)."""
 
     correctable: int
@@ -61,12 +61,12 @@ class Rows(_Value, frozen=True):
     failed: bool
 
 
-class Process(_Value, frozen=True):
+class GpuProcess(_Value, frozen=True):
     pid: int
     used_bytes: int | None = None
 
 
-class Fabric(_Value, frozen=True):
+class GpuFabricInfo(_Value, frozen=True):
     """nvmlGpuFabricInfo: the GPU's registration with the NVLink fabric. Constants NVML_GPU_FABRIC_*."""
 
     state: int  # 0 not supported, 1 not started, 2 in progress, 3 completed
@@ -89,7 +89,7 @@ class Gpu(_Value, frozen=True):
     persistence: bool | None = None
     ecc_volatile: int | None = None  # uncorrected errors since the driver was loaded
     ecc_aggregate: int | None = None  # in the board's life
-    rows: Rows | None = None
+    rows: RemappedRows | None = None
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
     clocks_event_reasons: int | None = None  # nvmlClocksEventReason* bits
     throttled_nanoseconds: dict[str, int] | None = None  # how long in all, by reason; see THROTTLE_REASONS
@@ -110,10 +110,10 @@ class Gpu(_Value, frozen=True):
     sm_mhz: int | None = None
     power_limit_watts: float | None = None
     default_power_limit_watts: float | None = None
-    processes: tuple[Process, ...] | None = None  # with a compute context
+    processes: tuple[GpuProcess, ...] | None = None  # with a compute context
     links: tuple[bool, ...] | None = None  # NVLinks: up or not
     link_errors: dict[str, tuple[int, ...]] | None = None  # replay, recovery, crc: by link, or one total
-    fabric: Fabric | None = None
+    fabric: GpuFabricInfo | None = None
 
     @property
     def device(self) -> str:
@@ -129,9 +129,9 @@ class Gpu(_Value, frozen=True):
 class Hang(_Value, frozen=True):
     """A process that gave no answer: in which call, for how long, and how the kernel shows it."""
 
-    doing: str
+    call: str = msgspec.field(name="doing")
     seconds: float
-    patience_seconds: float
+    limit_seconds: float = msgspec.field(name="patience_seconds")
     pid: int
     state: str = ""
     wchan: str = ""
@@ -155,7 +155,7 @@ THROTTLE_REASONS: Final = ("sw_thermal", "hw_thermal", "hw_power_brake", "therma
 """Of `throttled_nanoseconds`: the first three of newer drivers, which tell them apart; the last two of older ones."""
 
 
-def document(nvml: Nvml) -> bytes:
+def encode_nvml(nvml: Nvml) -> bytes:
     """What stands in NVML_PATH of a recorded machine: one GPU a line, to be read and changed by hand. Processes are
     kept by number alone; nothing in it tells a user or a command."""
     whole = msgspec.json.encode(msgspec.structs.replace(nvml, gpus=()))
@@ -167,11 +167,11 @@ def error_name(code: int) -> str:
     return ERRORS.get(code, f"ERROR_{code}")
 
 
-def bus_id(text: str) -> str:
+def sysfs_bus_id(text: str) -> str:
     """NVML's `00000000:9B:00.0` as sysfs writes it: four digits of domain unless it has more, small letters."""
     domain, _, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
 
 
 def is_lost(gpu: Gpu) -> bool:
-    return any(error in LOST for error in gpu.errors.values())
+    return any(error in LOST_ERRORS for error in gpu.errors.values())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from laggard.probes.nvml.model import Fabric, Gpu, Nvml, Process, Rows, bus_id
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
 
 _MOST_CHARACTERS: Final = 64 << 20
 _DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")
@@ -74,7 +74,7 @@ def _gpu(index: int, element: ElementTree.Element) -> Gpu:
         value = group(element)
         if value is not None:
             values[name] = value
-    return Gpu(index=index, bus_id=bus_id(element.get("id", "")) or None, errors=errors, **values)
+    return Gpu(index=index, bus_id=sysfs_bus_id(element.get("id", "")) or None, errors=errors, **values)
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
@@ -108,7 +108,7 @@ def _string(text: str) -> str:
     return text[:200]
 
 
-def _rows(element: ElementTree.Element) -> Rows | None:
+def _rows(element: ElementTree.Element) -> RemappedRows | None:
     group = element.find("remapped_rows")
     if group is None:
         return None
@@ -117,7 +117,9 @@ def _rows(element: ElementTree.Element) -> Rows | None:
     flags = [{"yes": True, "no": False}.get(text.lower()) for text in texts[2:]]
     if None in counts or None in flags:
         return None
-    return Rows(correctable=counts[0] or 0, uncorrectable=counts[1] or 0, pending=bool(flags[0]), failed=bool(flags[1]))
+    return RemappedRows(
+        correctable=counts[0] or 0, uncorrectable=counts[1] or 0, pending=bool(flags[0]), failed=bool(flags[1])
+    )
 
 
 def _reasons(element: ElementTree.Element) -> int | None:
@@ -139,21 +141,21 @@ def _uncorrected(kind: str) -> Callable[[ElementTree.Element], int | None]:
     return count
 
 
-def _fabric(element: ElementTree.Element) -> Fabric | None:
+def _fabric(element: ElementTree.Element) -> GpuFabricInfo | None:
     state = _STATES.get((_text(element, "fabric/state") or "").lower())
     if state is None:
         return None
     status = 0 if state != _STATES["completed"] or _text(element, "fabric/status") == "Success" else 999
     uuid = (_text(element, "fabric/clusterUuid|fabric/cluster_uuid") or "").replace("-", "")
-    return Fabric(state=state, status=status, cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "")
+    return GpuFabricInfo(state=state, status=status, cluster_uuid=uuid if uuid.strip("0") and uuid != "N/A" else "")
 
 
-def _processes(element: ElementTree.Element) -> tuple[Process, ...] | None:
+def _processes(element: ElementTree.Element) -> tuple[GpuProcess, ...] | None:
     group = element.find("processes")
     if group is None:
         return None
     pids = [_integer(_text(process, "pid") or "") for process in group.iterfind("process_info")]
-    return tuple(Process(pid=pid) for pid in pids if pid is not None)
+    return tuple(GpuProcess(pid=pid) for pid in pids if pid is not None)
 
 
 _FIELDS: Final[dict[str, tuple[str, Callable[[str], Any]]]] = {

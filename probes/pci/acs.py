@@ -8,7 +8,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import is_virtual
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.config_space import acs_names
 from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config
 from laggard.probes.pci.model.tree import PciDevice, PciTree
@@ -56,7 +56,7 @@ def check(host: Host, thresholds: AcsThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
     ends = endpoints(host, tree, thresholds.endpoints)
     _require_places(ends)
-    virtual = is_virtual(host) if thresholds.virtual is None else thresholds.virtual
+    virtual = is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual
     used = paths(tree, ends, named=bool(thresholds.endpoints))
     ports = sorted({port for path in used for port in path.ports})
     nics = [end.address for end in ends if end.is_rdma_nic]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import endpoints, read_tree
@@ -46,7 +46,7 @@ def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | 
     for device in devices.values():
         try:
             counts.update(_counts(host, device))
-        except Missing:
+        except NotFound:
             continue  # the device or the firmware's agreement with the kernel has no error reporting
         except Unknown as error:
             silent.append(str(error))

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import is_virtual
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.sysfs import endpoints, read_tree
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -38,7 +38,7 @@ def check(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
     yield Fact("modes", modes)
     translating = sorted(address for address, mode in modes.items() if mode in _TRANSLATING)
     if translating:
-        yield _finding(translating, modes, parameters, is_virtual(host))
+        yield _finding(translating, modes, parameters, is_virtual_machine(host))
     unknown = [address for address, mode in modes.items() if mode == "unknown"]
     if unknown:
         raise Unknown(f"how the IOMMU treats {unknown[0]} and {len(unknown) - 1} others cannot be read")
@@ -62,8 +62,8 @@ def _finding(
 def _mode(host: Host, folder: str) -> str:
     """`identity` is passthrough; a device in no group has no IOMMU before it."""
     try:
-        group = host.link(f"{folder}/iommu_group").rsplit("/", 1)[-1]
-    except Missing:
+        group = host.read_link(f"{folder}/iommu_group").rsplit("/", 1)[-1]
+    except NotFound:
         return "none"
     except Unknown:
         return "unknown"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.virtualization import is_virtual
+from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config, with_links
 from laggard.probes.pci.model.tree import PciDevice, PciTree
 from laggard.probes.pci.rules.slow_links import Segment, Slow, segments, slow_links, unjudged
@@ -39,7 +39,7 @@ def check(host: Host, thresholds: LinkThresholds) -> Iterator[Finding | Fact]:
     tree = tree.replaced(with_config(host, _above_lowered_gpus(tree, ends)))
     judged = segments(tree, tree_ends(tree, ends))
     yield Fact("links", {segment.device.address: _shown(segment.speed, segment.width) for segment in judged})
-    yield from judge(judged, thresholds, is_virtual(host) if thresholds.virtual is None else thresholds.virtual)
+    yield from judge(judged, thresholds, is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual)
     if unknown := unjudged(judged):
         raise Unknown(f"{len(unknown)} links cannot be judged, that of {unknown[0]} for one: no speed, width or peer")
     if strangers := [device.address for device in tree if device.kind is None and not device.uses]:

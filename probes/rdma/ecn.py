@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.model.netdev import NET
@@ -35,7 +35,7 @@ def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
 
 def _read(host: Host, netdev: str) -> Priorities:
     if "ecn" not in host.entries(f"{NET}/{netdev}"):
-        raise Missing(f"{NET}/{netdev} has no ecn folder")
+        raise NotFound(f"{NET}/{netdev} has no ecn folder")
     return _both(_priorities(host, netdev, "roce_np"), _priorities(host, netdev, "roce_rp"))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, finding
@@ -82,7 +82,7 @@ def _read(host: Host, port: Port) -> Counters:
     for name, path in names.items():
         try:
             value = parse_count(host.read(path))
-        except Missing:
+        except NotFound:
             continue
         except Unknown:
             value = None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -59,7 +59,7 @@ def _loaded(host: Host) -> frozenset[str]:
     """Names of loaded modules. A kernel without modules has no such file, and then /sys tells what is built in."""
     try:
         text = host.read("/proc/modules")
-    except Missing:
+    except NotFound:
         return frozenset(host.entries("/sys/module"))
     if not text.strip():
         return frozenset(host.entries("/sys/module"))

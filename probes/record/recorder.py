@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 from laggard import wire
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, Reply
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply
 from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 from laggard.probes.record.journal import NOT_RECORDED, Note, notes_path
@@ -53,8 +53,8 @@ class RecordingHost(Host):
             self._listed(f"{place}/{name}")
         return names
 
-    def link(self, path: str) -> str:
-        target = super().link(path)
+    def read_link(self, path: str) -> str:
+        target = super().read_link(path)
         folder, _, name = path.rpartition("/")
         self._keep_link(f"{self._place(folder)}/{name}", target)
         return target
@@ -62,8 +62,8 @@ class RecordingHost(Host):
     def file_system(self, path: str) -> FileSystem:
         return self._answer("file_system", path, lambda: Host.file_system(self, path))
 
-    def replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, Reply]:
-        replies = super().replies(points, seconds)
+    def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
+        replies = super().statvfs_replies(points, seconds)
         for point, reply in replies.items():
             self._note(Note("reply", point, wire.encode(reply).decode()))
         return replies
@@ -74,7 +74,7 @@ class RecordingHost(Host):
     def pfc(self, netdev: str) -> Pfc:
         try:
             return self._answer("pfc", netdev, lambda: Host.pfc(self, netdev))
-        except Missing:
+        except NotFound:
             self._note(Note("pfc", netdev, "null"))
             raise
 
@@ -87,8 +87,8 @@ class RecordingHost(Host):
     def time(self) -> float:
         return self._answer("time", "", lambda: Host.time(self))
 
-    def nvml(self, start_patience_seconds: float) -> Nvml:
-        nvml = super().nvml(start_patience_seconds)
+    def nvml(self, init_limit_seconds: float) -> Nvml:
+        nvml = super().nvml(init_limit_seconds)
         self._keep(NVML_PATH, wire.encode(nvml))
         return nvml
 
@@ -114,7 +114,7 @@ class RecordingHost(Host):
         self._keep(place, data)
         return data
 
-    def _peek(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
+    def _read_parts(self, path: str, look: Callable[[Callable[[int, int], bytes]], T]) -> T:
         """Keeps what was looked at; between that, zeros."""
         seen = bytearray()
 
@@ -129,7 +129,7 @@ class RecordingHost(Host):
 
         place = self._place(path)
         try:
-            found = super()._peek(path, watched)
+            found = super()._read_parts(path, watched)
         except OSError as error:
             self._refused("read", path, place, error)
             raise
@@ -139,7 +139,7 @@ class RecordingHost(Host):
     def _answer(self, kind: str, key: str, ask: Callable[[], T]) -> T:
         try:
             answer = ask()
-        except Missing:
+        except NotFound:
             raise
         except Unknown as error:
             what = {"file_system": f"statvfs {key}", "clock": "adjtimex"}.get(kind, f"{kind} {key}")

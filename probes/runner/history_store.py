@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from laggard import wire
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
 from laggard.probes.runner.state_file import MOST_BYTES, read_state, replace_state
@@ -95,5 +95,5 @@ def _uptime(host: Host) -> float:
 def _recorded_file(host: Host) -> bytes:
     try:
         return host.read_bytes(RECORDED_PATH)
-    except Missing:
+    except NotFound:
         return b""

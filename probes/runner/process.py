@@ -109,7 +109,7 @@ class Visit:
 
     def _hangs(self, pid: int, doing: Doing) -> None:
         hang = examine(pid, doing)
-        reason = f"{hang.doing} gave no answer in {hang.seconds} s"
+        reason = f"{hang.call} gave no answer in {hang.seconds} s"
         judge = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
         findings = (judge(hang),) if judge else ()
         self._conclude(Observation(Verdict.UNKNOWN, reason, findings))

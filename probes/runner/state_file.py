@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from laggard.environment import state_dir
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 
 MOST_BYTES: Final = 4 << 20
 
@@ -22,7 +22,7 @@ def read_state(name: str) -> bytes:
         with _directory(make=False) as directory, os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
             _trusted(os.fstat(file.fileno()), stat.S_ISREG, name)
             return file.read(MOST_BYTES)
-    except (Missing, FileNotFoundError):
+    except (NotFound, FileNotFoundError):
         return b""
     except OSError as error:
         raise Unknown(f"cannot read {name}: {error.strerror}") from None
@@ -36,7 +36,7 @@ def replace_state(name: str, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _directory(make: bool) -> Iterator[int]:
-    """The state directory, open; nobody else can write in it. Raises Unknown, Missing where there is none."""
+    """The state directory, open; nobody else can write in it. Raises Unknown, NotFound where there is none."""
     path = state_dir(os.environ)
     try:
         if make:
@@ -45,7 +45,7 @@ def _directory(make: bool) -> Iterator[int]:
                 os.mkdir(path, mode=0o700)
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Missing(f"there is no {path}") from None
+        raise NotFound(f"there is no {path}") from None
     except OSError as error:
         raise Unknown(f"cannot use {path}: {error.strerror}") from None
     try:

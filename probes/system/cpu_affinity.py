@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import Gpu, read_gpus
-from laggard.probes.host.cpu_list import parse_cpu_list, show_cpu_list
+from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -32,9 +32,9 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
         raise NotApplicable("no GPU in the PCI tree")
     online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
     offline = _cpus(host, "present") - online
-    yield Fact("allowed", show_cpu_list(allowed))
-    yield Fact("isolated", show_cpu_list(isolated))
-    yield Fact("offline", show_cpu_list(offline))
+    yield Fact("allowed", format_cpu_list(allowed))
+    yield Fact("isolated", format_cpu_list(isolated))
+    yield Fact("offline", format_cpu_list(offline))
     nodes = _nodes(host, cards, online)
     usable = (allowed & online) - isolated
     bare = {node: cpus for node, cpus in nodes.items() if _short(cpus & usable, cards, node, thresholds)}
@@ -47,10 +47,10 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
             f"has {_count(node, cards)} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
             evidence={
                 "gpus": [card.address for card in cards if card.numa_node == node],
-                "node_cpus": show_cpu_list(cpus),
-                "allowed": show_cpu_list(allowed),
-                "isolated": show_cpu_list(isolated),
-                "offline": show_cpu_list(offline),
+                "node_cpus": format_cpu_list(cpus),
+                "allowed": format_cpu_list(allowed),
+                "isolated": format_cpu_list(isolated),
+                "offline": format_cpu_list(offline),
             },
             fix=_FIX,
             commands=("taskset -pc $$", "cat /proc/cmdline", "nvidia-smi topo -m"),
@@ -91,7 +91,7 @@ def _allowed(host: Host) -> frozenset[int]:
 def _cpus(host: Host, name: str, default: str | None = None) -> frozenset[int]:
     try:
         return _list(host, f"{_CPU}/{name}")
-    except Missing:
+    except NotFound:
         if default is None:
             raise
         return frozenset()

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -82,7 +82,7 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
         return driver, governor, ""
     try:
         return driver, governor, host.read(f"{folder}/energy_performance_preference").strip()
-    except Missing:  # a processor without hardware-managed states
+    except NotFound:  # a processor without hardware-managed states
         return driver, governor, ""
 
 

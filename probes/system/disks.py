@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem
 from laggard.probes.host.mount_table import Mount, read_mounts
@@ -65,7 +65,7 @@ def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
 
 def _unless_gone(host: Host, mount: Mount, error: Unknown) -> list[str]:
     """A mount that ended between the list and the look is no riddle; one that is still listed is."""
-    gone = isinstance(error, Missing) and all(mount.point != other.point for other in read_mounts(host))
+    gone = isinstance(error, NotFound) and all(mount.point != other.point for other in read_mounts(host))
     return [] if gone else [str(error)]
 
 

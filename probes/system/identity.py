@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
@@ -37,7 +37,7 @@ def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact
     for read in _READERS:
         try:
             yield from (fact for fact in read(host) if fact.value)
-        except Missing:
+        except NotFound:
             continue
         except Unknown as error:
             unreadable.append(str(error))
@@ -59,7 +59,7 @@ def _gpus(host: Host) -> Iterator[Fact]:
     """From the driver's own list. Without a driver only their absence from the bus can be told."""
     try:
         names = host.entries(f"{_NVIDIA}/gpus")
-    except Missing:
+    except NotFound:
         yield Fact("gpu_models", _no_gpu(host))
         return
     gpus = [colon_lines(host.read(f"{_NVIDIA}/gpus/{name}/information")) for name in names]
@@ -79,7 +79,7 @@ def _nccl(host: Host) -> Iterator[Fact]:
     for folder in _LIBRARIES:
         try:
             versions |= {found[1] for name in host.entries(folder) if (found := _NCCL.fullmatch(name))}
-        except Missing:
+        except NotFound:
             continue
     yield Fact("nccl_versions", sorted(versions))
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
@@ -56,7 +56,7 @@ def _rdma(host: Host, unreadable: list[str]) -> Iterator[tuple[str, dict[str, An
 def _mtus(host: Host, folder: str, unreadable: list[str]) -> dict[str, Any]:
     try:
         names = host.entries(folder)
-    except Missing:  # InfiniBand without IPoIB, or another network namespace has it
+    except NotFound:  # InfiniBand without IPoIB, or another network namespace has it
         return {}
     mtus = _texts(host, {name: f"{folder}/{name}/mtu" for name in names}, unreadable)
     return {"mtu": sorted(set(mtus.values()))} if mtus else {}
@@ -82,7 +82,7 @@ def _texts(host: Host, files: dict[str, str], unreadable: list[str]) -> dict[str
     for name, path in files.items():
         try:
             text = host.read(path).strip()
-        except Missing:
+        except NotFound:
             continue
         except Unknown as error:
             unreadable.append(str(error))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -113,14 +113,14 @@ def _judged(host: Host) -> Judged:
 def _environ(host: Host) -> dict[str, str]:
     try:
         return dict(host.environ())
-    except Missing:  # a recording of files alone was not made in a job
+    except NotFound:  # a recording of files alone was not made in a job
         return {}
 
 
 def _pids(host: Host, path: str) -> list[str]:
     try:
         return host.read(path).split()
-    except Missing:
+    except NotFound:
         return []
 
 

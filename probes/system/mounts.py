@@ -11,7 +11,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel import Reply
+from laggard.probes.host.kernel import StatvfsReply
 from laggard.probes.host.mount_table import Mount, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -53,7 +53,7 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         servers.setdefault(mount.source, []).append(mount.point)
     if len(servers) > _MOST_SERVERS:
         raise Unknown(f"{len(servers)} servers are more than are asked at a time")
-    replies = host.replies(servers, thresholds.answer_seconds)
+    replies = host.statvfs_replies(servers, thresholds.answer_seconds)
     riddles: list[str] = []
     for mount in judged:
         reply = replies[mount.point]
@@ -66,7 +66,7 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
         raise Unknown("; ".join(riddles))
 
 
-def _finding(mount: Mount, reply: Reply) -> Finding:
+def _finding(mount: Mount, reply: StatvfsReply) -> Finding:
     point, source = _shown(mount.point), _shown(mount.source)
     said = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -90,7 +90,7 @@ def _swappiness(host: Host) -> str | None:
     """Evidence only."""
     try:
         return host.read(_SWAPPINESS).strip()
-    except Missing:
+    except NotFound:
         return None
 
 

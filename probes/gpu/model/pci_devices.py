@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 
 _DEVICES: Final = "/sys/bus/pci/devices"
@@ -35,7 +35,7 @@ def look_at_bus(host: Host) -> Bus:
     for name in names:
         try:
             kind = _kind(host, name)
-        except Missing:  # unplugged since it was listed, or it never said
+        except NotFound:  # unplugged since it was listed, or it never said
             kind = "unreadable"
         if kind:
             found[kind].append(name)
@@ -70,7 +70,7 @@ def _is_virtual(host: Host, name: str) -> bool:
 def _bound(host: Host, driver: str) -> tuple[str, ...]:
     try:
         return host.entries(f"{_DRIVERS}/{driver}")
-    except Missing:
+    except NotFound:
         return ()
 
 
@@ -92,5 +92,5 @@ def read_gpus(host: Host) -> tuple[Gpu, ...]:
 def _numa_node(host: Host, folder: str) -> int:
     try:
         return int(host.read(f"{folder}/numa_node"))
-    except (Missing, ValueError):  # a kernel without NUMA has no such file
+    except (NotFound, ValueError):  # a kernel without NUMA has no such file
         return -1

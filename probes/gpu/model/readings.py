@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import look_at_bus
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import ABSENT, Gpu, Nvml
+from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu, Nvml
 
 START_SECONDS: Final = 3.0
 """What nvmlInit may take for each GPU that nobody holds open: NVIDIA's driver-persistence guide speaks of 1 to 3 s."""
@@ -34,14 +34,14 @@ def ask_nvml(host: Host) -> Nvml:
             raise NotApplicable(f"virtual machines have all {len(bus.lent)} GPUs (driver vfio-pci)")
         others = f" ({bus.amd} AMD GPUs are not judged)" if bus.amd else ""
         raise NotApplicable(f"no NVIDIA GPU among {bus.devices} PCI devices{others}")
-    return host.nvml(_start_patience(host, len(bus.gpus)))
+    return host.nvml(_init_limit_seconds(host, len(bus.gpus)))
 
 
 def ask_gpus(host: Host) -> tuple[Gpu, ...]:
     """The GPUs that NVML lists; never none."""
     nvml = ask_nvml(host)
     if nvml.hung:
-        raise Unknown(f"was not reached: {nvml.hung.doing} gave no answer in {nvml.hung.seconds} s")
+        raise Unknown(f"was not reached: {nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
         raise Unknown(f"NVML: {explain(nvml.error)}")
     if not nvml.gpus:
@@ -62,7 +62,7 @@ def explain(error: str) -> str:
     return f"{error}: {_MEANINGS[error]}" if error in _MEANINGS else error
 
 
-def _start_patience(host: Host, gpus: int) -> float:
+def _init_limit_seconds(host: Host, gpus: int) -> float:
     """Without persistence mode nvmlInit starts each GPU, one after the other. Who holds a GPU open (a job,
     nvidia-persistenced) holds the driver's module."""
     try:
@@ -97,7 +97,7 @@ def read_field(gpus: Iterable[Gpu], field: str, what: str) -> Reading:
         error = gpu.errors.get(field) or gpu.errors.get("handle") or "was not read"
         if value is not None:
             seen.append((gpu, value))
-        elif error not in ABSENT:
+        elif error not in UNSUPPORTED_ERRORS:
             why.setdefault(error, []).append(str(gpu.index))
     silent = tuple(f"{what} of GPU {', '.join(indices)}: {explain(error)}" for error, indices in why.items())
     return Reading(what, tuple(seen), silent)

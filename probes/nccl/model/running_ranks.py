@@ -14,7 +14,7 @@ from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.nccl.conf import NcclConf, parse_conf
 from laggard.nccl.variable_table import SECRET, Version
 from laggard.nccl.variables import other_reader, parse_version, variables
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 
 _HOLDS: Final = re.compile(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
@@ -49,7 +49,7 @@ def read_ranks(host: Host) -> Ranks:
             continue
         try:
             ranks += _rank(host, name)
-        except Missing:  # it ended, or is a recording of other files
+        except NotFound:  # it ended, or is a recording of other files
             continue
         except Unknown:
             closed += 1
@@ -84,9 +84,9 @@ def _read_conf(host: Host, path: str) -> NcclConf:
 def _holds_a_gpu(host: Host, pid: str) -> bool:
     for number in host.entries(f"/proc/{pid}/fd"):
         try:
-            if _HOLDS.fullmatch(host.link(f"/proc/{pid}/fd/{number}")):
+            if _HOLDS.fullmatch(host.read_link(f"/proc/{pid}/fd/{number}")):
                 return True
-        except Missing:  # closed meanwhile
+        except NotFound:  # closed meanwhile
             continue
     return False
 

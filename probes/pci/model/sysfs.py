@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.config_space import needed_bytes, parse_config
 from laggard.probes.pci.model.tree import Link, PciDevice, PciTree
@@ -54,7 +54,7 @@ def with_config(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]
     """Without root the kernel shows 64 bytes: then the registers beyond are not known, and the device says so."""
     for device in devices:
         try:
-            data = host.peek(f"{device.folder}/config", needed_bytes)
+            data = host.read_parts(f"{device.folder}/config", needed_bytes)
             yield device._replace(config=parse_config(data))
         except Unknown as error:
             yield device._replace(why_no_config=str(error))
@@ -76,7 +76,7 @@ def _listed(host: Host) -> Iterator[_Place]:
     """Each entry is a symlink whose path names the bridges above."""
     try:
         names = host.entries(_DEVICES)
-    except Missing:
+    except NotFound:
         return
     for name in names:
         if _ADDRESS.fullmatch(name):
@@ -85,7 +85,7 @@ def _listed(host: Host) -> Iterator[_Place]:
 
 def _placed(host: Host, name: str) -> _Place:
     try:
-        parts = [part for part in host.link(f"{_DEVICES}/{name}").split("/") if part]
+        parts = [part for part in host.read_link(f"{_DEVICES}/{name}").split("/") if part]
     except Unknown:  # a recording that keeps folders here
         return _Place(name, f"{_DEVICES}/{name}")
     above = parts[-2] if len(parts) > 1 else ""
@@ -97,7 +97,7 @@ def _in_buses(host: Host) -> Iterator[_Place]:
     """Devices below /sys/class/pci_bus/BUS/device, for machines of which only that was recorded."""
     try:
         buses = host.entries(_BUSES)
-    except Missing:
+    except NotFound:
         return
     for bus in buses:
         try:

@@ -7,7 +7,7 @@ import re
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.host.kernel_log import messages
+from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
@@ -103,7 +103,7 @@ def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, .
     """One finding for each device and code, the gravest, of what was logged `since_seconds` after boot
     or at a time that is not known. What a NIC said before its driver started it anew is over."""
     hits: dict[tuple[int, str], list[str]] = {}
-    for message in messages(log):
+    for message in parse_messages(log):
         text = message.text
         if message.seconds is not None and message.seconds < since_seconds:
             continue

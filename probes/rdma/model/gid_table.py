@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.port import Port
 
@@ -47,7 +47,7 @@ def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
     for index in range(_MOST_ENTRIES):
         try:
             text = host.read(f"{port.folder}/gids/{index}")
-        except Missing:
+        except NotFound:
             if index == 0:
                 raise
             break

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.port import RDMA, Port
 from laggard.probes.rdma.model.sysfs import optional
@@ -38,7 +38,7 @@ def netdev_name(host: Host, port: Port) -> str:
         pass
     try:
         names = host.entries(f"{RDMA}/{port.device}/device/net")
-    except Missing:
+    except NotFound:
         return ""
     own = [name for name in names if _dev_port(host, name) == port.number - 1]
     return own[0] if own else names[0] if len(names) == 1 else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Missing, Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 
 PCI: Final = "/sys/bus/pci/devices"
@@ -37,7 +37,7 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
     cannot be listed."""
     try:
         addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
-    except Missing as error:
+    except NotFound as error:
         raise Unknown(str(error)) from None
     nics = [nic for address in addresses if (nic := _nic(host, address)) is not None]
     models = {nic.model for nic in nics if nic.rdma_device}
@@ -67,12 +67,12 @@ def _nic(host: Host, address: str) -> Nic | None:
             vendor=_number(host.read(f"{folder}/vendor")),
             device=_number(host.read(f"{folder}/device")),
             infiniband=kind == _INFINIBAND,
-            driver=host.link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
+            driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
             rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
-            physical_function=host.link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
+            physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
             subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
         )
-    except Missing:  # a recording of other files, or a device that left while it was looked at
+    except NotFound:  # a recording of other files, or a device that left while it was looked at
         return None
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds
 from laggard.probes.rdma.model.nics import PCI, Nic, gpu_addresses, read_nics
@@ -73,13 +73,13 @@ def optional(host: Host, path: str) -> str:
     """A file that not every driver has."""
     try:
         return host.read(path).strip()
-    except Missing:
+    except NotFound:
         return ""
 
 
 def is_soft(host: Host, name: str) -> bool:
     try:
-        return "/virtual/" in host.link(f"{RDMA}/{name}")
+        return "/virtual/" in host.read_link(f"{RDMA}/{name}")
     except Unknown:  # a recording may hold folders in place of sysfs's links
         return False
 

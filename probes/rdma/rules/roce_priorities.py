@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
 from laggard.model import Finding
-from laggard.probes.errors import Missing, NotApplicable, Unknown
+from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.majority import majority
 from laggard.probes.probe import Fact, finding
@@ -59,14 +59,14 @@ class Setting(NamedTuple):
 def look_at_priorities(
     host: Host, thresholds: RoceThresholds, setting: Setting, read: Callable[[Host, str], Priorities]
 ) -> Iterator[Finding | Fact]:
-    """`read`: for which priorities a network device has it on; raises Missing where its driver does not tell."""
+    """`read`: for which priorities a network device has it on; raises NotFound where its driver does not tell."""
     ports, complaints = roce_netdevs(host, thresholds)
     enabled: dict[str, Priorities] = {}
     silent: list[str] = []
     for name in ports:
         try:
             enabled[name] = read(host, name)
-        except Missing:
+        except NotFound:
             silent.append(name)
         except Unknown as error:
             complaints.append(str(error))

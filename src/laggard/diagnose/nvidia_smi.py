@@ -10,7 +10,7 @@ from typing import Final
 from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import NVML_PATH, Nvml, document
+from laggard.probes.nvml.model import NVML_PATH, Nvml, encode_nvml
 from laggard.probes.nvml.nvidia_smi import NotNvidiaSmi, parse_nvidia_smi
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.worker import observe
@@ -60,7 +60,7 @@ def read(text: str, told: Told) -> Reading:
 
 def _lay(nvml: Nvml, root: str) -> None:
     """A recorded machine: NVML's answers, and the PCI devices that say that there are GPUs."""
-    files = {NVML_PATH: document(nvml)}
+    files = {NVML_PATH: encode_nvml(nvml)}
     for number, gpu in enumerate(nvml.gpus):
         known = gpu.bus_id and _ADDRESS.fullmatch(gpu.bus_id)  # it becomes the name of a folder
         folder = f"/sys/bus/pci/devices/{gpu.bus_id if known else f'0000:{number:02x}:00.0'}"

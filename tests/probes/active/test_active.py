@@ -28,7 +28,7 @@ from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, ju
 from laggard.probes.active.memory import copy
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Gpu, Process
+from laggard.probes.nvml.model import Gpu, GpuProcess
 from laggard.probes.profiles import ACTIVE_NAMES, Profile, choose
 
 pytestmark = pytest.mark.torch
@@ -319,7 +319,7 @@ def test_idle_gpus_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_gpu_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     listed = [
-        gpu(0, processes=(Process(pid=4711),)),
+        gpu(0, processes=(GpuProcess(pid=4711),)),
         gpu(1, processes=None, errors={"processes": "NO_PERMISSION"}),
         gpu(2),  # no process is listed, and a third of its memory is taken
         gpu(3),

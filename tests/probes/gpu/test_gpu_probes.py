@@ -22,7 +22,7 @@ from laggard.model import Finding, Verdict
 from laggard.probes.gpu.driver import driver_hung
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Nvml, document
+from laggard.probes.nvml.model import Nvml, encode_nvml
 from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
@@ -186,9 +186,9 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
 
 def test_what_is_recorded_is_read_again() -> None:
     answers = wire.decode(json.dumps(nvml()).encode(), Nvml)
-    assert wire.decode(document(answers), Nvml) == answers
-    assert wire.decode(document(Nvml(error="DRIVER_NOT_LOADED")), Nvml).error == "DRIVER_NOT_LOADED"
-    assert document(answers).count(b"\n") == 9 + 1
+    assert wire.decode(encode_nvml(answers), Nvml) == answers
+    assert wire.decode(encode_nvml(Nvml(error="DRIVER_NOT_LOADED")), Nvml).error == "DRIVER_NOT_LOADED"
+    assert encode_nvml(answers).count(b"\n") == 9 + 1
 
 
 FIELDS = [name for name in gpu(0) if name not in ("index", "errors")]

@@ -14,10 +14,10 @@ from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.rules.xid_table import Action, explain_xid
 from laggard.probes.gpu.xid import find_xids, judge_xids
-from laggard.probes.host.kernel_log import messages
+from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.majority import majority
 from laggard.probes.nvlink.fabric_state import judge_fabric
-from laggard.probes.nvml.model import Fabric, Gpu, Nvml, bus_id
+from laggard.probes.nvml.model import Gpu, GpuFabricInfo, Nvml, sysfs_bus_id
 
 XID_119 = SHARED / "data" / "dmesg-xid-119.log.gz"
 RECORD = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python, GPU has fallen off the bus."
@@ -49,7 +49,7 @@ def test_a_real_log() -> None:
     ],
 )
 def test_the_forms_of_a_kernel_log(line: str, seconds: float | None) -> None:
-    (message,) = messages(line)
+    (message,) = parse_messages(line)
     assert message.seconds == (None if seconds is None else pytest.approx(seconds))
     (xid,) = find_xids(line)
     assert (xid.bus_id, xid.code, xid.text) == ("0000:9b:00", 79, "pid=7, name=python, GPU has fallen off the bus.")
@@ -123,7 +123,7 @@ def test_no_job_and_no_list() -> None:
     ],
 )
 def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
-    assert bus_id(text) == name
+    assert sysfs_bus_id(text) == name
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
     ],
 )
 def test_the_health_mask(mask: int, words: list[str]) -> None:
-    said = [summary for summary, _ in judge_fabric(Fabric(state=3, health_mask=mask))]
+    said = [summary for summary, _ in judge_fabric(GpuFabricInfo(state=3, health_mask=mask))]
     assert len(said) == len(words) and all(word in text for word, text in zip(words, said, strict=True))
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from laggard.cli import main
 from laggard.probes.host import statvfs as reach_module
-from laggard.probes.host.statvfs import reach
+from laggard.probes.host.statvfs import query_statvfs
 
 HANG = """
 import ctypes, json, os, sys
@@ -75,7 +75,7 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(reach_module.os, "statvfs", statvfs)
     started = time.monotonic()
-    replies = reach({"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}, 0.4)
+    replies = query_statvfs({"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}, 0.4)
     assert time.monotonic() - started < 2
     assert replies["/hung"].silent_seconds >= 0.4 and "not asked" in replies["/behind"].error
     assert replies["/stale"].error == "Stale file handle"
@@ -88,11 +88,11 @@ def test_a_server_that_is_still_silent_is_not_asked_a_second_time(monkeypatch: p
     monkeypatch.setattr(reach_module.os, "statvfs", lambda path: time.sleep(30))
     monkeypatch.setattr(reach_module.os, "kill", lambda pid, number: left.append(pid))
     left: list[int] = []
-    reach({server: ["/mnt"]}, 0.3)
+    query_statvfs({server: ["/mnt"]}, 0.3)
     try:
         time.sleep(0.2)
         started = time.monotonic()
-        again = reach({server: ["/mnt"]}, 0.3)
+        again = query_statvfs({server: ["/mnt"]}, 0.3)
         assert time.monotonic() - started < 0.2, "it was waited for again"
         assert again["/mnt"].silent_seconds >= 0.4 and len(left) == 1
     finally:

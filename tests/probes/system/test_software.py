@@ -16,7 +16,7 @@ from support.damage import garble, remove
 
 from laggard.cli import main
 from laggard.probes.errors import Unknown
-from laggard.probes.host.cpu_list import parse_cpu_list, show_cpu_list
+from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.system.swap import parse_swaps
 
 Copy = Callable[[str], Path]
@@ -98,7 +98,7 @@ def test_dma_buf_needs_the_open_driver_and_a_kernel_that_knows_it(
 
 @given(st.sets(st.integers(0, 2000), max_size=40))
 def test_lists_of_processors_are_read_back(numbers: set[int]) -> None:
-    assert parse_cpu_list(show_cpu_list(frozenset(numbers)), "x") == numbers
+    assert parse_cpu_list(format_cpu_list(frozenset(numbers)), "x") == numbers
 
 
 @given(st.text(max_size=40))
