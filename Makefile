@@ -33,7 +33,7 @@ demo-table:
 	@$(BIN)/python bench/demo_table.py $(ARGS)
 
 # On a machine with NVIDIA GPUs: what laggard says of them, how long it takes, and whether nvidia-smi agrees. Needs no
-# .venv: any Python with msgspec, nvidia-ml-py, psutil and PyYAML.
+# .venv: any Python with msgspec, nvidia-ml-py and PyYAML.
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 

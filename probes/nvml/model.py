@@ -171,7 +171,3 @@ def sysfs_bus_id(text: str) -> str:
     """NVML's `00000000:9B:00.0` as sysfs writes it: four digits of domain unless it has more, small letters."""
     domain, _, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"
-
-
-def is_lost(gpu: Gpu) -> bool:
-    return any(error in LOST_ERRORS for error in gpu.errors.values())

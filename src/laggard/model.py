@@ -11,7 +11,6 @@ import msgspec
 REPORT_SCHEMA = "laggard.report/1"
 LOCATION_SCHEMA = "laggard.location/1"
 RANKS_SCHEMA = "laggard.ranks/1"
-NODES_SCHEMA = "laggard.nodes/1"
 
 
 class Verdict(str, enum.Enum):

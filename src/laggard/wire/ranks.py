@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from laggard.model import Finding
+from laggard.model import RANKS_SCHEMA, Finding
 
 
 class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -119,4 +119,4 @@ class RanksDocument(msgspec.Struct, frozen=True):
     ignored: tuple[Ignored, ...]
     findings: tuple[Finding, ...] = ()
     """About the jobs that run here, from what their ranks say; the node's own are in its report."""
-    schema: str = "laggard.ranks/1"
+    schema: str = RANKS_SCHEMA
