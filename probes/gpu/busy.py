@@ -1,4 +1,4 @@
-"""GPU_BUSY: processes on the GPUs of a job that has not begun. Only where GPUs are expected to be idle: in a prolog."""
+"""GPU_BUSY: processes on the GPUs of a job that has not begun. Judged only where GPUs should be idle: in a prolog."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
-from laggard.probes.gpu.model.readings import ask_gpus, ask_nvml, read_field
+from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -22,52 +22,54 @@ _FIX: Final = (
 
 class BusyThresholds(Thresholds, frozen=True):
     idle_expected: bool = False
-    """Whether nobody should be on the GPUs now. The profile `prolog` says so."""
+    """No process should be on the GPUs now. The profile `prolog` sets it."""
 
     ignore: tuple[str, ...] = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
-    """Services with a context of their own, by the name in /proc/PID/comm, which is cut at 15 characters."""
+    """Services that hold a context of their own: their names in /proc/PID/comm, which is cut at 15 characters."""
 
 
 def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     if not thresholds.idle_expected:
         raise NotApplicable("jobs may run now: only a prolog expects idle GPUs")
-    job = gpus_of_job(_environ(host), ask_nvml(host))
+    job = gpus_of_job(_environ(host), query_nvml(host))
     judged = gpus if job is None else job.gpus
     reading = read_field([gpu for gpu in judged if not gpu.mig], "processes", "a list of processes")
-    for gpu, processes in reading.seen:
-        strangers = _strangers(host, processes, thresholds.ignore)
-        if strangers:
-            yield _finding(gpu, strangers, Severity.WARNING if job is None else Severity.CRITICAL)
+    for gpu, processes in reading.values:
+        unexpected = _unexpected(host, processes, thresholds.ignore)
+        if unexpected:
+            # Where it is not known which GPUs the job was given, the process may belong to another job.
+            yield _finding(gpu, unexpected, Severity.WARNING if job is None else Severity.CRITICAL)
     if job is not None and job.missing:
         raise Unknown(f"the job was given device numbers {list(job.missing)}, which NVML does not list")
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
-def _strangers(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
+def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
+    """Returns the processes, with their names, that are no ignored service."""
     named = [(process, _name(host, process.pid)) for process in processes]
     return [(process, name) for process, name in named if name not in ignore]
 
 
 def _name(host: Host, pid: int) -> str:
-    """Empty for a process of another PID namespace, or one that has just ended."""
+    """Returns the process's name; empty if it is in another PID namespace, or has just ended."""
     try:
         return host.read(f"/proc/{pid}/comm").strip()
     except Unknown:
         return ""
 
 
-def _finding(gpu: Gpu, strangers: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:
-    """Without knowing which GPUs the job was given, the process may be another job's."""
-    first, name = strangers[0]
-    more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:
+    first, name = unexpected[0]
+    more = f" and {len(unexpected) - 1} more" if len(unexpected) > 1 else ""
     return finding(
         "GPU_BUSY",
         gpu.device,
         f"used by process {first.pid}{f' ({name})' if name else ''}{more}",
         evidence={
             "processes": [
-                {"pid": process.pid, "name": name, "used_bytes": process.used_bytes} for process, name in strangers[:20]
+                {"pid": process.pid, "name": name, "used_bytes": process.used_bytes}
+                for process, name in unexpected[:20]
             ]
         },
         fix=_FIX,

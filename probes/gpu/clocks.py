@@ -1,7 +1,7 @@
 """GPU_CLOCKS_LOW: a GPU that is set to be slower than its peers, or than its own default.
 
-Somebody locked application clocks, or lowered the power limit, and the setting stayed. (Locked clocks, `nvidia-smi
--lgc`, are not told by NVML; they show as lower speed under load.)
+Such a setting is what somebody left behind who locked application clocks or lowered the power limit. (NVML does not
+report clocks locked with `nvidia-smi -lgc`; those show as lower speed under load.)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.majority import majority
@@ -23,7 +23,7 @@ _FIX: Final = "Give the setting back to the driver, or set the same for all GPUs
 class _Setting(NamedTuple):
     field: str
     default: str  # the field with the board's own value
-    what: str
+    description: str
     unit: str
     command: str
 
@@ -40,22 +40,22 @@ _SETTINGS: Final = (
 
 class ClocksThresholds(Thresholds, frozen=True):
     tolerance_ratio: float = 0.02
-    """How much lower than the peers is still the same: boards of one kind differ by a clock step (15 MHz) at most."""
+    """How much lower than the peers counts as the same: boards of one kind differ by a clock step (15 MHz) at most."""
 
 
 def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     reading = read_field(gpus, "max_sm_mhz", "clocks")
     for setting in _SETTINGS:
         for name in sorted({gpu.name or "" for gpu in gpus}):
             alike = [gpu for gpu in gpus if (gpu.name or "") == name and getattr(gpu, setting.field)]
             yield from _judge(alike, setting, 1 - thresholds.tolerance_ratio)
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
 def _judge(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Finding]:
-    """Against the majority of the same model here, where there is one; else against the board's own default. Lower
-    than the peers makes a straggler; all of them lower may be meant."""
+    """Compares GPUs of one model with their majority where there is one, else with the board's own default; less than
+    `least` times that is low. A GPU below its peers is a straggler (critical); if all are lower it may be intended."""
     peers = majority((getattr(gpu, setting.field) for gpu in gpus), fewest=3)
     for gpu in gpus:
         value = getattr(gpu, setting.field)
@@ -66,12 +66,12 @@ def _judge(gpus: Sequence[Gpu], setting: _Setting, least: float) -> Iterator[Fin
             yield _finding(gpu, setting, value, default, "the default is", Severity.WARNING)
 
 
-def _finding(gpu: Gpu, setting: _Setting, value: float, expected: float, whose: str, severity: Severity) -> Finding:
+def _finding(gpu: Gpu, setting: _Setting, value: float, expected: float, source: str, severity: Severity) -> Finding:
     return finding(
         "GPU_CLOCKS_LOW",
         gpu.device,
-        f"{setting.what} {value:g} {setting.unit} where {whose} {expected:g} {setting.unit}",
-        evidence={"setting": setting.field, "value": value, "expected": expected, "expected_from": whose},
+        f"{setting.description} {value:g} {setting.unit} where {source} {expected:g} {setting.unit}",
+        evidence={"setting": setting.field, "value": value, "expected": expected, "expected_from": source},
         fix=_FIX,
         commands=(f"nvidia-smi -q -d CLOCK,POWER -i {gpu.index}", setting.command.format(gpu.index)),
         severity=severity,

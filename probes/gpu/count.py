@@ -7,8 +7,8 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import Bus, look_at_bus
-from laggard.probes.gpu.model.readings import ask_nvml, explain
+from laggard.probes.gpu.model.pci_devices import NvidiaDevices, find_nvidia_devices
+from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Nvml
@@ -22,66 +22,67 @@ _FIX: Final = (
 
 class CountThresholds(Thresholds, frozen=True):
     expected: int | None = None
-    """GPUs of this kind of node. Not set: as many as the PCI tree shows."""
+    """How many GPUs this kind of node has. Not set: as many as the PCI tree shows."""
 
 
 def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
-    """The profile's number counts also on a machine whose PCI tree shows no GPU at all."""
-    bus = look_at_bus(host)
-    expected = len(bus.gpus) if thresholds.expected is None else thresholds.expected
-    if thresholds.expected is not None and not bus.gpus:
+    """Compares NVML's list with the profile's number, else with the PCI tree. The profile's number also counts on a
+    machine whose PCI tree shows no GPU at all."""
+    pci = find_nvidia_devices(host)
+    expected = len(pci.gpus) if thresholds.expected is None else thresholds.expected
+    if thresholds.expected is not None and not pci.gpus:
         if expected:
-            yield _missing(bus, expected, (), "the PCI tree shows none")
+            yield _missing(pci, expected, (), "the PCI tree shows none")
         return
-    nvml = ask_nvml(host)
+    nvml = query_nvml(host)
     if nvml.error or nvml.hung:
-        raise Unknown(f"{len(bus.gpus)} GPUs in the PCI tree, and NVML: {_why(nvml)}")
-    yield from _facts(bus, nvml)
+        raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {_problem(nvml)}")
+    yield from _facts(pci, nvml)
     listed = [gpu.bus_id for gpu in nvml.gpus]
     if len(listed) >= expected:
         return
-    silent = tuple(name for name in bus.gpus if name not in listed)
-    confined = _confined(_environ(host), host)
-    if confined and thresholds.expected is None:
-        raise Unknown(f"NVML lists {len(listed)} of {expected} GPUs, and {confined}")
-    yield _missing(bus, expected, silent, f"NVML lists {len(listed)}", listed=len(listed))
+    unlisted = tuple(name for name in pci.gpus if name not in listed)
+    restriction = _restriction(_environ(host), host)
+    if restriction and thresholds.expected is None:
+        raise Unknown(f"NVML lists {len(listed)} of {expected} GPUs, and {restriction}")
+    yield _missing(pci, expected, unlisted, f"NVML lists {len(listed)}", listed=len(listed))
 
 
-def _missing(bus: Bus, expected: int, silent: tuple[str, ...], how: str, listed: int = 0) -> Finding:
+def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reason: str, listed: int = 0) -> Finding:
     count = expected - listed
     return finding(
         "GPU_MISSING",
-        f"GPU {', '.join(silent)}" if silent else "GPUs",
-        f"{count} of {expected} GPUs {'is' if count == 1 else 'are'} missing: {how}",
+        f"GPU {', '.join(unlisted)}" if unlisted else "GPUs",
+        f"{count} of {expected} GPUs {'is' if count == 1 else 'are'} missing: {reason}",
         evidence={
             "expected": expected,
             "in_nvml": listed,
-            "in_pci_tree": len(bus.gpus),
-            "in_pci_tree_but_not_nvml": list(silent),
+            "in_pci_tree": len(pci.gpus),
+            "in_pci_tree_but_not_nvml": list(unlisted),
         },
         fix=_FIX,
         commands=("nvidia-smi -L", "lspci -d 10de: -nn", "dmesg -T | grep -E 'NVRM|pcieport'"),
     )
 
 
-def _facts(bus: Bus, nvml: Nvml) -> Iterator[Fact]:
-    """What else is there, recognised and not judged."""
+def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
+    """Reports what else is there: it is recognised and not judged."""
     yield Fact("models", sorted({gpu.name for gpu in nvml.gpus if gpu.name}))
-    yield Fact("nvswitches", len(bus.switches))
+    yield Fact("nvswitches", len(pci.nvswitches))
     minors = {str(gpu.minor): gpu.bus_id for gpu in nvml.gpus if gpu.minor is not None and gpu.bus_id}
     yield Fact("minors", minors)  # how SLURM counts GPUs
     others = {
         "mig": [gpu.index for gpu in nvml.gpus if gpu.mig],
-        "lent_to_virtual_machines": list(bus.lent),
-        "amd_gpus": bus.amd,
+        "lent_to_virtual_machines": list(pci.passed_through),
+        "amd_gpus": pci.amd_gpus,
     }
     for name, value in others.items():
         if value:
             yield Fact(name, value)
 
 
-def _why(nvml: Nvml) -> str:
-    return explain(nvml.error) if nvml.error else "hangs"
+def _problem(nvml: Nvml) -> str:
+    return explain_nvml_error(nvml.error) if nvml.error else "hangs"
 
 
 def _environ(host: Host) -> Mapping[str, str]:
@@ -91,9 +92,10 @@ def _environ(host: Host) -> Mapping[str, str]:
         return {}
 
 
-def _confined(environ: Mapping[str, str], host: Host) -> str:
-    """Why this process may be shown only some of the GPUs; NVML leaves out those that a cgroup forbids. A container
-    with all GPUs says so; SLURM's prologs and epilogs run outside the job's cgroup."""
+def _restriction(environ: Mapping[str, str], host: Host) -> str:
+    """Returns why this process may be shown only some of the GPUs (NVML leaves out those that a cgroup forbids); empty
+    where nothing restricts it. A container with all GPUs sets NVIDIA_VISIBLE_DEVICES=all; SLURM's prologs and epilogs
+    run outside the job's cgroup."""
     visible = environ.get("NVIDIA_VISIBLE_DEVICES", "")
     if visible == "all":
         return ""

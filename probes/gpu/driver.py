@@ -1,7 +1,7 @@
 """GPU_DRIVER_HUNG: a call into the driver that does not return.
 
-Told by the runner, which ends the process: see progress.py. A start without persistence mode takes seconds for each
-GPU and is no hang; the call's own patience says how long it may take.
+The runner finds the hang and ends the process: see host/progress.py. A start without persistence mode takes seconds for
+each GPU and is no hang; each announced call has its own time limit.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.readings import ask_nvml, explain
+from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Hang
@@ -19,26 +19,27 @@ from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
     "Drain the node and look for the cause in the kernel's log (Xid 119 or 79, `blocked for more than 120 seconds`). A "
-    "process stuck in state D ends only with its call: reset the GPU if the driver still lets you, else reboot."
+    "process stuck in state D ends only when its call returns: reset the GPU if the driver still lets you, else reboot."
 )
 
 
 class DriverThresholds(Thresholds, frozen=True):
-    """Nothing to set: how long a call may take is told where it is made."""
+    """Nothing to set: the time limit of a call stands where the call is made."""
 
 
 def check(host: Host, thresholds: DriverThresholds) -> Iterator[Finding | Fact]:
-    nvml = ask_nvml(host)
+    nvml = query_nvml(host)
     if nvml.hung:
         yield driver_hung(nvml.hung)
         raise Unknown(f"{nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
-        raise Unknown(f"NVML: {explain(nvml.error)}")
+        raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
     yield Fact("driver_version", nvml.driver_version)
     yield Fact("gpus", len(nvml.gpus))
 
 
 def driver_hung(hang: Hang) -> Finding:
+    """Makes the finding of a call into the driver that exceeded its time limit; the runner calls it too."""
     return finding(
         "GPU_DRIVER_HUNG",
         "nvidia driver",

@@ -1,7 +1,7 @@
 """GPU_ECC_UNCORRECTED: memory errors that ECC could not correct, in the last day or since boot.
 
-The count of the board's life is no fault: what it counts was remapped long ago. The driver's count starts at zero
-with the driver, so that all of it is young until a look is a day old.
+The board's lifetime count is no fault: the rows that it counts were remapped long ago. The driver's count starts at
+zero when the driver is loaded, and all of it counts until the counter history reaches back a day.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
@@ -28,13 +28,13 @@ class EccThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     reading = read_field(gpus, "ecc_volatile", "ECC")
-    yield SaveCounters({gpu.key: count for gpu, count in reading.seen})
+    yield SaveCounters({gpu.key: count for gpu, count in reading.values})
     aggregate = {gpu.device: gpu.ecc_aggregate for gpu in gpus if gpu.ecc_aggregate}
     if aggregate:
         yield Fact("uncorrected_in_the_boards_life", aggregate)
-    for gpu, count in reading.seen:
+    for gpu, count in reading.values:
         recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
         if recent > 0:
             yield finding(
@@ -53,10 +53,12 @@ def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Sa
                     f"nvidia-smi --gpu-reset -i {gpu.index}",
                 ),
             )
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
 def _recent(history: CounterHistory, key: str, count: int, seconds: float) -> tuple[int, str]:
+    """Returns the errors of the last `seconds`, or all since the driver was loaded where no snapshot is that old; and
+    the words for which of the two it is."""
     increase = history.increase(key, count, seconds)
     if increase is None or increase.seconds < seconds:
         return count, "since the driver was loaded"

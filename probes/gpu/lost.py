@@ -1,4 +1,4 @@
-"""GPU_LOST: a GPU that NVML lists and that no longer answers, or that the driver wants reset."""
+"""GPU_LOST: a GPU that NVML lists and that no longer answers, or that the driver asks to reset or recover."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.readings import ask_gpus, explain
+from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import LOST_ERRORS, Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
-_ACTIONS: Final = {  # NVML_GPU_RECOVERY_ACTION_*: what the driver asks for
+_ACTIONS: Final = {  # NVML_GPU_RECOVERY_ACTION_*: the driver asks to ...
     1: ("reset the GPU", Severity.CRITICAL),
     2: ("reboot the node", Severity.CRITICAL),
     3: ("end the jobs that use peer-to-peer on it", Severity.WARNING),
@@ -33,20 +33,20 @@ class LostThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     unreachable: list[str] = []
     for gpu in gpus:
         lost = {field: error for field, error in gpu.errors.items() if error in LOST_ERRORS}
         if lost:
             error = "RESET_REQUIRED" if "RESET_REQUIRED" in lost.values() else "GPU_IS_LOST"
-            what = "must be reset" if error == "RESET_REQUIRED" else "is lost: it no longer answers on the bus"
-            yield _finding(gpu, what, {"nvml_error": error, "calls": sorted(lost)})
+            summary = "must be reset" if error == "RESET_REQUIRED" else "is lost: it no longer answers on the bus"
+            yield _finding(gpu, summary, {"nvml_error": error, "calls": sorted(lost)})
         elif gpu.recovery_action:
             text, severity = _ACTIONS.get(gpu.recovery_action, ("recover it", Severity.CRITICAL))
             evidence = {"recovery_action": gpu.recovery_action}
             yield _finding(gpu, f"needs recovery: the driver asks to {text}", evidence, severity)
         elif "handle" in gpu.errors:
-            unreachable.append(f"GPU {gpu.index}: {explain(gpu.errors['handle'])}")
+            unreachable.append(f"GPU {gpu.index}: {explain_nvml_error(gpu.errors['handle'])}")
     if unreachable:
         raise Unknown("; ".join(unreachable))
 

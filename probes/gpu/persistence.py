@@ -1,4 +1,4 @@
-"""GPU_PERSISTENCE_OFF: the driver lets go of a GPU that nobody uses, and starts it anew for each job."""
+"""GPU_PERSISTENCE_OFF: the driver shuts down a GPU that no process uses, and starts it anew for each job."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -19,19 +19,19 @@ class PersistenceThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: PersistenceThresholds) -> Iterator[Finding | Fact]:
-    """One finding for the node: it is one setting of its boot, whatever the number of GPUs."""
-    reading = read_field(ask_gpus(host), "persistence", "persistence mode")
-    off = [gpu.index for gpu, on in reading.seen if not on]
+    """Makes one finding for the node, whatever the number of GPUs: the mode is one setting of the node's boot."""
+    reading = read_field(query_gpus(host), "persistence", "persistence mode")
+    off = [gpu.index for gpu, on in reading.values if not on]
     if off:
         yield finding(
             "GPU_PERSISTENCE_OFF",
             "GPUs",
-            f"persistence mode is off for {len(off)} of {len(reading.seen)}",
+            f"persistence mode is off for {len(off)} of {len(reading.values)}",
             evidence={"off": off},
             fix=_FIX,
             commands=("systemctl enable --now nvidia-persistenced",),
         )
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
 PROBE: Final = Probe("gpu_persistence", check, PersistenceThresholds(), group=GPU)

@@ -1,4 +1,4 @@
-"""GPU_ROW_REMAP_PENDING and GPU_ROW_REMAP_FAILED: spare rows of HBM that wait to be put in, or that ran out."""
+"""GPU_ROW_REMAP_PENDING and GPU_ROW_REMAP_FAILED: a faulty row of HBM waits for its spare row, or gets none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, RemappedRows
@@ -19,20 +19,20 @@ _FIX_FAILED: Final = "Take the node out of service and return the board: there i
 
 
 class RowThresholds(Thresholds, frozen=True):
-    """Nothing to set: both are the device's own statement."""
+    """Nothing to set: the device itself reports both."""
 
 
 def check(host: Host, thresholds: RowThresholds) -> Iterator[Finding | Fact]:
-    reading = read_field(ask_gpus(host), "rows", "row remapping")
-    for gpu, rows in reading.seen:
+    reading = read_field(query_gpus(host), "rows", "row remapping")
+    for gpu, rows in reading.values:
         if rows.failed:
             yield _finding(
                 "GPU_ROW_REMAP_FAILED", gpu, rows, "could not replace a faulty row of its memory", _FIX_FAILED
             )
         if rows.pending:
-            what = "has replaced a faulty row of its memory, in effect from the next reset on"
-            yield _finding("GPU_ROW_REMAP_PENDING", gpu, rows, what, _FIX_PENDING)
-    reading.conclude()
+            summary = "has replaced a faulty row of its memory, in effect from the next reset on"
+            yield _finding("GPU_ROW_REMAP_PENDING", gpu, rows, summary, _FIX_PENDING)
+    reading.raise_if_incomplete()
 
 
 def _finding(code: str, gpu: Gpu, rows: RemappedRows, summary: str, fix: str) -> Finding:

@@ -1,4 +1,4 @@
-"""GPU_TOO_HOT: a temperature at the device's own limits. No number here is laggard's."""
+"""GPU_TOO_HOT: a temperature at one of the limits that the device itself reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
@@ -20,13 +20,13 @@ class TemperatureThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
-    yield Fact("celsius", {gpu.device: value for gpu, value in reading.seen})
+    yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
     for gpu in gpus:
-        hot = _heat(gpu)
-        if hot:
-            summary, severity = hot
+        overheating = _judge(gpu)
+        if overheating:
+            summary, severity = overheating
             yield finding(
                 "GPU_TOO_HOT",
                 gpu.device,
@@ -36,12 +36,13 @@ def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | F
                 commands=(f"nvidia-smi -q -d TEMPERATURE -i {gpu.index}",),
                 severity=severity,
             )
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
-def _heat(gpu: Gpu) -> tuple[str, Severity] | None:
-    """The gravest. Hopper and newer give a margin to a limit that depends on the board, and the margins at which
-    things happen (0 and below); older ones give degrees."""
+def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
+    """Returns the most severe limit that is reached, as summary and severity. Hopper and newer GPUs report a margin to
+    a limit that depends on the board, and the margins (0 and below) at which they slow down; older ones report
+    degrees."""
     checks = (
         (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
         (_spent(gpu.margin_celsius, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
@@ -53,9 +54,9 @@ def _heat(gpu: Gpu) -> tuple[str, Severity] | None:
             Severity.WARNING,
         ),
     )
-    for is_so, what, severity in checks:
-        if is_so:
-            return f"{what}: {_degrees(gpu)}", severity
+    for holds, text, severity in checks:
+        if holds:
+            return f"{text}: {_degrees(gpu)}", severity
     return None
 
 
@@ -64,7 +65,7 @@ def _reached(value: int | None, limit: int | None) -> bool:
 
 
 def _spent(margin: int | None, limit: int | None) -> bool:
-    """The margin at the limit itself is used up; 0 is a limit like any other."""
+    """Returns whether the margin is used up. Margins count down to the limit, and 0 is a limit like any other."""
     return margin is not None and limit is not None and margin <= limit
 
 

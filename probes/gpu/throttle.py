@@ -1,7 +1,7 @@
 """GPU_THROTTLED: clocks lowered by heat, by the hardware's own protection or by the power supply.
 
-The driver counts for how long, by reason; the increase since the last run is a share of time. A power cap alone is no
-fault: a busy GPU runs at its limit. Without a look before, what is the case at this moment is a warning.
+The driver counts, by reason, for how long clocks were lowered; the increase since the last snapshot is a share of time.
+A power cap alone is no fault: a busy GPU runs at its limit. Without a snapshot, a reason that holds now is a warning.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding, Severity
-from laggard.probes.gpu.model.readings import ask_gpus, read_field
+from laggard.probes.gpu.model.readings import query_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
@@ -27,7 +27,7 @@ _NAMES: Final = {
 }
 _BITS: Final = {"hw_slowdown": 0x08, "sw_thermal": 0x20, "hw_thermal": 0x40, "hw_power_brake": 0x80}
 """nvmlClocksEventReason*. 0x08 is set along with the two that are more precise; SwPowerCap (0x04) is not judged."""
-_SOFT: Final = frozenset({"sw_thermal"})  # slower, and as designed: never more than a warning
+_WARNING_ONLY: Final = frozenset({"sw_thermal"})  # slower, but as designed
 _FIX: Final = {
     "heat": "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs.",
     "power": "Check the power supplies, their redundancy and the rack's power cap; the brake is pulled from outside.",
@@ -35,17 +35,17 @@ _FIX: Final = {
 
 
 class ThrottleThresholds(Thresholds, frozen=True):
-    """Shares of the time since the last look. A job goes at its slowest GPU's pace for all of that time."""
+    """Shares of the time since the last snapshot. A job runs at its slowest GPU's pace for all of that time."""
 
     warning_ratio: float = 0.02
     critical_ratio: float = 0.2
 
 
 def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    gpus = ask_gpus(host)
+    gpus = query_gpus(host)
     counted = read_field(gpus, "throttled_nanoseconds", "counters of lowered clocks")
     now = read_field(gpus, "clocks_event_reasons", "reasons for lowered clocks")
-    yield SaveCounters({f"{gpu.key} {name}": value for gpu, values in counted.seen for name, value in values.items()})
+    yield SaveCounters({f"{gpu.key} {name}": value for gpu, values in counted.values for name, value in values.items()})
     for gpu in gpus:
         shares = _shares(host.counter_history, gpu)
         active = _active(gpu.clocks_event_reasons or 0)
@@ -53,11 +53,11 @@ def check(host: Host, thresholds: ThrottleThresholds) -> Iterator[Finding | Fact
             yield from _judge_shares(gpu, shares, active, thresholds)
         elif active:
             yield _finding(gpu, active[0], "at this moment", Severity.WARNING, {"reasons_now": active})
-    now.conclude()
+    now.raise_if_incomplete()
 
 
 def _shares(history: CounterHistory, gpu: Gpu) -> dict[str, tuple[float, float]]:
-    """By reason: the share of time, and the seconds that it is a share of."""
+    """Returns by reason the share of time, and the seconds that it is a share of."""
     shares: dict[str, tuple[float, float]] = {}
     for name, value in (gpu.throttled_nanoseconds or {}).items():
         increase = history.increase(f"{gpu.key} {name}", value)
@@ -69,11 +69,11 @@ def _shares(history: CounterHistory, gpu: Gpu) -> dict[str, tuple[float, float]]
 def _judge_shares(
     gpu: Gpu, shares: dict[str, tuple[float, float]], active: list[str], thresholds: ThrottleThresholds
 ) -> Iterator[Finding]:
-    worst = max(shares, key=lambda name: (name not in _SOFT and shares[name][0] > 0, shares[name][0]))
+    worst = max(shares, key=lambda name: (name not in _WARNING_ONLY and shares[name][0] > 0, shares[name][0]))
     ratio, seconds = shares[worst]
     if ratio < thresholds.warning_ratio:
         return
-    critical = ratio >= thresholds.critical_ratio and worst not in _SOFT
+    critical = ratio >= thresholds.critical_ratio and worst not in _WARNING_ONLY
     evidence = {
         "share_of_time": {name: round(min(share, 1.0), 4) for name, (share, _) in shares.items()},
         "seconds": round(seconds),
@@ -85,7 +85,7 @@ def _judge_shares(
 
 
 def _active(reasons: int) -> list[str]:
-    """Of the bits set now; the general one only where no other says more."""
+    """Returns the reasons whose bits are set; hw_slowdown, the general one, only where no bit is more precise."""
     names = [name for name, bit in _BITS.items() if reasons & bit]
     return [name for name in names if name != "hw_slowdown"] or names
 

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, explain_xid
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
@@ -28,7 +28,7 @@ _SEVERITY: Final = {
 
 class XidThresholds(Thresholds, frozen=True):
     look_back_seconds: float = 86400.0
-    """How long an Xid counts. What it says of the GPU's state now, the other probes tell."""
+    """How long an Xid counts. Whether the GPU is still at fault is for the other probes to find."""
 
 
 class XidLine(NamedTuple):
@@ -39,9 +39,9 @@ class XidLine(NamedTuple):
 
 
 def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
-    bus = look_at_bus(host)
-    if not bus.gpus and not bus.unreadable:
-        raise NotApplicable(f"no NVIDIA GPU among {bus.devices} PCI devices")
+    pci = find_nvidia_devices(host)
+    if not pci.gpus and not pci.unreadable:
+        raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices")
     log = host.kernel_log()
     uptime = _uptime(host)
     since = uptime - thresholds.look_back_seconds
@@ -54,8 +54,8 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
 
 
 def find_xids(log: str) -> Iterator[XidLine]:
-    """In a kernel log of any of the forms that kernel_log.py knows. Domains longer than four digits are shortened as
-    sysfs does."""
+    """Finds the driver's Xids in a kernel log of any form that host/kernel_log.py reads. PCI domains longer than four
+    digits are shortened as in sysfs."""
     for message in parse_messages(log):
         if found := _XID.search(message.text):
             domain, _, rest = found[1].lower().partition(":")
@@ -63,7 +63,8 @@ def find_xids(log: str) -> Iterator[XidLine]:
 
 
 def judge_xids(lines: list[XidLine], uptime: float | None = None) -> tuple[list[Finding], dict[str, int]]:
-    """Findings, one for each GPU and Xid, the gravest first; and how many errors of applications there were."""
+    """Returns findings, one for each GPU and Xid, critical ones first; and the number of errors of applications by Xid,
+    which are no findings. `uptime`: now, in seconds after boot; None: not known, and findings have no age."""
     groups: dict[tuple[str, int, Action], list[XidLine]] = {}
     applications: dict[str, int] = {}
     for line in lines:

@@ -12,7 +12,7 @@ from laggard.model import Finding, Severity
 from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import read_gpus
+from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import Ranks, read_ranks
 from laggard.probes.nccl.rules.variable_findings import judge_environment
@@ -107,7 +107,7 @@ def _idle(path: str, conf: NcclConf) -> Iterator[Finding]:
 def _facts(host: Host) -> NcclFacts:
     """What cannot be read is not known, and then nothing is taken for granted."""
     nics = _known(lambda: read_nics(host))
-    cards = _known(lambda: read_gpus(host))
+    cards = _known(lambda: read_pci_gpus(host))
     names = _known(lambda: host.entries(_INFINIBAND))
     return NcclFacts(
         rdma=None if nics is None else any(nic.rdma_device for nic in nics),

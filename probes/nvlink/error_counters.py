@@ -1,4 +1,4 @@
-"""NVLINK_ERRORS: NVLinks that keep repeating or retraining. By their increase since the last looks."""
+"""NVLINK_ERRORS: NVLinks whose counters of repeated packets, retrainings or checksum errors keep rising."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.gpu.model.readings import ask_whole_gpus, read_field
+from laggard.probes.gpu.model.readings import query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import Increase, SaveCounters
 from laggard.probes.host.host import Host
@@ -22,7 +22,8 @@ _FIX: Final = (
 
 
 class NvlinkErrorThresholds(Thresholds, frozen=True):
-    """For one GPU, all its links together. A warning: the links repair what they lose, and are slower for it."""
+    """Limits for all links of one GPU together. A finding is a warning: the links repair what they lose, and are slower
+    for it."""
 
     recovery_per_hour: float = 2.0
     """A retraining stops the link for milliseconds. One may be an accident."""
@@ -35,25 +36,25 @@ class NvlinkErrorThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: NvlinkErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    reading = read_field(ask_whole_gpus(host), "link_errors", "counters of NVLink errors")
+    reading = read_field(query_non_mig_gpus(host), "link_errors", "counters of NVLink errors")
     yield SaveCounters(
-        {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.seen for kind, counts in errors.items()}
+        {f"{gpu.key} {kind}": sum(counts) for gpu, errors in reading.values for kind, counts in errors.items()}
     )
     limits = {
         "recovery": thresholds.recovery_per_hour,
         "replay": thresholds.replay_per_hour,
         "crc": thresholds.crc_per_hour,
     }
-    for gpu, errors in reading.seen:
+    for gpu, errors in reading.values:
         for kind, counts in errors.items():
             increase = host.counter_history.increase(f"{gpu.key} {kind}", sum(counts), _HOUR)
             if increase is not None and kind in limits and increase.per(_HOUR) > limits[kind]:
                 yield _finding(gpu, kind, increase, counts, limits[kind])
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
 def _finding(gpu: Gpu, kind: str, increase: Increase, counts: tuple[int, ...], limit: float) -> Finding:
-    """Which link it is, the counts since the driver was loaded tell."""
+    """Makes the finding of one GPU; the counts by link, since the driver was loaded, show which link it is."""
     by_link = {link: count for link, count in enumerate(counts) if count} if len(counts) > 1 else {}
     return finding(
         "NVLINK_ERRORS",

@@ -1,4 +1,4 @@
-"""FABRIC_MANAGER_DOWN: the daemon without which NVSwitches connect nothing."""
+"""FABRIC_MANAGER_DOWN: nv-fabricmanager, the daemon without which NVSwitches connect nothing, does not run."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import look_at_bus
-from laggard.probes.gpu.model.readings import ask_gpus, ask_nvml
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.gpu.model.readings import query_gpus, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -30,11 +30,11 @@ class ManagerThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]:
-    ask_nvml(host)
-    switches = look_at_bus(host).switches
-    if not switches:
+    query_nvml(host)
+    nvswitches = find_nvidia_devices(host).nvswitches
+    if not nvswitches:
         raise NotApplicable("no NVSwitch in the PCI tree")
-    pid = _find(host)
+    pid = _find_process(host)
     if pid:
         yield Fact("process", pid)
         return
@@ -46,16 +46,17 @@ def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]
     yield finding(
         "FABRIC_MANAGER_DOWN",
         "nv-fabricmanager",
-        f"does not run, on a node with {len(switches)} NVSwitches" + (", whose GPUs it had connected" * registered),
-        evidence={"nvswitches": list(switches), "gpus_registered_with_the_fabric": registered},
+        f"does not run, on a node with {len(nvswitches)} NVSwitches" + (", whose GPUs it had connected" * registered),
+        evidence={"nvswitches": list(nvswitches), "gpus_registered_with_the_fabric": registered},
         fix=_FIX,
         commands=("systemctl enable --now nvidia-fabricmanager", "journalctl -b -u nvidia-fabricmanager"),
         severity=Severity.WARNING if registered else Severity.CRITICAL,
     )
 
 
-def _find(host: Host) -> int:
-    """Its process. The file that it leaves saves looking through all of them."""
+def _find_process(host: Host) -> int:
+    """Returns the process id of the fabric manager, 0 where it does not run. Its pid file saves a search through all
+    processes."""
     for path in _PID_FILES:
         try:
             pid = host.read(path).strip()
@@ -77,14 +78,16 @@ def _comm(host: Host, pid: str) -> str:
 
 
 def _sees_all_processes(host: Host) -> bool:
-    """The kernel's own threads show in the first PID namespace alone; kthreadd is always number 2."""
+    """Returns whether this is the first PID namespace: only there are the kernel's own threads visible, and kthreadd is
+    always number 2."""
     return _comm(host, "2") == "kthreadd"
 
 
 def _registered(host: Host) -> bool:
-    """All GPUs are connected: what runs goes on, what fails later is not repaired. A100 tells nothing of it."""
+    """Returns whether all GPUs are registered with the fabric: then running jobs go on, but a later fault is not
+    repaired. An A100 does not report its registration."""
     try:
-        gpus = ask_gpus(host)
+        gpus = query_gpus(host)
     except (Unknown, NotApplicable):
         return False
     return all(gpu.fabric is not None and gpu.fabric.state == _COMPLETED and not gpu.fabric.status for gpu in gpus)

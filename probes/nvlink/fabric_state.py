@@ -1,4 +1,5 @@
-"""FABRIC_NOT_READY: a GPU that is not, or not well, registered with the NVLink fabric. CUDA does not start on it."""
+"""FABRIC_NOT_READY: a GPU whose registration with the NVLink fabric is missing, incomplete or unhealthy. CUDA does not
+start on a GPU that is not registered."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.model.readings import ask_whole_gpus, explain, read_field
+from laggard.probes.gpu.model.readings import explain_nvml_error, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, error_name
@@ -37,13 +38,13 @@ _FIX: Final = (
 
 
 class FabricThresholds(Thresholds, frozen=True):
-    """Nothing to set: the GPU's own statement."""
+    """Nothing to set: the GPU itself reports its state."""
 
 
 def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_whole_gpus(host)
+    gpus = query_non_mig_gpus(host)
     reading = read_field(gpus, "fabric", "registration with a fabric")
-    registered = [(gpu, fabric) for gpu, fabric in reading.seen if fabric.state]
+    registered = [(gpu, fabric) for gpu, fabric in reading.values if fabric.state]
     domains = sorted({fabric.cluster_uuid for _, fabric in registered if fabric.cluster_uuid})
     if domains:
         yield Fact("nvlink_domains_across_nodes", domains)
@@ -51,18 +52,18 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
     for gpu, fabric in registered:
         for summary, severity in judge_fabric(fabric):
             yield _finding(gpu, fabric, summary, severity)
-    reading.conclude()
+    reading.raise_if_incomplete()
     if not registered:
         raise NotApplicable("the GPUs know no NVLink fabric")
 
 
 def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:
-    """What is wrong with a registration. The status and the mask mean something once it is completed."""
+    """Yields what is wrong with a registration. Status and health mask mean something once it is completed."""
     if fabric.state != _COMPLETED:
         yield _STATES.get(fabric.state, f"is in state {fabric.state}"), Severity.CRITICAL
         return
     if fabric.status:
-        yield f"could not be connected: {explain(error_name(fabric.status))}", Severity.CRITICAL
+        yield f"could not be connected: {explain_nvml_error(error_name(fabric.status))}", Severity.CRITICAL
     mask = fabric.health_mask or 0
     for shift, (summary, severity) in _TWO_BITS.items():
         if mask >> shift & 0b11 == 1:

@@ -1,4 +1,4 @@
-"""NVLINK_DOWN: a GPU with fewer NVLinks up than its board, or its peers, have."""
+"""NVLINK_DOWN: a GPU with fewer NVLinks up than its board has, or its peers have up."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
-from laggard.probes.gpu.model.pci_devices import look_at_bus
-from laggard.probes.gpu.model.readings import ask_whole_gpus, read_field
+from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.majority import majority
@@ -23,29 +22,31 @@ _FIX: Final = (
 
 class NvlinkThresholds(Thresholds, frozen=True):
     expected: int | None = None
-    """NVLinks up for each GPU of this kind of node. Not set: all, with NVSwitches; else as the majority here has."""
+    """NVLinks that are up on each GPU of this kind of node. Not set: with NVSwitches all of the board's, else as many
+    as most GPUs of this node have."""
 
 
 def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_whole_gpus(host)
+    gpus = query_non_mig_gpus(host)
     reading = read_field(gpus, "links", "NVLinks")
-    up = {gpu.key: sum(links) for gpu, links in reading.seen}
-    yield Fact("links_up", {gpu.device: up[gpu.key] for gpu, _ in reading.seen})
-    switched = is_switched(host, gpus)
+    up = {gpu.key: sum(links) for gpu, links in reading.values}
+    yield Fact("links_up", {gpu.device: up[gpu.key] for gpu, _ in reading.values})
+    switched = has_nvswitches(host, gpus)
     if not switched and not thresholds.expected and not any(up.values()):
-        reading.conclude()
+        reading.raise_if_incomplete()
         raise NotApplicable("no NVLink of any GPU is connected, and there is no NVSwitch")
-    for gpu, links in reading.seen:
-        alike = [up[other.key] for other, _ in reading.seen if other.name == gpu.name]
+    for gpu, links in reading.values:
+        alike = [up[other.key] for other, _ in reading.values if other.name == gpu.name]
         expected, source = _expected(thresholds.expected, len(links) if switched else 0, alike)
         if up[gpu.key] < expected:
             down = [link for link, is_up in enumerate(links) if not is_up]
             yield _finding(gpu, up[gpu.key], expected, source, down)
-    reading.conclude()
+    reading.raise_if_incomplete()
 
 
 def _expected(profile: int | None, board: int, alike: list[int]) -> tuple[int, str]:
-    """With NVSwitches every link of the board ends in one. A bridge uses some; the peers tell how many."""
+    """Returns how many links should be up, and who says so. With NVSwitches every link of the board ends in one
+    (`board` is 0 without them); a bridge uses some of the links, and the peers show how many."""
     if profile is not None:
         return profile, "profile"
     if board:
@@ -63,14 +64,6 @@ def _finding(gpu: Gpu, up: int, expected: int, source: str, down: list[int]) -> 
         fix=_FIX,
         commands=(f"nvidia-smi nvlink -s -i {gpu.index}", "dmesg -T | grep -E 'Xid|SXid'"),
     )
-
-
-def is_switched(host: Host, gpus: tuple[Gpu, ...]) -> bool:
-    """NVSwitches in the PCI tree; those of newer systems, or of a virtual machine's host, stand in none, and the GPUs'
-    registration with a fabric tells of them."""
-    if look_at_bus(host).switches:
-        return True
-    return any(gpu.fabric is not None and gpu.fabric.state > 0 for gpu in gpus)
 
 
 PROBE: Final = Probe("nvlink", check, NvlinkThresholds(), group=GPU)

@@ -1,7 +1,7 @@
 """P2P_DISABLED: GPUs that should reach each other's memory and may not.
 
-Where all are on NVSwitches, each reaches each. Without them it depends on the board and on the way between them, and
-what was never possible is no fault; but what the registry key has switched off, somebody switched off.
+With NVSwitches every pair of GPUs should. Without them it depends on the board and on the path between the two GPUs,
+and a pair that never could is no fault; but peer-to-peer that a registry key switched off was switched off by somebody.
 """
 
 from __future__ import annotations
@@ -11,10 +11,14 @@ from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.model.readings import ask_nvml, ask_whole_gpus, explain
+from laggard.probes.gpu.model.readings import (
+    explain_nvml_error,
+    has_nvswitches,
+    query_non_mig_gpus,
+    query_nvml,
+)
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvlink.links import is_switched
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -33,7 +37,7 @@ _FIX: Final = {
 }
 
 Pairs = dict[int, list[tuple[Gpu, Gpu, str]]]
-"""By status: from, to, and what is refused (read or write)."""
+"""By status (NVML_P2P_STATUS_*): source, target, and what is refused (read or write)."""
 
 
 class P2pThresholds(Thresholds, frozen=True):
@@ -41,41 +45,45 @@ class P2pThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: P2pThresholds) -> Iterator[Finding | Fact]:
-    gpus = ask_whole_gpus(host)
-    nvml = ask_nvml(host)
+    gpus = query_non_mig_gpus(host)
+    nvml = query_nvml(host)
     if len(gpus) < 2:
         raise NotApplicable("there is one GPU, and so no peer")
     matrices = {"read": nvml.p2p_read, "write": nvml.p2p_write}
     if any(len(matrix) != len(nvml.gpus) for matrix in matrices.values()):
         raise Unknown("NVML gave no peer-to-peer status")
-    refused, silent = _refused(gpus, matrices)
-    switched = is_switched(host, gpus)
+    refused, unreadable = _refused(gpus, matrices)
+    switched = has_nvswitches(host, gpus)
     judged = {status: pairs for status, pairs in refused.items() if switched or status == _BY_KEY}
     yield Fact("pairs_without_peer_to_peer", sum(len(pairs) for pairs in refused.values()))
     for status, pairs in sorted(judged.items()):
         yield _finding(status, pairs, switched)
-    if silent:
-        raise Unknown(f"peer-to-peer status of {silent} pairs: {explain(nvml.p2p_error or 'was not read')}")
+    if unreadable:
+        raise Unknown(
+            f"peer-to-peer status of {unreadable} pairs: {explain_nvml_error(nvml.p2p_error or 'was not read')}"
+        )
 
 
 def _refused(gpus: Sequence[Gpu], matrices: dict[str, tuple[tuple[int | None, ...], ...]]) -> tuple[Pairs, int]:
+    """Returns the refused pairs, and how many pairs have no status. The matrices are by access, rows are sources."""
     refused: Pairs = {}
-    silent = 0
-    for what, matrix in matrices.items():
+    unreadable = 0
+    for access, matrix in matrices.items():
         for source in gpus:
             for target in gpus:
                 if source is target:
                     continue
                 status = matrix[source.index][target.index]
                 if status is None:
-                    silent += 1
+                    unreadable += 1
                 elif status:
-                    refused.setdefault(status, []).append((source, target, what))
-    return refused, silent
+                    refused.setdefault(status, []).append((source, target, access))
+    return refused, unreadable
 
 
 def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> Finding:
-    """One for each reason; the GPU that most pairs have in common is named."""
+    """Makes one finding for all pairs with the same status. It names the GPU that all pairs have in common, if there is
+    one."""
     ends = [gpu for source, target, _ in pairs for gpu in (source, target)]
     most = max(ends, key=ends.count)
     alone = all(most in pair[:2] for pair in pairs)
@@ -86,7 +94,7 @@ def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> 
         evidence={
             "status": status,
             "nvswitches": switched,
-            "pairs": [f"{source.index}->{target.index} {what}" for source, target, what in pairs[:56]],
+            "pairs": [f"{source.index}->{target.index} {access}" for source, target, access in pairs[:56]],
         },
         fix=_FIX[status == _BY_KEY],
         commands=("nvidia-smi topo -p2p r", "nvidia-smi topo -p2p w", "cat /proc/driver/nvidia/params"),

@@ -8,7 +8,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import read_gpus
+from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
@@ -38,7 +38,7 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
     if present:  # whatever is plugged in: the PCI tree, which takes longest to read, does not matter
         yield Fact("way", present[0])
         return
-    cards = read_gpus(host)
+    cards = read_pci_gpus(host)
     nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if cards else []
     if not cards or not nics:
         missing = "GPU" if not cards else "RDMA NIC that would need it"

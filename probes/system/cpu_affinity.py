@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import Gpu, read_gpus
+from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
 from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -27,7 +27,7 @@ class AffinityThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
-    cards = read_gpus(host)
+    cards = read_pci_gpus(host)
     if not cards:
         raise NotApplicable("no GPU in the PCI tree")
     online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
@@ -57,15 +57,15 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
         )
 
 
-def _short(usable: frozenset[int], cards: tuple[Gpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
+def _short(usable: frozenset[int], cards: tuple[PciGpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
     return len(usable) < max(1, thresholds.least_cpus_per_gpu * _count(node, cards))
 
 
-def _count(node: int, cards: tuple[Gpu, ...]) -> int:
+def _count(node: int, cards: tuple[PciGpu, ...]) -> int:
     return sum(card.numa_node == node for card in cards)
 
 
-def _nodes(host: Host, cards: tuple[Gpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
+def _nodes(host: Host, cards: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
     """The processors of each node that has a GPU. Where the firmware does not say (-1), there is one node."""
     known = sorted({card.numa_node for card in cards})
     if -1 in known:

@@ -12,7 +12,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 
@@ -136,8 +136,8 @@ def colon_lines(text: str) -> dict[str, str]:
 
 def _no_gpu(host: Host) -> list[str]:
     """Nothing where there is one: without its driver its name is not known."""
-    bus = look_at_bus(host)
-    return [] if bus.gpus or bus.lent or bus.unreadable else ["no GPU"]
+    pci = find_nvidia_devices(host)
+    return [] if pci.gpus or pci.passed_through or pci.unreadable else ["no GPU"]
 
 
 def _distinct(values: Iterator[str]) -> list[str]:

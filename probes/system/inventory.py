@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
@@ -64,7 +64,7 @@ def _mtus(host: Host, folder: str, unreadable: list[str]) -> dict[str, Any]:
 
 def _gpu_links(host: Host, unreadable: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The width alone: the speed goes down with an idle GPU, and comes back."""
-    for address in look_at_bus(host).gpus:
+    for address in find_nvidia_devices(host).gpus:
         yield address, _texts(host, {"width": f"{_PCI}/{address}/current_link_width"}, unreadable)
 
 

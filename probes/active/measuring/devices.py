@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from laggard.probes.active.measuring.rules import EMULATED, ActiveThresholds, Measured, median
 from laggard.probes.errors import Unknown
-from laggard.probes.gpu.model.readings import ask_whole_gpus
+from laggard.probes.gpu.model.readings import query_non_mig_gpus
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 
@@ -117,7 +117,7 @@ def _cpu() -> Iterator[Device | str]:
 
 
 def _gpus(host: Host) -> Iterator[Device | str]:
-    gpus = ask_whole_gpus(host)
+    gpus = query_non_mig_gpus(host)
     torch = load_torch()
     if not torch.cuda.is_available():
         raise Unknown(f"NVML lists {len(gpus)} GPUs, torch {torch.__version__} can use none of them")

@@ -14,14 +14,15 @@ _PART = re.compile(r"(\d{1,4})(?:-(\d{1,4}))?")
 
 class JobGpus(NamedTuple):
     gpus: tuple[Gpu, ...]
-    missing: tuple[int, ...]  # numbers that the job was given and NVML does not list
+    missing: tuple[int, ...]  # device numbers that the job was given and NVML does not list
 
 
 def gpus_of_job(environ: Mapping[str, str], nvml: Nvml) -> JobGpus | None:
-    """The GPUs of the job in whose prolog, epilog or step this runs. None: not a job's, or SLURM tells no GPUs.
+    """Returns the GPUs of the job in whose prolog, epilog or step this process runs; None where it runs in no job, or
+    where SLURM names no GPUs.
 
     SLURM_JOB_GPUS holds device numbers, the N of /dev/nvidiaN (gres.conf: File=/dev/nvidia[0-7]), which is NVML's minor
-    number and not its index. Raises Unknown where it cannot be read.
+    number and not its index. Raises Unknown where the variable is no list of numbers.
     """
     text = environ.get("SLURM_JOB_GPUS", "")
     if not text:

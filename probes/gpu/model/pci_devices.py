@@ -1,4 +1,4 @@
-"""NVIDIA's devices in the PCI tree: the evidence, independent of any driver, that a machine has GPUs or has none."""
+"""NVIDIA's devices in the PCI tree: evidence that a machine has GPUs, or has none, which needs no driver."""
 
 from __future__ import annotations
 
@@ -16,77 +16,78 @@ _ACCELERATORS: Final = (*_DISPLAY, "0x0380", "0x1200")
 _BRIDGE: Final = "0x0680"  # what an NVSwitch is
 
 
-class Bus(NamedTuple):
-    """`unreadable`: devices that did not tell what they are; one of them may be a GPU."""
+class NvidiaDevices(NamedTuple):
+    """PCI addresses as sysfs writes them, and how many PCI devices (`total`) and AMD GPUs (`amd_gpus`) there are."""
 
-    devices: int
+    total: int
     gpus: tuple[str, ...]
-    switches: tuple[str, ...]  # NVSwitches
-    lent: tuple[str, ...]  # GPUs bound to vfio-pci: a virtual machine has them
-    amd: int
-    unreadable: tuple[str, ...]
+    nvswitches: tuple[str, ...]
+    passed_through: tuple[str, ...]  # GPUs bound to vfio-pci: a virtual machine has them
+    amd_gpus: int
+    unreadable: tuple[str, ...]  # devices whose class or vendor cannot be read; one of them may be a GPU
 
 
 @functools.lru_cache(maxsize=1)
-def look_at_bus(host: Host) -> Bus:
-    """Raises Unknown where the machine shows no PCI tree."""
-    found: dict[str, list[str]] = {"gpus": [], "switches": [], "amd": [], "unreadable": []}
+def find_nvidia_devices(host: Host) -> NvidiaDevices:
+    """Reads the class and vendor of every PCI device. Raises Unknown where the machine shows no PCI tree."""
+    found: dict[str, list[str]] = {"gpus": [], "nvswitches": [], "amd_gpus": [], "unreadable": []}
     names = host.entries(_DEVICES)
     for name in names:
         try:
-            kind = _kind(host, name)
-        except NotFound:  # unplugged since it was listed, or it never said
-            kind = "unreadable"
-        if kind:
-            found[kind].append(name)
-    lent = _bound(host, "vfio-pci")
-    return Bus(
-        devices=len(names),
-        gpus=tuple(name for name in found["gpus"] if name not in lent),
-        switches=tuple(found["switches"]),
-        lent=tuple(name for name in found["gpus"] if name in lent),
-        amd=len(found["amd"]),
+            field = _classify(host, name)
+        except NotFound:  # the device was unplugged after it was listed, or never had these files
+            field = "unreadable"
+        if field:
+            found[field].append(name)
+    vfio = _bound_to(host, "vfio-pci")
+    return NvidiaDevices(
+        total=len(names),
+        gpus=tuple(name for name in found["gpus"] if name not in vfio),
+        nvswitches=tuple(found["nvswitches"]),
+        passed_through=tuple(name for name in found["gpus"] if name in vfio),
+        amd_gpus=len(found["amd_gpus"]),
         unreadable=tuple(found["unreadable"]),
     )
 
 
-def _kind(host: Host, name: str) -> str:
-    kind = host.read(f"{_DEVICES}/{name}/class").strip()[:6]
-    if kind not in (*_ACCELERATORS, _BRIDGE):
+def _classify(host: Host, name: str) -> str:
+    """Returns the field of NvidiaDevices that the device belongs in; empty for any other device."""
+    pci_class = host.read(f"{_DEVICES}/{name}/class").strip()[:6]
+    if pci_class not in (*_ACCELERATORS, _BRIDGE):
         return ""
     vendor = host.read(f"{_DEVICES}/{name}/vendor").strip()
-    if vendor == _NVIDIA and kind in _DISPLAY:
-        return "gpus" if not _is_virtual(host, name) else ""
-    if vendor == _NVIDIA and kind == _BRIDGE:
-        return "switches"
-    return "amd" if vendor == _AMD and kind in _ACCELERATORS else ""
+    if vendor == _NVIDIA and pci_class in _DISPLAY:
+        return "gpus" if not _is_virtual_function(host, name) else ""
+    if vendor == _NVIDIA and pci_class == _BRIDGE:
+        return "nvswitches"
+    return "amd_gpus" if vendor == _AMD and pci_class in _ACCELERATORS else ""
 
 
-def _is_virtual(host: Host, name: str) -> bool:
-    """A virtual function for a guest: the GPU itself is another device."""
+def _is_virtual_function(host: Host, name: str) -> bool:
+    """Returns whether the device is a virtual function for a guest: the GPU itself is another device."""
     return "physfn" in host.entries(f"{_DEVICES}/{name}")
 
 
-def _bound(host: Host, driver: str) -> tuple[str, ...]:
+def _bound_to(host: Host, driver: str) -> tuple[str, ...]:
     try:
         return host.entries(f"{_DRIVERS}/{driver}")
     except NotFound:
         return ()
 
 
-class Gpu(NamedTuple):
+class PciGpu(NamedTuple):
     address: str
     numa_node: int
-    """-1: the firmware does not say."""
+    """-1: the firmware does not report it."""
 
 
-def read_gpus(host: Host) -> tuple[Gpu, ...]:
-    """NVIDIA's GPUs, but for those that are handed to virtual machines. None is said only of a tree that could be
-    read. Raises Unknown."""
-    bus = look_at_bus(host)
-    if not bus.gpus and bus.unreadable:
-        raise Unknown(f"PCI device {bus.unreadable[0]} does not say what it is")
-    return tuple(Gpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in bus.gpus)
+def read_pci_gpus(host: Host) -> tuple[PciGpu, ...]:
+    """Returns NVIDIA's GPUs without those passed through to virtual machines. Raises Unknown where no GPU was found but
+    some device could not be read, and where the machine shows no PCI tree."""
+    pci = find_nvidia_devices(host)
+    if not pci.gpus and pci.unreadable:
+        raise Unknown(f"PCI device {pci.unreadable[0]} does not say what it is")
+    return tuple(PciGpu(address, _numa_node(host, f"{_DEVICES}/{address}")) for address in pci.gpus)
 
 
 def _numa_node(host: Host, folder: str) -> int:

@@ -1,4 +1,5 @@
-"""What the GPU probes share: the GPUs to judge, and how a reading that is missing is told."""
+"""What the GPU probes share: the GPUs to judge, and one NVML field of all of them with the reasons where it is
+missing."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from laggard.probes.errors import NotApplicable, Unknown
-from laggard.probes.gpu.model.pci_devices import look_at_bus
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu, Nvml
 
 START_SECONDS: Final = 3.0
-"""What nvmlInit may take for each GPU that nobody holds open: NVIDIA's driver-persistence guide speaks of 1 to 3 s."""
+"""What nvmlInit may take for each GPU that no process holds open: NVIDIA's driver-persistence guide says 1 to 3 s."""
 
 _RUNNING_START_SECONDS: Final = 3.0  # a driver that is up answers within milliseconds
 
@@ -24,47 +25,58 @@ _MEANINGS: Final = {
 }
 
 
-def ask_nvml(host: Host) -> Nvml:
-    """NVML's answer on a machine with NVIDIA GPUs. Raises NotApplicable where the PCI tree has none."""
-    bus = look_at_bus(host)
-    if not bus.gpus:
-        if bus.unreadable:
-            raise Unknown(f"PCI device {bus.unreadable[0]} and {len(bus.unreadable) - 1} more do not say what they are")
-        if bus.lent:
-            raise NotApplicable(f"virtual machines have all {len(bus.lent)} GPUs (driver vfio-pci)")
-        others = f" ({bus.amd} AMD GPUs are not judged)" if bus.amd else ""
-        raise NotApplicable(f"no NVIDIA GPU among {bus.devices} PCI devices{others}")
-    return host.nvml(_init_limit_seconds(host, len(bus.gpus)))
+def query_nvml(host: Host) -> Nvml:
+    """Returns NVML's answer on a machine with NVIDIA GPUs. Raises NotApplicable where the PCI tree has none, Unknown
+    where it cannot be read."""
+    pci = find_nvidia_devices(host)
+    if not pci.gpus:
+        if pci.unreadable:
+            raise Unknown(f"PCI device {pci.unreadable[0]} and {len(pci.unreadable) - 1} more do not say what they are")
+        if pci.passed_through:
+            raise NotApplicable(f"virtual machines have all {len(pci.passed_through)} GPUs (driver vfio-pci)")
+        others = f" ({pci.amd_gpus} AMD GPUs are not judged)" if pci.amd_gpus else ""
+        raise NotApplicable(f"no NVIDIA GPU among {pci.total} PCI devices{others}")
+    return host.nvml(_init_limit_seconds(host, len(pci.gpus)))
 
 
-def ask_gpus(host: Host) -> tuple[Gpu, ...]:
-    """The GPUs that NVML lists; never none."""
-    nvml = ask_nvml(host)
+def query_gpus(host: Host) -> tuple[Gpu, ...]:
+    """Returns the GPUs that NVML lists, at least one. Raises Unknown where NVML hangs, fails or lists none, and
+    NotApplicable as query_nvml() does."""
+    nvml = query_nvml(host)
     if nvml.hung:
         raise Unknown(f"was not reached: {nvml.hung.call} gave no answer in {nvml.hung.seconds} s")
     if nvml.error:
-        raise Unknown(f"NVML: {explain(nvml.error)}")
+        raise Unknown(f"NVML: {explain_nvml_error(nvml.error)}")
     if not nvml.gpus:
         raise Unknown("NVML lists no GPU")
     return nvml.gpus
 
 
-def ask_whole_gpus(host: Host) -> tuple[Gpu, ...]:
-    """Those that are not divided by MIG: a part of one has neither NVLinks nor peers."""
-    gpus = ask_gpus(host)
-    whole = tuple(gpu for gpu in gpus if not gpu.mig)
-    if not whole:
+def query_non_mig_gpus(host: Host) -> tuple[Gpu, ...]:
+    """Returns the GPUs that are not divided by MIG: a MIG instance has neither NVLinks nor peers. Raises as
+    query_gpus() does, and NotApplicable where all GPUs are divided."""
+    gpus = query_gpus(host)
+    undivided = tuple(gpu for gpu in gpus if not gpu.mig)
+    if not undivided:
         raise NotApplicable(f"all {len(gpus)} GPUs are in MIG mode: their parts are not judged")
-    return whole
+    return undivided
 
 
-def explain(error: str) -> str:
+def has_nvswitches(host: Host, gpus: Iterable[Gpu]) -> bool:
+    """Returns whether NVSwitches connect the GPUs. Those of newer systems, and those of a virtual machine's host, are
+    not in the PCI tree; there the GPUs' registration with a fabric shows them."""
+    if find_nvidia_devices(host).nvswitches:
+        return True
+    return any(gpu.fabric is not None and gpu.fabric.state > 0 for gpu in gpus)
+
+
+def explain_nvml_error(error: str) -> str:
     return f"{error}: {_MEANINGS[error]}" if error in _MEANINGS else error
 
 
 def _init_limit_seconds(host: Host, gpus: int) -> float:
-    """Without persistence mode nvmlInit starts each GPU, one after the other. Who holds a GPU open (a job,
-    nvidia-persistenced) holds the driver's module."""
+    """Returns how many seconds nvmlInit may take. Without persistence mode it starts each GPU, one after the other. A
+    process that holds a GPU open (a job's, nvidia-persistenced) is counted in the driver module's refcnt."""
     try:
         users = int(host.read("/sys/module/nvidia/refcnt"))
         modules = len(host.entries("/sys/module/nvidia/holders"))
@@ -73,31 +85,35 @@ def _init_limit_seconds(host: Host, gpus: int) -> float:
     return _RUNNING_START_SECONDS if users - modules >= gpus else _RUNNING_START_SECONDS + START_SECONDS * gpus
 
 
-class Reading(NamedTuple):
-    """One field of several GPUs: what was read, and why the rest was not."""
+class FieldReadings(NamedTuple):
+    """One field of several GPUs: the values, and the reasons why some GPUs gave none."""
 
-    what: str
-    seen: tuple[tuple[Gpu, Any], ...]
-    silent: tuple[str, ...]
+    description: str
+    values: tuple[tuple[Gpu, Any], ...]
+    unreadable: tuple[str, ...]
 
-    def conclude(self) -> None:
-        """Raises Unknown where a GPU gave no answer, NotApplicable where no GPU has such a thing. Comes last: what
-        was seen is judged first."""
-        if self.silent:
-            raise Unknown("; ".join(self.silent))
-        if not self.seen:
-            raise NotApplicable(f"no GPU of this node has {self.what}")
+    def raise_if_incomplete(self) -> None:
+        """Raises Unknown where a GPU gave no answer, NotApplicable where no GPU has such a field. A probe calls it
+        last, when it has judged the values that were read."""
+        if self.unreadable:
+            raise Unknown("; ".join(self.unreadable))
+        if not self.values:
+            raise NotApplicable(f"no GPU of this node has {self.description}")
 
 
-def read_field(gpus: Iterable[Gpu], field: str, what: str) -> Reading:
-    seen: list[tuple[Gpu, Any]] = []
-    why: dict[str, list[str]] = {}
+def read_field(gpus: Iterable[Gpu], field: str, description: str) -> FieldReadings:
+    """Collects `field` of nvml.model.Gpu; `description` names it in messages. A GPU without such a thing is left
+    out."""
+    values: list[tuple[Gpu, Any]] = []
+    failed: dict[str, list[str]] = {}
     for gpu in gpus:
         value = getattr(gpu, field)
         error = gpu.errors.get(field) or gpu.errors.get("handle") or "was not read"
         if value is not None:
-            seen.append((gpu, value))
+            values.append((gpu, value))
         elif error not in UNSUPPORTED_ERRORS:
-            why.setdefault(error, []).append(str(gpu.index))
-    silent = tuple(f"{what} of GPU {', '.join(indices)}: {explain(error)}" for error, indices in why.items())
-    return Reading(what, tuple(seen), silent)
+            failed.setdefault(error, []).append(str(gpu.index))
+    unreadable = tuple(
+        f"{description} of GPU {', '.join(indices)}: {explain_nvml_error(error)}" for error, indices in failed.items()
+    )
+    return FieldReadings(description, tuple(values), unreadable)

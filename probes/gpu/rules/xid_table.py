@@ -1,7 +1,8 @@
-"""What the driver's Xid numbers mean, and what to do: one table for the gate and for reading logs.
+"""What the driver's Xid numbers mean and what to do about each: one table for the probe and for `laggard diagnose`.
 
-From NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html), whose
-"immediate action" decides: resetting or rebooting is critical, restarting the application is the application's affair.
+Source: NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Its
+"immediate action" decides the severity: an Xid that asks to reset or reboot is critical, one that asks to restart the
+application is an error of the application.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10"
 
 
 class Action(enum.Enum):
-    """What an Xid asks for. APPLICATION and NOTE never fail a node."""
+    """What an Xid asks for. APPLICATION never fails a node; WATCH is a warning."""
 
     RESET = "reset the GPU"
     REBOOT = "reboot the node"
@@ -51,7 +52,8 @@ _APPLICATION: Final = {
 _ENGINES: Final = (
     *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
 )  # fmt: skip
-"""Copy, video and image engines, and messages that NVIDIA says to ignore: errors of a job, not of the node."""
+"""Copy, video and image engines, and messages that NVIDIA's catalog says to ignore: errors of a job, not of the
+node."""
 
 _TABLE: Final[dict[int, Xid]] = {
     **{code: Xid("error of an engine under a program", Action.APPLICATION) for code in _ENGINES},
@@ -91,24 +93,23 @@ _TABLE: Final[dict[int, Xid]] = {
 }
 _NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
 _NVLINK5: Final = range(144, 151)
-_TO = re.compile(r"\bto 0x[0-9a-fA-F]+ \(([^)]*)\)")
+_RECOVERY_REQUEST = re.compile(r"\bto 0x[0-9a-fA-F]+ \(([^)]*)\)")
 
 
 def explain_xid(code: int, text: str) -> Xid:
-    """What the Xid means, with what its text adds: Xid 154 names the action, NVLink 5 errors say whether they are fatal
-    (`149, NETIR_LINK_EVT Fatal XC0 ...`)."""
-    known = _TABLE.get(code, _NOT_IN_TABLE)
+    """Returns what the Xid means. The text of its log line counts for some: Xid 154 names the action, errors of NVLink
+    5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ...`)."""
     if code in _NVLINK5 and re.search(r"\bFatal\b", text):
         return Xid("fatal NVLink error", Action.RESET)
-    if code == 154 and (found := _TO.search(text)):
+    if code == 154 and (found := _RECOVERY_REQUEST.search(text)):
         return _recovery(found[1])
-    return known
+    return _TABLE.get(code, _NOT_IN_TABLE)
 
 
-def _recovery(wanted: str) -> Xid:
-    meaning = f"the driver asks for: {wanted}"
-    if wanted.lower() == "none":
+def _recovery(request: str) -> Xid:
+    meaning = f"the driver asks for: {request}"
+    if request.lower() == "none":
         return Xid("the driver asks for nothing any more", Action.APPLICATION)
-    if "reboot" in wanted.lower():
+    if "reboot" in request.lower():
         return Xid(meaning, Action.REBOOT)
-    return Xid(meaning, Action.RESET if "reset" in wanted.lower() else Action.WATCH)
+    return Xid(meaning, Action.RESET if "reset" in request.lower() else Action.WATCH)

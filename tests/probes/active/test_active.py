@@ -272,7 +272,7 @@ def test_a_recorded_machine_is_not_loaded() -> None:
 def test_a_machine_without_gpus_is_skipped() -> None:
     """The PCI tree says so; this machine may be one."""
     try:
-        bus = active_device.ask_whole_gpus(Host())
+        bus = active_device.query_non_mig_gpus(Host())
     except NotApplicable:
         with pytest.raises(NotApplicable, match="no NVIDIA GPU"):
             measure_all(Host(), ActiveThresholds(), lambda *_: pytest.fail("was measured"))
@@ -305,7 +305,7 @@ def gpu(index: int, **changes: Any) -> Gpu:
 
 
 def devices(monkeypatch: pytest.MonkeyPatch, listed: Sequence[Gpu], library: Any) -> list[Any]:
-    monkeypatch.setattr(active_device, "ask_whole_gpus", lambda host: tuple(listed))
+    monkeypatch.setattr(active_device, "query_non_mig_gpus", lambda host: tuple(listed))
     monkeypatch.setattr(active_device, "load_torch", lambda: library)
     return list(active_device._gpus(Host()))
 

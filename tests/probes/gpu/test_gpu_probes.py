@@ -1,4 +1,4 @@
-"""The GPU probes over whole recorded machines: what a prolog asks, what is skipped and why, what a group costs."""
+"""The GPU probes on whole recorded machines: GPU_BUSY in a prolog, what is skipped and why, one process for a group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def check(capsys: pytest.CaptureFixture[str]) -> Check:
 
 
 def _copy(source: Path, target: Path, **changes: Any) -> Path:
-    """A small machine to change: its environment and NVML's answers for GPU 3."""
+    """Copies a recorded machine and changes its environment and NVML's answers for GPU 3."""
     shutil.copytree(source, target, symlinks=True)
     answers = nvml()
     answers["gpus"][3].update(changes.pop("gpu_3", {}))
@@ -62,7 +62,7 @@ USED = {"processes": [{"pid": 811, "used_bytes": 1 << 30}]}
     [
         ({"SLURM_JOB_GPUS": "2,3"}, USED, ["--profile", "prolog"], ["critical"], "fail"),
         ({"SLURM_JOB_GPUS": "0-2"}, USED, ["--profile", "prolog"], [], "ok"),  # another job's
-        ({}, USED, ["--profile", "prolog"], ["warning"], "ok"),  # whose, nobody says
+        ({}, USED, ["--profile", "prolog"], ["warning"], "ok"),  # nothing says which GPUs are the job's
         ({}, {}, ["--profile", "prolog"], [], "ok"),
         ({"SLURM_JOB_GPUS": "2,3"}, USED, ["--profile", "epilog"], [], "skipped"),
         ({"SLURM_JOB_GPUS": "9"}, {}, ["--profile", "prolog"], [], "unknown"),
@@ -86,7 +86,7 @@ def test_gpu_busy(
 
 
 @pytest.mark.parametrize("name", ["nvidia-cuda-mps", "dcgm-exporter"])
-def test_services_are_no_strangers(name: str, machine: Machine, tmp_path: Path, check: Check) -> None:
+def test_services_may_use_a_gpu_in_a_prolog(name: str, machine: Machine, tmp_path: Path, check: Check) -> None:
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node", environ={"SLURM_JOB_GPUS": "3"}, gpu_3=USED)
     (root / "proc/811").mkdir()
     (root / "proc/811/comm").write_text(name + "\n")
@@ -129,7 +129,7 @@ def test_a_damaged_recording_is_unknown(damage: bytes | None, machine: Machine, 
 
 
 @pytest.mark.parametrize("missing", ["sys/bus/pci/devices", "laggard/kmsg", "proc/uptime"])
-def test_no_evidence_is_unknown(missing: str, machine: Machine, tmp_path: Path, check: Check) -> None:
+def test_a_probe_without_its_files_is_unknown(missing: str, machine: Machine, tmp_path: Path, check: Check) -> None:
     root = _copy(machine("hgx_h100_gpus"), tmp_path / "node")
     path = root / missing
     shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -137,8 +137,8 @@ def test_no_evidence_is_unknown(missing: str, machine: Machine, tmp_path: Path, 
     assert result["verdict"] == "unknown" and missing in result["reason"]
 
 
-def test_the_number_of_a_profile_counts(machine: Machine, tmp_path: Path, check: Check) -> None:
-    """Also where the PCI tree has lost the GPU together with NVML."""
+def test_the_expected_number_of_gpus_can_come_from_the_profile(machine: Machine, tmp_path: Path, check: Check) -> None:
+    """It counts also where the PCI tree has lost the GPU together with NVML."""
     profile = tmp_path / "profile.yaml"
     profile.write_text("thresholds: {gpu_count: {expected: 9}}\n")
     report = check(machine("hgx_h100_gpus"), "--only", "gpu_count", "--profile", str(profile))
@@ -148,35 +148,35 @@ def test_the_number_of_a_profile_counts(machine: Machine, tmp_path: Path, check:
 
 
 def test_a_group_is_one_process_with_a_verdict_for_each() -> None:
-    def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    def report_pid(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         yield Fact("pid", os.getpid())
 
-    def fall(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    def crash(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         raise ValueError("no")
         yield
 
-    probes = [Probe(name, look, Thresholds(), group=GROUP) for name in "ac"]
-    report = run(Host(), [probes[0], Probe("b", fall, Thresholds(), group=GROUP), probes[1]], deadline_seconds=60)
+    probes = [Probe(name, report_pid, Thresholds(), group=GROUP) for name in "ac"]
+    report = run(Host(), [probes[0], Probe("b", crash, Thresholds(), group=GROUP), probes[1]], deadline_seconds=60)
     assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.UNKNOWN, Verdict.OK]
     assert report.facts["a"]["pid"] == report.facts["c"]["pid"]
 
 
 def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
-    def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-        yield Fact("seen", 1)
+    def finish(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+        yield Fact("finished", 1)
 
     def hang(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         assert host.progress is not None
         host.progress.say("reading of GPU 3", 0.2)
         time.sleep(600)
-        yield Fact("seen", 1)
+        yield Fact("finished", 1)
 
     group = [
-        Probe("first", look, Thresholds(), group=GROUP, on_hang=driver_hung),
+        Probe("first", finish, Thresholds(), group=GROUP, on_hang=driver_hung),
         Probe("stuck", hang, Thresholds(), group=GROUP),
-        Probe("last", look, Thresholds(), group=GROUP),
+        Probe("last", finish, Thresholds(), group=GROUP),
     ]
-    report = Runner().run(Host(), [*group, Probe("other", look, Thresholds())], deadline_seconds=60)
+    report = Runner().run(Host(), [*group, Probe("other", finish, Thresholds())], deadline_seconds=60)
     assert [probe.verdict for probe in report.probes] == [Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK]
     assert "was not reached: reading of GPU 3 gave no answer" in report.probes[2].reason
     (found,) = report.findings
@@ -184,7 +184,7 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
     assert report.elapsed_seconds < 10
 
 
-def test_what_is_recorded_is_read_again() -> None:
+def test_recorded_nvml_answers_are_read_back_unchanged() -> None:
     answers = wire.decode(json.dumps(nvml()).encode(), Nvml)
     assert wire.decode(encode_nvml(answers), Nvml) == answers
     assert wire.decode(encode_nvml(Nvml(error="DRIVER_NOT_LOADED")), Nvml).error == "DRIVER_NOT_LOADED"
@@ -196,22 +196,22 @@ ERRORS = st.sampled_from(["NOT_SUPPORTED", "GPU_IS_LOST", "UNKNOWN", "FUNCTION_N
 
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.sampled_from(FIELDS), ERRORS), max_size=40))
-def test_any_reading_may_be_missing(gaps: list[tuple[int, str, str | None]]) -> None:
-    """No probe ends in a traceback, whatever NVML withholds."""
+def test_a_probe_survives_any_missing_nvml_field(gaps: list[tuple[int, str, str | None]]) -> None:
+    """No probe ends in a traceback, whatever NVML does not answer."""
     answers = nvml()
     for index, field, error in gaps:
         answers["gpus"][index][field] = None
         if error:
             answers["gpus"][index].setdefault("errors", {})[field] = error
-    host = _Told(wire.decode(json.dumps(answers).encode(), Nvml))
+    host = _NvmlOnly(wire.decode(json.dumps(answers).encode(), Nvml))
     for probe in PROBES:
         if probe.group is GPU:
             seen = observe(probe, host)
             assert "failed:" not in seen.reason, (probe.name, seen.reason)
 
 
-class _Told(Host):
-    """A machine of which only NVML and the PCI tree are known."""
+class _NvmlOnly(Host):
+    """A machine of which only NVML and the PCI tree can be read."""
 
     def __init__(self, answers: Nvml) -> None:
         super().__init__("/nonexistent")

@@ -1,4 +1,4 @@
-"""The pure parts of the GPU probes: kernel logs, Xids, SLURM's device numbers, NVML's names, the fabric's mask."""
+"""The pure parts of the GPU probes: kernel logs, Xids, SLURM's device numbers, NVML's bus ids, the fabric's mask."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORD = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python, GPU has fallen off
 
 
 @pytest.mark.skipif(not XID_119.exists(), reason="the recorded hardware is not here")
-def test_a_real_log() -> None:
+def test_a_recorded_log_with_xid_119() -> None:
     lines = list(find_xids(gzip.decompress(XID_119.read_bytes()).decode()))
     assert {(line.bus_id, line.code) for line in lines} == {("0000:9b:00", 119)}
     findings, applications = judge_xids(lines)
@@ -48,7 +48,7 @@ def test_a_real_log() -> None:
         (RECORD, None),
     ],
 )
-def test_the_forms_of_a_kernel_log(line: str, seconds: float | None) -> None:
+def test_each_form_of_a_kernel_log_is_read(line: str, seconds: float | None) -> None:
     (message,) = parse_messages(line)
     assert message.seconds == (None if seconds is None else pytest.approx(seconds))
     (xid,) = find_xids(line)
@@ -63,7 +63,7 @@ def test_the_forms_of_a_kernel_log(line: str, seconds: float | None) -> None:
         ("NVRM: Xid (PCI:00010000:01:00): 48, pid='<unknown>'", "0000:01:00", 48),
     ],
 )
-def test_the_forms_of_an_xid(text: str, bus: str, code: int) -> None:
+def test_each_form_of_an_xid_line_is_read(text: str, bus: str, code: int) -> None:
     (found,) = find_xids(text)
     assert (found.bus_id, found.code) == (bus, code)
 
@@ -82,7 +82,7 @@ def test_the_forms_of_an_xid(text: str, bus: str, code: int) -> None:
         (154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", Action.APPLICATION),
     ],
 )
-def test_what_an_xid_asks_for(code: int, text: str, action: Action) -> None:
+def test_the_action_of_an_xid(code: int, text: str, action: Action) -> None:
     assert explain_xid(code, text).action is action
 
 
@@ -98,7 +98,7 @@ def _nvml(*minors: int | None) -> Nvml:
     return Nvml(gpus=tuple(Gpu(index=index, minor=minor) for index, minor in enumerate(minors)))
 
 
-def test_slurm_counts_by_minor_number() -> None:
+def test_slurm_numbers_gpus_by_minor_number() -> None:
     job = gpus_of_job({"SLURM_JOB_GPUS": "0,2-3"}, _nvml(3, 2, 1, 0))
     assert job is not None and [gpu.index for gpu in job.gpus] == [3, 1, 0] and job.missing == ()
 
@@ -108,7 +108,7 @@ def test_a_device_of_the_job_that_nvml_does_not_list() -> None:
     assert job is not None and [gpu.index for gpu in job.gpus] == [1] and job.missing == (7,)
 
 
-def test_no_job_and_no_list() -> None:
+def test_no_job_and_no_list_of_devices() -> None:
     assert gpus_of_job({}, _nvml(0)) is None and gpus_of_job({"SLURM_JOB_GPUS": ""}, _nvml(0)) is None
     with pytest.raises(Unknown, match="no list of device numbers"):
         gpus_of_job({"SLURM_JOB_GPUS": "gpu:a100:2"}, _nvml(0))
@@ -138,8 +138,8 @@ def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
     ],
 )
 def test_the_health_mask(mask: int, words: list[str]) -> None:
-    said = [summary for summary, _ in judge_fabric(GpuFabricInfo(state=3, health_mask=mask))]
-    assert len(said) == len(words) and all(word in text for word, text in zip(words, said, strict=True))
+    summaries = [summary for summary, _ in judge_fabric(GpuFabricInfo(state=3, health_mask=mask))]
+    assert len(summaries) == len(words) and all(word in text for word, text in zip(words, summaries, strict=True))
 
 
 def test_a_majority_is_more_than_half() -> None:
