@@ -1,8 +1,8 @@
-"""How long localisation takes on arrays, how it grows with the ranks, and how much memory the process then has.
+"""Measures how long localisation takes on arrays, how that grows with the ranks, and how much memory the process needs.
 
-A synchronous job with one slow rank: the dearest of the ordinary cases, since a healthy one needs no peers' medians.
-Each size in a process of its own, so that the peak of its memory is its own; single precision, as the largest size
-needs it (the arrays of 131,072 ranks take half a gigabyte so).
+The job is synchronous with one slow rank: the most expensive of the ordinary cases, since a healthy job needs no
+medians of peers. Each size runs in a process of its own, so that the peak of its memory is its own. The arrays are in
+single precision, which the largest size needs: those of 131,072 ranks take half a gigabyte.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 import numpy as np
 from figures import Figure, quartiles, show
 
-from laggard.collector.locate.job_timings import Evidence, Member, RankState, build_evidence
+from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.wire import StepRow
@@ -26,10 +26,10 @@ REPEATS = {1024: 15, 16_384: 9, 131_072: 5}
 BUDGET_SECONDS = {16_384: 0.5, 131_072: 4.0}  # 0.5 s, and from there on in proportion
 BUDGET_MIB = {131_072: 1024.0}
 TYPICAL = (0.01, 0.05, 0.08, 0.02, 0.005)  # seconds in each phase
-SYNC = 0.03  # seconds in collectives that nobody can save
+SYNC = 0.03  # seconds in collectives that cannot be saved
 
 
-def job(ranks: int, slow: int | None) -> Evidence:
+def job(ranks: int, slow: int | None) -> JobTimings:
     generator = np.random.default_rng(0)
     phases = np.empty((STEPS, ranks, len(PHASES)), dtype=np.float32)
     for phase, seconds in enumerate(TYPICAL):
@@ -40,7 +40,7 @@ def job(ranks: int, slow: int | None) -> Evidence:
     waited = phases.sum(axis=2)
     duration = waited.max(axis=1, keepdims=True) + np.float32(SYNC)
     np.subtract(duration, waited, out=waited)
-    return Evidence(
+    return JobTimings(
         job_id="bench",
         world_size=ranks,
         steps=np.arange(STEPS),
@@ -58,22 +58,22 @@ def job(ranks: int, slow: int | None) -> Evidence:
 def measure(ranks: int) -> list[Figure]:
     figures = []
     for name, slow in (("healthy", None), ("a slow rank", ranks // 3)):
-        evidence = job(ranks, slow)
+        timings = job(ranks, slow)
         times = []
         for _ in range(REPEATS[ranks] + 1):
             began = time.perf_counter()
-            location = locate(evidence)
+            location = locate(timings)
             times.append(time.perf_counter() - began)
             assert [culprit.ranks for culprit in location.culprits] == ([] if slow is None else [(slow,)])
         figures.append(quartiles(f"locate, {ranks} ranks, {name}", times[1:], "s", BUDGET_SECONDS.get(ranks)))
-        del evidence
+        del timings
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     figures.append(Figure(f"the process at its peak, {ranks} ranks", peak, "MiB", peak, peak, BUDGET_MIB.get(ranks)))
     return figures
 
 
 def measure_building(ranks: int = 1024) -> list[Figure]:
-    """From the rows of a live window; what the collector keeps is bounded to 8,192 ranks."""
+    """Measures building the arrays from the rows of a live window; a collector holds 8,192 ranks at most by default."""
     source = job(ranks, None)
     rows = {
         rank: [
@@ -82,17 +82,17 @@ def measure_building(ranks: int = 1024) -> list[Figure]:
         ]
         for rank in range(ranks)
     }
-    members = {rank: build_member(rank) for rank in range(ranks)}
+    infos = {rank: rank_info(rank) for rank in range(ranks)}
     times = []
     for _ in range(6):
         began = time.perf_counter()
-        build_evidence("bench", ranks, members, rows, {})
+        build_timings("bench", ranks, infos, rows, {})
         times.append(time.perf_counter() - began)
-    return [quartiles(f"build_evidence, {ranks} ranks x {STEPS} rows", times[1:], "s")]
+    return [quartiles(f"build_timings, {ranks} ranks x {STEPS} rows", times[1:], "s")]
 
 
-def build_member(rank: int) -> Member:
-    return Member(f"n{rank // 8}", None, RankState("running", STEPS - 1, None, None))
+def rank_info(rank: int) -> RankInfo:
+    return RankInfo(f"n{rank // 8}", None, RankState("running", STEPS - 1, None, None))
 
 
 def main() -> int:

@@ -1,32 +1,33 @@
-"""A location in words: one sentence, then what supports it. The page and `laggard locate` say the same."""
+"""Describes a location in words: one sentence, then what supports it. The page and `laggard locate` use the same
+words."""
 
 from __future__ import annotations
 
 from laggard.model import Culprit, Location, Note, Verdict
-from laggard.text.words import capital, counted, one_line, ranks_text, seconds_text
+from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
 
-VICTIMS_NAMED = 64
-"""From so many on a list of victims may have been cut."""
+MAX_VICTIMS = 64
+"""A list of so many victims may have been cut."""
 
 SURROUNDING = ("partial", "rank_died", "agents_silent", "ended")
-"""Kinds of notes that hold beside a verdict, and are not why it cannot be given."""
+"""Kinds of notes that go along with a verdict and are not the reason why there is none."""
 
 
 def sentence(location: Location) -> str:
-    """The answer. Ends with a full stop and holds no line break, whatever text the location came with."""
+    """The answer. It ends with a full stop and holds no line break, whatever text is in the location."""
     if location.culprits:
-        return one_line(_accusation(location))
+        return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
-        looked_at = f"{counted(location.ranks_seen, 'rank')}, {counted(_steps(location), 'step')} looked at"
+        looked_at = f"{counted(location.ranks_seen, 'rank')}, {counted(_step_count(location), 'step')} looked at"
         return f"No rank is slow: {looked_at}."
     cause = _cause(location)
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"
     start = "Something is wrong" if location.verdict is Verdict.FAIL else "Cannot tell"
-    return one_line(f"{start}: {reason}.")
+    return printable_line(f"{start}: {reason}.")
 
 
 def details(location: Location) -> list[str]:
-    """Lines of evidence, one culprit after the other, then the notes that the sentence has not already told."""
+    """Lines of evidence, one culprit after the other, then the notes that are not in the sentence."""
     return evidence_lines(location) + note_lines(location)
 
 
@@ -34,43 +35,43 @@ def evidence_lines(location: Location) -> list[str]:
     several = len(location.culprits) > 1
     lines = []
     for culprit in location.culprits:
-        named = f"{who(culprit)}: " if several else ""
-        lines += [f"{named}{line}" for line in (*culprit.evidence, *_consequences(culprit, location))]
-    return [capital(one_line(line)) for line in lines]
+        prefix = f"{culprit_name(culprit)}: " if several else ""
+        lines += [f"{prefix}{line}" for line in (*culprit.evidence, *_consequences(culprit, location))]
+    return [capital(printable_line(line)) for line in lines]
 
 
 def note_lines(location: Location) -> list[str]:
-    told = None if location.culprits or location.verdict is Verdict.OK else _cause(location)
-    return [capital(one_line(note.text)) for note in location.notes if note is not told]
+    in_sentence = None if location.culprits or location.verdict is Verdict.OK else _cause(location)
+    return [capital(printable_line(note.text)) for note in location.notes if note is not in_sentence]
 
 
-def who(culprit: Culprit) -> str:
-    """The machine or link, in the middle of a sentence: `rank 2 on n1`, `the link n1 mlx5_0 to n2 mlx5_0`."""
+def culprit_name(culprit: Culprit) -> str:
+    """The rank, machine or link, for the middle of a sentence: `rank 2 on n1`, `the link n1 mlx5_0 to n2 mlx5_0`."""
     if culprit.kind == "slow_link" and culprit.link:
         ends = (" ".join(filter(None, (end.get("node"), end.get("device")))) or "?" for end in culprit.link)
         return "the link " + " to ".join(ends)
     if culprit.kind == "slow_host" and culprit.node:
         return f"host {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
     place = f" on {culprit.node}" if culprit.node else ""
-    return (ranks_text(culprit.ranks) if culprit.ranks else culprit.device or "a machine") + place
+    return (ranks_text(culprit.ranks) or culprit.device or "a machine") + place
 
 
 def _cause(location: Location) -> Note | None:
-    """The note that says why there is no verdict; what only surrounds it is told with the rest."""
-    telling = (note for note in location.notes if note.kind not in SURROUNDING)
-    return next(telling, location.notes[0] if location.notes else None)
+    """The note that says why there is no verdict, which the sentence quotes."""
+    causes = (note for note in location.notes if note.kind not in SURROUNDING)
+    return next(causes, location.notes[0] if location.notes else None)
 
 
-def _accusation(location: Location) -> str:
+def _culprit_sentence(location: Location) -> str:
     first, *others = location.culprits
     dead = {rank for note in location.notes if note.kind == "rank_died" for rank in note.ranks}
     died = first.kind == "hung" and bool(first.ranks) and dead.issuperset(first.ranks)
-    text = f"{capital(who(first))} {_death(first) if died else _deed(first)}"
+    text = f"{capital(culprit_name(first))} {_death(first) if died else _condition(first)}"
     cost = _cost(first, location)
     text += f": {cost}." if cost else "."
     if others:
         also = f"{len(others)} more culprits, the next" if len(others) > 1 else "One more culprit"
-        text += f" {also}: {who(others[0])}."
+        text += f" {also}: {culprit_name(others[0])}."
     return text
 
 
@@ -85,9 +86,9 @@ def _consequences(culprit: Culprit, location: Location) -> list[str]:
 
 
 def _victims(culprit: Culprit, location: Location) -> str:
-    """A location names only so many victims: there, how many wait is told by how many ranks there are."""
+    """The ranks that wait. Where the list of victims may have been cut, their number out of all ranks."""
     count, others = len(culprit.victims), location.ranks_seen - len(culprit.ranks)
-    if count < VICTIMS_NAMED or others <= count:
+    if count < MAX_VICTIMS or others <= count:
         return ranks_text(culprit.victims)
     return f"{count} and more of the other {others} ranks"
 
@@ -96,7 +97,8 @@ def _death(culprit: Culprit) -> str:
     return "died" + (f" in {_place(culprit)}" if _place(culprit) else "")
 
 
-def _deed(culprit: Culprit) -> str:
+def _condition(culprit: Culprit) -> str:
+    """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
     verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
     if culprit.kind == "hung":
         return f"{verb} hung" + (f" in {_place(culprit)}" if _place(culprit) else "")
@@ -112,14 +114,14 @@ def _place(culprit: Culprit) -> str:
 
 
 def _cost(culprit: Culprit, location: Location) -> str:
-    """What it costs the job, in time of each step where the window tells a step's length."""
+    """What the culprit costs the job; in seconds of each step where the window has a length."""
     if culprit.kind == "hung":
         return "the others wait for " + ("them" if len(culprit.ranks) > 1 else "it")
     if not culprit.recoverable_ratio:
         peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
         return f"{culprit.slowdown_ratio:.2f} times the time of {peers}" if culprit.slowdown_ratio else ""
     share = f"{culprit.recoverable_ratio:.0%} of the step time".replace("%", " %")
-    steps = _steps(location)
+    steps = _step_count(location)
     if not steps or location.window.seconds <= 0:
         return f"fixing it would save {share}"
     seconds = culprit.recoverable_ratio * location.window.seconds / steps
@@ -130,7 +132,7 @@ def _possessive(culprit: Culprit) -> str:
     return "their" if len(culprit.ranks) > 1 else "its"
 
 
-def _steps(location: Location) -> int:
+def _step_count(location: Location) -> int:
     window = location.window
     if window.first_step is None or window.last_step is None:
         return 0

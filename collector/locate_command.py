@@ -11,7 +11,7 @@ import msgspec
 from laggard import wire
 from laggard.collector.describe import details, sentence
 from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_trace
+from laggard.collector.recording.reader import read_recording
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location, Note
@@ -26,14 +26,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
     )
-    parser.add_argument("--job", metavar="ID", help="which job of the collector's; default: the one that moved last")
+    parser.add_argument(
+        "--job", metavar="ID", help="the id of the collector's job; default: the job that progressed last"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
 def main(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.record:
         raise UsageError("--record copies from a collector: leave out --trace, which reads a recording")
-    location = _from_trace(arguments.trace) if arguments.trace else _ask(arguments.collector, arguments.job)
+    location = _from_recording(arguments.trace) if arguments.trace else _ask(arguments.collector, arguments.job)
     if arguments.record:
         _record(arguments.collector, location.job_id if arguments.job is None else arguments.job, arguments.record)
     if arguments.format == "json":
@@ -45,14 +47,15 @@ def main(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[location.verdict]
 
 
-def _from_trace(paths: list[str]) -> Location:
-    trace = read_trace(paths)
-    location = locate(trace.evidence)
-    lacks = tuple(Note("lacks", text) for text in trace.lacks)
-    return msgspec.structs.replace(location, notes=location.notes + lacks)
+def _from_recording(paths: list[str]) -> Location:
+    recording = read_recording(paths)
+    location = locate(recording.timings)
+    gaps = tuple(Note("lacks", text) for text in recording.gaps)
+    return msgspec.structs.replace(location, notes=location.notes + gaps)
 
 
 def _ask(url: str, job: str | None) -> Location:
+    """The collector's verdict. Raises UsageError where no collector answers at `url`."""
     try:
         return wire.decode(_get(url, "location", job), Location)
     except wire.WireError as error:
@@ -60,7 +63,8 @@ def _ask(url: str, job: str | None) -> Location:
 
 
 def _record(url: str, job: str | None, directory: str) -> None:
-    """Writes DIR/job.jsonl, which `locate --trace DIR` judges as the collector does. Nothing is overwritten."""
+    """Writes DIRECTORY/job.jsonl, which `locate --trace DIRECTORY` judges as the collector does. Nothing is
+    overwritten: raises UsageError where the file is there already."""
     lines = _get(url, "recording", job)
     path = Path(directory) / "job.jsonl"
     try:
@@ -73,23 +77,23 @@ def _record(url: str, job: str | None, directory: str) -> None:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _get(url: str, what: str, job: str | None) -> bytes:
-    """Asks for what holds now, not for what held in the last round, up to 5 s ago. Raises UsageError."""
+def _get(url: str, document: str, job: str | None) -> bytes:
+    """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
     import httpx
 
     try:
         query = {"fresh": "1", **({"job": job} if job else {})}
-        answer = httpx.get(f"{url.rstrip('/')}/api/v1/{what}", params=query, timeout=10.0)
+        answer = httpx.get(f"{url.rstrip('/')}/api/v1/{document}", params=query, timeout=10.0)
         answer.raise_for_status()
         return answer.content
     except httpx.HTTPStatusError as error:
         raise UsageError(
-            f"the collector at {url} answers {error.response.status_code}{_said(error.response)}"
+            f"the collector at {url} answers {error.response.status_code}{_error_text(error.response)}"
         ) from None
     except (httpx.HTTPError, httpx.InvalidURL):
         raise UsageError(f"no collector answers at {url}; start one, or name it with --collector") from None
 
 
-def _said(response: object) -> str:
+def _error_text(response: object) -> str:
     text = getattr(response, "text", "")[:200].strip()
     return f": {text}" if text else ""

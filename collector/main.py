@@ -1,4 +1,4 @@
-"""`laggard collector`: gathers the agents, names the culprit, shows it."""
+"""`laggard collector`: scrapes the agents, names the culprit, shows it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import argparse
 
 from laggard.collector.locate.verdict import locate
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
-from laggard.collector.scrape_loop import Gatherer
+from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
-from laggard.collector.settings import LISTEN_ADDRESS, settle
+from laggard.collector.settings import LISTEN_ADDRESS, load_settings
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
 from laggard.http.listen import bind
 
@@ -21,18 +21,23 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="HOST:PORT",
         action="append",
         default=[],
-        help=f"an agent to ask, as HOST, HOST:PORT or URL; repeatable (default: {LOCAL_AGENT})",
+        help=f"an agent to scrape, as HOST, HOST:PORT or URL; repeatable (default: {LOCAL_AGENT})",
     )
     add_listen_flag(parser, LISTEN_ADDRESS)
-    parser.add_argument("--interval", type=float, metavar="SECONDS", help="between two rounds (default: 5)")
+    parser.add_argument(
+        "--interval",
+        type=float,
+        metavar="SECONDS",
+        help="from the start of one round of scrapes to the next (default: 5)",
+    )
     add_log_flag(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT, then 0. Raises UsageError where it cannot start."""
-    settings = settle(arguments.config, arguments.targets, arguments.listen_address, arguments.interval)
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
+    settings = load_settings(arguments.config, arguments.targets, arguments.listen_address, arguments.interval)
     targets = parse_targets(settings.targets)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level)
-        serve(listener, Gatherer(targets, settings, locate), settings)
+        serve(listener, ScrapeLoop(targets, settings, locate), settings)
     return 0

@@ -8,6 +8,8 @@ from laggard.model import Finding
 
 
 class NodeFinding(Struct, frozen=True):
+    """`url`: of the agent that reported it. `node`: the name under which the node's ranks are known."""
+
     url: str
     node: str
     finding: Finding

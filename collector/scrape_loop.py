@@ -1,4 +1,5 @@
-"""Asks every agent, round after round. An agent that is ill is named, with its state; the others go on."""
+"""The scrape loop: asks every agent, round after round. An agent that fails is named with its state; the others go
+on."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from typing import NamedTuple, TypeVar
 
 import httpx
 
-from laggard.collector.fleet.outliers import compare, with_codes
-from laggard.collector.jobs.snapshot import Locate, Picture, paint
-from laggard.collector.jobs.window import Windows
+from laggard.collector.fleet.outliers import compare_nodes, with_codes
+from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
+from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_finding import NodeFinding
-from laggard.collector.recording.writer import Recording
-from laggard.collector.scrape.agent import Agent
-from laggard.collector.scrape.fetch import Failure, fetch, make_client
+from laggard.collector.recording.writer import JobRecording
+from laggard.collector.scrape.agent_state import AgentState
+from laggard.collector.scrape.fetch import FetchFailure, fetch, make_client
 from laggard.collector.scrape.targets import Target
-from laggard.collector.scrape.validation import believe_ranks, believe_report
+from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
 from laggard.model import Report, Severity
 from laggard.wire import RanksDocument, WireError
@@ -28,131 +29,133 @@ log = logging.getLogger("laggard.collector")
 
 T = TypeVar("T")
 
-MOST_OFTEN_SECONDS = 1.0
-"""From a look to the next at the soonest, whoever asks for it: what agents are to expect."""
+MIN_INTERVAL_SECONDS = 1.0
+"""From the start of one round to the start of the next at least, however many clients ask for fresh data: what agents
+have to expect."""
 
 _SEVERITIES = tuple(Severity)
 
 
-class Answer(NamedTuple):
-    """What one agent said when it was asked. `report` is None where it was not asked for one."""
+class AgentAnswer(NamedTuple):
+    """One agent's answer in a round. `report` is None where none was asked for."""
 
-    ranks: RanksDocument | Failure
-    report: Report | Failure | None
+    ranks: RanksDocument | FetchFailure
+    report: Report | FetchFailure | None
 
 
-class Gatherer:
-    """Owns the agents' standing and the windows; `picture` is replaced as a whole after each round."""
+class ScrapeLoop:
+    """Owns the agents' states and the job windows; `snapshot` is replaced as a whole after each round."""
 
     def __init__(self, targets: Sequence[Target], settings: CollectorSettings, locate: Locate) -> None:
-        self._agents = [Agent(target) for target in targets]
+        self._agents = [AgentState(target) for target in targets]
         self._settings = settings
         self._locate = locate
-        self._windows = Windows(settings.max_jobs, settings.max_ranks, settings.forget_after_seconds)
-        self.picture = Picture(nodes=tuple(agent.row(0.0) for agent in self._agents))
-        self._wanted = asyncio.Event()
-        self._done = asyncio.Condition()
+        self._windows = JobWindows(settings.max_jobs, settings.max_ranks, settings.forget_after_seconds)
+        self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._refresh_wanted = asyncio.Event()
+        self._round_ended = asyncio.Condition()
 
-    async def fresh(self) -> None:
-        """Returns once `picture` is from a round that began at most MOST_OFTEN_SECONDS ago, or such a round takes too
-        long. However many ask, rounds begin no more often."""
-        began = time.monotonic()
-        if not self._is_since(began):
-            self._wanted.set()
+    async def refresh(self) -> None:
+        """Returns once `snapshot` is from a round that began at most MIN_INTERVAL_SECONDS ago, or once such a round
+        takes too long. However many clients ask, rounds begin no more often."""
+        now = time.monotonic()
+        if not self._is_fresh(now):
+            self._refresh_wanted.set()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._round_since(began), self._settings.timeout_seconds)
+            await asyncio.wait_for(self._wait_for_round(now), self._settings.timeout_seconds)
 
-    async def _round_since(self, moment: float) -> None:
-        async with self._done:
-            await self._done.wait_for(lambda: self._is_since(moment))
-
-    def recording(self, name: str | None) -> Recording | None:
-        """What is held of that job; None where it is not known. From the event loop: nothing is folded meanwhile."""
-        painted = self.picture.job(name)
-        job = self._windows.jobs.get(painted.key) if painted else None
-        if painted is None or job is None:
+    def recording(self, name: str | None) -> JobRecording | None:
+        """What is held of the job that ClusterSnapshot.job() finds; None where it finds none. To be called on the event
+        loop: no round ingests anything meanwhile."""
+        found = self.snapshot.job(name)
+        job = self._windows.jobs.get(found.key) if found else None
+        if found is None or job is None:
             return None
-        answering = {row.url for row in self.picture.nodes if row.state == "up"}
-        steps = {number: tuple(rank.rows.values()) for number, rank in job.ranks.items()}
-        return Recording(painted.key.job_id, job.known(answering), steps, painted.evidence.findings_by_node)
-
-    def _is_since(self, moment: float) -> bool:
-        return self.picture.asked_at is not None and self.picture.asked_at >= moment - MOST_OFTEN_SECONDS
+        answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
+        steps = {number: tuple(rank.steps.values()) for number, rank in job.ranks.items()}
+        return JobRecording(found.key.job_id, job.newest_rows(answering), steps, found.timings.findings_by_node)
 
     async def run(self) -> None:
-        """Rounds, for ever, `interval_seconds` from start to start, or sooner where a fresh look is asked for."""
+        """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
         async with make_client(self._settings.timeout_seconds, self._settings.concurrency) as client:
             while True:
                 began = time.monotonic()
                 try:
-                    await self.round(client)
-                except Exception:  # a round that failed must not be the last
+                    await self._scrape(client)
+                except Exception:  # one failed round must not be the last
                     log.exception("a defect in laggard: this round was lost")
-                async with self._done:
-                    self._done.notify_all()
+                async with self._round_ended:
+                    self._round_ended.notify_all()
                 await self._pause(began)
 
     async def _pause(self, began: float) -> None:
-        await asyncio.sleep(max(0.05, began + min(MOST_OFTEN_SECONDS, self._interval) - time.monotonic()))
+        interval = self._settings.interval_seconds
+        await asyncio.sleep(max(0.05, began + min(MIN_INTERVAL_SECONDS, interval) - time.monotonic()))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wanted.wait(), max(0.0, began + self._interval - time.monotonic()))
-        self._wanted.clear()
+            await asyncio.wait_for(self._refresh_wanted.wait(), max(0.0, began + interval - time.monotonic()))
+        self._refresh_wanted.clear()
 
-    @property
-    def _interval(self) -> float:
-        return self._settings.interval_seconds
+    async def _wait_for_round(self, moment: float) -> None:
+        async with self._round_ended:
+            await self._round_ended.wait_for(lambda: self._is_fresh(moment))
 
-    async def round(self, client: httpx.AsyncClient) -> None:
-        asked_at = time.monotonic()
-        gate = asyncio.Semaphore(self._settings.concurrency)
-        answers = await asyncio.gather(*(self._ask(client, gate, agent) for agent in self._agents))
+    def _is_fresh(self, moment: float) -> bool:
+        began = self.snapshot.round_began_at
+        return began is not None and began >= moment - MIN_INTERVAL_SECONDS
+
+    async def _scrape(self, client: httpx.AsyncClient) -> None:
+        """One round."""
+        began = time.monotonic()
+        slots = asyncio.Semaphore(self._settings.concurrency)
+        answers = await asyncio.gather(*(self._ask(client, slots, agent) for agent in self._agents))
         now = time.monotonic()
         for agent, answer in zip(self._agents, answers, strict=True):
-            self._take(agent, answer, now)
-        self._windows.forget(now)
-        fleet = await asyncio.to_thread(compare, self._agents)
-        codes = fleet.codes()
-        outline = Picture(
+            self._update(agent, answer, now)
+        self._windows.expire(now)
+        comparison = await asyncio.to_thread(compare_nodes, self._agents)
+        codes = comparison.codes_by_url()
+        cluster = ClusterSnapshot(
             nodes=tuple(with_codes(agent.row(now), codes) for agent in self._agents),
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
-            findings=_worst_first((*_findings(self._agents), *fleet.findings)),
-            fleet_findings=fleet.findings,
-            fleet_notes=fleet.notes,
-            rounds=self.picture.rounds + 1,
-            taken_at=now,
-            asked_at=asked_at,
+            findings=_worst_first((*_findings(self._agents), *comparison.findings)),
+            fleet_findings=comparison.findings,
+            fleet_notes=comparison.notes,
+            rounds=self.snapshot.rounds + 1,
+            scraped_at=now,
+            round_began_at=began,
         )
-        # The analysis may take long on many ranks: in a thread, so that the page goes on answering.
-        self.picture = await asyncio.to_thread(paint, self._windows, outline, self._locate)
+        # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
+        self.snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate)
 
-    async def _ask(self, client: httpx.AsyncClient, gate: asyncio.Semaphore, agent: Agent) -> Answer:
-        async with gate:
-            ranks = await self._read(client, f"{agent.url}/api/v1/ranks?since={agent.since!r}", believe_ranks)
+    async def _ask(self, client: httpx.AsyncClient, slots: asyncio.Semaphore, agent: AgentState) -> AgentAnswer:
+        async with slots:
+            ranks = await self._get(client, f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
-            if isinstance(ranks, Failure) or not due:
-                return Answer(ranks, None)
-            return Answer(ranks, await self._read(client, f"{agent.url}/api/v1/report", believe_report))
+            if isinstance(ranks, FetchFailure) or not due:
+                return AgentAnswer(ranks, None)
+            return AgentAnswer(ranks, await self._get(client, f"{agent.url}/api/v1/report", validate_report))
 
-    async def _read(self, client: httpx.AsyncClient, url: str, believe: Callable[[bytes], T]) -> T | Failure:
+    async def _get(self, client: httpx.AsyncClient, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
         body = await fetch(client, url, self._settings.timeout_seconds, self._settings.max_body_bytes)
-        if isinstance(body, Failure):
+        if isinstance(body, FetchFailure):
             return body
         try:
-            return await asyncio.to_thread(believe, body)
+            return await asyncio.to_thread(validate, body)
         except WireError as error:
-            return Failure("garbage", str(error))
+            return FetchFailure("garbage", str(error))
 
-    def _take(self, agent: Agent, answer: Answer, now: float) -> None:
+    def _update(self, agent: AgentState, answer: AgentAnswer, now: float) -> None:
         before = agent.state
-        agent.take_ranks(answer.ranks, self._windows, now)
-        agent.take_report(answer.report, now, self._settings.forget_after_seconds)
+        agent.update_ranks(answer.ranks, self._windows, now)
+        agent.update_report(answer.report, now, self._settings.forget_after_seconds)
         if agent.state != before:
             level = logging.INFO if agent.state == "up" else logging.WARNING
             log.log(level, "%s is %s%s", agent.url, agent.state, f": {agent.reason}" if agent.reason else "")
 
 
-def _findings(agents: Iterable[Agent]) -> Iterator[NodeFinding]:
-    """The node is the one that its ranks are known under, so that the two can be joined."""
+def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
+    """The findings of the nodes and of the jobs on them, under the node's name that its ranks have too, so that the two
+    can be joined."""
     for agent in agents:
         of_node = agent.report.findings if agent.report else ()
         for finding in (*of_node, *agent.job_findings):

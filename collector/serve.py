@@ -1,4 +1,4 @@
-"""Announces, serves and stops."""
+"""Runs the HTTP server and the scrape loop until a signal stops them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import uvicorn
 
-from laggard.collector.scrape_loop import Gatherer
+from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.http.listen import url_of
@@ -19,17 +19,10 @@ from laggard.http.listen import url_of
 log = logging.getLogger("laggard.collector")
 
 
-def serve(listener: socket.socket, gatherer: Gatherer, settings: CollectorSettings) -> None:
-    """Gathers and serves until SIGTERM or SIGINT."""
-    app = make_app(
-        lambda: gatherer.picture,
-        gatherer.fresh,
-        gatherer.recording,
-        settings.interval_seconds,
-        settings.max_drain_ratio,
-    )
+def serve(listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorSettings) -> None:
+    """Scrapes and serves until SIGTERM or SIGINT."""
     config = uvicorn.Config(
-        app,
+        make_app(scrape_loop, settings),
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -37,21 +30,21 @@ def serve(listener: socket.socket, gatherer: Gatherer, settings: CollectorSettin
         limit_concurrency=512,
         timeout_graceful_shutdown=1,
     )
-    asyncio.run(_serve(_Server(config), listener, gatherer))
+    asyncio.run(_serve(_Server(config), listener, scrape_loop))
 
 
-async def _serve(server: uvicorn.Server, listener: socket.socket, gatherer: Gatherer) -> None:
+async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: ScrapeLoop) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, server)
-    gathering = asyncio.create_task(gatherer.run())
+    scraping = asyncio.create_task(scrape_loop.run())
     try:
         log.info("listening on %s", url_of(listener))
         await server.serve(sockets=[listener])
     finally:
-        gathering.cancel()
+        scraping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await gathering
+            await scraping
 
 
 def _stop(server: uvicorn.Server) -> None:
@@ -59,7 +52,7 @@ def _stop(server: uvicorn.Server) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn dies of the signal that it was stopped with; a service that was asked to stop exits with 0."""
+    """uvicorn ends itself by the signal that stopped it; a service that was asked to stop exits with 0."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

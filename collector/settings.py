@@ -13,8 +13,8 @@ from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
-"""Loopback, where exporters take every interface: told of nobody, a collector watches its own machine, and what it
-shows (job names, users, nodes) has no password. Open it with `--web.listen-address :19401`."""
+"""Loopback, where exporters listen on every interface: by default a collector watches its own machine only, and what it
+shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
 
 class CollectorSettings(Settings, frozen=True):
@@ -22,18 +22,18 @@ class CollectorSettings(Settings, frozen=True):
     listen_address: str = LISTEN_ADDRESS
     interval_seconds: float = 5.0
     timeout_seconds: float = 3.0
-    """For one agent's complete answer. A round takes at most this long, however many agents are ill."""
+    """For one agent's complete answer. A round takes at most this long, however many agents fail."""
     report_interval_seconds: float = 30.0
-    """Probes run every minute or so: their report is asked for less often than the ranks."""
+    """How often the report is asked for: probes run every minute or so, so less often than the ranks."""
     concurrency: int = 64
     max_body_bytes: int = 16 << 20
     max_jobs: int = 64
     max_ranks: int = 8192
-    """Over all jobs. A rank's window takes about 40 KiB."""
+    """Of all jobs together. A rank's window takes about 40 KiB."""
     forget_after_seconds: float = 900.0
-    """How long a job that has ended, or that nobody reports any more, stays to be looked at."""
+    """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
-    """Of the nodes that answer at most this share may be drained for failing at once, but always one; 0: none."""
+    """At most this share of the answering nodes may be drained for failing at once, but always one; 0: none."""
 
 
 _POSITIVE = (
@@ -48,10 +48,10 @@ _POSITIVE = (
 )
 
 
-def settle(
+def load_settings(
     config: str | None, targets: Sequence[str], listen_address: str | None, interval_seconds: float | None
 ) -> CollectorSettings:
-    """The file's settings, each replaced by its flag where one was given. Raises UsageError."""
+    """The settings in the file, each replaced by its flag where one was given. Raises UsageError where one is wrong."""
     settings = load(config, CollectorSettings) if config else CollectorSettings()
     if targets:
         settings = structs.replace(settings, targets=tuple(targets))

@@ -1,9 +1,9 @@
-"""Which facts of a node's report should be the same on every node of the same hardware, and where they stand.
+"""The facts of a node's report that should be the same on all nodes of the same hardware, and where to find them.
 
-A report's facts are `{probe: {fact: value}}`, and a value may be nested: `{device: {property: value}}`. A path names
-the way down; `*` stands for every entry of a mapping or list, and what is compared is the set of values found there,
-so that neither the number of devices nor their addresses matter. Not listed is what rightly differs from node to node
-(serial numbers, addresses, temperatures, counters, how full a disk is).
+A report's facts are `{probe: {fact: value}}`, and a value may be nested: `{device: {property: value}}`. A path is the
+list of keys that lead to a value; `*` stands for every entry of a mapping or list, and what is compared is the set of
+values found there, so that neither the number of devices nor their addresses matter. Facts that rightly differ from
+node to node are not listed (serial numbers, addresses, temperatures, counters, how full a disk is).
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-MOST_VALUES = 64
-"""Distinct values of one fact on one node; more is no property that nodes share."""
+MAX_VALUES = 64
+"""The most distinct values of one fact on one node; a fact with more is no property that nodes share."""
 
-MOST_LETTERS = 200
+MAX_CHARACTERS = 200
 
 Path = tuple[str, ...]
 Values = tuple[str, ...]
-"""The distinct values of one fact on one node, sorted; as text, because that is how they are shown."""
+"""The distinct values of one fact on one node, sorted; as text, because they are shown as text."""
 
 
-class Comparable(NamedTuple):
-    """`name` is the device of the finding. `paths`: the first that leads to a value counts. `counted`: not the values
-    are compared but how many entries there are; `named`: what a mapping's keys are, not its values; `whole`: a list is
-    one value, and an empty one is "none". `look`: the command that shows the fact on a node."""
+class ComparedFact(NamedTuple):
+    """`name` is the device of the finding. Of `paths` the first that leads to a value counts. `command` shows the fact
+    on a node. With `count_entries` the number of entries is compared, not the values; with `compare_keys` a mapping's
+    keys, not its values; with `list_as_one` a list is one value, and an empty list is "none"."""
 
     name: str
     paths: tuple[Path, ...]
     fix: str
-    look: str
-    counted: bool = False
-    named: bool = False
-    whole: bool = False
+    command: str
+    count_entries: bool = False
+    compare_keys: bool = False
+    list_as_one: bool = False
 
 
 _SOFTWARE = "Install the same version on every node of a job: from one image, or pinned in the package manager."
@@ -40,83 +40,88 @@ _FIRMWARE = "Flash the version that the fleet has, or move the fleet to this one
 _HARDWARE = "Compare the node with a neighbour of the same model: a part is missing, was exchanged, or trained lower."
 _SETTING = "Set it as on the other nodes, and where it is set at boot (image, kernel command line, BIOS profile)."
 
-KIND_PATHS: tuple[tuple[str, tuple[Path, ...]], ...] = (
+HARDWARE_PATHS: tuple[tuple[str, tuple[Path, ...]], ...] = (
     ("product", (("identity", "product"), ("identity", "cpu_model"))),
     ("gpu", (("identity", "gpu_models"), ("gpu_count", "models"))),
 )
 """What makes two nodes the same hardware: the server's product name (in a container that cannot see it, the CPU), and
-its GPU models. A node of which only one is known is of a kind of its own: its likes are those equally unknown."""
+its GPU models. A node of which only one is known is compared with nodes of which the same one is known."""
 
-COMPARABLES: tuple[Comparable, ...] = (
-    Comparable("kernel release", (("identity", "kernel_release"),), _SOFTWARE, "uname -r"),
-    Comparable("distribution", (("identity", "distribution"),), _SOFTWARE, "cat /etc/os-release"),
-    Comparable(
+COMPARED_FACTS: tuple[ComparedFact, ...] = (
+    ComparedFact("kernel release", (("identity", "kernel_release"),), _SOFTWARE, "uname -r"),
+    ComparedFact("distribution", (("identity", "distribution"),), _SOFTWARE, "cat /etc/os-release"),
+    ComparedFact(
         "nvidia driver version",
         (("identity", "nvidia_driver_version"),),
         _SOFTWARE,
         "cat /proc/driver/nvidia/version",
     ),
-    Comparable(
+    ComparedFact(
         "nvidia driver flavour", (("identity", "nvidia_driver_flavour"),), _SOFTWARE, "modinfo -F license nvidia"
     ),
-    Comparable("CUDA version", (("identity", "cuda_version"),), _SOFTWARE, "cat /usr/local/cuda/version.json"),
-    Comparable("NCCL version", (("identity", "nccl_versions"),), _SOFTWARE, "ldconfig -p | grep libnccl"),
-    Comparable("OFED version", (("identity", "ofed_version"),), _SOFTWARE, "cat /sys/module/mlx5_core/version"),
-    Comparable("CPU model", (("identity", "cpu_model"),), _HARDWARE, "lscpu"),
-    Comparable("CPU microcode", (("identity", "cpu_microcode"),), _FIRMWARE, "grep -m1 microcode /proc/cpuinfo"),
-    Comparable("BIOS version", (("identity", "bios_version"),), _FIRMWARE, "cat /sys/class/dmi/id/bios_version"),
-    Comparable(
+    ComparedFact("CUDA version", (("identity", "cuda_version"),), _SOFTWARE, "cat /usr/local/cuda/version.json"),
+    ComparedFact("NCCL version", (("identity", "nccl_versions"),), _SOFTWARE, "ldconfig -p | grep libnccl"),
+    ComparedFact("OFED version", (("identity", "ofed_version"),), _SOFTWARE, "cat /sys/module/mlx5_core/version"),
+    ComparedFact("CPU model", (("identity", "cpu_model"),), _HARDWARE, "lscpu"),
+    ComparedFact("CPU microcode", (("identity", "cpu_microcode"),), _FIRMWARE, "grep -m1 microcode /proc/cpuinfo"),
+    ComparedFact("BIOS version", (("identity", "bios_version"),), _FIRMWARE, "cat /sys/class/dmi/id/bios_version"),
+    ComparedFact(
         "GPU VBIOS", (("identity", "gpu_vbios"),), _FIRMWARE, "nvidia-smi --query-gpu=vbios_version --format=csv"
     ),
-    Comparable("GPU count", (("identity", "gpu_count"),), _HARDWARE, "nvidia-smi -L"),
-    Comparable(
+    ComparedFact("GPU count", (("identity", "gpu_count"),), _HARDWARE, "nvidia-smi -L"),
+    ComparedFact(
         "GPU link width",
         (("inventory", "gpu_links", "*", "width"),),
         _HARDWARE,
         "nvidia-smi -q | grep -A3 'Link Width'",
     ),
-    Comparable("NIC firmware", (("inventory", "rdma", "*", "firmware"),), _FIRMWARE, "ibv_devinfo | grep fw_ver"),
-    Comparable("NIC kinds", (("inventory", "rdma", "*", "board"),), _HARDWARE, "ibv_devinfo | grep board_id"),
-    Comparable("NIC link width", (("inventory", "rdma", "*", "link_width"),), _HARDWARE, "lspci -vv | grep LnkSta"),
-    Comparable("NIC count", (("inventory", "rdma"),), _HARDWARE, "ls /sys/class/infiniband", counted=True),
-    Comparable("NIC MTU", (("inventory", "rdma", "*", "mtu"),), _SETTING, "ip -br link; ibv_devinfo | grep mtu"),
-    Comparable("GID layout", (("inventory", "gid_layouts", "*"),), _SETTING, "show_gids"),
-    Comparable("PFC priorities", (("roce_pfc", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", whole=True),
-    Comparable("ECN priorities", (("roce_ecn", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", whole=True),
-    Comparable("ACS of bridges", (("acs", "bridges", "*"),), _SETTING, "lspci -vvv | grep ACSCtl", whole=True),
-    Comparable("IOMMU mode", (("iommu", "modes", "*"), ("iommu", "units")), _SETTING, "cat /proc/cmdline"),
-    Comparable(
+    ComparedFact("NIC firmware", (("inventory", "rdma", "*", "firmware"),), _FIRMWARE, "ibv_devinfo | grep fw_ver"),
+    ComparedFact("NIC kinds", (("inventory", "rdma", "*", "board"),), _HARDWARE, "ibv_devinfo | grep board_id"),
+    ComparedFact("NIC link width", (("inventory", "rdma", "*", "link_width"),), _HARDWARE, "lspci -vv | grep LnkSta"),
+    ComparedFact("NIC count", (("inventory", "rdma"),), _HARDWARE, "ls /sys/class/infiniband", count_entries=True),
+    ComparedFact("NIC MTU", (("inventory", "rdma", "*", "mtu"),), _SETTING, "ip -br link; ibv_devinfo | grep mtu"),
+    ComparedFact("GID layout", (("inventory", "gid_layouts", "*"),), _SETTING, "show_gids"),
+    ComparedFact(
+        "PFC priorities", (("roce_pfc", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", list_as_one=True
+    ),
+    ComparedFact(
+        "ECN priorities", (("roce_ecn", "priorities", "*"),), _SETTING, "mlnx_qos -i NETDEV", list_as_one=True
+    ),
+    ComparedFact("ACS of bridges", (("acs", "bridges", "*"),), _SETTING, "lspci -vvv | grep ACSCtl", list_as_one=True),
+    ComparedFact("IOMMU mode", (("iommu", "modes", "*"), ("iommu", "units")), _SETTING, "cat /proc/cmdline"),
+    ComparedFact(
         "PCIe read request", (("pcie_requests", "read_request_bytes", "*"),), _SETTING, "lspci -vvv | grep MaxReadReq"
     ),
-    Comparable("NVLinks up", (("nvlink", "links_up", "*"),), _HARDWARE, "nvidia-smi nvlink -s"),
-    Comparable("GPUDirect", (("peermem", "way"),), _SETTING, "lsmod | grep peermem"),
-    Comparable("CPU governors", (("governor", "governors"),), _SETTING, "cpupower frequency-info", named=True),
-    Comparable("clock source", (("clock", "clock", "clock_source"),), _SETTING, "timedatectl"),
-    Comparable("locked memory limit", (("limits", "locked_memory_bytes", "hard"),), _SETTING, "ulimit -H -l"),
-    Comparable("open files limit", (("limits", "open_files", "hard"),), _SETTING, "ulimit -H -n"),
+    ComparedFact("NVLinks up", (("nvlink", "links_up", "*"),), _HARDWARE, "nvidia-smi nvlink -s"),
+    ComparedFact("GPUDirect", (("peermem", "way"),), _SETTING, "lsmod | grep peermem"),
+    ComparedFact("CPU governors", (("governor", "governors"),), _SETTING, "cpupower frequency-info", compare_keys=True),
+    ComparedFact("clock source", (("clock", "clock", "clock_source"),), _SETTING, "timedatectl"),
+    ComparedFact("locked memory limit", (("limits", "locked_memory_bytes", "hard"),), _SETTING, "ulimit -H -l"),
+    ComparedFact("open files limit", (("limits", "open_files", "hard"),), _SETTING, "ulimit -H -n"),
 )
 
 
-def hardware_kind(facts: Mapping[str, Any]) -> str | None:
-    """The name of the kind of hardware, None where nothing of it is known."""
-    known = [values for _, paths in KIND_PATHS if (values := _first(facts, paths))]
+def hardware_of(facts: Mapping[str, Any]) -> str | None:
+    """The name of the node's hardware, None where nothing of it is known."""
+    known = [values for _, paths in HARDWARE_PATHS if (values := _first_values(facts, paths))]
     return " with ".join(" and ".join(values) for values in known) or None
 
 
-def value_of(facts: Mapping[str, Any], comparable: Comparable) -> Values | None:
-    """The node's value; None: not known, which is never a difference."""
-    if comparable.counted:
-        found = next((there for path in comparable.paths if (there := list(_at(facts, path)))), None)
+def value_of(facts: Mapping[str, Any], fact: ComparedFact) -> Values | None:
+    """The node's value of the fact; None where it is not known, which is never a difference."""
+    if fact.count_entries:
+        found = next((there for path in fact.paths if (there := list(_at(facts, path)))), None)
         return (str(len(found[0])),) if found and isinstance(found[0], (list, dict)) else None
-    if comparable.named:
-        found = next((there for path in comparable.paths if (there := list(_at(facts, path)))), [])
+    if fact.compare_keys:
+        found = next((there for path in fact.paths if (there := list(_at(facts, path)))), [])
         return _distinct(str(key) for entry in found if isinstance(entry, dict) for key in entry)
-    return _first(facts, comparable.paths, comparable.whole)
+    return _first_values(facts, fact.paths, fact.list_as_one)
 
 
-def _first(facts: Mapping[str, Any], paths: Iterable[Path], whole: bool = False) -> Values | None:
+def _first_values(facts: Mapping[str, Any], paths: Iterable[Path], list_as_one: bool = False) -> Values | None:
+    read = _one_value if list_as_one else _leaves
     for path in paths:
-        values = _distinct(text for leaf in _at(facts, path) for text in (_whole(leaf) if whole else _leaves(leaf)))
+        values = _distinct(text for leaf in _at(facts, path) for text in read(leaf))
         if values:
             return values
     return None
@@ -124,11 +129,11 @@ def _first(facts: Mapping[str, Any], paths: Iterable[Path], whole: bool = False)
 
 def _distinct(texts: Iterable[str]) -> Values | None:
     distinct = set(texts)
-    return tuple(sorted(distinct)) if 0 < len(distinct) <= MOST_VALUES else None
+    return tuple(sorted(distinct)) if 0 < len(distinct) <= MAX_VALUES else None
 
 
 def _at(value: Any, path: Path) -> Iterator[Any]:
-    """What stands at the end of `path`; nothing where it does not lead anywhere."""
+    """The values at the end of `path`; none where it leads nowhere."""
     if not path:
         yield value
     elif path[0] == "*":
@@ -144,7 +149,8 @@ def _entries(value: Any) -> Iterable[Any]:
     return value if isinstance(value, list) else ()
 
 
-def _whole(value: Any) -> Iterator[str]:
+def _one_value(value: Any) -> Iterator[str]:
+    """As _leaves(), but a list's entries joined to one text."""
     if isinstance(value, list):
         yield " ".join(_leaves(value)) or "none"
     else:
@@ -152,12 +158,12 @@ def _whole(value: Any) -> Iterator[str]:
 
 
 def _leaves(value: Any) -> Iterator[str]:
-    """Plain values as text. A list's entries count each; null, empty text and the word `unknown` are not known; deeper
-    nesting is none."""
+    """Plain values as text, each entry of a list for itself. Null, empty text and the word `unknown` are not known
+    values; deeper nesting is ignored."""
     for leaf in value if isinstance(value, list) else (value,):
         if isinstance(leaf, bool):
             yield "yes" if leaf else "no"
         elif isinstance(leaf, float) and leaf.is_integer():
             yield str(int(leaf))
         elif isinstance(leaf, (int, float)) or (isinstance(leaf, str) and leaf.strip() not in ("", "unknown")):
-            yield str(leaf).strip()[:MOST_LETTERS]
+            yield str(leaf).strip()[:MAX_CHARACTERS]

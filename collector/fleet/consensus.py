@@ -1,8 +1,9 @@
-"""FLEET_OUTLIER: nodes that differ from the majority of their kind. One pure function from facts to findings.
+"""FLEET_OUTLIER: nodes that differ from the majority of nodes with their hardware. Pure: from facts to findings.
 
-What is compared is what should be the same (fleet_facts.py), within one kind of hardware. It takes a strict majority
-of the nodes whose value is known to say what is normal: a tie says nothing, and a value that is not known is no
-difference. When many differ at once the fleet is being changed, and each single node is no news: one note.
+Only what should be the same everywhere is compared (compared_facts.py), and only among nodes of the same hardware. What
+is usual takes a strict majority of the nodes whose value is known: a tie proves nothing, and a value that is not known
+is no difference. Where many nodes differ at once the fleet is being changed, and no single node is at fault: then there
+is one note in place of findings.
 """
 
 from __future__ import annotations
@@ -12,61 +13,66 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from laggard.catalogue.findings import finding_kind
-from laggard.collector.fleet.compared_facts import COMPARABLES, Comparable, Values, hardware_kind, value_of
+from laggard.collector.fleet.compared_facts import COMPARED_FACTS, ComparedFact, Values, hardware_of, value_of
 from laggard.model import Finding, Fix, Note
-from laggard.text.words import counted, one_line
+from laggard.text.words import counted, printable_line
 
 CODE = "FLEET_OUTLIER"
 
-FEWEST_NODES = 3
-"""Of two nodes that differ neither is the odd one."""
+MIN_NODES = 3
+"""Where two nodes differ neither is the outlier."""
 
 MANY_RATIO = 0.25
 """More outliers than this share of the nodes (and more than one) are a change under way, not so many faults."""
 
-MOST_NOTES = 32
-_NAMED = 6
+MAX_NOTES = 32
+_MAX_NAMES = 6
+_MAX_TEXT = 120
 
 Facts = Mapping[str, Any]
 
 
 class Consensus(NamedTuple):
-    """What comparing the nodes says: the findings by node, and what could not be said, or not of single nodes."""
+    """The result of comparing the nodes: the findings by node, and notes on what could not be compared and on what
+    holds for many nodes at once."""
 
     findings: Mapping[str, tuple[Finding, ...]]
     notes: tuple[Note, ...]
 
 
 def consensus(nodes: Mapping[str, Facts]) -> Consensus:
-    """Compares the nodes' facts, kind by kind. The order of `nodes` does not matter; a node is any unique name."""
-    kinds: dict[str, list[str]] = {}
-    strangers = []
+    """Compares the nodes' facts, hardware by hardware. `nodes`: facts by any unique name of the node; their order does
+    not matter."""
+    by_hardware: dict[str, list[str]] = {}
+    unknown = []
     for node in sorted(nodes):
-        kind = hardware_kind(nodes[node])
-        if kind is not None:
-            kinds.setdefault(kind, []).append(node)
+        hardware = hardware_of(nodes[node])
+        if hardware is not None:
+            by_hardware.setdefault(hardware, []).append(node)
         elif nodes[node]:
-            strangers.append(node)
-    notes = [_strangers_note(strangers)] if strangers else []
+            unknown.append(node)
+    notes = [_unknown_hardware_note(unknown)] if unknown else []
     findings: dict[str, list[Finding]] = {}
-    for kind, members in sorted(kinds.items()):
-        if len(members) < FEWEST_NODES:
-            notes.append(_few_note(kind, members))
+    for hardware, members in sorted(by_hardware.items()):
+        if len(members) < MIN_NODES:
+            notes.append(_too_few_note(hardware, members))
             continue
-        for comparable in COMPARABLES:
-            for said in _compare(kind, comparable, {node: value_of(nodes[node], comparable) for node in members}):
-                if isinstance(said, Note):
-                    notes.append(said)
+        for fact in COMPARED_FACTS:
+            for result in _compare(hardware, fact, {node: value_of(nodes[node], fact) for node in members}):
+                if isinstance(result, Note):
+                    notes.append(result)
                 else:
-                    findings.setdefault(said[0], []).append(said[1])
+                    node, finding = result
+                    findings.setdefault(node, []).append(finding)
     return Consensus({node: tuple(found) for node, found in sorted(findings.items())}, _bounded(notes))
 
 
 def _compare(
-    kind: str, comparable: Comparable, values: Mapping[str, Values | None]
+    hardware: str, fact: ComparedFact, values: Mapping[str, Values | None]
 ) -> Iterator[Note | tuple[str, Finding]]:
+    """Compares one fact of all nodes of the same hardware: a note, or the outliers with their findings, or nothing."""
     known = {node: value for node, value in values.items() if value is not None}
-    if len(known) < FEWEST_NODES:
+    if len(known) < MIN_NODES:
         return
     ranked = sorted(Counter(known.values()).items(), key=lambda item: (-item[1], item[0]))
     usual, holders = ranked[0]
@@ -74,71 +80,67 @@ def _compare(
     if not outliers:
         return
     if 2 * holders <= len(known):
-        yield Note(
-            "fleet_tie", f"{comparable.name}: no majority among {len(known)} nodes of {_short(kind)}: {_counts(ranked)}"
-        )
+        text = f"{fact.name}: no majority among {len(known)} nodes of {_short(hardware)}: {_counts(ranked)}"
+        yield Note("fleet_tie", text)
     elif len(outliers) > max(1, MANY_RATIO * len(known)):
         text = (
-            f"{comparable.name}: {len(outliers)} of {len(known)} nodes of {_short(kind)} differ from the majority, "
+            f"{fact.name}: {len(outliers)} of {len(known)} nodes of {_short(hardware)} differ from the majority, "
             f"as in a rolling update: {_counts(ranked)}; for example {_names(outliers)}"
         )
         yield Note("fleet_changing", text)
     else:
         for node in outliers:
-            yield node, _finding(kind, comparable, known[node], usual, holders, len(known))
+            yield node, _finding(hardware, fact, known[node], usual, holders, len(known))
 
 
-def _finding(kind: str, comparable: Comparable, value: Values, usual: Values, holders: int, known: int) -> Finding:
+def _finding(hardware: str, fact: ComparedFact, value: Values, usual: Values, holders: int, known: int) -> Finding:
     described = finding_kind(CODE)
     return Finding(
         code=CODE,
         severity=described.severity,
-        device=comparable.name,
+        device=fact.name,
         summary=f"is {_text(value)}; {holders} of {known} nodes of the same hardware have {_text(usual)}",
         evidence={
             "value": _text(value),
             "majority_value": _text(usual),
             "nodes_with_majority": holders,
             "nodes_compared": known,
-            "hardware": _short(kind),
+            "hardware": _short(hardware),
         },
-        fix=Fix(comparable.fix, (comparable.look,)),
+        fix=Fix(fact.fix, (fact.command,)),
         doc=described.doc,
     )
 
 
-def _few_note(kind: str, members: Sequence[str]) -> Note:
-    text = (
-        f"{counted(len(members), 'node')} of {_short(kind)} ({_names(members)}): {FEWEST_NODES} are needed to compare"
-    )
-    return Note("fleet_small", text, node=members[0] if len(members) == 1 else None)
+def _too_few_note(hardware: str, nodes: Sequence[str]) -> Note:
+    text = f"{counted(len(nodes), 'node')} of {_short(hardware)} ({_names(nodes)}): {MIN_NODES} are needed to compare"
+    return Note("fleet_small", text, node=nodes[0] if len(nodes) == 1 else None)
 
 
-def _strangers_note(nodes: Sequence[str]) -> Note:
+def _unknown_hardware_note(nodes: Sequence[str]) -> Note:
     text = f"{counted(len(nodes), 'node')} not compared, their hardware is not known: {_names(nodes)}"
     return Note("fleet_unknown", text)
 
 
 def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
-    if len(notes) <= MOST_NOTES:
+    if len(notes) <= MAX_NOTES:
         return tuple(notes)
-    return (*notes[: MOST_NOTES - 1], Note("fleet_more", f"and {len(notes) - MOST_NOTES + 1} more notes of this sort"))
+    return (*notes[: MAX_NOTES - 1], Note("fleet_more", f"and {len(notes) - MAX_NOTES + 1} more notes of this sort"))
 
 
 def _counts(ranked: Sequence[tuple[Values, int]]) -> str:
-    told = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_NAMED])
-    return told + (f" and {len(ranked) - _NAMED} more values" if len(ranked) > _NAMED else "")
+    listed = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
+    return listed + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
 
 
 def _names(nodes: Sequence[str]) -> str:
-    told = ", ".join(_short(node) for node in nodes[:_NAMED])
-    return told + (f" and {len(nodes) - _NAMED} more" if len(nodes) > _NAMED else "")
+    listed = ", ".join(_short(node) for node in nodes[:_MAX_NAMES])
+    return listed + (f" and {len(nodes) - _MAX_NAMES} more" if len(nodes) > _MAX_NAMES else "")
 
 
 def _text(value: Values) -> str:
     return _short(", ".join(value))
 
 
-def _short(text: str, most: int = 120) -> str:
-    clean = one_line(text)
-    return clean if len(clean) <= most else clean[: most - 3] + "..."
+def _short(text: str) -> str:
+    return printable_line(text, _MAX_TEXT)

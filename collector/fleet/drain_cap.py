@@ -1,37 +1,39 @@
-"""May one more node be drained? Asked by a gate before it drains; nothing is counted up by asking.
+"""Decides whether one more node may be drained. A gate asks this before it drains; asking reserves nothing.
 
-A defect of the checks themselves, or of what all nodes share, makes every node fail at once; draining them all would
-be the outage. So beyond a small share of the fleet failing, no gate drains: people look first. The count follows the
-agents' reports, which are up to a minute old: a gate therefore waits until its own failing is known here
-(`asker_fails`), so that of several nodes each sees those before it, and of two that came at once neither drains.
+A defect of the checks themselves, or of something that all nodes share, makes every node fail at once; draining them
+all would be the outage. So beyond a small share of the fleet failing, no gate drains: people look first. The count
+follows the agents' reports, which are up to a minute old: a gate therefore waits until the collector knows that its own
+node fails (`asker_fails`), so that of several nodes each counts those before it, and of two that came at once neither
+drains.
 """
 
 from __future__ import annotations
 
-from laggard.collector.jobs.snapshot import Picture
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.model import Verdict
 from laggard.text.words import counted
 from laggard.wire import DrainsDocument
 
 
-def drains_document(picture: Picture, max_ratio: float, node: str | None) -> DrainsDocument:
-    """`node`: who asks; its own failing is what it asks about, and is not counted. Nobody answering is no permission:
-    a collector that sees nothing knows nothing of the fleet."""
-    answering = [row for row in picture.nodes if row.state == "up"]
+def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | None) -> DrainsDocument:
+    """Whether `node`, which asks, may be drained; it is not counted itself. `max_ratio`: the share of the answering
+    nodes that may fail at once; at least one may, unless it is 0. Where no agent answers, the answer is no: the
+    collector then knows nothing of the fleet."""
+    answering = [row for row in snapshot.nodes if row.state == "up"]
     failing = [row for row in answering if row.verdict == Verdict.FAIL.value and (node is None or row.node != node)]
     cap = max(1, int(max_ratio * len(answering))) if answering and max_ratio > 0 else 0
     if answering:
-        whose = "besides the one that asks " if node else ""
+        others = "besides the one that asks " if node else ""
         reason = (
-            f"of {counted(len(answering), 'node')} {len(failing)} {whose}fail now, at most {cap} may be out at once"
+            f"of {counted(len(answering), 'node')} {len(failing)} {others}fail now, at most {cap} may be out at once"
         )
     else:
-        reason = "no agent answers" if picture.rounds else "the agents have not been asked yet"
+        reason = "no agent answers" if snapshot.rounds else "the agents have not been asked yet"
     asker_fails = any(row.node == node and row.verdict == Verdict.FAIL.value for row in answering)
     return DrainsDocument(
         may_drain=len(failing) < cap,
         reason=reason,
-        nodes=len(picture.nodes),
+        nodes=len(snapshot.nodes),
         answering=len(answering),
         failing=len(failing),
         cap=cap,

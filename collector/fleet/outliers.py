@@ -1,4 +1,4 @@
-"""The nodes' comparison as the collector shows it: who is compared, and what it adds to a node's row."""
+"""Compares the nodes of the agents that answer, and shows the outliers in the nodes' rows and as text."""
 
 from __future__ import annotations
 
@@ -9,37 +9,39 @@ from msgspec import structs
 
 from laggard.collector.fleet.consensus import consensus
 from laggard.collector.node_finding import NodeFinding
-from laggard.collector.scrape.agent import Agent
+from laggard.collector.scrape.agent_state import AgentState
 from laggard.model import Note
-from laggard.text.words import capital, one_line
+from laggard.text.words import capital, printable_line
 from laggard.wire import NodeRow
 
-MOST_LINES = 12
+MAX_LINES = 12
 
 
-class Fleet(NamedTuple):
+class FleetComparison(NamedTuple):
+    """The outliers, and notes on what could not be compared."""
+
     findings: tuple[NodeFinding, ...] = ()
     notes: tuple[Note, ...] = ()
 
-    def codes(self) -> dict[str, tuple[str, ...]]:
-        """By agent's URL, the codes that the comparison adds to its row."""
+    def codes_by_url(self) -> dict[str, tuple[str, ...]]:
+        """The codes that the comparison adds to a node's row, by the URL of its agent."""
         by_url: dict[str, dict[str, None]] = {}
         for found in self.findings:
             by_url.setdefault(found.url, {})[found.finding.code] = None
         return {url: tuple(codes) for url, codes in by_url.items()}
 
 
-def compare(agents: Sequence[Agent]) -> Fleet:
-    """Those that answer now: what a node said before it fell silent has no vote."""
-    labels: dict[str, Agent] = {}
+def compare_nodes(agents: Sequence[AgentState]) -> FleetComparison:
+    """Compares the nodes whose agents answer now: the facts of a silent node are not counted."""
+    by_label: dict[str, AgentState] = {}
     facts = {}
     for agent in agents:
         if agent.state == "up" and agent.report:
-            label = agent.name if agent.name not in labels else f"{agent.name} ({agent.url})"
-            labels[label], facts[label] = agent, agent.report.facts
+            label = agent.name if agent.name not in by_label else f"{agent.name} ({agent.url})"
+            by_label[label], facts[label] = agent, agent.report.facts
     agreed = consensus(facts)
-    found = ((labels[label], finding) for label, findings in agreed.findings.items() for finding in findings)
-    return Fleet(tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found), agreed.notes)
+    found = ((by_label[label], finding) for label, findings in agreed.findings.items() for finding in findings)
+    return FleetComparison(tuple(NodeFinding(agent.url, agent.name, finding) for agent, finding in found), agreed.notes)
 
 
 def with_codes(row: NodeRow, codes: Mapping[str, tuple[str, ...]]) -> NodeRow:
@@ -48,8 +50,8 @@ def with_codes(row: NodeRow, codes: Mapping[str, tuple[str, ...]]) -> NodeRow:
 
 
 def fleet_lines(findings: Sequence[NodeFinding], notes: Sequence[Note]) -> tuple[str, ...]:
-    """For people: the outliers, then what the comparison cannot say."""
-    told = [f"{it.node}: {it.finding.device} {it.finding.summary}" for it in findings[:MOST_LINES]]
-    if len(findings) > MOST_LINES:
-        told.append(f"and {len(findings) - MOST_LINES} more outliers")
-    return tuple(one_line(line) for line in (*told, *(capital(note.text) for note in notes)))
+    """For people: the outliers, then the notes, one line each."""
+    lines = [f"{it.node}: {it.finding.device} {it.finding.summary}" for it in findings[:MAX_LINES]]
+    if len(findings) > MAX_LINES:
+        lines.append(f"and {len(findings) - MAX_LINES} more outliers")
+    return tuple(printable_line(line) for line in (*lines, *(capital(note.text) for note in notes)))

@@ -1,4 +1,4 @@
-"""One job as the collector remembers it: who its ranks are, and their last steps."""
+"""One job as the collector holds it: the newest row about each of its ranks, and their last steps."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.locate.job_timings import Evidence, evidence_from_rows
+from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, timings_from_rows
 from laggard.wire import RankRow, StepRow
-
-STEPS = 128
-"""Steps kept of each rank; also the most that a verdict is drawn from."""
 
 
 class JobKey(NamedTuple):
-    """Two users may both call their job `test`."""
+    """A job's name is unique for its owner only: two users may both call their job `test`."""
 
     owner: int
     job_id: str
@@ -27,43 +24,45 @@ class JobKey(NamedTuple):
 
 @dataclasses.dataclass
 class RankWindow:
-    """One rank: the newest row about it and its last steps, ascending. `source`: the agent that speaks for it."""
+    """The newest row about one rank, without its steps, and the rank's last WINDOW_STEPS steps by number, ascending.
+    `source` is the URL of the agent that reports the rank, `updated_at` when it last did (monotonic seconds)."""
 
     source: str
-    known: RankRow
-    heard_at: float
-    rows: dict[int, StepRow] = dataclasses.field(default_factory=dict)
+    newest: RankRow
+    updated_at: float
+    steps: dict[int, StepRow] = dataclasses.field(default_factory=dict)
 
-    def fold(self, rows: Iterable[StepRow]) -> bool:
-        """Takes in the rows that are new, and says whether there were any. A repeated step changes nothing."""
-        fresh = [row for row in rows if row.step not in self.rows]
-        if not fresh:
+    def ingest(self, steps: Iterable[StepRow]) -> bool:
+        """Adds the steps that are new; a repeated step changes nothing. Returns whether the rank got any further."""
+        new = [step for step in steps if step.step not in self.steps]
+        if not new:
             return False
-        merged = sorted((*self.rows.values(), *fresh), key=lambda row: row.step)[-STEPS:]
-        before = next(reversed(self.rows), -1)
-        self.rows = {row.step: row for row in merged}
-        return next(reversed(self.rows)) > before
+        merged = sorted((*self.steps.values(), *new), key=lambda step: step.step)[-WINDOW_STEPS:]
+        last_before = next(reversed(self.steps), -1)
+        self.steps = {step.step: step for step in merged}
+        return next(reversed(self.steps)) > last_before
 
-    def restarted(self, rows: Iterable[StepRow]) -> bool:
-        """Whether `rows` count the steps anew, later in time: the same job name, another run."""
-        if not self.rows:
+    def restarted(self, steps: Iterable[StepRow]) -> bool:
+        """Whether `steps` are numbered anew, later in time: the same job name, another run."""
+        if not self.steps:
             return False
-        last = self.rows[next(reversed(self.rows))]
-        return any(row.step <= last.step and row.start > last.end for row in rows)
+        last = self.steps[next(reversed(self.steps))]
+        return any(step.step <= last.step and step.start > last.end for step in steps)
 
 
 @dataclasses.dataclass
 class Job:
-    """The ranks of one attempt of a job. `progressed_at`: when a step of it was last new to us, on our clock."""
+    """The ranks of one attempt of a job. `updated_at` is when an agent last reported it, `progressed_at` when an agent
+    last reported a new step of it; both in seconds on the collector's monotonic clock."""
 
     attempt: int
-    heard_at: float
+    updated_at: float
     progressed_at: float
     ranks: dict[int, RankWindow] = dataclasses.field(default_factory=dict)
 
     @property
     def running(self) -> bool:
-        return any(rank.known.state == "running" for rank in self.ranks.values())
+        return any(rank.newest.state == "running" for rank in self.ranks.values())
 
     @property
     def sources(self) -> set[str]:
@@ -71,25 +70,27 @@ class Job:
 
     @property
     def recency(self) -> tuple[bool, float, float]:
-        """Greater: the likelier that this is the job a reader wants to see."""
-        told = max((rank.known.last_progress_timestamp_seconds for rank in self.ranks.values()), default=0.0)
-        return self.running, self.progressed_at, told
+        """A sort key: the greater, the likelier this is the job that a reader wants to see."""
+        last_progress = max((rank.newest.last_progress_timestamp_seconds for rank in self.ranks.values()), default=0.0)
+        return self.running, self.progressed_at, last_progress
 
-    def known(self, answering: Collection[str]) -> dict[int, RankRow]:
-        """The newest row about each rank, without its steps."""
+    def newest_rows(self, answering: Collection[str]) -> dict[int, RankRow]:
+        """The newest row about each rank, without its steps. `answering`: the URLs of the agents that answer now; a
+        rank whose agent does not is in state `unknown`."""
         return {
-            number: rank.known if rank.source in answering else structs.replace(rank.known, state="unknown")
+            number: rank.newest if rank.source in answering else structs.replace(rank.newest, state="unknown")
             for number, rank in self.ranks.items()
         }
 
-    def evidence(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> Evidence:
-        """The newest STEPS steps. A rank whose agent does not answer keeps its steps, but how it stands is unknown:
-        silence of an agent is no evidence of a hang."""
-        newest = sorted({step for rank in self.ranks.values() for step in rank.rows})[-STEPS:]
+    def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
+        """The newest WINDOW_STEPS steps of the job. A rank whose agent does not answer keeps its steps, but its state
+        is unknown: an agent's silence does not prove a hang. `findings`: codes by node."""
+        newest = sorted({step for rank in self.ranks.values() for step in rank.steps})[-WINDOW_STEPS:]
         first = newest[0] if newest else 0
-        rows = {
-            number: [row for step, row in rank.rows.items() if step >= first] for number, rank in self.ranks.items()
+        steps_by_rank = {
+            number: [step for step_number, step in rank.steps.items() if step_number >= first]
+            for number, rank in self.ranks.items()
         }
-        known = self.known(answering)
-        world_size = max((row.world_size for row in known.values()), default=0)
-        return evidence_from_rows(job_id, world_size, rows, known, findings)
+        rows = self.newest_rows(answering)
+        world_size = max((row.world_size for row in rows.values()), default=0)
+        return timings_from_rows(job_id, world_size, steps_by_rank, rows, findings)

@@ -1,4 +1,4 @@
-"""The collector's view after one round: an immutable value that every page and document is made from."""
+"""The cluster after one round of scrapes: an immutable value from which every page and document is made."""
 
 from __future__ import annotations
 
@@ -10,77 +10,83 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from laggard.collector.jobs.job import Job, JobKey
-from laggard.collector.jobs.window import Windows
-from laggard.collector.locate.job_timings import Evidence
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
 from laggard.wire import NodeRow
 
 log = logging.getLogger("laggard.collector")
 
-Locate = Callable[[Evidence], Location]
+Locate = Callable[[JobTimings], Location]
 
 
 @dataclasses.dataclass(frozen=True)
-class JobPicture:
+class JobSnapshot:
     key: JobKey
     running: bool
-    evidence: Evidence
+    timings: JobTimings
     location: Location
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    """`rounds`: how many times the agents were asked. `asked_at`, `taken_at`: when a round began and when its answers
-    were there, monotonic seconds. Jobs: the likeliest first.
-    `findings`: the nodes' own and those of comparing them (`fleet_findings` alone), worst first."""
+class ClusterSnapshot:
+    """`ignored` says which rank files the agents rejected. `findings` are the nodes' own and those of comparing the
+    nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
+    `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
+    there, in monotonic seconds."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
     findings: tuple[NodeFinding, ...] = ()
     fleet_findings: tuple[NodeFinding, ...] = ()
     fleet_notes: tuple[Note, ...] = ()
-    jobs: tuple[JobPicture, ...] = ()
+    jobs: tuple[JobSnapshot, ...] = ()
     rounds: int = 0
-    taken_at: float | None = None
-    asked_at: float | None = None
+    scraped_at: float | None = None
+    round_began_at: float | None = None
 
-    def job(self, name: str | None) -> JobPicture | None:
-        """The job of that key or id, else None; with no name the job that progressed last."""
+    def job(self, name: str | None) -> JobSnapshot | None:
+        """The job with that key or id, None where there is none; without a name the job that progressed last."""
         for job in self.jobs:
             if not name or name in (str(job.key), job.key.job_id):
                 return job
         return None
 
     def location(self, name: str | None) -> Location:
+        """The verdict on the job that job() finds; verdict `unknown`, with the reason, where it finds none."""
         job = self.job(name)
         if job is not None:
             return job.location
         if self.jobs:
             known = ", ".join(job.key.job_id for job in self.jobs[:8])
-            return unknown("no_such_job", f"no job {name} is known; known: {known}", name)
-        return unknown(*why_nothing(self.nodes, self.ignored))
+            return unknown_location("no_such_job", f"no job {name} is known; known: {known}", name)
+        return unknown_location(*explain_no_ranks(self.nodes, self.ignored))
 
 
-def paint(windows: Windows, picture: Picture, locate: Locate) -> Picture:
-    """`picture` with its jobs looked at. Pure but for the log; may take seconds, so not for the event loop."""
-    answering = {row.url for row in picture.nodes if row.state == "up"}
-    by_node = _codes_by_node(picture.findings)
+def build_snapshot(windows: JobWindows, cluster: ClusterSnapshot, locate: Locate) -> ClusterSnapshot:
+    """`cluster` with the jobs in `windows`, analysed. Pure but for the log. It may take seconds, so it does not belong
+    on the event loop."""
+    answering = {row.url for row in cluster.nodes if row.state == "up"}
+    codes = _codes_by_node(cluster.findings)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
     jobs = []
     for key, job in ordered:
-        evidence = job.evidence(key.job_id, answering, by_node)
-        location = _locate(evidence, locate) if job.sources & answering else _unheard(evidence, job)
-        jobs.append(JobPicture(key, job.running, evidence, _with_notes(location, job, picture.nodes)))
-    return dataclasses.replace(picture, jobs=tuple(jobs))
+        timings = job.timings(key.job_id, answering, codes)
+        location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
+        jobs.append(JobSnapshot(key, job.running, timings, _with_notes(location, job, cluster.nodes)))
+    return dataclasses.replace(cluster, jobs=tuple(jobs))
 
 
-def unknown(kind: str, text: str, job_id: str | None = None, world_size: int = 0, ranks_seen: int = 0) -> Location:
+def unknown_location(
+    kind: str, text: str, job_id: str | None = None, world_size: int = 0, ranks_seen: int = 0
+) -> Location:
+    """Verdict `unknown`, with the reason as its only note."""
     note = Note(kind=kind, text=text)
     return Location(Verdict.UNKNOWN, job_id, world_size, ranks_seen, Window(), None, (), (note,))
 
 
-def why_nothing(nodes: Sequence[NodeRow], ignored: str = "") -> tuple[str, str]:
+def explain_no_ranks(nodes: Sequence[NodeRow], ignored: str = "") -> tuple[str, str]:
     """The kind and text of the note that says why no rank is known."""
     states = Counter(row.state for row in nodes)
     if not nodes:
@@ -94,38 +100,39 @@ def why_nothing(nodes: Sequence[NodeRow], ignored: str = "") -> tuple[str, str]:
     agents = f"{up} of {total} agents" if up < total else f"{total} agent{'' if total == 1 else 's'}"
     answer = f"{agents} answer{'s' if up == 1 else ''}"
     if ignored:
-        return "ranks_ignored", f"{answer}, but the rank files there are not believed: {ignored}"
+        return "ranks_ignored", f"{answer}, but the rank files there were rejected: {ignored}"
     return "no_ranks", f"{answer}, but no training process with laggard's hooks runs there; start it under laggard run"
 
 
-def _locate(evidence: Evidence, locate: Locate) -> Location:
+def _locate(timings: JobTimings, locate: Locate) -> Location:
     try:
-        return locate(evidence)
-    except Exception as error:  # one job that the analysis trips over leaves the others their verdict
-        log.exception("the analysis of job %r failed", evidence.job_id)
+        return locate(timings)
+    except Exception as error:  # a job that the analysis fails on leaves the others their verdict
+        log.exception("the analysis of job %r failed", timings.job_id)
         text = f"the analysis failed, a defect in laggard: {type(error).__name__}: {error}"
-        return unknown("defect", text, evidence.job_id, evidence.world_size, len(evidence.ranks))
+        return unknown_location("defect", text, timings.job_id, timings.world_size, len(timings.ranks))
 
 
-def _unheard(evidence: Evidence, job: Job) -> Location:
+def _no_agent_answers(timings: JobTimings, job: Job) -> Location:
     text = f"no agent of this job answers ({len(job.sources)} of {len(job.sources)} silent)"
-    return unknown("no_agent", text, evidence.job_id, evidence.world_size, len(evidence.ranks))
+    return unknown_location("no_agent", text, timings.job_id, timings.world_size, len(timings.ranks))
 
 
 def _with_notes(location: Location, job: Job, nodes: Sequence[NodeRow]) -> Location:
-    """What the analysis cannot know: which agents are silent, and that the job has ended."""
+    """`location` with what the analysis cannot know: which agents are silent, and that the job has ended."""
     notes = list(location.notes)
     silent = [row for row in nodes if row.url in job.sources and row.state != "up"]
     if silent and location.verdict is not Verdict.UNKNOWN:
         names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""
-        notes.append(Note(kind="agents_silent", text=f"not heard of any more: {names}{more}"))
+        notes.append(Note(kind="agents_silent", text=f"no longer reporting: {names}{more}"))
     if not job.running:
         notes.append(Note(kind="ended", text="the job has ended; these were its last steps"))
     return structs.replace(location, notes=tuple(notes))
 
 
 def _codes_by_node(findings: Sequence[NodeFinding]) -> dict[str, tuple[str, ...]]:
+    """The codes of the findings that matter, each once, by node."""
     codes: dict[str, dict[str, None]] = {}
     for found in findings:
         if found.finding.severity is not Severity.INFO:

@@ -1,10 +1,10 @@
-"""What localisation reads: one job's ranks and steps as arrays, from a live window or from a recording."""
+"""The input of localisation: one job's ranks and steps as arrays, from a live window or from a recording. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,16 +13,17 @@ from laggard.constants import PHASES
 from laggard.wire import Beat, InFlight, RankRow, StepRow
 
 WINDOW_STEPS = 128
-"""How many of the newest steps a verdict looks at."""
+"""How many of a job's newest steps are kept, and so how many a verdict is drawn from at most."""
 
-Floats = NDArray[np.float64]
+Floats = NDArray[np.floating[Any]]
+"""Numbers of any precision: the arrays of the largest jobs are in single precision."""
 
 
 class RankState(NamedTuple):
-    """How a rank's process stands. `step`: the last step that it finished, None before the first. `stopped`: by a
-    signal or a debugger. `beat`: its last sign of life."""
+    """The state of a rank's process. `step` is the last step that it finished, None before the first. `stopped` is
+    whether a signal or a debugger has stopped it. `beat` is its last sign of life."""
 
-    state: str  # running, finished, died
+    state: str  # running, finished, died, unknown
     step: int | None
     phase: str | None
     in_flight: InFlight | None
@@ -31,12 +32,12 @@ class RankState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class Evidence:
-    """One job over S steps and R ranks. Times in seconds; nan where a rank was not seen in a step.
+class JobTimings:
+    """One job over S steps and R ranks. Times are in seconds, and nan where a rank has no row for a step.
 
     No clock is compared with another rank's: every number is a duration on the rank's own clock.
-    `phase_seconds` is own time: the time blocked in collectives is taken out and stands in `waited_seconds`, so
-    that step_seconds = phase_seconds.sum(axis=2) + waited_seconds.
+    `phase_seconds` is own time: the time blocked in collectives is not in it but in `waited_seconds`, so that
+    step_seconds = phase_seconds.sum(axis=2) + waited_seconds.
     """
 
     job_id: str | None
@@ -52,28 +53,28 @@ class Evidence:
     findings_by_node: Mapping[str, tuple[str, ...]]
 
 
-class Member(NamedTuple):
-    """Who a rank is."""
+class RankInfo(NamedTuple):
+    """Where a rank runs, and its state."""
 
     node: str | None
     gpu: str | None
     state: RankState
 
 
-def build_evidence(
+def build_timings(
     job_id: str | None,
     world_size: int,
-    members: Mapping[int, Member],
+    ranks: Mapping[int, RankInfo],
     rows_by_rank: Mapping[int, Iterable[StepRow]],
     findings_by_node: Mapping[str, tuple[str, ...]],
-) -> Evidence:
-    """Arrays from rows: the steps that any rank finished, for every rank that is known."""
-    ranks = sorted(members)
-    columns = {rank: column for column, rank in enumerate(ranks)}
-    rows = [(columns[rank], row) for rank in ranks for row in rows_by_rank.get(rank, ())]
+) -> JobTimings:
+    """The arrays of all steps that any rank finished, with a column for each of `ranks`."""
+    numbers = sorted(ranks)
+    columns = {rank: column for column, rank in enumerate(numbers)}
+    rows = [(columns[rank], row) for rank in numbers for row in rows_by_rank.get(rank, ())]
     steps = sorted({row.step for _, row in rows})
     index = {step: place for place, step in enumerate(steps)}
-    shape = (len(steps), len(ranks))
+    shape = (len(steps), len(numbers))
     step_seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
     phases = np.full((*shape, len(PHASES)), np.nan)
     # All at once: a hundred thousand single assignments would take a large part of the collector's round.
@@ -81,34 +82,33 @@ def build_evidence(
     step_seconds[places] = [row.end - row.start for _, row in rows]
     waited[places] = [row.waited for _, row in rows]
     phases[places] = np.array([row.phases for _, row in rows]).reshape(len(rows), len(PHASES))
-    return Evidence(
+    return JobTimings(
         job_id=job_id,
         world_size=world_size,
         steps=np.array(steps, dtype=np.int64),
-        ranks=np.array(ranks, dtype=np.int64),
-        nodes=tuple(members[rank].node for rank in ranks),
-        gpus=tuple(members[rank].gpu for rank in ranks),
+        ranks=np.array(numbers, dtype=np.int64),
+        nodes=tuple(ranks[rank].node for rank in numbers),
+        gpus=tuple(ranks[rank].gpu for rank in numbers),
         step_seconds=step_seconds,
         phase_seconds=phases,
         waited_seconds=waited,
-        states=tuple(members[rank].state for rank in ranks),
+        states=tuple(ranks[rank].state for rank in numbers),
         findings_by_node=findings_by_node,
     )
 
 
-def evidence_from_rows(
+def timings_from_rows(
     job_id: str,
     world_size: int,
-    rows_by_rank: Mapping[int, Sequence[StepRow]],
-    identities: Mapping[int, RankRow],
+    steps_by_rank: Mapping[int, Sequence[StepRow]],
+    newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, tuple[str, ...]],
-) -> Evidence:
-    """The evidence in a live window: step rows by rank, and the newest row about each rank."""
-    members = {}
-    for rank, known in identities.items():
-        rows = rows_by_rank.get(rank, ())
-        state = RankState(
-            known.state, rows[-1].step if rows else None, known.phase, known.in_flight, known.stopped, known.beat
-        )
-        members[rank] = Member(known.node, known.gpu, state)
-    return build_evidence(job_id, world_size, members, rows_by_rank, findings_by_node)
+) -> JobTimings:
+    """The arrays of a live window: the steps of each rank, ascending, and the newest row about each rank."""
+    ranks = {}
+    for rank, row in newest_rows.items():
+        steps = steps_by_rank.get(rank, ())
+        last_step = steps[-1].step if steps else None
+        state = RankState(row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat)
+        ranks[rank] = RankInfo(row.node, row.gpu, state)
+    return build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)

@@ -1,4 +1,4 @@
-"""Recordings: files of JSON lines about steps, spans and collectives, one a rank or one for all, to evidence."""
+"""Reads recordings: files of JSON lines about steps, spans and collectives, one file a rank or one for all ranks."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from laggard.collector.locate.job_timings import Evidence
-from laggard.collector.recording.job import TracedJob
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.recording.job import RecordedJob
 from laggard.errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace:
-    """A recording read, and what could not be used of it."""
+class RecordedTimings:
+    """The timings in a recording, and lines that say what of it was lost or could not be used."""
 
-    evidence: Evidence
-    lacks: tuple[str, ...]
+    timings: JobTimings
+    gaps: tuple[str, ...]
 
 
-def read_trace(paths: Sequence[str | Path]) -> Trace:
-    """The recording in files or directories. Raises UsageError naming the file and line that is not one."""
-    job = TracedJob()
+def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
+    """Reads the recording in files or directories. Raises UsageError that names the file and line that is not one."""
+    job = RecordedJob()
     for path in _files(paths):
-        _read(path, job)
-    return Trace(job.evidence(), tuple(job.lacks))
+        _read_file(path, job)
+    return RecordedTimings(job.timings(), tuple(job.gaps))
 
 
 def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
@@ -43,16 +43,16 @@ def _files(paths: Sequence[str | Path]) -> Iterator[Path]:
             raise UsageError(f"no recording at {path}")
 
 
-def _read(path: Path, job: TracedJob) -> None:
+def _read_file(path: Path, job: RecordedJob) -> None:
     lines = _lines(path)
-    head = _json(lines[0]) if lines else None
+    head = _parse_json(lines[0]) if lines else None
     if not isinstance(head, dict) or head.get("laggard_recording") != 1:
         raise UsageError(f'{path} is not a laggard recording: its first line is not {{"laggard_recording": 1, ...}}')
-    job.begin(head.get("job_id"))
+    job.begin_file(head.get("job_id"))
     for number, line in enumerate(lines[1:], 2):
-        _take(line, f"{path}:{number}", job)
+        _add_line(line, f"{path}:{number}", job)
     if head.get("ends"):
-        job.finish(str(path))
+        job.end_file(str(path))
 
 
 def _lines(path: Path) -> list[str]:
@@ -64,13 +64,13 @@ def _lines(path: Path) -> list[str]:
         raise UsageError(f"{path} is not a laggard recording: it is not text") from None
 
 
-def _take(line: str, where: str, job: TracedJob) -> None:
-    record = _json(line)
+def _add_line(line: str, where: str, job: RecordedJob) -> None:
+    record = _parse_json(line)
     if not isinstance(record, dict):
         if line.endswith("\n") and line.strip():
             raise UsageError(f"{where} is not a JSON object")
         if line.strip():
-            job.lacks.append(f"{where} is cut off: the last record is left out")
+            job.gaps.append(f"{where} is cut off: the last record is left out")
         return
     try:
         job.add(record)
@@ -80,7 +80,8 @@ def _take(line: str, where: str, job: TracedJob) -> None:
         raise UsageError(f"{where}: {error}") from None
 
 
-def _json(line: str) -> Any:
+def _parse_json(line: str) -> Any:
+    """The value in `line`; None where it is not JSON."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError):

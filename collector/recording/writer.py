@@ -1,4 +1,4 @@
-"""What a collector holds of a live job as a recording, which `locate --trace` judges as the collector does."""
+"""Writes what a collector holds of a live job as a recording, which `locate --trace` judges as the collector does."""
 
 from __future__ import annotations
 
@@ -9,40 +9,37 @@ from laggard.constants import PHASES
 from laggard.wire import RankRow, StepRow
 
 
-class Recording(NamedTuple):
-    """The newest row about each rank, its steps, and its node's findings."""
+class JobRecording(NamedTuple):
+    """The newest row about each rank, its steps, and the finding codes of its node."""
 
     job_id: str
-    known: Mapping[int, RankRow]
+    newest_rows: Mapping[int, RankRow]
     steps: Mapping[int, Sequence[StepRow]]
     findings_by_node: Mapping[str, tuple[str, ...]]
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Each a line of JSON. Steps carry their own time by phase and the time waited: their parts' own times are
-        not held."""
+        """The recording, each value a line of JSON. Steps have own times by phase and the time waited, in place of
+        spans and collectives, which the collector does not hold."""
         yield {"laggard_recording": 1, "job_id": self.job_id}
         for node, codes in self.findings_by_node.items():
             yield {"kind": "findings", "node": node, "codes": codes}
-        for rank, row in sorted(self.known.items()):
-            yield _who(row)
-            yield {
-                "kind": "state",
-                "rank": rank,
-                "state": row.state,
-                "phase": row.phase,
-                "stopped": row.stopped,
-                "in_flight": row.in_flight,
-                "beat": row.beat,
-            }
-            yield from (_step(rank, step) for step in self.steps.get(rank, ()))
+        for rank, row in sorted(self.newest_rows.items()):
+            yield _rank_record(row)
+            yield _state_record(rank, row)
+            yield from (_step_record(rank, step) for step in self.steps.get(rank, ()))
 
 
-def _who(row: RankRow) -> dict[str, Any]:
+def _rank_record(row: RankRow) -> dict[str, Any]:
     names = ("rank", "node", "local_rank", "gpu", "attempt", "world_size", "facts")
     return {"kind": "rank", **{name: getattr(row, name) for name in names}}
 
 
-def _step(rank: int, step: StepRow) -> dict[str, Any]:
+def _state_record(rank: int, row: RankRow) -> dict[str, Any]:
+    names = ("state", "phase", "stopped", "in_flight", "beat")
+    return {"kind": "state", "rank": rank, **{name: getattr(row, name) for name in names}}
+
+
+def _step_record(rank: int, step: StepRow) -> dict[str, Any]:
     own = dict(zip(PHASES, step.phases, strict=True))
     return {
         "kind": "step",

@@ -1,4 +1,4 @@
-"""One GET from an agent that may be dead, slow or hostile: bounded in time and size, and it never raises."""
+"""GETs from an agent that may be dead, slow or hostile: bounded in time and size, and never raising an exception."""
 
 from __future__ import annotations
 
@@ -9,62 +9,64 @@ from typing import NamedTuple
 import httpx
 
 
-class Failure(NamedTuple):
-    """Why there is no answer to use."""
+class FetchFailure(NamedTuple):
+    """Why there is no usable answer."""
 
     state: str  # down, slow, garbage
     reason: str
 
 
 def make_client(timeout_seconds: float, concurrency: int) -> httpx.AsyncClient:
-    """Agents are asked directly: a proxy from the environment is for the outside world."""
-    # Connecting gets less than the whole budget, so that a host that is off is told from an agent that is slow.
+    """A client that asks agents directly: a proxy from the environment is for the outside world."""
+    # Connecting gets less than the whole budget, so that a host that is off can be told from a slow agent.
     timeout = httpx.Timeout(timeout_seconds, connect=timeout_seconds * 0.8, pool=None)
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    # Not compressed: a few kilobytes can inflate to gigabytes before anybody counts them.
+    # No compression: a few kilobytes can inflate to gigabytes before they are counted.
     headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "laggard-collector"}
     return httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, trust_env=False)
 
 
-async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max_bytes: int) -> bytes | Failure:
-    """The body of a 200 answer, complete within `timeout_seconds` and at most `max_bytes` long."""
+async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max_bytes: int) -> bytes | FetchFailure:
+    """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long."""
     try:
-        # httpx bounds the time between two bytes; a drip of bytes needs a bound on the whole.
+        # httpx bounds the time between two bytes; bytes that trickle in need a bound on the whole.
         return await asyncio.wait_for(_get(client, url, max_bytes), timeout_seconds)
     except httpx.ConnectTimeout:
-        return Failure("down", "no connection: the host does not answer")
+        return FetchFailure("down", "no connection: the host does not answer")
     except (asyncio.TimeoutError, httpx.TimeoutException):
-        return Failure("slow", f"no complete answer within {timeout_seconds:g} s")
+        return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
     except httpx.ConnectError as error:
-        return Failure("down", f"no connection: {_cause(error)}")
+        return FetchFailure("down", f"no connection: {_cause(error)}")
     except httpx.RemoteProtocolError as error:
-        # Also raised where the agent went away between two questions on a connection that was kept.
+        # Also raised where the agent went away between two requests on a kept connection.
         gone = "disconnected" in str(error)
-        return Failure("down", "it closed the connection") if gone else Failure("garbage", f"not HTTP: {error}")
+        return (
+            FetchFailure("down", "it closed the connection") if gone else FetchFailure("garbage", f"not HTTP: {error}")
+        )
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        return Failure("down", f"the connection broke: {error or type(error).__name__}")
+        return FetchFailure("down", f"the connection broke: {error or type(error).__name__}")
 
 
-async def _get(client: httpx.AsyncClient, url: str, max_bytes: int) -> bytes | Failure:
+async def _get(client: httpx.AsyncClient, url: str, max_bytes: int) -> bytes | FetchFailure:
     async with client.stream("GET", url) as response:
         if response.status_code != 200:
-            return Failure("garbage", f"HTTP {response.status_code}")
+            return FetchFailure("garbage", f"HTTP {response.status_code}")
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            return Failure("garbage", "a compressed answer, which was not asked for")
+            return FetchFailure("garbage", "a compressed answer, which was not asked for")
         body = bytearray()
         async for chunk in response.aiter_raw():
             body += chunk
             if len(body) > max_bytes:
-                return Failure("garbage", f"an answer of more than {max_bytes} bytes")
+                return FetchFailure("garbage", f"an answer of more than {max_bytes} bytes")
         return bytes(body)
 
 
 def _cause(error: BaseException) -> str:
-    """The operating system's words where they are there; the wrappers around them say only that all failed."""
+    """The operating system's message where there is one: the exceptions around it say only that all attempts failed."""
     chain: BaseException | None = error
     while chain is not None:
         if isinstance(chain, OSError) and chain.errno:
-            # asyncio words the error itself, address and all; a failed look-up's numbers are its own, and negative.
+            # asyncio writes its own text, address and all; a failed name lookup has its own, negative numbers.
             return (os.strerror(chain.errno) if chain.errno > 0 else chain.strerror or str(chain)).lower()
         chain = chain.__cause__ or chain.__context__
     text = str(error).lower()

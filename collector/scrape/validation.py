@@ -1,4 +1,4 @@
-"""What an agent sent, checked: right types are not enough, a number can be absurd and a name a megabyte long."""
+"""Validates what an agent sent. Right types are not enough: a number can be absurd and a name a megabyte long."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_RANKS = 1024
 MAX_ROWS = 8192  # of one rank in one answer
 MAX_FINDINGS = 512
 MAX_LANES = 256
-MAX_FACTS = 64 << 10
+MAX_FACTS = 64 << 10  # bytes
 MAX_WORLD = 1 << 20
 MAX_TEXT = 256
 MAX_PROSE = 4096
@@ -27,18 +27,18 @@ MAX_CLOCK = 1e12
 
 STATES = ("running", "finished", "died")
 
-# msgspec learns a type at its first use, and crashes where another thread uses it meanwhile (0.22). Agents' answers are
-# read in threads, the first ones all at once: so both are learned here.
+# msgspec (0.22) learns a type at its first use, and crashes where another thread uses it meanwhile. Agents' answers are
+# decoded in threads, the first ones all at once: so both types are learned here.
 for _kind in (RanksDocument, Report):
     msgspec.json.Decoder(_kind)
 
 
-def believe_ranks(body: bytes) -> RanksDocument:
-    """The document in `body`. Raises WireError that says what is wrong with it."""
-    document = _decoded(body, RanksDocument)
+def validate_ranks(body: bytes) -> RanksDocument:
+    """The ranks document in `body`. Raises WireError that says what is wrong with it."""
+    document = _decode(body, RanksDocument)
     _require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
-    _short("node", document.node)
-    _short("boot_id", document.boot_id)
+    _check_length("node", document.node)
+    _check_length("boot_id", document.boot_id)
     _require(bool(document.node), "node is empty")
     _require(_within(document.next, MAX_CLOCK), "next is no time")
     _require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
@@ -48,12 +48,12 @@ def believe_ranks(body: bytes) -> RanksDocument:
     return document
 
 
-def believe_report(body: bytes) -> Report:
+def validate_report(body: bytes) -> Report:
     """The report in `body`. Raises WireError that says what is wrong with it."""
-    report = _decoded(body, Report)
+    report = _decode(body, Report)
     _require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
     _require(report.verdict in tuple(Verdict), "verdict is unknown to us")
-    _short("node", report.node)
+    _check_length("node", report.node)
     _check_findings(report.findings)
     return report
 
@@ -61,13 +61,13 @@ def believe_report(body: bytes) -> Report:
 def _check_findings(findings: tuple[Finding, ...]) -> None:
     _require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
     for finding in findings:
-        _short("code", finding.code)
-        _short("device", finding.device)
-        _short("doc", finding.doc)
+        _check_length("code", finding.code)
+        _check_length("device", finding.device)
+        _check_length("doc", finding.doc)
         _require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
 
 
-def _decoded(body: bytes, kind: type[T]) -> T:
+def _decode(body: bytes, kind: type[T]) -> T:
     try:
         return decode(body, kind)
     except WireError as error:
@@ -79,7 +79,7 @@ def _decoded(body: bytes, kind: type[T]) -> T:
 def _check_rank(row: RankRow) -> None:
     where = f"rank {row.rank}" if _within(row.rank, MAX_WORLD) else "a rank"
     for name in ("job_id", "node", "gpu", "phase", "cgroup"):
-        _short(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
+        _check_length(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
     _require(bool(row.job_id), f"{where}: job_id is empty")
     _require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
     _require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
@@ -90,8 +90,8 @@ def _check_rank(row: RankRow) -> None:
     seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
     _require(_all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
     if row.in_flight:
-        _short(f"{where}: op", row.in_flight.op)
-        _short(f"{where}: group", row.in_flight.group)
+        _check_length(f"{where}: op", row.in_flight.op)
+        _check_length(f"{where}: group", row.in_flight.group)
         _require(_within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
         _require(_within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
         _require(_within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
@@ -104,17 +104,17 @@ def _check_rank(row: RankRow) -> None:
 
 
 def _check_beat(where: str, beat: Beat) -> None:
-    _short(f"{where}: flight_recorder", beat.flight_recorder)
+    _check_length(f"{where}: flight_recorder", beat.flight_recorder)
     _require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
     times = (beat.age_seconds, beat.interval_seconds, *(group.seconds for group in beat.groups))
     _require(_all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
     for lane in beat.lanes:
-        _short(f"{where}: op", lane.op)
-        _short(f"{where}: group", lane.group)
+        _check_length(f"{where}: op", lane.op)
+        _check_length(f"{where}: group", lane.group)
         _require(_all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
         _require(_within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
     for group in beat.groups:
-        _short(f"{where}: group", group.name)
+        _check_length(f"{where}: group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
         _require(_all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
 
@@ -137,10 +137,10 @@ def _within(value: float, limit: float) -> bool:
     return 0 <= value <= limit  # false for nan and inf too
 
 
-def _short(name: str, text: str, limit: int = MAX_TEXT) -> None:
+def _check_length(name: str, text: str, limit: int = MAX_TEXT) -> None:
     _require(len(text) <= limit, f"{name} is longer than {limit} characters")
 
 
-def _require(condition: bool, complaint: str) -> None:
+def _require(condition: bool, problem: str) -> None:
     if not condition:
-        raise WireError(complaint)
+        raise WireError(problem)

@@ -1,4 +1,4 @@
-"""What the collector's API says beyond laggard.wire: the values behind its page and its findings."""
+"""The documents of the collector's API beyond those in laggard.wire: the values behind its page and its findings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laggard.model import Location, Note, Verdict
 
 
 class JobLine(Struct, frozen=True):
-    """A job that can be looked at: pass `key` as `?job=`."""
+    """A job that can be shown: pass `key` as `?job=`."""
 
     key: str
     job_id: str
@@ -20,8 +20,8 @@ class JobLine(Struct, frozen=True):
 
 
 class SummaryDocument(Struct, frozen=True):
-    """What the page shows first. `age_seconds`: since the agents were last asked; null: not yet. `fleet`: what
-    comparing the nodes says."""
+    """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
+    how the nodes compare, a line each."""
 
     version: str
     age_seconds: float | None
@@ -37,7 +37,7 @@ class SummaryDocument(Struct, frozen=True):
 
 
 class HeatRow(Struct, frozen=True):
-    """A row of the heat map: one rank, or where they were folded together the ranks from `first` to `last`."""
+    """A row of the heat map: one rank, or the ranks from `first` to `last` where several are folded into one row."""
 
     first: int
     last: int
@@ -48,9 +48,10 @@ class HeatRow(Struct, frozen=True):
 
 
 class HeatDocument(Struct, frozen=True):
-    """One job's window as R rows by S steps. `seconds`: of each phase and `waited`, [R][S], null where not seen.
-    `median_seconds`: over all ranks, [S], of those and of `own` (all phases) and `step`. Where ranks were folded
-    together a cell is the rank of them that stands out in `measure`; `shown` tells which, [R][S]."""
+    """One job's window as R rows by S steps. `seconds`: of each phase and `waited`, [R][S], null where a rank has no
+    row for the step. `median_seconds`: over all ranks, [S], of the same and of `own` (all phases) and `step`. Where
+    several ranks are folded into one row, a cell shows the rank of them that stands out in `measure`, and `shown`
+    [R][S] is that rank; else `shown` is null."""
 
     job: str | None
     measure: str
@@ -64,8 +65,8 @@ class HeatDocument(Struct, frozen=True):
 
 
 class NodeFindingsDocument(Struct, frozen=True):
-    """The findings of all nodes, worst first, with those of comparing them. `notes`: what the comparison cannot say,
-    or says of many nodes at once."""
+    """The findings of all nodes and of comparing them, worst first. `notes`: what could not be compared, and what holds
+    for many nodes at once."""
 
     findings: tuple[NodeFinding, ...]
     notes: tuple[Note, ...] = ()

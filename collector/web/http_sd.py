@@ -1,4 +1,4 @@
-"""The agents as Prometheus discovers them over HTTP (http_sd)."""
+"""The agents as targets for Prometheus' discovery over HTTP (http_sd)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laggard.wire import NodeRow
 
 
 def scrape_targets(nodes: Iterable[NodeRow]) -> tuple[ScrapeTargets, ...]:
-    """Prometheus takes addresses without a scheme, and the scheme as a label."""
+    """One entry for each scheme: Prometheus takes addresses without a scheme, and the scheme as a label."""
     by_scheme: dict[str, list[str]] = {}
     for row in nodes:
         scheme, _, address = row.url.partition("://")

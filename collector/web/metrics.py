@@ -1,4 +1,5 @@
-"""The collector's own exposition: who answers, who is the culprit, what it costs. Names come from the catalogue."""
+"""The collector's own metrics: which agents answer, who is the culprit, what it costs. The catalogue has their
+names."""
 
 from __future__ import annotations
 
@@ -11,26 +12,26 @@ from prometheus_client.exposition import choose_encoder
 from laggard import __version__
 from laggard.catalogue.metrics import metric
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.jobs.snapshot import JobPicture, Picture
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.model import Culprit
 
 Samples = dict[tuple[str, ...], float]
 
 
-def exposition(picture: Picture, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
-    """The body and its content type, in the format that `accept` asks for."""
+def exposition(snapshot: ClusterSnapshot, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
+    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(picture, max_drain_ratio))
+    registry.register(_Families(snapshot, max_drain_ratio))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
 
 
 class _Families:
-    """Made anew for each scrape: a job that is gone leaves no series behind."""
+    """Created for each scrape, so that a job that is gone leaves no series behind."""
 
-    def __init__(self, picture: Picture, max_drain_ratio: float) -> None:
-        self._picture = picture
-        self._drains = drains_document(picture, max_drain_ratio, None)
+    def __init__(self, snapshot: ClusterSnapshot, max_drain_ratio: float) -> None:
+        self._picture = snapshot
+        self._drains = drains_document(snapshot, max_drain_ratio, None)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         jobs = _by_id(self._picture.jobs)
@@ -47,16 +48,18 @@ class _Families:
         yield _family("laggard_fleet_drain_cap_nodes", {(): float(self._drains.cap)})
 
 
-def _by_id(jobs: Iterable[JobPicture]) -> dict[str, JobPicture]:
-    """Two users' jobs of one name would make the same series twice: the one that progressed last is told."""
-    chosen: dict[str, JobPicture] = {}
+def _by_id(jobs: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:
+    """The jobs by id. Two users' jobs of the same name would make the same series twice: the first is kept, which
+    progressed last."""
+    chosen: dict[str, JobSnapshot] = {}
     for job in jobs:
         chosen.setdefault(job.key.job_id, job)
     return chosen
 
 
-def _culprits(jobs: Iterable[JobPicture]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """One series for each rank of a culprit, so that they join with the rank metrics; a link has an empty rank."""
+def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """One series for each rank of a culprit, so that it can be joined with the rank metrics; a link has an empty
+    rank."""
     for job in jobs:
         for culprit in job.location.culprits:
             for rank in _rank_labels(culprit):
@@ -64,9 +67,9 @@ def _culprits(jobs: Iterable[JobPicture]) -> Iterator[tuple[tuple[str, ...], flo
                 yield labels, culprit.recoverable_ratio or 0.0
 
 
-def _fleet_findings(picture: Picture) -> Samples:
+def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
     return {
-        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in picture.fleet_findings
+        (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
     }
 
 

@@ -1,4 +1,4 @@
-"""The page's HTML with the answer already in it: curl, and a browser without scripts, see it too."""
+"""The page's HTML with the answer already in it, for curl and for browsers without scripts."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from laggard.collector.web.documents import SummaryDocument
 PAGE_DIR = Path(__file__).parent / "page"
 
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
-"""Given here: the machine's own table may say anything, and a browser runs no script of a wrong type."""
+"""Media types by suffix. The machine's own table is not used: it may be wrong, and a browser runs no script of a wrong
+type."""
 
 
 def render(summary: SummaryDocument) -> str:
-    """The page. Everything that came from an agent is escaped."""
+    """The page as HTML. Everything that came from an agent is escaped."""
     return _template().substitute(
         sentence=escape(summary.sentence),
         verdict=escape(summary.location.verdict.value),
@@ -38,6 +39,7 @@ def _template() -> Template:
 
 @cache
 def page_files() -> dict[str, tuple[bytes, str]]:
-    """The script, style and icon by name, with their media types. Read once: nothing else can be asked for."""
+    """The scripts, style and icon by name, with their media types. They are read once; no other file can be
+    requested."""
     files = sorted(path for path in PAGE_DIR.iterdir() if path.suffix in MEDIA_TYPES)
     return {path.name: (path.read_bytes(), MEDIA_TYPES[path.suffix]) for path in files}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_target, parse_targets
-from laggard.collector.settings import settle
+from laggard.collector.settings import load_settings
 from laggard.errors import UsageError
 from laggard.http.listen import bind, url_of
 
@@ -43,11 +43,11 @@ def test_a_target_named_twice_is_asked_once() -> None:
 def test_flags_win_over_the_file(tmp_path: Path) -> None:
     file = tmp_path / "collector.yaml"
     file.write_text("targets: [n1, n2]\ninterval_seconds: 7\n")
-    settings = settle(str(file), [], None, None)
+    settings = load_settings(str(file), [], None, None)
     assert settings.targets == ("n1", "n2") and settings.interval_seconds == 7
-    settings = settle(str(file), ["n3"], ":0", 1.5)
+    settings = load_settings(str(file), ["n3"], ":0", 1.5)
     assert (settings.targets, settings.listen_address, settings.interval_seconds) == (("n3",), ":0", 1.5)
-    assert settle(None, [], None, None).targets == (LOCAL_AGENT,)
+    assert load_settings(None, [], None, None).targets == (LOCAL_AGENT,)
 
 
 @pytest.mark.parametrize("text", ["targtes: [n1]", "interval_seconds: -1", "interval_seconds: .nan", "targets: n1"])
@@ -55,7 +55,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "collector.yaml"
     file.write_text(text)
     with pytest.raises(UsageError):
-        settle(str(file), [], None, None)
+        load_settings(str(file), [], None, None)
 
 
 def test_listen_addresses() -> None:

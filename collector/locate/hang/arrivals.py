@@ -1,75 +1,77 @@
-"""Who has not come to the collective, send or receive that a rank is in. Pure."""
+"""Finds who has not arrived at the collective, send or receive that a rank is in. Pure."""
 
 from __future__ import annotations
 
 import re
 
-from laggard.collector.locate.hang.liveness import lives
-from laggard.collector.locate.hang.point_to_point import OTHER_SIDE, others_under_way, partner_is_missing
-from laggard.collector.locate.job_timings import Evidence
+from laggard.collector.locate.hang.liveness import is_alive
+from laggard.collector.locate.hang.point_to_point import COUNTERPART, others_in_flight, partner_is_missing
+from laggard.collector.locate.job_timings import JobTimings
 from laggard.wire import InFlight
 
-_SPAN = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
+_GROUP_NAME = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
+"""`dp:0-6/2`: role, first rank, last rank, stride."""
 
 
 class Arrivals:
-    """How many collectives of each lane each rank has entered, by op and group. Ranks go by their column."""
+    """How many collectives of each lane (op and group) each rank has entered. Ranks are given by their column."""
 
-    def __init__(self, evidence: Evidence) -> None:
-        self._ranks = evidence.ranks
-        self._columns = {int(rank): column for column, rank in enumerate(evidence.ranks)}
-        self._states = evidence.states
+    def __init__(self, timings: JobTimings) -> None:
+        self._ranks = timings.ranks
+        self._columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+        self._states = timings.states
         self._entered: dict[tuple[str, str], dict[int, int]] = {}
-        self._late: dict[tuple[str, str, int], frozenset[int]] = {}  # asked for by as many as wait there
+        self._missing: dict[tuple[str, str, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
         self.point_to_point = False
-        for column, state in enumerate(evidence.states):
+        """Whether any rank has sent or received."""
+        for column, state in enumerate(timings.states):
             for lane in state.beat.lanes if state.beat else ():
-                self._note(lane.op, lane.group, column, lane.entered)
-                self.point_to_point |= lane.op in OTHER_SIDE
+                self._count(lane.op, lane.group, column, lane.entered)
+                self.point_to_point |= lane.op in COUNTERPART
             if state.in_flight:
-                self._note(state.in_flight.op, state.in_flight.group, column, state.in_flight.seq)
+                self._count(state.in_flight.op, state.in_flight.group, column, state.in_flight.seq)
 
-    def _note(self, op: str, group: str, column: int, count: int) -> None:
-        if op not in OTHER_SIDE:  # those are counted by pair, and asked for by few
+    def _count(self, op: str, group: str, column: int, count: int) -> None:
+        if op not in COUNTERPART:  # sends and receives are counted by pair, in point_to_point
             entered = self._entered.setdefault((op, group), {})
             entered[column] = max(entered.get(column, 0), count)
 
     def stuck_in(self, column: int, flight: InFlight) -> InFlight:
-        """What the rank waits in, told that it is in `flight`: where the partner has come to that, another send or
-        receive under way whose partner has not."""
-        if flight.op not in OTHER_SIDE or self._partner_is_missing(column, flight) is not False:
+        """What the rank waits in, where its live word is `flight`: if the partner has come to that, another send or
+        receive in flight whose partner has not."""
+        if flight.op not in COUNTERPART or self._partner_is_missing(column, flight) is not False:
             return flight
-        others = others_under_way(flight, self._states[column])
-        return next((each for each in others if self._partner_is_missing(column, each)), flight)
+        others = others_in_flight(flight, self._states[column])
+        return next((other for other in others if self._partner_is_missing(column, other)), flight)
 
-    def behind(self, column: int, flight: InFlight) -> frozenset[int]:
-        """The living ranks that have not come to what this one is in: members of the group that have entered fewer
-        collectives of the lane, or the partner that has entered fewer sends or receives of the pair."""
-        if flight.op in OTHER_SIDE:
+    def not_arrived(self, column: int, flight: InFlight) -> frozenset[int]:
+        """The living ranks that have not come to `flight`, which the rank is in: members of the group that have entered
+        fewer collectives of the lane, or the partner that has entered fewer sends or receives of the pair."""
+        if flight.op in COUNTERPART:
             missing = self._partner_is_missing(column, flight)
             return frozenset((self._columns[flight.peer],) if missing else ())
-        asked = flight.op, flight.group, flight.seq
-        if asked not in self._late:
-            self._late[asked] = self._missing_members(*asked)
-        late = self._late[asked]
-        return late - {column} if column in late else late
+        place = flight.op, flight.group, flight.seq
+        if place not in self._missing:
+            self._missing[place] = self._missing_members(*place)
+        missing_members = self._missing[place]
+        return missing_members - {column} if column in missing_members else missing_members
 
     def _partner_is_missing(self, column: int, flight: InFlight) -> bool | None:
         partner = self._columns.get(flight.peer)
-        if partner is None or partner == column or not lives(self._states[partner]):
+        if partner is None or partner == column or not is_alive(self._states[partner]):
             return None
         rank, waiter = int(self._ranks[column]), self._states[column]
         return partner_is_missing(flight, rank, waiter, self._states[partner])
 
     def _missing_members(self, op: str, group: str, number: int) -> frozenset[int]:
         entered = self._entered.get((op, group), {})
-        members = set(entered) | self._declared(group)
-        late = (column for column in members if entered.get(column, 0) < number)
-        return frozenset(column for column in late if lives(self._states[column]) and self._states[column].beat)
+        members = set(entered) | self._members_by_name(group)
+        missing = (column for column in members if entered.get(column, 0) < number)
+        return frozenset(column for column in missing if is_alive(self._states[column]) and self._states[column].beat)
 
-    def _declared(self, group: str) -> set[int]:
-        """The members that the group's name spans: a rank may hang before its first collective there."""
-        found = _SPAN.fullmatch(group)
+    def _members_by_name(self, group: str) -> set[int]:
+        """The members that the group's name spans: a rank may hang before its first collective in the group."""
+        found = _GROUP_NAME.fullmatch(group)
         if not found:
             return set()
         first, last, stride = int(found[1]), int(found[2]), int(found[3] or 1)

@@ -1,72 +1,70 @@
-"""Medians of a rank's peers over S steps and R ranks, without sorting all of it again for each rank. nan: not seen.
+"""Medians of a rank's peers over S steps and R ranks, without sorting everything again for each rank. Pure.
 
-All of it is exact: the same numbers as numpy's own medians over copies with the rank left out, in time linear in the
-ranks and with little memory besides the arrays.
+nan stands for a rank that has no row for a step, and is left out. All results are exact: the same numbers as numpy's
+own medians over copies without the rank, in time linear in the ranks and with little memory besides the arrays.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.floating[Any]]
+from laggard.collector.locate.job_timings import Floats
 
 BLOCK = 8192
-"""Ranks looked at at once: what is computed for each step and rank on the way is at most this wide."""
+"""How many ranks are computed at once: intermediate arrays over steps and ranks are at most this wide."""
 
 
 def blocks(count: int) -> Iterator[slice]:
+    """Slices of at most BLOCK ranks that together cover `count` ranks."""
     yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
 
 
-class Middle(NamedTuple):
-    """Of each row its values in the middle: with them the median of the row without any one of its entries is known."""
+@dataclasses.dataclass(frozen=True)
+class LeaveOneOutMedian:
+    """The values in the middle of each row: from them follows the median of the row without any one of its entries."""
 
-    seen: NDArray[np.int64]  # [S]: how many values are no nan
+    count: NDArray[np.int64]  # [S]: how many values are not nan
     below: Floats  # [S]: the value before the centre
     centre: Floats  # [S]: the median, the lower of the two where the count is even
     above: Floats  # [S]: the value after the centre
 
     @property
     def median(self) -> Floats:
-        """Of each row; nan where nothing was seen."""
-        return np.where(self.seen % 2 == 1, self.centre, (self.centre + self.above) / 2)
+        """[S]: the median of each row; nan where the row has no values."""
+        return np.where(self.count % 2 == 1, self.centre, (self.centre + self.above) / 2)
 
-    def without(self, values: Floats) -> Floats:
-        """For entries [S, K] of the rows the median of the row without each; nan where no other is left."""
+    def excluding(self, values: Floats) -> Floats:
+        """[S, K]: for each of `values` [S, K], which are entries of the rows, the median of its row without it; nan
+        where no other value is left."""
         below, centre, above = self.below[:, None], self.centre[:, None], self.above[:, None]
         odd = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
         odd = np.where(values == centre, (below + above) / 2, odd)
-        result: Floats = np.where((self.seen % 2 == 1)[:, None], odd, np.where(values <= centre, above, centre))
-        result[self.seen < 2] = np.nan
+        result: Floats = np.where((self.count % 2 == 1)[:, None], odd, np.where(values <= centre, above, centre))
+        result[self.count < 2] = np.nan
         return result
 
 
-def middle_of_rows(values: Floats) -> Middle:
-    """Of [S, R], row by row: selecting three values is linear, sorting is not."""
-    count = np.zeros(len(values), dtype=np.int64)
+def row_medians(values: Floats) -> LeaveOneOutMedian:
+    """The medians of the rows of `values` [S, R]. Selecting three values of a row is linear, sorting it is not."""
+    counts = np.zeros(len(values), dtype=np.int64)
     picked = np.full((len(values), 3), np.nan, dtype=values.dtype)
-    for row, of_row in enumerate(values):
-        seen = of_row[np.isfinite(of_row)]  # a copy in any case
-        count[row] = len(seen)
-        if len(seen):
-            middle = (len(seen) - 1) // 2
-            places = np.clip((middle - 1, middle, middle + 1), 0, len(seen) - 1)
-            seen.partition(np.unique(places))
-            picked[row] = seen[places]
-    return Middle(count, *picked.T)
-
-
-def peers_median(values: Floats) -> Floats:
-    """For each entry of [S, R] the median of the other ranks' in its row; nan stands for a rank that was not seen."""
-    return middle_of_rows(values).without(values)
+    for number, row in enumerate(values):
+        known = row[np.isfinite(row)]  # a copy in any case
+        counts[number] = len(known)
+        if len(known):
+            middle = (len(known) - 1) // 2
+            places = np.clip((middle - 1, middle, middle + 1), 0, len(known) - 1)
+            known.partition(np.unique(places))
+            picked[number] = known[places]
+    return LeaveOneOutMedian(counts, *picked.T)
 
 
 def median_over_steps(values: Floats) -> Floats:
-    """Of [S, R] each rank's median; nan where it was not seen."""
+    """[R]: each rank's median of `values` [S, R]; nan where the rank has no values."""
     result = np.full(values.shape[1], np.nan, dtype=values.dtype)
     for block in blocks(values.shape[1]):
         ordered = np.sort(values[:, block].T, axis=1)  # nan last
@@ -80,9 +78,9 @@ def median_over_steps(values: Floats) -> Floats:
     return result
 
 
-class Pool:
-    """All values of [T, R] as one heap. The median without one rank's T values lies within T places of the middle: that
-    stretch alone is kept, sorted."""
+class PeerPool:
+    """All values of [T, R] as one collection. Its median without one rank's T values lies within T places of its
+    middle: only that stretch is kept, sorted."""
 
     def __init__(self, values: Floats) -> None:
         steps = len(values)
@@ -94,13 +92,13 @@ class Pool:
             flat.partition(sorted({self._first, last}))
         self._stretch = np.sort(flat[self._first : last + 1])
 
-    def median_without(self, removed: Floats) -> float:
-        """`removed` [T]: one rank's values, which are in the pool."""
-        gone = np.sort(removed[np.isfinite(removed)])
+    def median_excluding(self, excluded: Floats) -> float:
+        """The median without `excluded` [T], one rank's values, which are in the pool; nan where none is left."""
+        gone = np.sort(excluded[np.isfinite(excluded)])
         left = self._count - len(gone)
         if left == 0:
             return float("nan")
-        # Equal values are all alike: of those at the stretch's ends as many as possible are taken from within it.
+        # Equal values cannot be told apart: of those at the stretch's ends as many as possible are taken from within.
         repeated = np.arange(len(gone)) - np.searchsorted(gone, gone, "left")
         places = np.searchsorted(self._stretch, gone, "left") + repeated
         within = places < np.searchsorted(self._stretch, gone, "right")

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+_MAX_RUNS = 4
 
 
-def ranks_text(ranks: Sequence[int]) -> str:
-    """`rank 2`, `ranks 0-3 and 7`, `ranks 0, 2, 4, 6 and 27 more`."""
-    runs = _runs(sorted(set(ranks)))
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:4]]
-    rest = sum(last - first + 1 for first, last in runs[4:])
+def ranks_text(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0-3 and 7`, `ranks 0, 2, 4, 6 and 27 more`; empty where there are none. The order and repeated
+    ranks do not matter."""
+    numbers = sorted(set(ranks))
+    runs = _runs(numbers)
+    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_MAX_RUNS]]
+    rest = sum(last - first + 1 for first, last in runs[_MAX_RUNS:])
     if rest:
         words.append(f"{rest} more")
-    joined = " and ".join(filter(None, (", ".join(words[:-1]), words[-1]))) if words else "none"
-    return f"{'rank' if len(set(ranks)) == 1 else 'ranks'} {joined}"
+    if not words:
+        return ""
+    joined = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {joined}"
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """The first and last of each run of consecutive `numbers`, which ascend."""
     runs: list[tuple[int, int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:
@@ -34,6 +41,7 @@ def seconds_text(value: float) -> str:
 
 
 def counted(number: int, noun: str) -> str:
+    """`1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
@@ -41,6 +49,8 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def one_line(text: str) -> str:
-    """Names come from other machines: whatever would break the line or hide text becomes a space."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+def printable_line(text: str, limit: int | None = None) -> str:
+    """`text` on one line of printable characters, at most `limit` of them. Names come from other machines: characters
+    that would break the line or hide text become spaces, and several spaces one."""
+    line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 3] + "..."

@@ -21,7 +21,7 @@ from laggard.agent.ranks.directory import MOST_FILES, list_files
 from laggard.agent.ranks.reader import FORGET_AFTER_NS, MOST_RANKS, RankFiles
 from laggard.agent.ranks.row import Clocks
 from laggard.catalogue.rank_metrics import MOST_PAIRS
-from laggard.collector.scrape.validation import believe_ranks
+from laggard.collector.scrape.validation import validate_ranks
 from laggard.rankfile.layout import FILE_BYTES
 from laggard.wire import RanksDocument, encode
 
@@ -62,12 +62,12 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     assert 0 <= row.in_flight.seconds < 5
     assert row.phase == "backward"
     assert row.rows == () and document.ignored == ()
-    believe_ranks(encode(document))
+    validate_ranks(encode(document))
 
 
 def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start) -> None:
     start_rank([["all_reduce", "dp", "dp:0-1"], ["recv", "pp", "pp:0-3", 3]]).do("beat", "block")
-    (row,) = believe_ranks(encode(files.read())).ranks
+    (row,) = validate_ranks(encode(files.read())).ranks
     assert row.in_flight is not None and row.beat is not None
     assert (row.in_flight.op, row.in_flight.seq, row.in_flight.peer) == ("recv", 7, 3)
     assert [(lane.op, lane.entered, lane.peer) for lane in row.beat.lanes] == [("all_reduce", 1, -1), ("recv", 2, 3)]
@@ -77,7 +77,7 @@ def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start)
 def test_a_peer_that_no_job_has_costs_no_other_rank_its_row(files: RankFiles, start_rank: Start, peer: int) -> None:
     start_rank([["send", "pp", "pp:0-3", peer]])
     start_rank(rank=1)
-    document = believe_ranks(encode(files.read()))
+    document = validate_ranks(encode(files.read()))
     assert [row.rank for row in document.ranks] == [1]
     assert reasons(document) == {"impossible peer": 1}
 
@@ -107,7 +107,7 @@ def test_how_a_rank_ended(files: RankFiles, start_rank: Start) -> None:
     assert (finished.state, finished.pid, finished.in_flight, finished.phase) == ("finished", 0, None, None)
     assert (died.state, died.pid, died.phase) == ("died", 0, "backward")
     assert died.in_flight is not None and died.in_flight.op == "all_gather"
-    believe_ranks(encode(files.read(since=0)))
+    validate_ranks(encode(files.read(since=0)))
 
 
 def test_ranks_that_ended_are_forgotten(rank_dir: Path, start_rank: Start) -> None:
@@ -227,7 +227,7 @@ def test_numbers_that_cannot_be(rank_dir: Path, files: RankFiles, start_rank: St
     document = files.read(since=0)
     assert [(row.job_id, row.gpu) for row in document.ranks] == [("esc?[31m?", None), ("x" * 256, None)]
     assert reasons(document) == {"impossible rank": 7}
-    believe_ranks(encode(document))
+    validate_ranks(encode(document))
 
 
 @ROOT
@@ -306,7 +306,7 @@ def test_one_user_cannot_take_every_place(rank_dir: Path, files: RankFiles, star
     document = files.read(since=0)
     assert len(document.ranks) == MOST_RANKS and reasons(document) == {"too many ranks": 12}
     assert (USER, 4) in {(row.owner, row.rank) for row in document.ranks}
-    believe_ranks(encode(document))
+    validate_ranks(encode(document))
 
 
 def _rename_job(path: Path, name: str) -> None:

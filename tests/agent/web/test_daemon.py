@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from laggard.agent.web import page
-from laggard.collector.scrape.validation import believe_ranks, believe_report
+from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import MAX_CONNECTIONS
 from laggard.rankfile import RankFileReader
@@ -57,13 +57,13 @@ def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     assert agent.ask("/api/v1/ranks").json()["ranks"] == []
     rank = start_rank(rank=2)
     rank.do("step", "step")
-    bare = believe_ranks(agent.ask("/api/v1/ranks").body)
+    bare = validate_ranks(agent.ask("/api/v1/ranks").body)
     assert [(row.rank, row.state, row.steps, row.rows) for row in bare.ranks] == [(2, "running", 2, ())]
-    full = believe_ranks(agent.ask("/api/v1/ranks?since=0").body)
+    full = validate_ranks(agent.ask("/api/v1/ranks?since=0").body)
     assert [step.step for step in full.ranks[0].rows] == [0, 1]
     assert full.node == "n0" and full.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     rank.kill()
-    assert believe_ranks(agent.ask(f"/api/v1/ranks?since={full.next}").body).ranks[0].state == "died"
+    assert validate_ranks(agent.ask(f"/api/v1/ranks?since={full.next}").body).ranks[0].state == "died"
 
 
 def test_the_report_is_unknown_and_the_agent_not_ready_before_the_first_round(start_agent: Start) -> None:
@@ -73,7 +73,7 @@ def test_the_report_is_unknown_and_the_agent_not_ready_before_the_first_round(st
         assert early.json()["verdict"] == "unknown"
         assert "first round" in early.json()["probes"][0]["reason"]
     wait_ready(agent)
-    report = believe_report(agent.ask("/api/v1/report").body)
+    report = validate_report(agent.ask("/api/v1/report").body)
     assert report.node == "n0" and {probe.name for probe in report.probes} >= {"limits", "clock", "disks"}
     assert agent.ask("/-/healthy").text == "healthy\n" and agent.ask("/-/ready").text == "ready\n"
 

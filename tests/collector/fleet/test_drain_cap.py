@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.jobs.snapshot import Picture
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.wire import NodeRow
 
 
@@ -13,9 +13,9 @@ def row(number: int, verdict: str = "ok", state: str = "up") -> NodeRow:
     return NodeRow(f"http://n{number}:19400", f"n{number}", state, "", 0.0, verdict, (), ())
 
 
-def picture(total: int, failing: int = 0, silent: int = 0) -> Picture:
+def snapshot(total: int, failing: int = 0, silent: int = 0) -> ClusterSnapshot:
     rows = [row(i, "fail" if i < failing else "ok") for i in range(total - silent)]
-    return Picture(nodes=(*rows, *(row(1000 + i, "unknown", "down") for i in range(silent))), rounds=1)
+    return ClusterSnapshot(nodes=(*rows, *(row(1000 + i, "unknown", "down") for i in range(silent))), rounds=1)
 
 
 @pytest.mark.parametrize(
@@ -32,21 +32,21 @@ def picture(total: int, failing: int = 0, silent: int = 0) -> Picture:
     ],
 )
 def test_the_cap(total: int, failing: int, ratio: float, cap: int, may: bool) -> None:
-    document = drains_document(picture(total, failing), ratio, None)
+    document = drains_document(snapshot(total, failing), ratio, None)
     assert (document.cap, document.may_drain, document.failing) == (cap, may, failing)
     assert f"of {total} nodes {failing} fail now, at most {cap} may be out at once" == document.reason
 
 
 def test_the_node_that_asks_is_not_counted() -> None:
-    assert not drains_document(picture(20, 1), 0.05, None).may_drain
-    assert drains_document(picture(20, 1), 0.05, "n0").may_drain
-    assert not drains_document(picture(20, 1), 0.05, "n7").may_drain
+    assert not drains_document(snapshot(20, 1), 0.05, None).may_drain
+    assert drains_document(snapshot(20, 1), 0.05, "n0").may_drain
+    assert not drains_document(snapshot(20, 1), 0.05, "n7").may_drain
 
 
 def test_silence_is_no_permission() -> None:
-    nobody = drains_document(picture(5, silent=5), 0.05, None)
+    nobody = drains_document(snapshot(5, silent=5), 0.05, None)
     assert (nobody.may_drain, nobody.cap, nobody.reason) == (False, 0, "no agent answers")
-    not_yet = drains_document(Picture(nodes=(row(0, state="waiting"),)), 0.05, None)
+    not_yet = drains_document(ClusterSnapshot(nodes=(row(0, state="waiting"),)), 0.05, None)
     assert not not_yet.may_drain and "not been asked yet" in not_yet.reason
-    few = drains_document(picture(100, failing=1, silent=80), 0.05, None)  # a share of those that are seen
+    few = drains_document(snapshot(100, failing=1, silent=80), 0.05, None)  # a share of those that are seen
     assert (few.cap, few.may_drain, few.nodes, few.answering) == (1, False, 100, 20)

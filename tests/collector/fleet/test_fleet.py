@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.fleet.compared_facts import COMPARABLES, value_of
-from laggard.collector.fleet.consensus import FEWEST_NODES, MANY_RATIO, MOST_NOTES, consensus
+from laggard.collector.fleet.compared_facts import COMPARED_FACTS, value_of
+from laggard.collector.fleet.consensus import MANY_RATIO, MAX_NOTES, MIN_NODES, consensus
 from laggard.model import Severity
 
 KERNEL, OTHER = "5.15.0-113-generic", "5.15.0-118-generic"
@@ -144,12 +144,12 @@ def test_a_number_is_itself_however_it_is_written() -> None:
 def test_notes_are_bounded_and_in_one_line() -> None:
     alone = {f"n{i}": facts(product=f"box\n{i}") for i in range(200)}
     notes = consensus(alone).notes
-    assert len(notes) == MOST_NOTES and notes[-1].kind == "fleet_more"
+    assert len(notes) == MAX_NOTES and notes[-1].kind == "fleet_more"
     assert all("\n" not in note.text and len(note.text) < 1000 for note in notes)
 
 
 def test_every_comparable_fact_has_a_name_of_its_own() -> None:
-    names = [comparable.name for comparable in COMPARABLES]
+    names = [comparable.name for comparable in COMPARED_FACTS]
     assert len(set(names)) == len(names)
 
 
@@ -175,7 +175,7 @@ small_fleets = st.dictionaries(
 @given(st.dictionaries(st.text(max_size=5), nodes_facts, max_size=6))
 def test_any_facts_give_findings_about_known_nodes(nodes: dict[str, Any]) -> None:
     said = consensus(nodes)
-    assert set(said.findings) <= set(nodes) and len(said.notes) <= MOST_NOTES
+    assert set(said.findings) <= set(nodes) and len(said.notes) <= MAX_NOTES
 
 
 @given(small_fleets, st.randoms())
@@ -187,7 +187,7 @@ def test_the_order_of_the_nodes_does_not_matter(nodes: dict[str, Any], random: A
 
 @given(small_fleets)
 def test_the_majority_is_never_accused(nodes: dict[str, Any]) -> None:
-    by_name = {comparable.name: comparable for comparable in COMPARABLES}
+    by_name = {comparable.name: comparable for comparable in COMPARED_FACTS}
     for node, findings in consensus(nodes).findings.items():
         product = nodes[node]["identity"]["product"]
         for finding in findings:
@@ -196,7 +196,7 @@ def test_the_majority_is_never_accused(nodes: dict[str, Any]) -> None:
             ]
             known = [value for value in peers if value is not None]
             mine = value_of(nodes[node], by_name[finding.device])
-            assert mine is not None and len(known) >= FEWEST_NODES
+            assert mine is not None and len(known) >= MIN_NODES
             assert 2 * known.count(mine) < len(known)
             differing = sum(", ".join(value) != finding.evidence["majority_value"] for value in known)
             assert differing <= max(1, MANY_RATIO * len(known))

@@ -1,4 +1,4 @@
-"""Windows: duplicates, bounds, restarts, claims and ageing."""
+"""JobWindows: duplicates, bounds, restarts, claims and ageing."""
 
 from __future__ import annotations
 
@@ -8,143 +8,144 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.jobs.job import STEPS, JobKey
-from laggard.collector.jobs.window import CLAIM_SECONDS, Windows
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows
+from laggard.collector.locate.job_timings import WINDOW_STEPS
 from laggard.constants import PHASES
 from laggard.wire import StepRow
 
 KEY = JobKey(1000, "job-1")
 
 
-def _steps(windows: Windows, rank: int = 0) -> list[int]:
-    return list(windows.jobs[KEY].ranks[rank].rows)
+def _steps(windows: JobWindows, rank: int = 0) -> list[int]:
+    return list(windows.jobs[KEY].ranks[rank].steps)
 
 
 @given(st.lists(st.lists(st.integers(0, 400), max_size=40), max_size=12))
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_repeated_or_reordered_the_newest_steps_are_kept_once(make: Any, batches: list[list[int]]) -> None:
-    windows = Windows()
+    windows = JobWindows()
     for now, batch in enumerate(batches):
         rows = [make.step_row(step) for step in batch]
-        windows.fold("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), float(now))
+        windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), float(now))
     told = sorted({step for batch in batches for step in batch})
     if batches:
         kept = _steps(windows)
-        assert kept == sorted(set(kept)) and len(kept) <= STEPS
-        assert kept == told[-STEPS:]
+        assert kept == sorted(set(kept)) and len(kept) <= WINDOW_STEPS
+        assert kept == told[-WINDOW_STEPS:]
 
 
 def test_progress_is_a_step_that_was_not_known(make: Any) -> None:
-    windows = Windows()
+    windows = JobWindows()
     for now, steps in ((1.0, (0, 1)), (2.0, (0, 1)), (3.0, (1, 2))):
         document = make.ranks_document("n0", [make.rank_row(0, rows=[make.step_row(step) for step in steps])])
-        windows.fold("a", document, now)
+        windows.ingest("a", document, now)
         assert windows.jobs[KEY].progressed_at == (3.0 if now == 3.0 else 1.0)
 
 
 def test_a_higher_attempt_starts_the_job_anew_and_a_lower_one_is_ignored(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0, 1]), 1.0)
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0, 1]), 1.0)
     again = make.ranks_document("n0", [make.rank_row(0, 2, [make.step_row(3)], attempt=1)])
-    assert windows.fold("a", again, 2.0) == 0
+    assert windows.ingest("a", again, 2.0) == 0
     assert set(windows.jobs[KEY].ranks) == {0} and _steps(windows) == [3]
-    assert windows.fold("b", make.node("n1", [2, 3]), 3.0) == 2
+    assert windows.ingest("b", make.node("n1", [2, 3]), 3.0) == 2
     assert set(windows.jobs[KEY].ranks) == {0}
 
 
 def test_another_run_under_the_same_name_starts_anew(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0, 1]), 1.0)
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0, 1]), 1.0)
     later = StepRow(0, 900.0, 900.3, (0.1,) * len(PHASES), 0.0)
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(1, rows=[later])]), 2.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(1, rows=[later])]), 2.0)
     assert set(windows.jobs[KEY].ranks) == {1} and _steps(windows, 1) == [0]
 
 
 def test_the_file_of_a_process_that_is_over_does_not_win_over_the_running_one(make: Any) -> None:
-    windows = Windows()
+    windows = JobWindows()
     over = make.rank_row(0, rows=[make.step_row(5)], state="died", last_progress_timestamp_seconds=9e9)
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0, rows=[make.step_row(1)]), over]), 1.0)
-    assert windows.jobs[KEY].ranks[0].known.state == "running" and _steps(windows) == [1]
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=[make.step_row(1)]), over]), 1.0)
+    assert windows.jobs[KEY].ranks[0].newest.state == "running" and _steps(windows) == [1]
 
 
 def test_the_first_agent_to_speak_for_a_rank_keeps_it_while_it_goes_on(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0]), 1.0)
-    assert windows.fold("b", make.node("n9", [0]), 2.0) == 1
-    assert windows.jobs[KEY].ranks[0].known.node == "n0"
-    assert windows.fold("b", make.node("n9", [0]), 2.0 + CLAIM_SECONDS) == 0
-    assert windows.jobs[KEY].ranks[0].known.node == "n9"
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0]), 1.0)
+    assert windows.ingest("b", make.node("n9", [0]), 2.0) == 1
+    assert windows.jobs[KEY].ranks[0].newest.node == "n0"
+    assert windows.ingest("b", make.node("n9", [0]), 2.0 + CLAIM_SECONDS) == 0
+    assert windows.jobs[KEY].ranks[0].newest.node == "n9"
 
 
 def test_two_owners_with_one_job_name_stay_apart(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0], owner=1000), 1.0)
-    windows.fold("b", make.node("n1", [0], owner=1001), 1.0)
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0], owner=1000), 1.0)
+    windows.ingest("b", make.node("n1", [0], owner=1001), 1.0)
     assert set(windows.jobs) == {KEY, JobKey(1001, "job-1")}
 
 
 def test_jobs_that_ended_age_out_and_are_not_brought_back_by_their_files(make: Any) -> None:
-    windows = Windows(forget_after_seconds=900)
-    windows.fold("a", make.node("n0", [0], state="finished"), 0.0)
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0, state="finished")]), 850.0)
-    windows.forget(899.0)
+    windows = JobWindows(expire_after_seconds=900)
+    windows.ingest("a", make.node("n0", [0], state="finished"), 0.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, state="finished")]), 850.0)
+    windows.expire(899.0)
     assert KEY in windows.jobs
-    windows.forget(901.0)
+    windows.expire(901.0)
     assert not windows.jobs
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0, state="finished")]), 902.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, state="finished")]), 902.0)
     assert not windows.jobs
 
 
 def test_a_running_job_ages_out_only_when_nobody_speaks_of_it(make: Any) -> None:
-    windows = Windows(forget_after_seconds=900)
-    windows.fold("a", make.node("n0", [0]), 0.0)
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0)]), 850.0)  # hung: listed, no new steps
-    windows.forget(1700.0)
+    windows = JobWindows(expire_after_seconds=900)
+    windows.ingest("a", make.node("n0", [0]), 0.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 850.0)  # hung: listed, no new steps
+    windows.expire(1700.0)
     assert KEY in windows.jobs
-    windows.forget(1751.0)
+    windows.expire(1751.0)
     assert not windows.jobs
 
 
 def test_memory_is_bounded_and_running_jobs_are_not_pushed_out(make: Any) -> None:
-    windows = Windows(max_jobs=2, max_ranks=3)
-    windows.fold("a", make.node("n0", [0, 1], job_id="first", state="finished"), 1.0)
-    windows.fold("a", make.node("n0", [0], job_id="second"), 2.0)
-    assert windows.fold("a", make.node("n0", [0, 1, 2], job_id="third"), 3.0) == 1
+    windows = JobWindows(max_jobs=2, max_ranks=3)
+    windows.ingest("a", make.node("n0", [0, 1], job_id="first", state="finished"), 1.0)
+    windows.ingest("a", make.node("n0", [0], job_id="second"), 2.0)
+    assert windows.ingest("a", make.node("n0", [0, 1, 2], job_id="third"), 3.0) == 1
     assert {key.job_id for key in windows.jobs} == {"second", "third"}
-    assert windows.fold("a", make.node("n0", [0], job_id="fourth"), 4.0) == 1
+    assert windows.ingest("a", make.node("n0", [0], job_id="fourth"), 4.0) == 1
 
 
 def test_evidence_of_a_silent_agent_keeps_its_steps_but_vouches_for_no_state(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0, 1]), 1.0)
-    windows.fold("b", make.node("n1", [2, 3]), 1.0)
-    evidence = windows.jobs[KEY].evidence("job-1", {"a"}, {})
-    assert evidence.step_seconds.shape == (60, 4)
-    assert [state.state for state in evidence.states] == ["running", "running", "unknown", "unknown"]
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0, 1]), 1.0)
+    windows.ingest("b", make.node("n1", [2, 3]), 1.0)
+    timings = windows.jobs[KEY].timings("job-1", {"a"}, {})
+    assert timings.step_seconds.shape == (60, 4)
+    assert [state.state for state in timings.states] == ["running", "running", "unknown", "unknown"]
 
 
 def test_evidence_is_of_the_newest_steps_of_all(make: Any) -> None:
-    windows = Windows()
+    windows = JobWindows()
     for source, rank, first in (("a", 0, 0), ("b", 1, 1000)):
-        rows = [make.step_row(step) for step in range(first, first + STEPS)]
-        windows.fold(source, make.ranks_document("n0", [make.rank_row(rank, rows=rows)]), 1.0)
-    steps = windows.jobs[KEY].evidence("job-1", {"a", "b"}, {}).steps
-    assert steps[0] == 1000 and len(steps) == STEPS
+        rows = [make.step_row(step) for step in range(first, first + WINDOW_STEPS)]
+        windows.ingest(source, make.ranks_document("n0", [make.rank_row(rank, rows=rows)]), 1.0)
+    steps = windows.jobs[KEY].timings("job-1", {"a", "b"}, {}).steps
+    assert steps[0] == 1000 and len(steps) == WINDOW_STEPS
 
 
 def test_a_rebooted_agent_is_forgotten(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.node("n0", [0, 1]), 1.0)
-    windows.fold("b", make.node("n1", [2, 3]), 1.0)
-    windows.leave("a")
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0, 1]), 1.0)
+    windows.ingest("b", make.node("n1", [2, 3]), 1.0)
+    windows.drop_source("a")
     assert set(windows.jobs[KEY].ranks) == {2, 3}
-    windows.leave("b")
+    windows.drop_source("b")
     assert not windows.jobs
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_job_without_steps_has_evidence_too(make: Any, count: int) -> None:
-    windows = Windows()
+    windows = JobWindows()
     rows = [make.step_row(step) for step in range(count)]
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), 1.0)
-    assert windows.jobs[KEY].evidence("job-1", {"a"}, {}).step_seconds.shape == (count, 1)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), 1.0)
+    assert windows.jobs[KEY].timings("job-1", {"a"}, {}).step_seconds.shape == (count, 1)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from support.paths import DEMO_TRAINING
 
 from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_trace
+from laggard.collector.recording.reader import read_recording
 from laggard.errors import UsageError
 from laggard.model import Verdict
 
@@ -52,20 +52,20 @@ def test_one_file_a_rank_and_one_for_all_say_the_same(tmp_path: Path) -> None:
     for rank, slow in ((0, 0.0), (1, 0.15)):
         write(directory / f"rank-{rank}.jsonl", lines(rank, slow))
     whole = write(tmp_path / "all.jsonl", lines(1, 0.15) + lines(0))
-    apart, together = (locate(read_trace([path]).evidence) for path in (directory, whole))
+    apart, together = (locate(read_recording([path]).timings) for path in (directory, whole))
     assert apart == together
     assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in apart.culprits] == [((1,), "forward", "n1")]
 
 
 def test_without_spans_the_rank_is_still_named(tmp_path: Path) -> None:
     records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "span"]
-    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
     assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), None)]
 
 
 def test_without_step_records_their_times_are_taken_from_what_is_there(tmp_path: Path) -> None:
     records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "step"]
-    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
     assert [culprit.ranks for culprit in location.culprits] == [(1,)]
 
 
@@ -74,7 +74,7 @@ def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) 
     for record in records:
         if record["kind"] == "collective":
             record["waited"] = 0.0 if record["rank"] == 1 else 0.2
-    location = locate(read_trace([write(tmp_path / "t", records)]).evidence)
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
     assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), "backward")]
 
 
@@ -103,22 +103,22 @@ def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
         {"kind": "rank", "rank": 0, "node": None, "gpu": None, "groups": None, "position": None},
         {"kind": "something new", "of": "a later version"},
     ]
-    location = locate(read_trace([write(tmp_path / "t", lines(0) + lines(1, 0.15) + extra)]).evidence)
+    location = locate(read_recording([write(tmp_path / "t", lines(0) + lines(1, 0.15) + extra)]).timings)
     assert [culprit.ranks for culprit in location.culprits] == [(1,)]
 
 
 def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
     path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
     path.write_text(path.read_text() + '{"kind": "step", "rank": 0, "st')
-    trace = read_trace([path])
-    assert [culprit.ranks for culprit in locate(trace.evidence).culprits] == [(1,)]
-    assert len(trace.lacks) == 1 and "cut off" in trace.lacks[0]
+    trace = read_recording([path])
+    assert [culprit.ranks for culprit in locate(trace.timings).culprits] == [(1,)]
+    assert len(trace.gaps) == 1 and "cut off" in trace.gaps[0]
 
 
 def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
-    trace = read_trace([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
-    assert locate(trace.evidence).verdict is Verdict.UNKNOWN
-    assert trace.lacks == ("no record carries a step",)
+    trace = read_recording([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
+    assert locate(trace.timings).verdict is Verdict.UNKNOWN
+    assert trace.gaps == ("no record carries a step",)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, complai
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=complaint.replace("(", r"\(")) as caught:
-        read_trace([path])
+        read_recording([path])
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -149,7 +149,7 @@ def test_no_file_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, rows: 
     path = tmp_path_factory.mktemp("fuzz") / "file"
     path.write_bytes(json.dumps(HEAD).encode() + b"\n" + b"\n".join(rows))
     try:
-        locate(read_trace([path]).evidence)
+        locate(read_recording([path]).timings)
     except UsageError as error:
         assert "\n" not in str(error)
 
@@ -185,7 +185,7 @@ VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_s
 def test_no_record_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
     path = write(tmp_path_factory.mktemp("fuzz") / "file", records)
     try:
-        locate(read_trace([path]).evidence)
+        locate(read_recording([path]).timings)
     except UsageError as error:
         assert "\n" not in str(error)
 
@@ -217,5 +217,5 @@ def test_the_command_refuses_in_one_line(words: list[str]) -> None:
 def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., Any], tmp_path: Path) -> None:
     words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.1"]
     launch(DEMO_TRAINING, words, ranks=3, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
-    location = locate(read_trace([tmp_path / "recording"]).evidence)
+    location = locate(read_recording([tmp_path / "recording"]).timings)
     assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]

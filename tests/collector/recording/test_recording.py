@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.collector.locate.job_timings import evidence_from_rows
+from laggard.collector.locate.job_timings import timings_from_rows
 from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_trace
-from laggard.collector.recording.writer import Recording
+from laggard.collector.recording.reader import read_recording
+from laggard.collector.recording.writer import JobRecording
 from laggard.model import Location
 from laggard.wire import Beat, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
 
@@ -86,8 +86,8 @@ def test_any_job_is_judged_alike_live_and_from_its_recording(
 ) -> None:
     known, steps = job
     codes = {"n0": ("GPU_THROTTLED",)}
-    live: Location = locate(evidence_from_rows("j", 6, steps, known, codes))
+    live: Location = locate(timings_from_rows("j", 6, steps, known, codes))
     folder = tmp_path_factory.mktemp("held")
-    lines = (encode(line) + b"\n" for line in Recording("j", known, steps, codes).lines())
+    lines = (encode(line) + b"\n" for line in JobRecording("j", known, steps, codes).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
-    assert locate(read_trace([folder]).evidence) == live
+    assert locate(read_recording([folder]).timings) == live

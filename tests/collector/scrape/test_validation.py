@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.scrape.validation import MAX_RANKS, believe_ranks, believe_report
+from laggard.collector.scrape.validation import MAX_RANKS, validate_ranks, validate_report
 from laggard.wire import WireError, encode
 
 Change = Callable[[dict[str, Any]], None]
@@ -18,8 +18,8 @@ Change = Callable[[dict[str, Any]], None]
 
 def test_what_an_agent_says_is_believed(make: Any) -> None:
     document, report = make.node("n0", [0, 1]), make.report("n0", ["GPU_LOST"])
-    assert believe_ranks(encode(document)) == document
-    assert believe_report(encode(report)) == report
+    assert validate_ranks(encode(document)) == document
+    assert validate_report(encode(report)) == report
 
 
 def _set(*path: Any, value: Any) -> Change:
@@ -85,14 +85,14 @@ def test_absurd_documents_are_refused_and_say_why(make: Any, change: Change, com
     tree = json.loads(encode(make.node("n0", [0, 1])))
     change(tree)
     with pytest.raises(WireError, match=complaint):
-        believe_ranks(json.dumps(tree).encode())
+        validate_ranks(json.dumps(tree).encode())
 
 
 def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
     """As those from before `peer` was told."""
     tree = json.loads(encode(make.node("n0", [0, 1])))
     tree["ranks"][0] |= {"in_flight": FLIGHT, "beat": BEAT | {"lanes": [LANE, LANE | {"op": "recv", "peer": 1}]}}
-    rank = believe_ranks(json.dumps(tree).encode()).ranks[0]
+    rank = validate_ranks(json.dumps(tree).encode()).ranks[0]
     assert rank.in_flight is not None and rank.in_flight.peer == -1
     assert rank.beat is not None and [lane.peer for lane in rank.beat.lanes] == [-1, 1]
     assert json.loads(encode(rank))["in_flight"] == FLIGHT, "where there is no peer, none is sent"
@@ -103,7 +103,7 @@ def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
     [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b"null", b'{"node": NaN}', b'{"facts":' + b"[" * 100_000],
 )
 def test_what_is_no_document_is_refused(body: bytes) -> None:
-    for believe in (believe_ranks, believe_report):
+    for believe in (validate_ranks, validate_report):
         with pytest.raises(WireError):
             believe(body)
 
@@ -111,26 +111,26 @@ def test_what_is_no_document_is_refused(body: bytes) -> None:
 def test_nan_and_deep_nesting_are_refused(make: Any) -> None:
     text = encode(make.node("n0", [0])).replace(b'"next":0.0', b'"next":NaN')
     with pytest.raises(WireError, match="malformed"):
-        believe_ranks(text)
+        validate_ranks(text)
     deep = encode(make.report("n0")).replace(b'"facts":{}', b'"facts":{"a":' + b"[" * 9999 + b"]" * 9999 + b"}")
     with pytest.raises(WireError, match="nested"):
-        believe_report(deep)
+        validate_report(deep)
 
 
 def test_too_many_ranks_are_refused(make: Any) -> None:
     many = make.ranks_document("n0", [make.rank_row(rank, 5000) for rank in range(MAX_RANKS + 1)])
     with pytest.raises(WireError, match="more than"):
-        believe_ranks(encode(many))
+        validate_ranks(encode(many))
 
 
 FIRST_USE = """
 import os, sys, threading
-from laggard.collector.scrape.validation import believe_ranks
+from laggard.collector.scrape.validation import validate_ranks
 body, threads = sys.stdin.buffer.read(), 16
 
 def use():
     start.wait()
-    believe_ranks(body)
+    validate_ranks(body)
 
 sys.setswitchinterval(1e-6)
 died = 0

@@ -8,24 +8,24 @@ import numpy as np
 import pytest
 
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.window import Windows
-from laggard.collector.locate.job_timings import Evidence
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.web.documents import HeatDocument
-from laggard.collector.web.heatmap import MEASURES, heat_document
+from laggard.collector.web.heatmap import MEASURES, heatmap_document
 from laggard.wire import decode, encode
 
 
-def _evidence(make: Any, count: int, slow: int) -> Evidence:
-    windows = Windows()
+def _timings(make: Any, count: int, slow: int) -> JobTimings:
+    windows = JobWindows()
     for first in range(0, count, 8):
         ranks = range(first, min(first + 8, count))
-        windows.fold(f"a{first}", make.node(f"n{first // 8}", ranks, slow, world_size=count), 1.0)
-    return windows.jobs[JobKey(1000, "job-1")].evidence("job-1", set(), {})
+        windows.ingest(f"a{first}", make.node(f"n{first // 8}", ranks, slow, world_size=count), 1.0)
+    return windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {})
 
 
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_rank_has_a_row_where_they_fit(make: Any, measure: str) -> None:
-    heat = heat_document("1000:job-1", _evidence(make, 4, slow=2), measure, rows=230)
+    heat = heatmap_document("1000:job-1", _timings(make, 4, slow=2), measure, rows=230)
     assert [row.first for row in heat.rows] == [0, 1, 2, 3] and heat.shown is None
     assert heat.steps == list(range(60))
     assert heat.seconds["forward"][2][0] == pytest.approx(0.15)
@@ -34,38 +34,38 @@ def test_every_rank_has_a_row_where_they_fit(make: Any, measure: str) -> None:
 
 
 def test_of_two_ranks_the_fast_one_is_the_measure(make: Any) -> None:
-    heat = heat_document("j", _evidence(make, 2, slow=1))
+    heat = heatmap_document("j", _timings(make, 2, slow=1))
     assert heat.median_seconds["own"][0] == pytest.approx(0.15)
 
 
 def test_a_folded_row_shows_the_rank_that_stands_out(make: Any) -> None:
-    evidence = _evidence(make, 1000, slow=421)
-    heat = heat_document("j", evidence, "own", rows=100)
+    timings = _timings(make, 1000, slow=421)
+    heat = heatmap_document("j", timings, "own", rows=100)
     assert len(heat.rows) == 100 and heat.rows[42].count == 10 and heat.shown
     assert set(heat.shown[42]) == {421}
     assert heat.seconds["forward"][42][0] == pytest.approx(0.15)
-    waiting = heat_document("j", evidence, "waited", rows=100)
+    waiting = heatmap_document("j", timings, "waited", rows=100)
     assert waiting.shown and set(waiting.shown[42]) == {421}  # it waits least
     assert waiting.seconds["waited"][42][0] == 0
 
 
 def test_uneven_numbers_of_ranks_fold_too(make: Any) -> None:
-    heat = heat_document("j", _evidence(make, 31, slow=30), "own", rows=7)
+    heat = heatmap_document("j", _timings(make, 31, slow=30), "own", rows=7)
     assert sum(row.count for row in heat.rows) == 31 and heat.rows[-1].last == 30
 
 
 def test_what_was_not_seen_is_null_on_the_wire(make: Any) -> None:
-    windows = Windows()
+    windows = JobWindows()
     for rank, steps in ((0, (0, 1)), (1, (1, 2))):
         row = make.rank_row(rank, rows=[make.step_row(step) for step in steps])
-        windows.fold("a", make.ranks_document("n0", [row]), 1.0)
-    heat = heat_document("j", windows.jobs[JobKey(1000, "job-1")].evidence("job-1", set(), {}))
+        windows.ingest("a", make.ranks_document("n0", [row]), 1.0)
+    heat = heatmap_document("j", windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {}))
     assert b"NaN" not in encode(heat) and np.isnan(np.array(heat.seconds["waited"])[0, 2])
     assert decode(encode(heat), HeatDocument).seconds["waited"][0][2] is None
 
 
 def test_a_job_without_steps_is_an_empty_map(make: Any) -> None:
-    windows = Windows()
-    windows.fold("a", make.ranks_document("n0", [make.rank_row(0)]), 1.0)
-    heat = heat_document("j", windows.jobs[JobKey(1000, "job-1")].evidence("job-1", set(), {}))
+    windows = JobWindows()
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 1.0)
+    heat = heatmap_document("j", windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {}))
     assert heat.steps == [] and len(heat.rows) == 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.cli import main
-from laggard.collector.fleet.compared_facts import COMPARABLES, hardware_kind, value_of
+from laggard.collector.fleet.compared_facts import COMPARED_FACTS, hardware_of, value_of
 from laggard.collector.fleet.consensus import consensus
 from laggard.probes.system.identity import colon_lines, cpu, distribution, driver
 
@@ -150,7 +150,7 @@ def test_the_collector_compares_what_the_probes_tell(
     odd = look(root, capsys, "identity", "inventory", "limits", "clock")["facts"]
     ((node, (finding,)),) = consensus({**alike, "n3": odd}).findings.items()
     assert (node, finding.device, finding.evidence["value"]) == ("n3", "BIOS version", "1.01.07")
-    assert hardware_kind(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
+    assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 
 
 def test_most_comparable_facts_are_told_by_a_gpu_node(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,7 +158,7 @@ def test_most_comparable_facts_are_told_by_a_gpu_node(copy_of: Machine, capsys: 
     root = with_software(copy_of("hgx_h100"))
     main(["healthcheck", "--host-root", str(root), "--format", "json"])
     facts = json.loads(capsys.readouterr().out)["facts"]
-    silent = {comparable.name for comparable in COMPARABLES if value_of(facts, comparable) is None}
+    silent = {comparable.name for comparable in COMPARED_FACTS if value_of(facts, comparable) is None}
     assert silent <= MAY_BE_SILENT, silent - MAY_BE_SILENT
 
 

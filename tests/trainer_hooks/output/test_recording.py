@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.recording.reader import Trace, read_trace
+from laggard.collector.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
 TRAINER = """
@@ -74,8 +74,8 @@ def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
     return [record for record in records(folder) if record.get("kind") == kind]
 
 
-def trace(folder: Path) -> Trace:
-    return read_trace([folder / "recording"])
+def trace(folder: Path) -> RecordedTimings:
+    return read_recording([folder / "recording"])
 
 
 def raises(error: str) -> str:
@@ -96,10 +96,10 @@ def test_where_python_ends_it_is_complete(tmp_path: Path, body: str, status: int
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert records(tmp_path)[-1] == {"kind": "end", "rank": 0, "lost": 0}
-    assert trace(tmp_path).lacks == ()
+    assert trace(tmp_path).gaps == ()
     broken_off = [record for record in of_kind(tmp_path, "collective") if record["step"] == 9]
     assert [record["end"] is None for record in broken_off] == ([False, True] if "end" in body else [])
-    assert trace(tmp_path).evidence.steps.tolist() == list(range(9))  # the step that was broken off is none
+    assert trace(tmp_path).timings.steps.tolist() == list(range(9))  # the step that was broken off is none
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_where_the_kernel_ends_it_whole_steps_are_there_and_the_loss_is_told(
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
     lack = "the recording of rank 0 has no end: its process was killed, and what it did after step 8 is lost"
-    assert trace(tmp_path).lacks == (lack,)
+    assert trace(tmp_path).gaps == (lack,)
 
 
 def test_a_child_that_exits_as_python_does_writes_nothing_twice(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_
     assert there == list(range(len(there))) and 9 < len(there) < 109
     lost, errors = map(int, done.stdout.split())
     assert (lost, errors) == ((109 - len(there)) * 8, 0)  # a step has five spans, two collectives and itself
-    assert "has no end" in trace(tmp_path).lacks[0]
+    assert "has no end" in trace(tmp_path).gaps[0]
 
 
 def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:

@@ -9,8 +9,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.collector.locate.hang.hangs import HUNG_LATE_SECONDS, HUNG_SILENT_SECONDS, NOBODY, Hung, hung_ranks
-from laggard.collector.locate.job_timings import Evidence, Member, RankState, build_evidence
+from laggard.collector.locate.hang.hangs import (
+    HUNG_LATE_SECONDS,
+    HUNG_SILENT_SECONDS,
+    NOTHING_FOUND,
+    PartialVerdict,
+    hung_ranks,
+)
+from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.wire import Beat, GroupProgress, InFlight, LaneProgress
 
 STEP = 0.1
@@ -33,19 +39,19 @@ def state(
     return RankState(values["state"], 7, values["phase"], flight, values["stopped"], beat)
 
 
-def evidence(states: Iterable[RankState]) -> Evidence:
-    return build_evidence("j", 8, {rank: Member("n0", None, each) for rank, each in enumerate(states)}, {}, {})
+def timings(states: Iterable[RankState]) -> JobTimings:
+    return build_timings("j", 8, {rank: RankInfo("n0", None, each) for rank, each in enumerate(states)}, {}, {})
 
 
-def look(*states: RankState, step: float | None = STEP) -> Hung:
-    return hung_ranks(evidence(states), step)
+def look(*states: RankState, step: float | None = STEP) -> PartialVerdict:
+    return hung_ranks(timings(states), step)
 
 
-def hung(found: Hung) -> list[tuple[int, ...]]:
+def hung(found: PartialVerdict) -> list[tuple[int, ...]]:
     return [culprit.ranks for culprit in found.culprits]
 
 
-def late(found: Hung) -> list[tuple[int, ...]]:
+def late(found: PartialVerdict) -> list[tuple[int, ...]]:
     return [note.ranks for note in found.notes if note.kind == "not_arrived"]
 
 
@@ -53,11 +59,11 @@ DP = "dp:0-3"
 
 
 def test_who_has_not_arrived_is_told_at_once_and_called_hung_after_minutes() -> None:
-    def waited(seconds: float, age: float = 0.5) -> Hung:
+    def waited(seconds: float, age: float = 0.5) -> PartialVerdict:
         peers = [state({DP: 9}, (DP, seconds)) for _ in range(3)]
         return look(*peers, state({DP: 8}, age=age))
 
-    assert waited(0.5) == NOBODY
+    assert waited(0.5) == NOTHING_FOUND
     found = waited(2.0)
     assert late(found) == [(3,)] and not found.culprits
     assert [note.ranks for note in found.notes if note.kind == "waiting"] == [(0, 1, 2)]
@@ -109,11 +115,11 @@ def test_with_all_there_nobody_is_blamed_unless_one_is_silent() -> None:
 
 
 def test_long_steps_make_long_waits_ordinary() -> None:
-    def waited(seconds: float, step: float | None) -> Hung:
+    def waited(seconds: float, step: float | None) -> PartialVerdict:
         return look(*[state({DP: 9}, (DP, seconds))] * 3, state({DP: 8}), step=step)
 
-    assert waited(15.0, 10.0) == NOBODY != waited(25.0, 10.0)
-    assert waited(15.0, None) == NOBODY != waited(25.0, None)
+    assert waited(15.0, 10.0) == NOTHING_FOUND != waited(25.0, 10.0)
+    assert waited(15.0, None) == NOTHING_FOUND != waited(25.0, None)
     assert hung(waited(190.0, 10.0)) == [] and hung(waited(201.0, 10.0)) == [(3,)]
 
 
@@ -121,21 +127,21 @@ def test_the_flight_recorder_tells_what_the_hook_does_not_see() -> None:
     waiting, behind = state({}, torch=(12, 11, 200.0)), state({}, torch=(11, 11, 200.0))
     found = look(waiting, waiting, behind)
     assert hung(found) == [(2,)] and "a collective of the world, number 12" in found.notes[0].text
-    assert look(waiting, waiting, state({}, torch=(12, 11, 0.2))) == NOBODY  # one has just moved
+    assert look(waiting, waiting, state({}, torch=(12, 11, 0.2))) == NOTHING_FOUND  # one has just moved
     idle = state({}, torch=(12, 12, 500.0))
-    assert look(idle, idle) == NOBODY
+    assert look(idle, idle) == NOTHING_FOUND
     with_sends = state({}, torch=(11, 11, 200.0))
     lanes = (LaneProgress("send", "pp:0-1", 3, 3),)
     assert with_sends.beat is not None
     with_sends = with_sends._replace(beat=Beat(0.5, 1.0, "on", lanes, with_sends.beat.groups))
-    assert look(waiting, waiting, with_sends) == NOBODY  # gloo counts them with the collectives
+    assert look(waiting, waiting, with_sends) == NOTHING_FOUND  # gloo counts them with the collectives
 
 
 def test_ranks_that_are_not_known_to_run_are_neither_blamed_nor_waiting() -> None:
     peers = [state({DP: 9}, (DP, 300.0)) for _ in range(3)]
     for other in ("unknown", "finished", "died"):
         assert hung(look(*peers, state({DP: 8}, state=other))) == []
-        assert look(*[state({DP: 9}, (DP, 300.0), state=other)] * 4) == NOBODY
+        assert look(*[state({DP: 9}, (DP, 300.0), state=other)] * 4) == NOTHING_FOUND
 
 
 @st.composite
@@ -169,10 +175,10 @@ def test_a_hundred_thousand_calm_ranks_take_no_time() -> None:
     import time
 
     calm = state({DP: 9}, torch=(12, 12, 0.2))
-    many = Evidence(
+    many = JobTimings(
         "j", 131072, np.zeros(0, np.int64), np.arange(131072), (None,) * 131072, (None,) * 131072,
         *(np.zeros((0, 131072)), np.zeros((0, 131072, 5)), np.zeros((0, 131072))), (calm,) * 131072, {},
     )  # fmt: skip
     began = time.process_time()
-    assert hung_ranks(many, STEP) == NOBODY
+    assert hung_ranks(many, STEP) == NOTHING_FOUND
     assert time.process_time() - began < 2.0

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from laggard.collector.locate.hang.deadlock import knot
-from laggard.collector.locate.hang.hangs import HUNG_LATE_SECONDS, NOBODY, Hung, hung_ranks
-from laggard.collector.locate.job_timings import Evidence, Member, RankState, build_evidence
+from laggard.collector.locate.hang.deadlock import ranks_in_cycles
+from laggard.collector.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
+from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire import Beat, InFlight, LaneProgress
 
@@ -37,23 +37,23 @@ def stage(counts: Counts, inside: tuple[str, int] | None = None, seconds: float 
     )
 
 
-def look(*states: RankState, step: float | None = STEP) -> Hung:
-    return hung_ranks(evidence(states), step)
+def look(*states: RankState, step: float | None = STEP) -> PartialVerdict:
+    return hung_ranks(timings(states), step)
 
 
-def evidence(states: Sequence[RankState]) -> Evidence:
-    return build_evidence("j", 8, {rank: Member("n0", None, each) for rank, each in enumerate(states)}, {}, {})
+def timings(states: Sequence[RankState]) -> JobTimings:
+    return build_timings("j", 8, {rank: RankInfo("n0", None, each) for rank, each in enumerate(states)}, {}, {})
 
 
-def late(found: Hung) -> list[int]:
+def late(found: PartialVerdict) -> list[int]:
     return [rank for note in found.notes if note.kind == "not_arrived" for rank in note.ranks]
 
 
-def hung(found: Hung) -> list[int]:
+def hung(found: PartialVerdict) -> list[int]:
     return [rank for culprit in found.culprits for rank in culprit.ranks]
 
 
-def unknown(found: Hung) -> bool:
+def unknown(found: PartialVerdict) -> bool:
     """Waits are told, and nobody is named."""
     kinds = {note.kind for note in found.notes}
     return kinds == {"waiting"} and not found.culprits and "nobody is known to be missing" in found.notes[0].text
@@ -67,10 +67,10 @@ SENDS = stage({("send", 1): 9}, ("send", 1))
 def test_the_partner_that_has_not_come_is_told_at_once_and_called_hung_after_minutes(
     op: str, other: str, way: str
 ) -> None:
-    def waited(seconds: float) -> Hung:
+    def waited(seconds: float) -> PartialVerdict:
         return look(stage({(op, 1): 9}, (op, 1), seconds), stage({(other, 0): 8}))
 
-    assert waited(0.5) == NOBODY
+    assert waited(0.5) == NOTHING_FOUND
     assert late(waited(2.0)) == late(waited(HUNG_LATE_SECONDS + 1)) == [1]
     assert f"rank 1 on n0 has not arrived at {other} of {PP} {way} rank 0, number 9" in waited(2.0).notes[0].text
     assert hung(waited(HUNG_LATE_SECONDS - 1)) == [] and hung(waited(HUNG_LATE_SECONDS + 1)) == [1]
@@ -109,7 +109,7 @@ def test_a_chain_ends_at_the_stage_that_computes() -> None:
 
 
 def test_a_chain_goes_on_through_a_stage_that_waits_for_less_long_so_far() -> None:
-    def found(seconds: float) -> Hung:
+    def found(seconds: float) -> PartialVerdict:
         first = stage({("recv", 1): 5}, ("recv", 1), 21.0)
         middle = stage({("recv", 2): 5, ("send", 0): 4}, ("recv", 2), seconds)
         return look(first, middle, stage({("send", 1): 4}), step=10.0)
@@ -188,7 +188,7 @@ def test_of_thousands_of_pairs_a_few_are_told() -> None:
 
 
 def test_calm_stages_are_not_looked_at() -> None:
-    assert look(stage({("recv", 1): 9}, ("recv", 1), 0.05), stage({("send", 0): 8})) == NOBODY
+    assert look(stage({("recv", 1): 9}, ("recv", 1), 0.05), stage({("send", 0): 8})) == NOTHING_FOUND
 
 
 class Job(NamedTuple):
@@ -283,4 +283,4 @@ def test_a_knot_is_what_lies_on_circles_and_between_them(waits_for: dict[int, se
     circles = {one for one in waits_for if one in reached(one)}
     before = {one for one in waits_for if reached(one) & circles}
     after = {other for one in circles for other in reached(one)}
-    assert knot(waits_for) == before & after
+    assert ranks_in_cycles(waits_for) == before & after

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.locate.job_timings import Evidence, RankState
-from laggard.collector.locate.slow.peers import peers_median
+from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.model import Verdict
@@ -24,7 +23,7 @@ SYNC = 0.03  # seconds in collectives that nobody can save
 
 def job(
     ranks: int = 4, steps: int = 60, noise: float = 0.03, seed: int = 0, world_size: int | None = None, **changes: Any
-) -> Evidence:
+) -> JobTimings:
     """A synchronous job: each step lasts as long as its busiest rank, and the others wait for it."""
     generator = np.random.default_rng(seed)
     phases = BUSY * generator.lognormal(0, noise, (steps, ranks, len(PHASES)))
@@ -45,7 +44,7 @@ def job(
         states=(RUNNING,) * ranks,
         findings_by_node={},
     )
-    return Evidence(**{**values, **changes})
+    return JobTimings(**{**values, **changes})
 
 
 @pytest.mark.parametrize("phase", PHASES[:4])
@@ -107,10 +106,10 @@ def test_one_bad_moment_is_not_accused(since: int) -> None:
     assert location.culprits == ()
 
 
-def shortened(evidence: Evidence, factor: float) -> Evidence:
+def shortened(timings: JobTimings, factor: float) -> JobTimings:
     """The same job with steps of `factor` times the length."""
     times = ("step_seconds", "phase_seconds", "waited_seconds")
-    return dataclasses.replace(evidence, **{name: getattr(evidence, name) * factor for name in times})
+    return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})
 
 
 def test_a_moment_of_tiny_steps_is_told_and_not_accused() -> None:
@@ -148,7 +147,7 @@ def test_one_rank_alone_is_no_verdict_and_the_reason_is_not_its_steps() -> None:
 
 def test_no_ranks_and_one_rank_are_no_verdict() -> None:
     nobody = job(2)
-    empty = Evidence(
+    empty = JobTimings(
         **{
             **vars(nobody),
             "ranks": np.array([], dtype=np.int64),
@@ -167,7 +166,7 @@ def test_no_ranks_and_one_rank_are_no_verdict() -> None:
 
 def test_a_slow_rank_that_is_not_seen_is_not_called_healthy() -> None:
     whole = job(8, slow=[dict(rank=7, phase="forward", by=0.1)])
-    seen = Evidence(
+    seen = JobTimings(
         **{
             **vars(whole),
             "ranks": whole.ranks[:7],
@@ -185,11 +184,11 @@ def test_a_slow_rank_that_is_not_seen_is_not_called_healthy() -> None:
 
 
 def test_gaps_in_what_was_seen_do_not_hide_the_culprit() -> None:
-    evidence = job(8, slow=[dict(rank=3, phase="backward", by=0.1)])
+    timings = job(8, slow=[dict(rank=3, phase="backward", by=0.1)])
     hidden = np.random.default_rng(1).random((60, 8)) < 0.2
-    for values in (evidence.step_seconds, evidence.waited_seconds, evidence.phase_seconds):
+    for values in (timings.step_seconds, timings.waited_seconds, timings.phase_seconds):
         values[hidden] = np.nan
-    assert [culprit.ranks for culprit in locate(evidence).culprits] == [(3,)]
+    assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
 
 
 def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
@@ -215,19 +214,6 @@ def test_a_rank_that_died_is_the_culprit_and_those_that_waited_for_it_are_not() 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
     location = locate(job(states=(RankState("died", 58, "forward", None),) * 4))
     assert location.culprits == () and [note.kind for note in location.notes] == ["ended"]
-
-
-@given(st.integers(1, 9), st.integers(0, 1000), st.floats(0, 0.6))
-def test_the_peers_median_leaves_out_the_rank_itself(ranks: int, seed: int, unseen: float) -> None:
-    generator = np.random.default_rng(seed)
-    values = generator.integers(0, 5, (3, ranks)).astype(float)  # few values, so that there are ties
-    values[generator.random(values.shape) < unseen] = np.nan
-    result = peers_median(values)
-    for row in range(3):
-        for column in range(ranks):
-            others = [value for other, value in enumerate(values[row]) if other != column and np.isfinite(value)]
-            if others and np.isfinite(values[row, column]) and len(others) >= 1:
-                assert result[row, column] == np.median(others)
 
 
 def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:

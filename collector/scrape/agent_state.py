@@ -1,22 +1,24 @@
-"""How one agent stands with the collector: what it last said, and what is wrong with it where something is."""
+"""The state of one agent at the collector: its last answers, and what is wrong with it."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from laggard.collector.jobs.window import Windows
-from laggard.collector.scrape.fetch import Failure
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
-from laggard.text.words import one_line
+from laggard.text.words import printable_line
 from laggard.wire import NodeRow, RanksDocument
 
-_REASON_LETTERS = 200
+_MOST_REASON_CHARACTERS = 200
 
 
 @dataclasses.dataclass
-class Agent:
-    """`since`: up to where its steps were read, on its own clock. The `_at` times are the collector's, monotonic."""
+class AgentState:
+    """`since` is up to where the agent's steps were read, on its own clock; `answered_at` and `report_at` are when it
+    last answered and last gave a report, in seconds on the collector's monotonic clock. `state` is up, down, slow,
+    garbage or waiting, and `reason` says what is wrong."""
 
     target: Target
     state: str = "waiting"
@@ -27,7 +29,7 @@ class Agent:
     ranks: tuple[int, ...] = ()
     ignored: str = ""
     job_findings: tuple[Finding, ...] = ()
-    seen_at: float | None = None
+    answered_at: float | None = None
     report: Report | None = None
     report_at: float | None = None
     report_failure: str = ""
@@ -38,34 +40,37 @@ class Agent:
 
     @property
     def name(self) -> str:
+        """The node's name, the agent's URL before it is known."""
         return self.node or (self.report.node if self.report else self.url)
 
-    def report_due(self, now: float, every_seconds: float) -> bool:
-        return self.report_at is None or bool(self.report_failure) or now - self.report_at >= every_seconds
+    def report_due(self, now: float, interval_seconds: float) -> bool:
+        return self.report_at is None or bool(self.report_failure) or now - self.report_at >= interval_seconds
 
-    def take_ranks(self, answer: RanksDocument | Failure, windows: Windows, now: float) -> None:
-        if isinstance(answer, Failure):
+    def update_ranks(self, answer: RanksDocument | FetchFailure, windows: JobWindows, now: float) -> None:
+        """Takes over what the agent answered, and ingests its ranks into `windows`."""
+        if isinstance(answer, FetchFailure):
             self.state, self.reason = answer.state, _short(answer.reason)
             return
-        self.state, self.reason, self.seen_at, self.node = "up", "", now, answer.node
+        self.state, self.reason, self.answered_at, self.node = "up", "", now, answer.node
         self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
         self.job_findings = answer.findings
         self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
         if self.boot_id not in (None, answer.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.
-            windows.leave(self.url)
+            windows.drop_source(self.url)
             self.since, self.boot_id = 0.0, answer.boot_id
             return
         self.since, self.boot_id = answer.next, answer.boot_id
-        refused = windows.fold(self.url, answer, now)
-        if refused:
-            self.reason = f"{refused} of its ranks set aside: superseded, claimed by another agent, or too many"
+        rejected = windows.ingest(self.url, answer, now)
+        if rejected:
+            self.reason = f"{rejected} of its ranks set aside: superseded, claimed by another agent, or too many"
 
-    def take_report(self, answer: Report | Failure | None, now: float, keep_seconds: float) -> None:
-        """None: it was not asked for. An old report is kept for a while: its findings explain more than nothing."""
+    def update_report(self, answer: Report | FetchFailure | None, now: float, keep_seconds: float) -> None:
+        """Takes over the agent's report. `answer` is None where none was asked for. An old report is kept for
+        `keep_seconds`: its findings explain more than nothing."""
         if isinstance(answer, Report):
             self.report, self.report_at, self.report_failure = answer, now, ""
-        elif isinstance(answer, Failure):
+        elif isinstance(answer, FetchFailure):
             self.report_failure = _short(f"no report: {answer.reason}")
         if self.report_at is not None and now - self.report_at > keep_seconds:
             self.report = self.report_at = None
@@ -78,20 +83,19 @@ class Agent:
             node=self.node,
             state=self.state,
             reason=self.reason,
-            last_seen_seconds=None if self.seen_at is None else round(now - self.seen_at, 1),
+            last_seen_seconds=None if self.answered_at is None else round(now - self.answered_at, 1),
             verdict=self._verdict(),
             findings=tuple(dict.fromkeys(finding.code for finding in self.report.findings)) if self.report else (),
             ranks=self.ranks,
         )
 
     def _verdict(self) -> str | None:
-        """A report from before the agent fell silent vouches for nothing."""
+        """The verdict of the node's report; unknown where the report is from before the agent fell silent."""
         if self.state == "waiting":
             return None
-        fresh = self.report if self.state == "up" and not self.report_failure else None
-        return fresh.verdict.value if fresh else Verdict.UNKNOWN.value
+        current = self.report if self.state == "up" and not self.report_failure else None
+        return current.verdict.value if current else Verdict.UNKNOWN.value
 
 
 def _short(text: str) -> str:
-    clean = one_line(text)
-    return clean if len(clean) <= _REASON_LETTERS else clean[: _REASON_LETTERS - 3] + "..."
+    return printable_line(text, _MOST_REASON_CHARACTERS)

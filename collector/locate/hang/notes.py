@@ -1,0 +1,64 @@
+"""Notes about a hang: who waits, who has not arrived, who waits for one another. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from laggard.collector.locate.hang.liveness import is_silent
+from laggard.collector.locate.hang.waits import Wait
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.model import Note
+from laggard.text.words import ranks_text, seconds_text
+
+MOST_NAMED = 64
+"""How many ranks a note or culprit lists at most."""
+
+_MOST_WAITS = 32
+
+
+def suspended_note(ranks: int) -> Note:
+    """For a job of `ranks` processes, all of which are stopped."""
+    who = "its process is" if ranks == 1 else f"all {ranks} processes are"
+    return Note("suspended", f"the job is suspended: {who} stopped")
+
+
+def deadlock_note(timings: JobTimings, columns: Iterable[int]) -> Note:
+    ranks = tuple(int(timings.ranks[column]) for column in sorted(columns))
+    text = f"{ranks_text(ranks)} wait for one another, a deadlock: each has yet to come to what another is in"
+    return Note("deadlock", text, ranks[:MOST_NAMED])
+
+
+def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:
+    """Names the rank that others wait for. `root`: its column. `wait`: the longest wait for it, None where there is
+    none."""
+    rank, node = int(timings.ranks[root]), timings.nodes[root]
+    who = f"rank {rank}" + (f" on {node}" if node else "")
+    state = timings.states[root]
+    condition = "is stopped" if state.stopped else "is silent" if is_silent(state) else None
+    if wait is None:
+        return Note("stopped", f"{who} {condition or 'stands still'}", (rank,), node)
+    late = f"has not arrived at {wait.awaited}, number {wait.number}" if root in wait.not_arrived else None
+    text = f"{who} {' and '.join(filter(None, (condition, late))) or 'stands still'}"
+    return Note("not_arrived", text, (rank,), node)
+
+
+def waiting_notes(timings: JobTimings, waits: Mapping[int, Wait], remark: str = "") -> Iterable[Note]:
+    """One note for each collective, send or receive that ranks wait in; beyond _MOST_WAITS one note for all the rest.
+    `remark` is added to each text."""
+    by_operation: dict[tuple[str, int], list[Wait]] = {}
+    for wait in waits.values():
+        by_operation.setdefault((wait.operation, wait.number), []).append(wait)
+    operations = list(by_operation.items())
+    for (operation, number), same in operations[:_MOST_WAITS]:
+        yield _waiting_note(timings, same, f"{operation}, number {number}, for", remark)
+    rest = [wait for _, same in operations[_MOST_WAITS:] for wait in same]
+    if rest:
+        yield _waiting_note(timings, rest, "others, for up to", remark)
+
+
+def _waiting_note(timings: JobTimings, waits: Sequence[Wait], where: str, remark: str) -> Note:
+    ranks = tuple(int(timings.ranks[wait.column]) for wait in waits)
+    longest = max(wait.seconds for wait in waits)
+    verb = "waits" if len(ranks) == 1 else "wait"
+    text = f"{ranks_text(ranks)} {verb} in {where} {seconds_text(longest)}{remark}"
+    return Note("waiting", text, ranks[:MOST_NAMED])

@@ -1,0 +1,19 @@
+"""Where the web handlers read from: the scrape loop, as far as they know it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.recording.writer import JobRecording
+
+
+class ClusterSource(Protocol):
+    snapshot: ClusterSnapshot
+    """The latest snapshot. It is replaced as a whole after each round: a handler that reads it once sees one round."""
+
+    async def refresh(self) -> None:
+        """Returns when the snapshot is at most about a second old, or when that takes too long."""
+
+    def recording(self, name: str | None) -> JobRecording | None:
+        """What is held of a job; to be called on the event loop."""
