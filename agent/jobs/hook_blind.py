@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from laggard.model import Finding
-from laggard.probes.nccl.model.job import named_ranks
 from laggard.probes.probe import finding
 from laggard.rankfile.fact_names import UNNAMED, UNNAMED_REASONS
+from laggard.text.words import ranks_text
 from laggard.wire import RankRow
 
 _MOST_RANKS = 64
@@ -29,7 +29,7 @@ def _finding(job: str, reason: str, rows: list[RankRow]) -> Finding:
     return finding(
         "HOOK_BLIND",
         f"job {job}",
-        f"collectives that C++ makes are not recorded on {named_ranks(ranks)}: {wrong}",
+        f"collectives that C++ makes are not recorded on {ranks_text(ranks)}: {wrong}",
         evidence={"ranks": ranks[:_MOST_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
         fix=fix[0].upper() + fix[1:] + ".",
     )

@@ -9,11 +9,12 @@ is one note in place of findings.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from laggard.catalogue.findings import finding_kind
 from laggard.collector.fleet.compared_facts import COMPARED_FACTS, ComparedFact, Values, hardware_of, value_of
+from laggard.majority import majority
 from laggard.model import Finding, Fix, Note
 from laggard.text.words import counted, printable_line
 
@@ -74,23 +75,21 @@ def _compare(
     known = {node: value for node, value in values.items() if value is not None}
     if len(known) < MIN_NODES:
         return
-    ranked = sorted(Counter(known.values()).items(), key=lambda item: (-item[1], item[0]))
-    usual, holders = ranked[0]
-    outliers = [node for node in known if known[node] != usual]
-    if not outliers:
-        return
-    if 2 * holders <= len(known):
-        text = f"{fact.name}: no majority among {len(known)} nodes of {_short(hardware)}: {_counts(ranked)}"
+    usual = majority(known.values())
+    if usual is None:
+        text = f"{fact.name}: no majority among {len(known)} nodes of {_short(hardware)}: {_counts(known.values())}"
         yield Note("fleet_tie", text)
-    elif len(outliers) > max(1, MANY_RATIO * len(known)):
+        return
+    outliers = [node for node in known if known[node] != usual]
+    if len(outliers) > max(1, MANY_RATIO * len(known)):
         text = (
             f"{fact.name}: {len(outliers)} of {len(known)} nodes of {_short(hardware)} differ from the majority, "
-            f"as in a rolling update: {_counts(ranked)}; for example {_names(outliers)}"
+            f"as in a rolling update: {_counts(known.values())}; for example {_names(outliers)}"
         )
         yield Note("fleet_changing", text)
     else:
         for node in outliers:
-            yield node, _finding(hardware, fact, known[node], usual, holders, len(known))
+            yield node, _finding(hardware, fact, known[node], usual, len(known) - len(outliers), len(known))
 
 
 def _finding(hardware: str, fact: ComparedFact, value: Values, usual: Values, holders: int, known: int) -> Finding:
@@ -128,7 +127,9 @@ def _bounded(notes: Sequence[Note]) -> tuple[Note, ...]:
     return (*notes[: MAX_NOTES - 1], Note("fleet_more", f"and {len(notes) - MAX_NOTES + 1} more notes of this sort"))
 
 
-def _counts(ranked: Sequence[tuple[Values, int]]) -> str:
+def _counts(values: Iterable[Values]) -> str:
+    """How many nodes have each value, for people; the most frequent value first."""
+    ranked = sorted(Counter(values).items(), key=lambda item: (-item[1], item[0]))
     listed = ", ".join(f"{_text(value)} on {count}" for value, count in ranked[:_MAX_NAMES])
     return listed + (f" and {len(ranked) - _MAX_NAMES} more values" if len(ranked) > _MAX_NAMES else "")
 

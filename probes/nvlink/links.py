@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.majority import majority
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable
 from laggard.probes.gpu.model.readings import has_nvswitches, query_non_mig_gpus, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.majority import majority
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.majority import majority
 from laggard.probes.pci.model.config_space import Express
 from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config
 from laggard.probes.pci.model.tree import PciDevice

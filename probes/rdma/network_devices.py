@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.majority import majority
 from laggard.probes.probe import Fact, Probe, finding
 from laggard.probes.rdma.model.fabric import Fabric, fabric
 from laggard.probes.rdma.model.gid_table import Gid, read_gids

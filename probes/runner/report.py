@@ -12,6 +12,7 @@ import msgspec
 
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict, worst
 from laggard.probes.runner.worker import Observation
+from laggard.text.words import printable_line
 
 _REASON_LENGTH = 300
 _NO_REASON = "it gave no reason"
@@ -85,7 +86,7 @@ def finding_name(finding: Finding) -> str:
 def _result(answer: ProbeAnswer, places: tuple[int, ...], warnings_fail: bool) -> ProbeResult:
     seen = answer.observation
     failing = [finding for finding in seen.findings if fails(finding, warnings_fail)]
-    unknown = (_one_line(seen.reason) or _NO_REASON) if seen.verdict is Verdict.UNKNOWN else ""
+    unknown = (printable_line(seen.reason, _REASON_LENGTH) or _NO_REASON) if seen.verdict is Verdict.UNKNOWN else ""
     return ProbeResult(
         name=answer.name,
         verdict=Verdict.FAIL if failing else seen.verdict,
@@ -116,10 +117,4 @@ def _renumbered(result: ProbeResult, moved: Mapping[int, int]) -> ProbeResult:
 
 
 def _reason(failing: Iterable[Finding], rest: str) -> str:
-    return _one_line("; ".join(filter(None, [*map(finding_name, failing), rest])))
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    line = "".join(character if character.isprintable() else "?" for character in line)
-    return line if len(line) <= _REASON_LENGTH else line[: _REASON_LENGTH - 3] + "..."
+    return printable_line("; ".join(filter(None, [*map(finding_name, failing), rest])), _REASON_LENGTH)

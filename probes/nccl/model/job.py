@@ -11,7 +11,6 @@ from laggard.nccl.log.model import Connection, NcclProcess
 _RDMA_NETWORK = re.compile(r"IB|IBext.*|gIB|.*UCX.*|.*SHARP.*|.*Libfabric", re.IGNORECASE)
 _LIBFABRIC: Final = "Libfabric"
 _TCP_PROVIDERS: Final = ("tcp", "sockets", "net")
-_NAMED = 8
 
 
 class JobFacts(NamedTuple):
@@ -111,19 +110,6 @@ def hosts_of(processes: Iterable[NcclProcess]) -> str:
 
 def ranks_of(processes: Iterable[NcclProcess]) -> tuple[int, ...]:
     return tuple(sorted({rank for process in processes for rank in process.ranks}))
-
-
-def named_ranks(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-7,9`; empty where none is known."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    words = [str(first) if first == last else f"{first}-{last}" for first, last in runs[:_NAMED]]
-    more = f" and {len(runs) - _NAMED} runs more" if len(runs) > _NAMED else ""
-    return f"rank{'s' * (len(ranks) > 1)} {','.join(words)}{more}" if words else ""
 
 
 def evidence_of(processes: Sequence[NcclProcess]) -> dict[str, object]:

@@ -8,9 +8,10 @@ from typing import NamedTuple
 from laggard.model import Finding
 from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.transport import LOG_READ, LOG_STATES, Transport
-from laggard.probes.nccl.model.job import Job, JobFacts, named_ranks
+from laggard.probes.nccl.model.job import Job, JobFacts
 from laggard.probes.nccl.rules.transport_findings import judge_transport
 from laggard.probes.nccl.rules.version_findings import judge_versions
+from laggard.text.words import ranks_text
 
 
 class TransportJudgement(NamedTuple):
@@ -45,7 +46,7 @@ def _gaps(transports: Iterable[Transport], facts: JobFacts) -> str:
     silent = [one for one in transports if not one.process.connections]
     if not silent:
         return ""
-    ranks = named_ranks(sorted(one.rank for one in silent if one.rank is not None)) or f"{len(silent)} ranks"
+    ranks = ranks_text(one.rank for one in silent if one.rank is not None) or f"{len(silent)} ranks"
     reasons = sorted({LOG_STATES[one.log] if one.log != LOG_READ else "it names no channel yet" for one in silent})
     blind = [one for one in silent if facts.rdma and one.nccl_version and one.uverbs == 0]
     hint = "; they hold no RDMA device open" if blind and len(blind) == len(silent) else ""

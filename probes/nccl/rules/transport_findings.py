@@ -16,7 +16,6 @@ from laggard.probes.nccl.model.job import (
     Job,
     evidence_of,
     hosts_of,
-    named_ranks,
     network_connections,
     ranks_of,
     rdma_connections,
@@ -25,6 +24,7 @@ from laggard.probes.nccl.model.job import (
 )
 from laggard.probes.nccl.rules.transport_causes import Cause, gdr_cause, shm_cause, tcp_cause
 from laggard.probes.probe import finding
+from laggard.text.words import ranks_text
 
 
 class _Slow(NamedTuple):
@@ -53,7 +53,7 @@ def _judge(slow: _Slow, job: Job) -> Iterator[Finding]:
 
 
 def _finding(slow: _Slow, cause: Cause, processes: list[NcclProcess], job: Job) -> Finding:
-    ranks = named_ranks(ranks_of(processes))
+    ranks = ranks_text(ranks_of(processes))
     line = next((told.line for one in processes if (told := slow.cause(one, job)) and told.line), "")
     evidence: dict[str, object] = {
         "cause": cause.text,

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from laggard.model import Finding
 from laggard.nccl.log.model import MISMATCH, NcclProcess
 from laggard.nccl.variables import version_of_code
-from laggard.probes.nccl.model.job import evidence_of, hosts_of, named_ranks, ranks_of
+from laggard.probes.nccl.model.job import evidence_of, hosts_of, ranks_of
 from laggard.probes.probe import finding
+from laggard.text.words import ranks_text
 
 _MISMATCH = re.compile(r"rank (\d{1,9}) version (\d{1,9}) rank (\d{1,9}) version (\d{1,9})")
 _FIX = (
@@ -69,11 +70,11 @@ def _once(ranks: Iterable[int | None]) -> bool:
 
 
 def _finding(versions: Mapping[str, list[int]], processes: list[NcclProcess], line: str) -> Finding:
-    words = [f"{version} on {named_ranks(sorted(ranks)) or 'some'}" for version, ranks in sorted(versions.items())]
+    words = [f"{version} on {ranks_text(ranks) or 'some'}" for version, ranks in sorted(versions.items())]
     return finding(
         "NCCL_VERSION_MIXED",
         hosts_of(processes),
-        f"ranks of one communicator run different NCCLs: {', '.join(words)}",
+        f"ranks of one communicator run different NCCLs: {'; '.join(words)}",
         evidence={"versions": {version: ranks[:64] for version, ranks in versions.items()}, "log": line}
         | evidence_of(processes),
         fix=_FIX,

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
+from laggard.majority import majority
 from laggard.model import Severity
-from laggard.probes.majority import majority
 from laggard.probes.pci.model.tree import PciDevice, PciTree
 
 _FEWEST_PEERS: Final = 3

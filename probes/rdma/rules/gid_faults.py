@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.majority import majority
 from laggard.probes.probe import finding
 from laggard.probes.rdma.model.fabric import Fabric
 from laggard.probes.rdma.model.gid_table import V2, Gid, best

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Literal, NamedTuple
 
+from laggard.majority import majority
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.majority import majority
 from laggard.probes.probe import Fact, finding
 from laggard.probes.rdma.model.fabric import fabric
 from laggard.probes.rdma.model.netdev import netdev_name

@@ -15,7 +15,8 @@ from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import Dump, read_dump
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
-from laggard.text.report import GRAVITY, finding_line, fit, more, plain
+from laggard.text.report import GRAVITY, finding_line, fit, more
+from laggard.text.words import ascii_line
 
 DIAGNOSIS_SCHEMA = "laggard.diagnosis/1"
 
@@ -109,7 +110,7 @@ def render_diagnosis(diagnosis: Diagnosis) -> str:
     findings = sorted(diagnosis.findings, key=lambda finding: GRAVITY.index(finding.severity))
     lines = [_headline(diagnosis, findings), *map(finding_line, findings)]
     lines += [f"file {file.path}  {file.kind or 'unknown'}  {file.unknown}".rstrip() for file in diagnosis.files]
-    return "".join(f"{plain(line)}\n" for line in lines)
+    return "".join(f"{ascii_line(line)}\n" for line in lines)
 
 
 def _headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:

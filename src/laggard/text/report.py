@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.text.words import ascii_line
 
 HEADLINE_LENGTH: Final = 80
 GRAVITY: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -15,7 +16,7 @@ def render(report: Report, age_seconds: float | None = None) -> str:
     lines = [headline(report, age_seconds)]
     lines += [finding_line(finding) for finding in findings]
     lines += [_probe_line(probe) for probe in report.probes]
-    return "".join(f"{plain(line)}\n" for line in lines)
+    return "".join(f"{ascii_line(line)}\n" for line in lines)
 
 
 def headline(report: Report, age_seconds: float | None = None) -> str:
@@ -60,7 +61,7 @@ def more(number: int) -> str:
 
 def fit(answer: str, tail: str) -> str:
     """`tail` is kept whole; the answer gives way."""
-    answer = plain(f"laggard: {answer}")
+    answer = ascii_line(f"laggard: {answer}")
     room = HEADLINE_LENGTH - len(tail)
     return (answer if len(answer) <= room else answer[: room - 3] + "...") + tail
 
@@ -81,8 +82,3 @@ def _probe_line(probe: ProbeResult) -> str:
 
 def _value(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def plain(text: str) -> str:
-    """One line of printable ASCII: what a machine reports must not reach a terminal or a shell as control codes."""
-    return "".join(character if " " <= character <= "~" else ascii(character)[1:-1] for character in text)

@@ -54,3 +54,9 @@ def printable_line(text: str, limit: int | None = None) -> str:
     that would break the line or hide text become spaces, and several spaces one."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
     return line if limit is None or len(line) <= limit else line[: limit - 3] + "..."
+
+
+def ascii_line(text: str) -> str:
+    """`text` as one line of printable ASCII, other characters as escapes: what a machine reports must not reach a
+    terminal or a shell as control codes."""
+    return "".join(character if " " <= character <= "~" else ascii(character)[1:-1] for character in text)

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.paths import SHARED
 
+from laggard.majority import majority
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.rules.xid_table import Action, explain_xid
 from laggard.probes.gpu.xid import find_xids, judge_xids
 from laggard.probes.host.kernel_log import parse_messages
-from laggard.probes.majority import majority
 from laggard.probes.nvlink.fabric_state import judge_fabric
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, Nvml, sysfs_bus_id
 
