@@ -33,7 +33,7 @@ def job(directory: str) -> tuple[Recorder, RankFileWriter]:
     for number in range(LANES):
         log = recorder.lane(Lane("all_reduce", "dp", f"dp:0-7#{number}"), range(8))
         for _ in range(100):
-            log.put((log.take(), 1, 2, 1, 4096))
+            log.append((log.next_word(), 1, 2, 1, 4096))
     return recorder, writer
 
 

@@ -171,7 +171,7 @@ def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
     for _ in range(25):
-        recorder.take_in()  # at thousands of steps a second the thread beside would never be done with them
+        recorder.drain()  # at thousands of steps a second the thread beside would never be done with them
         start = time.perf_counter()
         for number in range(STEPS):
             for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
@@ -188,13 +188,13 @@ def beside(recorder: Recorder) -> list[Figure]:
     def taken_in(count: int, note: Callable[[], None]) -> float:
         note()
         start = time.thread_time()
-        recorder.take_in()
+        recorder.drain()
         return (time.thread_time() - start) / count * 1e6
 
     def collectives() -> None:
         for number in range(CALLS):
             log = logs[number % len(logs)]
-            recorder.note((log.take(), 10**15, 10**15 + 9000, 9000, 4096))
+            log.append((log.next_word(), 10**15, 10**15 + 9000, 9000, 4096))
 
     def steps() -> None:
         for number in range(100):
@@ -204,10 +204,10 @@ def beside(recorder: Recorder) -> list[Figure]:
             recorder.end_step(number + 1)
 
     logs = [recorder.lane(Lane(op, "dp", "dp:0-7"), range(8)) for op in ("all_reduce", "all_gather")]
-    scribe = recorder.beside
+    scribe = recorder.events.background
     assert scribe is not None
     scribe.stop()
-    recorder.accompany(scribe)  # or the training thread would take its notes in itself
+    recorder.set_background(scribe)  # or the training thread would take its notes in itself
     figures = [
         quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
         quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),

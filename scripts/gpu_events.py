@@ -26,6 +26,7 @@ sys.path.insert(0, str(REPOSITORY / "src"))
 
 from laggard.trainer_hooks.collectives.process_group import CALLS, Call, hook, hook_waits, instrument  # noqa: E402
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
+from laggard.trainer_hooks.session import device_finder  # noqa: E402
 
 MS = 1e-3
 STEPS = 12
@@ -101,9 +102,9 @@ class Lab(abc.ABC):
                 self.recorder.leave()
             self.recorder.end_step(self.recorder.step + 1)
         self.synchronize()
-        if self.recorder.device is not None:
-            self.recorder.device.poll()
-        self.recorder.take_in()
+        if self.recorder.live.device is not None:
+            self.recorder.live.device.poll()
+        self.recorder.drain()
         return self.kept.steps[before + 1 :]
 
     @abc.abstractmethod
@@ -254,7 +255,7 @@ def _cost_of_step(lab: Lab) -> Outcome:
 
 
 def errors(lab: Lab) -> Outcome:
-    totals, device = lab.recorder.totals, lab.recorder.device
+    totals, device = lab.recorder.totals, lab.recorder.live.device
     facts = device.facts() if device is not None else {"clock": "host"}
     good = totals.errors == totals.lost == 0 and facts["clock"] == "device"
     return Outcome("errors in the hook", good, f"{totals.errors} errors, {totals.lost} lost; {facts}")
@@ -296,7 +297,7 @@ def cuda_lab(torch: Any) -> Lab:
         def synchronize(self) -> None:
             torch.cuda.synchronize()
 
-    lab = CudaLab(Work)
+    lab = CudaLab(Work, device_finder({}))
     lab.tensor = torch.ones(1 << 20, device="cuda")
     return lab
 
@@ -375,14 +376,14 @@ def batch(lab: Lab, torch: Any) -> Outcome:
         lab.recorder.end_step(lab.recorder.step + 1)
     lab.synchronize()
     lab.steps({})
-    lab.recorder.take_in()
+    lab.recorder.drain()
     count = lab.kept.count - before
     return Outcome("collectives in a batch", count == steps * len(tensors), f"{count} recorded ({steps * 3} due)")
 
 
 def capture(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
     """A collective in a captured graph: the capture succeeds, and replays give what they should."""
-    device, graph = lab.recorder.device, torch.cuda.CUDAGraph()
+    device, graph = lab.recorder.live.device, torch.cuda.CUDAGraph()
     tensor = torch.ones(8, device="cuda")
     torch.cuda.synchronize()
     lab.recorder.enter(FORWARD)
@@ -406,7 +407,7 @@ def autograd(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda it: reduce(it.grad))
     lab.steps({BACKWARD: lambda: model(torch.ones(4, 256, device="cuda")).sum().backward()})
-    lab.recorder.take_in()
+    lab.recorder.drain()
     count = lab.kept.count - before
     due = STEPS * len(list(model.parameters()))
     return Outcome("collectives on autograd's thread", count >= due, f"{count} recorded (at least {due} due)")

@@ -6,10 +6,12 @@ import atexit
 import functools
 import logging
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any
 
+from laggard.environment import ENV_HOST_CLOCK
 from laggard.trainer_hooks.collectives import process_group as collectives
 from laggard.trainer_hooks.collectives.groups import Groups, sharding_groups
 from laggard.trainer_hooks.collectives.native import Unseen
@@ -19,7 +21,8 @@ from laggard.trainer_hooks.pytorch import dataloader as input_pipeline
 from laggard.trainer_hooks.pytorch.ddp import Reducers
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.training import TorchSteps
-from laggard.trainer_hooks.record.recorder import Recorder, clock
+from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.recorder import FindDevice, Recorder, clock
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
 
@@ -31,11 +34,11 @@ class Session:
     is done, or somebody says so."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder([])
+        self.recorder = Recorder([], find_device=device_finder(os.environ))
         self.groups = Groups(self.open)
         self.unseen = Unseen(self.recorder, self.groups)
         self.reducers = Reducers(self.recorder, self.groups, self.unseen)
-        self.recorder.look = self._look
+        self.recorder.set_native_check(self._look)
         self.steps = TorchSteps(self.recorder)
         self.engines = EngineSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
@@ -129,13 +132,13 @@ class Session:
 
         @functools.wraps(original)
         def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
-            device, began = self.recorder.device, clock()
+            device, began = self.recorder.live.device, clock()
             before = device.mark() if device is not None else None
             result = original(group, tensors, *args, **kwargs)
             try:
                 end = clock()
                 if device is None:
-                    self.recorder.passed(self.unseen.take(group, began, _place_of(tensors)), end, end - began)
+                    self.recorder.ended_on_host(self.unseen.take(group, began, _place_of(tensors)), end, end - began)
                 else:
                     after = device.mark() if device.carries(tensors, group) else None
                     device.passed(self.unseen.take(group, began, _place_of(tensors)), before, after)
@@ -147,9 +150,24 @@ class Session:
 
     def _in_child(self) -> None:
         """A forked child is not the rank. It has a file of its own only where it makes collectives itself."""
-        self.recorder.silence()
+        self.recorder.disable_after_fork()
         self._forget_groups()
         self._opened, self._forked = False, True
+
+
+def device_finder(environ: Mapping[str, str]) -> FindDevice | None:
+    """Finds the CUDA device that the process computes on. None where LAGGARD_HOST_CLOCK=1 asks for the host's clock."""
+    return None if environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda
+
+
+def _find_cuda(recorder: Recorder) -> DeviceTimer | None:
+    """Only once torch has started CUDA itself."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    from laggard.trainer_hooks.device import cuda
+
+    return cuda.take(recorder)
 
 
 def _place_of(tensors: Any) -> tuple[int, int]:

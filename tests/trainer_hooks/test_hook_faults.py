@@ -23,9 +23,9 @@ log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
         recorder.enter(phase); recorder.leave()
-    log.put((log.take(), 1, 2, 1, 4096))
+    log.append((log.next_word(), 1, 2, 1, 4096))
     recorder.end_step(step + 1)
-recorder.take_in()
+recorder.drain()
 print("trained", recorder.totals.steps, recorder.totals.errors)
 raise SystemExit(7)
 """
@@ -76,7 +76,8 @@ def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents[:2]):
         parent.chmod(0o711)
     become = (
-        "from laggard.trainer_hooks import attach, export, exposition\nimport os\nos.setresuid(61001, 61001, 61001)\n"
+        "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import exposition, http_export\n"
+        "import os\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)
     assert done.returncode == 7 and "this rank stays unseen" in done.stderr and "Permission denied" in done.stderr
@@ -109,7 +110,7 @@ if __name__ == "__main__":
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
             recorder.enter(phase); recorder.leave()
         recorder.end_step(recorder.step + 1)
-    recorder.take_in()
+    recorder.drain()
     print(recorder.totals.steps)
 """
 

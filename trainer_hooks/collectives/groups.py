@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.record.recorder import LaneLog, Recorder
+from laggard.trainer_hooks.record.events import LaneLog
+from laggard.trainer_hooks.record.recorder import Recorder
 
 OTHER_ROLE: Final = "other"
 

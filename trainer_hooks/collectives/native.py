@@ -16,8 +16,9 @@ from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED, U
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen, witness
 from laggard.trainer_hooks.collectives.groups import Groups, name_of
+from laggard.trainer_hooks.record.events import LaneLog, Launch
 from laggard.trainer_hooks.record.facts import FACTS, Facts
-from laggard.trainer_hooks.record.recorder import LaneLog, Launched, Recorder, clock
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 log = logging.getLogger("laggard")
 
@@ -96,15 +97,15 @@ class Unseen:
         for each in _groups() if group is None else [group]:
             launches = self.take(each, where=where)
             if launches:
-                now, device = clock(), self._recorder.device
+                now, device = clock(), self._recorder.live.device
                 if device is None:
-                    self._recorder.passed(launches, now)
+                    self._recorder.ended_on_host(launches, now)
                 else:
                     device.over(launches, now)
                 found += len(launches)
         return found
 
-    def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launched]:
+    def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launch]:
         """What has passed unseen in `group` since the last time, for the caller to log. They were launched by
         `issued`, left out: since the last look. `where` tells one place in the script from another: what is missing
         there is alike each time. One function for the usual case: see TorchSteps."""
@@ -130,7 +131,7 @@ class Unseen:
         lesson.uses += 1
         watched.base = _Base(sequence, seen + len(lesson.missing), now)
         issued, step = issued or base.now or now, self._recorder.step
-        return [(log.take(), log, issued, size, step) for log, size in lesson.missing]
+        return [(log.next_word(), log, issued, size, step) for log, size in lesson.missing]
 
     def _watch(self, group: Any) -> _Watched | None:
         if group not in self._watched:
@@ -180,7 +181,7 @@ class Unseen:
         ops = {lane_log.index: lane.op for lane, lane_log in self._groups.lanes(group) if lane.peer < 0}
         return [
             Seen(ops[word >> LANE_SHIFT], size)
-            for word, (issued, size) in self._recorder.known().items()
+            for word, (issued, size) in self._recorder.recent_launches().items()
             if issued >= since and word >> LANE_SHIFT in ops
         ]
 

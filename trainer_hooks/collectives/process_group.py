@@ -14,7 +14,9 @@ from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import Groups
-from laggard.trainer_hooks.record.recorder import LaneLog, Launched, Recorder, clock
+from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
+from laggard.trainer_hooks.record.live_state import LiveState
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
 class Call(NamedTuple):
@@ -121,25 +123,26 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     """For the operations that matter. One long function on purpose: a call inside it costs a tenth of what it may
     cost in all; the two arguments by name cost less than any number of them."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
-    works, totals, first = recorder.works, recorder.totals, call.sized == 0
-    sized_at, listed = call.sized, call.op in _OF_ONE
+    live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
+    first, sized_at, listed = call.sized == 0, call.sized, call.op in _OF_ONE
+    new_log = functools.partial(groups.log, recorder, call.op)
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
             try:
                 log = logs[self]
             except KeyError:
-                log = logs[self] = groups.log(recorder, call.op, self)
-            words = recorder.words
+                log = logs[self] = new_log(self)
+            words = live.words
             words[WORD_CURRENT] = word = log.last = log.last + 1
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
             return original(self, *_given(one, two, three, rest), **named)
-        if recorder.device is not None:
+        if live.device is not None:
             given = _given(one, two, three, rest)
             sized = given[sized_at] if len(given) > sized_at else None
-            return recorder.device.call(original, self, given, named, (word, log, issued), sized, _size)
+            return live.device.call(original, self, given, named, (word, log, issued), sized, _size)
         try:
             if named or rest or two is _NONE:
                 work = original(self, *_given(one, two, three, rest), **named)
@@ -161,11 +164,11 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             except (AttributeError, TypeError, ValueError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
             if work is None:
-                _done(recorder, word, log, issued, size)
+                _done(live, word, log, issued, size)
             else:
-                if works.work is not None:
-                    works.make_room(work)
-                works.work, works.newest = work, (word, log, issued, size, recorder.step)
+                if pending.work is not None:
+                    pending.demote_newest(work)
+                pending.work, pending.newest = work, (word, log, issued, size, live.step)
         except Exception:
             totals.errors += 1
         return work
@@ -176,8 +179,9 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
 def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
     """For what few scripts do often. send and recv have a lane for each peer."""
     logs: dict[Any, LaneLog] = groups.logs(call.op)
-    works, totals = recorder.works, recorder.totals
+    live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
     sized_at, peer_at = call.sized, call.peer
+    new_log = functools.partial(groups.log, recorder, call.op)
 
     def recorded(self: Any, *args: Any, **named: Any) -> Any:
         try:
@@ -185,17 +189,17 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             try:
                 log = logs[self, peer]
             except KeyError:
-                log = logs[self, peer] = groups.log(recorder, call.op, self, peer)
-            words = recorder.words
+                log = logs[self, peer] = new_log(self, peer)
+            words = live.words
             words[WORD_CURRENT] = word = log.last = log.last + 1
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
             return original(self, *args, **named)
-        if recorder.device is not None:
+        if live.device is not None:
             sized = args[sized_at] if 0 <= sized_at < len(args) else None
             size_of = _share_of(self) if call.share else _size
-            return recorder.device.call(original, self, args, named, (word, log, issued), sized, size_of)
+            return live.device.call(original, self, args, named, (word, log, issued), sized, size_of)
         try:
             work = original(self, *args, **named)
         except BaseException:
@@ -207,9 +211,9 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             if call.share:
                 size *= self.size()
             if work is None:
-                _done(recorder, word, log, issued, size)
+                _done(live, word, log, issued, size)
             else:
-                works.launch(work, (word, log, issued, size, recorder.step))
+                pending.add(work, (word, log, issued, size, live.step))
         except Exception:
             totals.errors += 1
         return work
@@ -238,29 +242,28 @@ def _size(sized: Any) -> int:
 def _raised(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:
     """An exception came out of the collective: it is in flight no longer, and was never seen to end."""
     words[WORD_ISSUED] = 0
-    log.put((word, issued, 0, 0, size))
+    log.append((word, issued, 0, 0, size))
 
 
-def _done(recorder: Recorder, word: int, log: LaneLog, issued: int, size: int) -> None:
+def _done(live: LiveState, word: int, log: LaneLog, issued: int, size: int) -> None:
     """The call has come back and there is nothing to wait for, unless it is one of a batch."""
     now = clock()
-    if not recorder.works.belongs_to_batch((word, log, issued, size, recorder.step)):
-        recorder.note((word, issued, now, now - issued, size))
+    if not live.pending.add_to_batch((word, log, issued, size, live.step)):
+        log.append((word, issued, now, now - issued, size))
 
 
 def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    works = recorder.works
-    others, batches = works.open, works.batches
+    live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
 
     # Named as what it stands for: see instrument().
     def wait(self: Any, timeout: Any = _NONE) -> Any:
-        words = recorder.words
-        if self is works.work:  # it was launched last, and the words show that
-            word, log, issued, size, _ = works.newest  # type: ignore[misc]
-            works.work = None
+        words = live.words
+        if self is pending.work:  # it was launched last, and the words show that
+            word, log, issued, size, _ = pending.newest  # type: ignore[misc]
+            pending.work = None
         else:
-            works.make_room()
-            entry = others.pop(id(self), None)
+            pending.demote_newest()
+            entry = pending.others.pop(id(self), None)
             if entry is None:  # waited for a second time, given up, on a device, or many in one
                 return unknown(self, () if timeout is _NONE else (timeout,))
             word, log, issued, size, _ = entry
@@ -274,28 +277,29 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
         try:
             now = clock()
             words[WORD_ISSUED] = 0
-            recorder.note((word, issued, now, now - began, size))
+            append = log.append  # called as a method it would cost more
+            append((word, issued, now, now - began, size))
         except Exception:
-            recorder.totals.errors += 1
+            totals.errors += 1
         return result
 
     def unknown(work: Any, args: tuple[Any, ...]) -> Any:
-        if id(work) in batches:
-            return finish(batches.pop(id(work)), work, args)
-        if recorder.device is not None:
-            return recorder.device.wait(work, original, *args)
+        if id(work) in pending.batches:
+            return finish(pending.batches.pop(id(work)), work, args)
+        if live.device is not None:
+            return live.device.wait(work, original, *args)
         return original(work, *args)
 
-    def finish(batch: list[Launched], work: Any, args: tuple[Any, ...]) -> Any:
-        words, began = recorder.words, clock()
-        words[WORD_CURRENT] = batch[-1][0]
+    def finish(batch: list[Launch], work: Any, args: tuple[Any, ...]) -> Any:
+        words, began = live.words, clock()
+        words[WORD_CURRENT] = word_of(batch[-1])
         words[WORD_ISSUED] = began
         try:
             result = original(work, *args)
         finally:
             now = clock()
             words[WORD_ISSUED] = 0
-        recorder.passed(batch, now, now - began)
+        recorder.ended_on_host(batch, now, now - began)
         return result
 
     return wait
@@ -314,7 +318,7 @@ def _batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[.
 def _batch_end(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     def _end_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         work = original(self, *args, **named)
-        recorder.words[WORD_ISSUED] = 0
+        recorder.live.words[WORD_ISSUED] = 0
         recorder.end_batch(None if work is None else id(work))
         return work
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.device.api import Device
 from laggard.trainer_hooks.device.phases import DevicePhases
 from laggard.trainer_hooks.device.timeline import once
-from laggard.trainer_hooks.record.events import LaneLog, Launched
-from laggard.trainer_hooks.record.pending import Works
+from laggard.trainer_hooks.record.events import LaneLog, Launch
+from laggard.trainer_hooks.record.pending import PendingWork
 from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
@@ -46,7 +46,7 @@ class _Open(NamedTuple):
     returned: int  # the host's call; until then and a little longer there is nothing between the launch and a wait
 
     @property
-    def launch(self) -> Launched:
+    def launch(self) -> Launch:
         return self[:5]
 
 
@@ -60,8 +60,8 @@ class DeviceCalls(DevicePhases):
     def __init__(self, device: Device, recorder: Recorder, mark_launches: bool = True) -> None:
         super().__init__(device, recorder)
         self.captured = 0  # collectives that went into graphs, and are not recorded
-        self.works: Works[_Open] = Works(self._never_waited_for)
-        self.recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
+        self.pending: PendingWork[_Open] = PendingWork(self._never_waited_for)
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
         self._calls = 0
@@ -102,26 +102,30 @@ class DeviceCalls(DevicePhases):
             arrival = None
         returned = clock() if is_async else _NEVER_PAST
         try:
-            self._launched(work, _Open(*launch, size, self._recorder.step, arrival, on_device, returned))
+            self._launched(work, _Open(*launch, size, self._live.step, arrival, on_device, returned))
         except Exception as error:
             self._retire(error)
         return work
 
     def _launched(self, work: Any, entry: _Open) -> None:
-        self.recent.append((entry.word, entry.issued, entry.size))
+        self._recent.append((entry.word, entry.issued, entry.size))
         if work is None:
-            if not self.works.belongs_to_batch(entry):
+            if not self.pending.add_to_batch(entry):
                 self._done([entry], entry.issued, entry.arrival)
             return
-        if self._recorder.works:  # launched before there was a device, and dropped
-            self._recorder.works.make_room(work)
-        self.works.launch(work, entry)
+        if self._live.pending:  # launched before there was a device, and dropped
+            self._live.pending.demote_newest(work)
+        self.pending.add(work, entry)
         if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
             self._restore_words()
 
+    def begin_batch(self, now: int) -> None:
+        """As PendingWork.begin_batch."""
+        self.pending.begin_batch(now)
+
     def end_batch(self, key: int | None) -> None:
-        """As Works.end_batch."""
-        over = self.works.end_batch(key)
+        """As PendingWork.end_batch."""
+        over = self.pending.end_batch(key)
         if over:
             self._done(over, over[-1].issued, over[-1].arrival)
         else:
@@ -129,9 +133,9 @@ class DeviceCalls(DevicePhases):
 
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """original(work, ...): the caller's own wait, between marks."""
-        batch = self.works.batches.pop(id(work), None) if self.works.batches else None
+        batch = self.pending.batches.pop(id(work), None) if self.pending.batches else None
         if batch is None:
-            entry = self.works.pop(work)
+            entry = self.pending.pop(work)
             if entry is None:  # waited for a second time, given up, or none of ours
                 return original(work, *args)
             batch = [entry]
@@ -142,7 +146,7 @@ class DeviceCalls(DevicePhases):
             self.release(*_marks(batch, before))
             self._leave_alone()
             return original(work, *args)
-        words = self._recorder.words
+        words = self._live.words
         words[WORD_ISSUED] = 0
         words[WORD_CURRENT] = last.word
         words[WORD_ISSUED] = began
@@ -171,8 +175,8 @@ class DeviceCalls(DevicePhases):
             self.timeline.collective(last.launch, last.arrival, first, after, self._is_beside(first), others)
         else:
             self.release(*(mark for mark in _marks(batch, None) if mark is not before))
-            for word, lane, issued, size, *_ in batch[:-1]:
-                lane.put((word, issued, ended, 0, size))
+            for entry in batch[:-1]:
+                self._recorder.events.ended_on_host(entry.launch, ended)
             self.timeline.on_host(last.launch, ended, ended - began, before, after)
             self._restore_words()
         self._calls += 1
@@ -183,7 +187,7 @@ class DeviceCalls(DevicePhases):
         """As Device.carries."""
         return self._device.carries(tensors, group)
 
-    def passed(self, launches: Sequence[Launched], before: Any, after: Any, waits: bool = True) -> None:
+    def passed(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
         """Collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still until
         `after`, for them where `waits`. The marks are the caller's no more."""
         if not launches or before is None or after is None:
@@ -194,19 +198,19 @@ class DeviceCalls(DevicePhases):
         first, beside = before if waits else after, self._is_beside(after)
         self.timeline.collective(last, before, first, after, beside, tuple((each, before) for each in others))
 
-    def over(self, launches: Sequence[Launched], ended: int) -> None:
+    def over(self, launches: Sequence[Launch], ended: int) -> None:
         """Collectives of which nothing is known but that they are over, for the host."""
         self._note(launches)
         for launch in launches:
             self.timeline.on_host(launch, ended, 0, None, None)
 
-    def _note(self, launches: Sequence[Launched]) -> None:
-        self.recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
+    def _note(self, launches: Sequence[Launch]) -> None:
+        self._recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
 
-    def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launched], Any]:
-        """As Works.take, for who waits for them in C++; and `before`, or the mark of the last arrival that came after
-        it in its stream. The other marks are needed no more."""
-        entries = self.works.take(since, logs)
+    def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launch], Any]:
+        """As PendingWork.take, for a caller that waits for the collectives in C++. Also returns `before`, or the mark
+        of the last arrival that came after it in its stream. The other marks are needed no more."""
+        entries = self.pending.take(since, logs)
         marks = _marks(entries, before)
         newest = max((it for it in marks if before and it.stream == before.stream), key=_serial, default=None)
         self.release(*(mark for mark in marks if mark is not newest))
@@ -238,14 +242,18 @@ class DeviceCalls(DevicePhases):
             return False
 
     def end_step(self, finished: int, next_step: int) -> None:
-        if self._alive and self.works:
-            self.works.give_up_old(finished)
+        if self._alive and self.pending:
+            self.pending.expire(finished)
         super().end_step(finished, next_step)
 
     def close(self) -> None:
         """The training is over: what the device has not come to by now was never seen to end."""
-        self.works.give_up_old(self._recorder.step + 1)
+        self.pending.expire(self._live.step + 1)
         self.timeline.close()
+
+    def recent_launches(self) -> Iterable[tuple[int, int, int]]:
+        """Word, launch on the host's clock and bytes of the last collectives."""
+        return self._recent
 
     def facts(self) -> dict[str, Any]:
         """What there is to say of the device's clock: where it is used, how well it is known, what is not timed."""
@@ -258,7 +266,7 @@ class DeviceCalls(DevicePhases):
 
     def _retire(self, error: Exception) -> None:
         if self._alive:
-            self._recorder.totals.lost += len(self.works)
+            self._recorder.totals.lost += len(self.pending)
         super()._retire(error)
 
     def _is_beside(self, mark: Any) -> bool:
@@ -277,7 +285,7 @@ class DeviceCalls(DevicePhases):
 
     def _restore_words(self) -> None:
         """The live word shows what it did before a call that is over."""
-        words = self._recorder.words
+        words = self._live.words
         words[WORD_ISSUED] = 0
         if self.timeline.in_flight:
             words[WORD_CURRENT], words[WORD_ISSUED] = self._last

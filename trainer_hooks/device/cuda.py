@@ -12,13 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from laggard.trainer_hooks.device.api import MARK_LIMIT
 from laggard.trainer_hooks.device.collectives import DeviceCalls
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.recorder import Recorder
 
 clock = time.perf_counter_ns
 

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from laggard.trainer_hooks.record.events import Launched
+from laggard.trainer_hooks.record.events import Launch
 
 _LIMIT: Final = 1024  # that are kept, for a join may still have to do with them
 
@@ -16,8 +16,8 @@ class Flight:
 
     __slots__ = ("arrival", "end", "exposed", "launch")
 
-    def __init__(self, launch: Launched, arrival: int, end: int) -> None:
-        self.launch: Launched | None = launch  # None once it is logged
+    def __init__(self, launch: Launch, arrival: int, end: int) -> None:
+        self.launch: Launch | None = launch  # None once it is logged
         self.arrival = arrival
         self.end = end
         self.exposed = 0
@@ -26,7 +26,7 @@ class Flight:
 class Flights:
     """Those of late. `log` takes launch, arrival, end, waited; `waited`: nanoseconds of the present segment."""
 
-    def __init__(self, log: Callable[[Launched, int, int, int], None], waited: Callable[[int], None]) -> None:
+    def __init__(self, log: Callable[[Launch, int, int, int], None], waited: Callable[[int], None]) -> None:
         self._log = log
         self._waited = waited
         self._kept: deque[Flight] = deque()

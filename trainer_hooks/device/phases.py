@@ -28,10 +28,11 @@ class DevicePhases:
     """Feeds a recorder's account from a device's timeline. One a process, for its training thread."""
 
     def __init__(self, device: Device, recorder: Recorder) -> None:
-        self.timeline = Timeline(device, recorder)
+        self.timeline = Timeline(device, recorder.events)
         self.main: int | None = None  # the stream of the phases' boundaries
         self._device = device
         self._recorder = recorder
+        self._live = recorder.live
         self._alive = True
         self._left = 0  # when a phase was left last, with all that there is to do then
 
@@ -96,7 +97,7 @@ class DevicePhases:
         except Exception as error:
             self._retire(error)
         if not self.timeline.in_flight:
-            self._recorder.words[WORD_ISSUED] = 0
+            self._live.words[WORD_ISSUED] = 0
 
     def _retire(self, error: Exception) -> None:
         """The device cannot be asked: the host's clock, from the next step on."""

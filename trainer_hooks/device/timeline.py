@@ -22,15 +22,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from laggard.trainer_hooks.device.api import Device
 from laggard.trainer_hooks.device.overlap import Flight, Flights
 from laggard.trainer_hooks.device.timestamps import Dates
-from laggard.trainer_hooks.record.events import Launched
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.event_log import EventLog
+from laggard.trainer_hooks.record.events import Launch, issued_at
 
 ENTRY_LIMIT: Final = 8192
 
@@ -40,15 +38,15 @@ clock = time.perf_counter_ns
 class Timeline:
     """Entries not yet dated, and the device's clock. For the training thread; poll() by another at once is a no-op."""
 
-    def __init__(self, device: Device, recorder: Recorder) -> None:
+    def __init__(self, device: Device, events: EventLog) -> None:
         self._device = device
-        self._recorder = recorder
+        self._events = events
         self._row: deque[tuple[Any, Callable[..., None], tuple[Any, ...]]] = deque()
         self._polling = threading.Lock()
         self._passed: dict[int, int] = {}  # stream -> serial of the last mark that is known to be passed
         self._newest: Any = None  # the mark of the newest boundary
         self._dates = Dates(device)
-        self._flights = Flights(self._log, recorder.waited)
+        self._flights = Flights(self._log, events.waited)
         self._skipping = False  # the row was given up: nothing is recorded until the step's end
         self._given_up: Any = None  # the mark after the last collective that was: until it is passed one is in flight
         self._collectives = 0  # in the row
@@ -93,7 +91,7 @@ class Timeline:
         """The step ends with the phase left last."""
         if self._skipping:
             self._skipping = False
-            self._recorder.abandon_step(next_step)
+            self._events.step_abandoned(next_step)
         else:
             left = self.left
             self._add(None, self._step_ended, (next_step,))
@@ -101,12 +99,12 @@ class Timeline:
 
     def collective(
         self,
-        launch: Launched,
+        launch: Launch,
         arrival: Any,
         before: Any,
         after: Any,
         beside: bool,
-        others: tuple[tuple[Launched, Any], ...] = (),
+        others: tuple[tuple[Launch, Any], ...] = (),
     ) -> None:
         """One on the device. Its stream was ready at `arrival` and stood still from `before` to `after`. `arrival`
         None: not marked; `before` itself, where the two are one. `beside`: not on the main stream. `others`: of the
@@ -115,7 +113,7 @@ class Timeline:
         self._beside += beside
         self._add(after, self._flown, (launch, arrival, before, after, beside, others))
 
-    def on_host(self, launch: Launched, ended: int, waited: int, before: Any, after: Any) -> None:
+    def on_host(self, launch: Launch, ended: int, waited: int, before: Any, after: Any) -> None:
         """One that blocked the host (gloo), between marks on the present stream."""
         self._add(after, self._host_waited, (launch, ended, waited, before, after))
 
@@ -123,7 +121,7 @@ class Timeline:
         """The main stream waited for another between the two marks, or the host for the device."""
         self._add(after, self._waited_for, (before, after))
 
-    def never_waited_for(self, launch: Launched, arrival: Any) -> None:
+    def never_waited_for(self, launch: Launch, arrival: Any) -> None:
         """An asynchronous one whose handle nobody waited for: its end was never seen."""
         self._add(arrival, self._unseen, (launch, arrival))
 
@@ -136,7 +134,7 @@ class Timeline:
     def give_up(self) -> None:
         """Too much is under way: what is in the row is lost, and so is the rest of this step."""
         ended = sum(replay == self._step_ended for _, replay, _ in self._row)
-        self._recorder.totals.lost += self._collectives + ended
+        self._events.totals.lost += self._collectives + ended
         marks = {id(it): it for _, _, arguments in self._row for it in _marks(arguments)}
         flown = [last for last, replay, _ in self._row if replay == self._flown]
         if flown:
@@ -182,8 +180,8 @@ class Timeline:
         self.poll()
         for _, replay, arguments in self._row:
             if replay == self._flown:
-                for (word, log, issued, size, _), *_ in (arguments, *arguments[-1]):
-                    log.put((word, issued, 0, 0, size))
+                for launch, *_ in (arguments, *arguments[-1]):
+                    self._events.never_ended(launch)
                     self._collectives -= 1
         self.give_up()
 
@@ -200,16 +198,16 @@ class Timeline:
     # Each entry as it is told to the account.
 
     def _began(self, mark: Any, phase: int, saw_loader: bool) -> None:
-        self._recorder.phase_began(self._dates.boundary(mark), phase, saw_loader)
+        self._events.phase_entered(self._dates.boundary(mark), phase, saw_loader)
 
     def _turned(self, mark: Any, phase: int, saw_loader: bool) -> None:
         """One phase ended and the next began."""
         now = self._dates.boundary(mark)
-        self._recorder.phase_ended(now)
-        self._recorder.phase_began(now, phase, saw_loader)
+        self._events.phase_left(now)
+        self._events.phase_entered(now, phase, saw_loader)
 
     def _ended(self, mark: Any) -> None:
-        self._recorder.phase_ended(self._dates.boundary(mark))
+        self._events.phase_left(self._dates.boundary(mark))
 
     def _step_ended(self, next_step: int) -> None:
         shift = self._dates.take_shift()
@@ -217,16 +215,16 @@ class Timeline:
             self._flights.log_all()
             self._flights.forget(self._dates.now - shift)
             self._flights.shift(shift)
-        self._recorder.step_ended(next_step, shift)
+        self._events.step_ended(next_step, shift)
 
     def _flown(
         self,
-        launch: Launched,
+        launch: Launch,
         arrival: Any,
         before: Any,
         after: Any,
         beside: bool,
-        others: tuple[tuple[Launched, Any], ...],
+        others: tuple[tuple[Launch, Any], ...],
     ) -> None:
         self._collectives -= 1 + len(others)
         dates = self._dates
@@ -248,29 +246,28 @@ class Timeline:
             self._beside -= 1
             self._flights.keep(Flight(launch, ready, end))
         else:
-            self._recorder.timed_on_device(launch, ready, end, max(0, end - began))
+            self._events.timed_on_device(launch, ready, end, max(0, end - began))
 
-    def _host_waited(self, launch: Launched, ended: int, waited: int, before: Any, after: Any) -> None:
+    def _host_waited(self, launch: Launch, ended: int, waited: int, before: Any, after: Any) -> None:
         if before is not None and after is not None and before.stream == self._dates.main:
-            self._recorder.waited(max(0, self._dates.date(after) - self._dates.date(before)))
+            self._events.waited(max(0, self._dates.date(after) - self._dates.date(before)))
         self._dates.drop(before, after)
-        self._recorder.timed_elsewhere(launch, launch[2], ended, waited, by_device=False)
+        self._events.wait_counted_apart(launch, issued_at(launch), ended, waited, by_device=False)
 
     def _waited_for(self, before: Any, after: Any) -> None:
         began, ended = self._dates.date(before), self._dates.date(after)
         self._dates.drop(before, after)
         self._flights.join(began, ended)
 
-    def _unseen(self, launch: Launched, arrival: Any) -> None:
-        word, log, issued, size, _ = launch
-        ready = issued if arrival is None else max(issued, self._dates.date(arrival))
+    def _unseen(self, launch: Launch, arrival: Any) -> None:
+        ready = 0 if arrival is None else max(issued_at(launch), self._dates.date(arrival))
         self._dates.drop(arrival)
-        log.put((word, ready, 0, 0, size))
+        self._events.never_ended(launch, ready)
 
-    def _log(self, launch: Launched, arrival: int, end: int, waited: int) -> None:
-        arrival = max(arrival, launch[2])  # the clock's error must not turn cause and effect
+    def _log(self, launch: Launch, arrival: int, end: int, waited: int) -> None:
+        arrival = max(arrival, issued_at(launch))  # the clock's error must not turn cause and effect
         end = max(end, arrival)
-        self._recorder.timed_elsewhere(launch, arrival, end, min(waited, end - arrival), by_device=True)
+        self._events.wait_counted_apart(launch, arrival, end, min(waited, end - arrival), by_device=True)
 
 
 def once(*marks: Any) -> list[Any]:

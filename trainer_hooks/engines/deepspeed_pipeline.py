@@ -23,7 +23,7 @@ _PHASES: Final = {
 def hook(engine: Any, session: Session, number: int) -> None:
     """Puts the hooks into the engine. Roles are learned before: groups of neighbours are pipelines."""
     recorder = session.recorder
-    recorder.saw_loader = True  # the engine reads its input itself
+    recorder.mark_loader_seen()  # the engine reads its input itself
     engine._INSTRUCTION_MAP = {
         instruction: _phase(engine, recorder, _PHASES[instruction.__name__], execute)
         if instruction.__name__ in _PHASES

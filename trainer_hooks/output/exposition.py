@@ -21,14 +21,14 @@ _BUILD = Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", 
 
 def exposition(identity: Identity, recorder: Recorder) -> str:
     """In the text format, version 0.0.4."""
-    recorder.take_in(_PATIENCE_SECONDS)
+    recorder.drain(_PATIENCE_SECONDS)
     build = _family(_BUILD, [((__version__,), 1.0)])
     return build + "".join(_family(metric, samples) for metric, samples in families([row(identity, recorder)]))
 
 
 def row(identity: Identity, recorder: Recorder) -> Row:
     """The rank as it stands now. Read from beside the training thread: a number may be a moment older than another."""
-    totals, words, now, wall = recorder.totals, recorder.words, clock(), time.time()
+    totals, words, now, wall = recorder.totals, recorder.live.words, clock(), time.time()
     issued, progress = words[WORD_ISSUED], words[WORD_PROGRESS]
     phases, lanes = totals.phases_ns, totals.lanes
     return Row(

@@ -51,7 +51,7 @@ class Heartbeat:
         groups = self._groups(now)
         self._writer.write_beat(Beat(now, self._interval_ns, self._progress.state, self._lanes(), groups))
         self._watch()
-        news = self._facts.news()
+        news = self._facts.changed_json()
         if news is not None:
             self._writer.write_facts(news)
 

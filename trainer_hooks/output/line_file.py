@@ -7,7 +7,7 @@ import logging
 import os
 from typing import Final
 
-from laggard.trainer_hooks.record.periodic_thread import Rounds
+from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 
 log = logging.getLogger("laggard")
 
@@ -34,8 +34,8 @@ class LineFile:
         self._full = False
         self._told = 0
         self.lost = 0
-        self._rounds = Rounds(self._write_out)
-        self._rounds.around_forks()
+        self._rounds = PeriodicThread(self._write_out)
+        self._rounds.pause_around_forks()
         with contextlib.suppress(RuntimeError):  # no thread to be had: close() writes
             self._rounds.start()
 

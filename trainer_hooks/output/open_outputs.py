@@ -38,7 +38,7 @@ def open_all(recorder: Recorder, identity: Identity) -> None:
         scribe.start()
     except RuntimeError as error:
         log.warning("laggard: no heartbeat, a hang of this rank is seen later: %s", error)
-    scribe.around_forks()
+    scribe.pause_around_forks()
 
 
 def _rank_file(recorder: Recorder, identity: Identity, scribe: Scribe) -> None:

@@ -106,7 +106,6 @@ class RecordingSink:
         self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
         self._file.flush()
         totals.lost += self._file.news_of_loss()
-        totals.lost += self._file.news_of_loss()
 
     def flush(self, totals: Totals) -> None: ...
 

@@ -8,18 +8,16 @@ interpreter does; what was noted within the last tenth of a second of a process 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS, Rounds
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS, PeriodicThread
+from laggard.trainer_hooks.record.recorder import Recorder
 
 BEAT_SECONDS: Final = 1.0
 _ROUNDS_PER_BEAT: Final = round(BEAT_SECONDS / INTERVAL_SECONDS)
 
 
-class Scribe(Rounds):
+class Scribe(PeriodicThread):
     """One recorder's. `beats` are done about once a second; what they raise is counted, the training is not to hear of
     it."""
 
@@ -33,19 +31,19 @@ class Scribe(Rounds):
         """Raises RuntimeError where no thread can be had."""
         self._rounds = 0
         super().start()
-        self._recorder.accompany(self)
+        self._recorder.set_background(self)
 
     def stop(self) -> bool:
-        self._recorder.accompany(None)
+        self._recorder.set_background(None)
         return super().stop()
 
     def _round(self) -> None:
-        self._recorder.take_in()
+        self._recorder.drain()
         if self._rounds % _ROUNDS_PER_BEAT == 0:
             self._beat()
         self._rounds += 1
 
-    def _last(self) -> None:
+    def _act_last(self) -> None:
         self._rounds = 0
         self._round()
 

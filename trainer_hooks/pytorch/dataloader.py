@@ -16,7 +16,7 @@ def hook(recorder: Recorder) -> None:
         return
 
     def recorded(iterator: Any) -> Any:
-        recorder.saw_loader = True
+        recorder.mark_loader_seen()
         recorder.enter(INPUT)
         try:
             return original(iterator)

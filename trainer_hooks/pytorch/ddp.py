@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from laggard.trainer_hooks.collectives.groups import Groups
 from laggard.trainer_hooks.collectives.native import Unseen
+from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock
-
-if TYPE_CHECKING:
-    from laggard.trainer_hooks.device.collectives import DeviceCalls
 
 _PLACES: Final = itertools.count()  # not the id() of something, which another may have later
 _AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
@@ -51,12 +50,12 @@ class Reducer:
             self._handles[place] = parameters[place].register_post_accumulate_grad_hook(self._hook(place))
 
     def _hook(self, place: int) -> Any:
-        recorder = self._recorder
+        live = self._recorder.live
 
         def arrived(parameter: Any) -> None:
             self._last = place, clock()
-            if recorder.device is not None:
-                self._put_mark(recorder.device, parameter)
+            if live.device is not None:
+                self._put_mark(live.device, parameter)
 
         def nothing(_: Any) -> None:
             return None
@@ -64,7 +63,7 @@ class Reducer:
         arrived._torchdynamo_inline = nothing  # type: ignore[attr-defined]
         return arrived
 
-    def _put_mark(self, device: DeviceCalls, parameter: Any) -> None:
+    def _put_mark(self, device: DeviceTimer, parameter: Any) -> None:
         device.release(self._mark)
         self._mark = device.mark() if device.carries(parameter, self._group) else None
 
@@ -77,10 +76,11 @@ class Reducer:
         """The backward pass that began then is about to be left. `counts`: its last gradient was this module's."""
         place, arrived = self._last
         if arrived >= began:
-            if self._recorder.device is None:
+            device = self._recorder.live.device
+            if device is None:
                 self._settle_on_host(began, arrived, counts)
             else:
-                self._settle_on_device(self._recorder.device, began, counts)
+                self._settle_on_device(device, began, counts)
             if self._agreeing < _AGREEING or place != self._believed:
                 self._learn(place)
         elif self._believed >= 0 and self._unseen.settle(self._group, self._elsewhere):
@@ -89,15 +89,15 @@ class Reducer:
             self._watch()
 
     def _settle_on_host(self, began: int, launched: int, counts: bool) -> None:
-        end, works = clock(), self._recorder.works
+        end, pending = clock(), self._recorder.live.pending
         launches = self._unseen.take(self._group, launched, self._place)
-        if works:
-            handed = works.take(began, self._logs())
+        if pending:
+            handed = pending.take(began, self._logs())
             launches += handed
-            launched = max([launched, *(entry[2] for entry in handed)])
-        self._recorder.passed(launches, end, end - launched if counts else 0)
+            launched = max([launched, *map(issued_at, handed)])
+        self._recorder.ended_on_host(launches, end, end - launched if counts else 0)
 
-    def _settle_on_device(self, device: DeviceCalls, began: int, counts: bool) -> None:
+    def _settle_on_device(self, device: DeviceTimer, began: int, counts: bool) -> None:
         handed, before = device.take(began, self._logs(), self._mark)
         after, self._mark = device.mark(), None
         device.passed([*self._unseen.take(self._group, self._last[1], self._place), *handed], before, after, counts)

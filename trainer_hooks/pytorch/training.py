@@ -72,7 +72,7 @@ class TorchSteps:
                     return original(*args, **kwargs)
                 self.train_here()
             recorder.enter(BACKWARD)
-            began = recorder.entered
+            began = recorder.entered_at
             try:
                 return original(*args, **kwargs)
             finally:
@@ -106,8 +106,8 @@ class TorchSteps:
                 number = optimizer.__dict__.get(_NUMBER)
                 if number is None or number != clock.alone or not self.counts:
                     self.update(optimizer)
-                else:  # as update() has it, without the calls
-                    recorder.worked, recorder.updated = False, True
+                else:  # as update() has it, with fewer calls
+                    recorder.step_will_end()
                 recorder.leave()
 
         return before, after
@@ -136,9 +136,9 @@ class TorchSteps:
     def update(self, optimizer: Any) -> None:
         """`optimizer` has taken its step, or left it out on purpose. A step ends where its last phase does: an update
         may be made in the midst of a backward pass."""
-        worked, self._recorder.worked = self._recorder.worked, False
+        worked = self._recorder.optimizer_updated()
         if self.clock.update(self.key(optimizer), worked) and self.counts:
-            self._recorder.updated = True
+            self._recorder.step_will_end()
 
     def _scaled_step(self, original: F) -> F:
         """A step that the scaler leaves out, for gradients that overflowed, is a step: its time was spent."""

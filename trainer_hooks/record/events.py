@@ -1,49 +1,73 @@
-"""What the training thread leaves for the ledger: notes in one list, in the order in which things happened.
+"""The events that the training thread leaves for the aggregator: one list, in the order in which things happened.
 
-A note is five numbers, added to the list in one go: that costs a training thread least, and needs no lock. All times
-are nanoseconds of CLOCK_MONOTONIC. A collective is noted as its record (records.py), which begins with its word; every
-other note begins with a negative number that says what it is, and has zeros at its end.
+An event is five numbers, appended to the list in one go: that costs a training thread least, and needs no lock. All
+times are nanoseconds of CLOCK_MONOTONIC. The event of a collective is its record (records.py), which begins with its
+word; every other event begins with a negative number that says which kind it is, and is filled up with zeros.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
+from laggard.trainer_hooks.record.records import RECORD_NUMBERS
 
-NOTE_NUMBERS: Final = 5
+EVENT_NUMBERS: Final = RECORD_NUMBERS
 
-ENTERED: Final = -1  # now, phase, whether a DataLoader was seen
-LEFT: Final = -2  # now
-STEP_ENDED: Final = -3  # the next step, by how much times are put right from here on
-ABANDONED: Final = -4  # the next step: too much of what is under way is unknown
-WAITED: Final = -5  # nanoseconds that the segment waited for a collective whose record does not tell it:
-TIMED_ELSEWHERE: Final = -16  # less the word: such a collective
+PHASE_ENTERED: Final = -1  # now, phase, whether a DataLoader was seen
+PHASE_LEFT: Final = -2  # now
+STEP_ENDED: Final = -3  # the next step, the correction of times from here on
+STEP_ABANDONED: Final = -4  # the next step; too much of the step under way is unknown
+WAITED: Final = -5  # nanoseconds that the segment waited for a collective whose own record does not count them
+WAIT_COUNTED_APART: Final = -16  # less the word: such a collective
 
-Note = Callable[[Iterable[int]], None]
+Append = Callable[[Iterable[int]], None]
+"""Appends the five numbers of one event."""
 
 
 class LaneLog:
-    """Where the collectives of one lane are noted. `last`: the word of the one launched last, with the lane's index and
-    below it 1, 2, ...; 0 of them: none yet."""
+    """Where the collectives of one lane are logged. `last`: the word of the collective launched last, which is the
+    lane's index above LANE_SHIFT and below it the count 1, 2, ...; a count of 0: none was launched yet."""
 
-    __slots__ = ("index", "last", "put")
+    __slots__ = ("append", "index", "last")
 
-    def __init__(self, index: int, put: Note) -> None:
+    def __init__(self, index: int, append: Append) -> None:
         self.index = index
         self.last = index << LANE_SHIFT
-        self.put = put
+        self.append = append
 
-    def take(self) -> int:
+    def next_word(self) -> int:
         """The word of a collective that is launched now. The hot path does the same without a call."""
         self.last += 1
         return self.last
 
     def launched(self) -> int:
-        """How many have been launched so far."""
+        """How many collectives have been launched so far."""
         return self.last & SEQUENCE_MASK
 
 
-Launched = tuple[int, LaneLog, int, int, int]
-"""A collective under way: word, log, issued (by the host), bytes, step. A plain tuple: it is made on the hot path."""
+Launch = tuple[int, LaneLog, int, int, int]
+"""A collective that was launched: its word, its lane's log, when the host issued it, its bytes, its step. A plain
+tuple, because the hot path makes one for each collective; who wants one field of it asks the functions below."""
+
+
+def word_of(launch: tuple[Any, ...]) -> int:
+    word: int = launch[0]
+    return word
+
+
+def lane_log_of(launch: tuple[Any, ...]) -> LaneLog:
+    log: LaneLog = launch[1]
+    return log
+
+
+def issued_at(launch: tuple[Any, ...]) -> int:
+    """When the host issued the collective, in nanoseconds of CLOCK_MONOTONIC."""
+    issued: int = launch[2]
+    return issued
+
+
+def step_of(launch: tuple[Any, ...]) -> int:
+    step: int = launch[4]
+    return step

@@ -1,4 +1,4 @@
-"""What a rank tells of itself beside its numbers: small values by name, for the rank file's facts."""
+"""What a rank reports of itself beside its numbers: small values by name, for the rank file's facts."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ class Facts:
 
     def __init__(self) -> None:
         self._values: dict[str, Any] = {}
-        self._told: dict[str, Any] | None = None
+        self._encoded: dict[str, Any] | None = None  # the values of the last changed_json()
 
     def set(self, name: str, value: Any) -> None:
-        """A later value replaces an earlier one of the same name; None takes it away."""
+        """A later value replaces an earlier one of the same name; None removes it."""
         if self._values.get(name) == value:
             return
         values = {**self._values, name: value}
         self._values = {key: each for key, each in values.items() if each is not None}  # replaced as a whole
 
-    def news(self) -> bytes | None:
-        """The JSON of all values, where one was set since the last time; None where none was.
+    def changed_json(self) -> bytes | None:
+        """Returns the JSON of all values where one was set since the last call; None where none was.
 
         What is too large, or no JSON, is left out, the largest first, and its name stands in `left_out`.
         """
         values = self._values
-        if values is self._told:
+        if values is self._encoded:
             return None
-        self._told = values
+        self._encoded = values
         left_out: list[str] = []
         while True:
-            told = {**values, "left_out": sorted(left_out)} if left_out else values
-            text = json.dumps(told, default=_unfit, separators=(",", ":")).encode()
+            shown = {**values, "left_out": sorted(left_out)} if left_out else values
+            text = json.dumps(shown, default=_placeholder, separators=(",", ":")).encode()
             if len(text) <= FACTS_LIMIT or not values:
                 break
-            largest = max(values, key=lambda name: len(json.dumps(values[name], default=_unfit)))
+            largest = max(values, key=lambda name: len(json.dumps(values[name], default=_placeholder)))
             left_out.append(largest[:64])
             values = {name: value for name, value in values.items() if name != largest}
         return text if len(text) <= FACTS_LIMIT else None
 
 
 FACTS: Final = Facts()
-"""What this process tells of itself in its rank file: `FACTS.set(name, value)`."""
+"""What this process reports of itself in its rank file: `FACTS.set(name, value)`."""
 
 
-def _unfit(value: object) -> str:
+def _placeholder(value: object) -> str:
     return f"<{type(value).__name__}>"

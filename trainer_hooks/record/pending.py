@@ -1,8 +1,9 @@
-"""Collectives that are launched and that nobody has waited for yet, by the work that stands for them.
+"""Collectives that are launched and that nobody has waited for yet, by the work (torch's handle) that stands for them.
 
-The work launched last is held, until it is waited for or another is launched: telling by identity which one is waited
-for costs least. The others are known by their id(), as long as somebody holds them: one that was dropped without a wait
-leaves its id to another. Of a batch one work stands for all. Pure bookkeeping, on a host's and a device's clock alike.
+The work launched last is held until somebody waits for it or another is launched: to recognise it by identity costs
+least. The others are known by their id() as long as somebody holds them: a work that was dropped without a wait leaves
+its id to another. One work can stand for all collectives of a batch. Pure bookkeeping, the same for collectives that
+the host's clock times and for those that a device times.
 """
 
 from __future__ import annotations
@@ -11,87 +12,91 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-_OPEN_LIMIT: Final = 4096  # works launched and not waited for, before the oldest are given up
+from laggard.trainer_hooks.record.events import issued_at, lane_log_of, step_of
+
+_OTHERS_LIMIT: Final = 4096  # works launched and not waited for, before the oldest are given up
 
 Entry = TypeVar("Entry", bound=tuple[Any, ...])
-"""A collective under way. It begins with word, log, issued (host clock, nanoseconds), bytes, step."""
-
-_LOG, _ISSUED, _STEP = 1, 2, 4
+"""A pending collective: a Launch, or a tuple that begins as a Launch does."""
 
 
-class Works(Generic[Entry]):
-    """`give_up` is told of those that were never seen to end.
+class PendingWork(Generic[Entry]):
+    """The pending collectives of one process. `never_ended` is called with those that were never seen to end.
 
-    `work`, `newest`, `open` and `batches` belong to the hot path: the work launched last, and its collective (None: it
-    has been waited for, as most are before the next is launched); the others by their id(); and those for which one
-    work stands together. Before a work is put there as the newest, make_room() where there is one.
+    `work`, `newest`, `others` and `batches` belong to the hot path: the work launched last and its collective (`work`
+    is None once somebody has waited for it, as for most before the next is launched), the others by the id() of their
+    works, and the batches by the id() of the one work that stands for each. Before a work becomes the newest, whoever
+    puts it there calls demote_newest() if there is one.
     """
 
-    def __init__(self, give_up: Callable[[Sequence[Entry]], None]) -> None:
+    def __init__(self, never_ended: Callable[[Sequence[Entry]], None]) -> None:
         self.work: object | None = None
         self.newest: Entry | None = None
-        self.open: dict[int, Entry] = {}
+        self.others: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
         self.dropped: list[Entry] = []
         self._batch_began: int | None = None
-        self._give_up = give_up
+        self._never_ended = never_ended
 
     def __len__(self) -> int:
-        return (self.work is not None) + len(self.open) + len(self.batches) + len(self.dropped)
+        return (self.work is not None) + len(self.others) + len(self.batches) + len(self.dropped)
 
     def __iter__(self) -> Iterator[Entry]:
-        self.make_room()
-        return itertools.chain(self.dropped, self.open.values(), *self.batches.values())
+        self.demote_newest()
+        return itertools.chain(self.dropped, self.others.values(), *self.batches.values())
 
-    def launch(self, work: object, entry: Entry) -> None:
-        """`work` stands for `entry`."""
+    def add(self, work: object, entry: Entry) -> None:
+        """`work` was launched and stands for `entry`."""
         if self.work is not None:
-            self.make_room(work)
+            self.demote_newest(work)
         self.work, self.newest = work, entry
 
     def pop(self, work: object) -> Entry | None:
-        """Somebody waits for this work, or it is gone. None: it is none of ours."""
+        """Removes and returns the collective of a work that somebody waits for. None: the work is not among these."""
         if work is not self.work:
-            return self.open.pop(id(work), None)
+            return self.others.pop(id(work), None)
         self.work = None
         return self.newest
 
-    def make_room(self, work: object = None) -> None:
-        """The newest becomes one of the others. Another with its id() was dropped, as was one that has the id() of
-        `work`, which is new."""
+    def demote_newest(self, successor: object = None) -> None:
+        """Puts the newest work among the others. Another one with its id() was dropped, and so was one with the id() of
+        `successor`, which has just been made."""
         if self.work is not None:
-            if id(self.work) in self.open:
-                self.dropped.append(self.open[id(self.work)])
-            self.open[id(self.work)] = self.newest  # type: ignore[assignment]
+            if id(self.work) in self.others:
+                self.dropped.append(self.others[id(self.work)])
+            self.others[id(self.work)] = self.newest  # type: ignore[assignment]
             self.work = None
-        if id(work) in self.open:
-            self.dropped.append(self.open.pop(id(work)))
+        if id(successor) in self.others:
+            self.dropped.append(self.others.pop(id(successor)))
 
     def take(self, since: int, logs: Collection[int] | None = None) -> list[Entry]:
-        """Those launched since, in order; of the logs with these id()s. From here on they are not ours."""
+        """Removes and returns the collectives issued at or after `since`, in that order. `logs`: only those of the lane
+        logs with these id()s."""
 
-        self.make_room()
+        self.demote_newest()
 
         def chosen(entry: Entry) -> bool:
-            return entry[_ISSUED] >= since and (logs is None or id(entry[_LOG]) in logs)
+            return issued_at(entry) >= since and (logs is None or id(lane_log_of(entry)) in logs)
 
         taken = [entry for entry in self.dropped if chosen(entry)]
         self.dropped = [entry for entry in self.dropped if not chosen(entry)]
-        taken += [self.open.pop(key) for key in [key for key, entry in self.open.items() if chosen(entry)]]
-        return sorted(taken, key=lambda entry: entry[_ISSUED])
+        taken += [self.others.pop(key) for key in [key for key, entry in self.others.items() if chosen(entry)]]
+        return sorted(taken, key=issued_at)
 
     def begin_batch(self, now: int) -> None:
-        """What is launched from here on is waited for together."""
+        """What is launched from here on belongs to one batch, which is waited for together."""
         self._batch_began = now
 
-    def belongs_to_batch(self, entry: Entry) -> bool:
-        """Whether a batch is being made; then a call that gave no work is over with the batch."""
+    def add_to_batch(self, entry: Entry) -> bool:
+        """Adds the collective of a call that gave no work to the batch that is being made: it is over with the batch.
+        Returns False where no batch is being made."""
         if self._batch_began is not None:
             self.dropped.append(entry)
         return self._batch_began is not None
 
     def end_batch(self, key: int | None) -> list[Entry]:
-        """The work `key` stands for the batch. None: there is nothing to wait for, and these are over."""
+        """The work with the id() `key` stands for the batch. None: there is nothing to wait for, and the collectives
+        returned are over."""
         if self._batch_began is None:
             return []
         batch, self._batch_began = self.take(self._batch_began), None
@@ -101,14 +106,15 @@ class Works(Generic[Entry]):
             self.batches[key] = batch
         return []
 
-    def give_up_old(self, step: int) -> None:
-        """A work that nobody waited for by the end of the step after its launch was never seen to end. `step` ends."""
-        self.make_room()
-        stale = [key for key, entry in self.open.items() if entry[_STEP] < step]
-        stale += list(self.open)[: max(0, len(self.open) - _OPEN_LIMIT)]
-        gone = [self.open.pop(key) for key in dict.fromkeys(stale)] + self.dropped
+    def expire(self, step: int) -> None:
+        """Gives up the collectives launched before `step`, which ends now, and those beyond the limit. Nobody waited
+        for them by the end of the step after their launch, so they were never seen to end."""
+        self.demote_newest()
+        stale = [key for key, entry in self.others.items() if step_of(entry) < step]
+        stale += list(self.others)[: max(0, len(self.others) - _OTHERS_LIMIT)]
+        expired = [self.others.pop(key) for key in dict.fromkeys(stale)] + self.dropped
         self.dropped = []
-        for key in [key for key, batch in self.batches.items() if batch[-1][_STEP] < step]:
-            gone += self.batches.pop(key)
-        if gone:
-            self._give_up(gone)
+        for key in [key for key, batch in self.batches.items() if step_of(batch[-1]) < step]:
+            expired += self.batches.pop(key)
+        if expired:
+            self._never_ended(expired)

@@ -12,8 +12,8 @@ INTERVAL_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 0.5
 
 
-class Rounds:
-    """Calls `act` at once, and from then on each INTERVAL_SECONDS; it must not raise anything."""
+class PeriodicThread:
+    """Calls `act` at once when started, and from then on every INTERVAL_SECONDS. `act` must not raise anything."""
 
     def __init__(self, act: Callable[[], None]) -> None:
         self._act = act
@@ -22,13 +22,14 @@ class Rounds:
 
     def start(self) -> None:
         """Raises RuntimeError where no thread can be had."""
-        self._stopping = threading.Event()  # its own: a thread that was given up waiting for still ends
+        self._stopping = threading.Event()  # its own: a thread that stop() no longer waited for still ends
         thread = threading.Thread(target=self._run, args=(self._stopping,), name="laggard", daemon=True)
         thread.start()
         self._thread = thread
 
     def stop(self) -> bool:
-        """A last round, then no more. Returns soon, and False where the thread is stuck."""
+        """Calls `act` a last time, on the thread, and ends the thread. Returns within _STOP_SECONDS, and False where
+        the thread is stuck."""
         thread, self._thread = self._thread, None
         if thread is None:
             return True
@@ -36,9 +37,9 @@ class Rounds:
         thread.join(_STOP_SECONDS)
         return not thread.is_alive()
 
-    def around_forks(self) -> None:
-        """From now on a fork finds no thread of ours: a child then has none that vanished in the middle of something,
-        and Python does not warn of it."""
+    def pause_around_forks(self) -> None:
+        """From now on the thread is stopped before each fork and started again in the parent: a child then has no
+        thread that vanished in the middle of something, and Python does not warn of it."""
         paused: list[bool] = []
 
         def before() -> None:
@@ -47,7 +48,7 @@ class Rounds:
 
         def after() -> None:
             if paused.pop():
-                with contextlib.suppress(RuntimeError):  # no thread to be had: those who wait for it do it themselves
+                with contextlib.suppress(RuntimeError):  # no thread to be had: who relies on it does the work itself
                     self.start()
 
         os.register_at_fork(before=before, after_in_parent=after)
@@ -56,7 +57,7 @@ class Rounds:
         self._act()
         while not stopping.wait(INTERVAL_SECONDS):
             self._act()
-        self._last()
+        self._act_last()
 
-    def _last(self) -> None:
+    def _act_last(self) -> None:
         self._act()

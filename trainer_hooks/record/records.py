@@ -9,13 +9,14 @@ from laggard.constants import PHASES
 from laggard.rankfile import Lane
 
 RECORD_NUMBERS: Final = 5
-"""A collective is five numbers: lane << LANE_SHIFT | sequence, arrival, end (0: never seen to end), waited, bytes.
-The arrival is when the rank was ready: on a device when its stream came there, else the call. Records travel as flat
-lists of numbers, five after five."""
+"""A collective is five numbers: its word, its arrival, its end (0: never seen to end), how long the rank waited in it,
+and its bytes. The word is the lane's index << LANE_SHIFT | the collective's sequence number in the lane. The arrival is
+when the rank was ready: on a device when its stream came there, else the call. Records travel as flat lists of numbers,
+five after five."""
 
 
 class Span(NamedTuple):
-    """A phase as it ran, by its index in names.PHASES; `micro` counts the forward passes of the step, from 0."""
+    """A phase as it ran, by its index in constants.PHASES; `micro` counts the forward passes of the step, from 0."""
 
     phase: int
     start: int
@@ -29,13 +30,13 @@ class StepRecord(NamedTuple):
     step: int
     start: int
     end: int
-    phases: tuple[int, ...]  # own time, in the order of names.PHASES
+    phases: tuple[int, ...]  # own time, in the order of constants.PHASES
     waited: int
     spans: tuple[Span, ...]
 
 
 class Totals:
-    """Cumulative counters of the rank, updated in place; as rankfile.Counters."""
+    """Cumulative counters of the rank, updated in place; the same as rankfile.Counters."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -58,14 +59,15 @@ class Totals:
 class Sink(Protocol):
     """Where records go."""
 
-    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        """Called once a lane, in the order of their indices, before the first collective of the lane."""
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
-        """`launched`: when the host launched those that were timed on a device, by their first number."""
+        """`launched`: when the host launched the collectives that were timed on a device, by their words."""
 
     def step(self, record: StepRecord, totals: Totals) -> None: ...
 
     def flush(self, totals: Totals) -> None:
-        """For the moment that is all."""
+        """Called when there is nothing more for the moment."""
 
     def close(self) -> None: ...

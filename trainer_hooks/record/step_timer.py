@@ -1,4 +1,4 @@
-"""The account of one step: a row of segments without holes, each a phase or the gap before one.
+"""The times of one step: a row of segments without gaps, each a phase or the time between two phases.
 
 A segment's own time is its length less the time blocked in collectives within it, so that step = own + waited.
 Pure: times are given, in nanoseconds of CLOCK_MONOTONIC; whether they come from the host's clock or were measured on a
@@ -14,10 +14,10 @@ from laggard.trainer_hooks.record.records import Span, StepRecord
 
 INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
 NO_PHASE: Final = -1
-_MOST_SPANS: Final = 4096  # of a step; one that never ends must not fill the memory
+_SPAN_LIMIT: Final = 4096  # of a step; one that never ends must not fill the memory
 
 
-class StepBook:
+class StepTimer:
     """The step that is under way. `begun` is False until the first phase: what came before belongs to no step."""
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class StepBook:
     def begin(self, now: int, step: int) -> None:
         """A new step starts at `now`."""
         self.step = step
-        self.mark = now  # where the last segment ended
+        self.segment_began = now
         self._start = now
         self._own = [0] * len(PHASES)
         self._waited = 0
@@ -38,8 +38,8 @@ class StepBook:
         self._backward_seen = self._forward_seen = False
 
     def enter(self, now: int, phase: int, saw_loader: bool) -> None:
-        """`phase` begins, and with it ends the gap before it."""
-        self._close_segment(now, self._owner_of_gap(phase, saw_loader))
+        """`phase` begins, which ends the time between it and the phase before."""
+        self._close_segment(now, self._phase_of_gap(phase, saw_loader))
         self._phase = phase
         if phase == FORWARD:
             self._micro += 1
@@ -53,15 +53,16 @@ class StepBook:
         self._phase = NO_PHASE
 
     def waited(self, nanoseconds: int) -> None:
-        """So long was the rank blocked in a collective, in the segment that is under way."""
+        """The rank was blocked in a collective for so long, in the segment that is under way."""
         self._segment_waited += nanoseconds
 
     def close(self) -> StepRecord:
         """The step as it stands; its end is that of the phase left last."""
-        return StepRecord(self.step, self._start, self.mark, tuple(self._own), self._waited, tuple(self._spans))
+        end = self.segment_began
+        return StepRecord(self.step, self._start, end, tuple(self._own), self._waited, tuple(self._spans))
 
-    def _owner_of_gap(self, following: int, saw_loader: bool) -> int:
-        """What the time between two phases was spent on, judged by what follows it."""
+    def _phase_of_gap(self, following: int, saw_loader: bool) -> int:
+        """The phase that the time between two phases counts for, judged by the phase that follows."""
         if following == FORWARD and not saw_loader:
             return INPUT  # the script reads its input without a DataLoader that we could see
         if following == BACKWARD and not self._forward_seen:
@@ -71,13 +72,13 @@ class StepBook:
         return OTHER
 
     def _close_segment(self, now: int, phase: int) -> None:
-        length = now - self.mark
+        length = now - self.segment_began
         waited = self._segment_waited
         if waited:
             self._segment_waited = 0
             waited = min(waited, length)  # a device's times are rounded
             self._waited += waited
         self._own[phase] += length - waited
-        if phase != OTHER and length > 0 and len(self._spans) < _MOST_SPANS:
-            self._spans.append(Span(phase, self.mark, now, max(self._micro, 0)))
-        self.mark = now
+        if phase != OTHER and length > 0 and len(self._spans) < _SPAN_LIMIT:
+            self._spans.append(Span(phase, self.segment_began, now, max(self._micro, 0)))
+        self.segment_began = now

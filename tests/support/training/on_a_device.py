@@ -12,6 +12,6 @@ from laggard.trainer_hooks.device.collectives import DeviceCalls
 
 device = LazyDevice(clock_offset=10**12, drift=2e-5)
 recorder = session().recorder
-recorder.device = DeviceCalls(device, recorder)
+recorder.live.device = DeviceCalls(device, recorder)
 runpy.run_path(str(Path(__file__).with_name("torch_kinds.py")), run_name="__main__")
-assert recorder.device.facts()["clock"] == "device" and device.offenses == [], device.offenses
+assert recorder.live.device.facts()["clock"] == "device" and device.offenses == [], device.offenses

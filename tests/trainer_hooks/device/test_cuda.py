@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.session import device_finder
 
 MS = 0.0025
 
@@ -62,6 +64,11 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+def recorder_to(kept: Kept) -> Recorder:
+    """As a session makes it."""
+    return Recorder([kept], find_device=device_finder(os.environ))
+
+
 def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6) -> None:
     for _ in range(steps):
         for phase, action in ((FORWARD, lambda: torch.lazy.work(4 * MS)), (BACKWARD, backward), (OPTIMIZER, None)):
@@ -82,7 +89,7 @@ def hooked(torch: Any, recorder: Recorder, seconds: float) -> Any:
 
 def test_events_time_the_device(torch: Any) -> None:
     kept = Kept()
-    recorder = Recorder([kept])
+    recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 12 * MS)
     train(torch, recorder, lambda: reduce(Tensor(), "nccl"))
     assert recorder.totals.errors == recorder.totals.lost == 0 and kept.on_device == kept.collected == 6
@@ -94,7 +101,7 @@ def test_events_time_the_device(torch: Any) -> None:
 def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> None:
     """torch.cuda's own waits, unchanged in what they do, tell what of them was for a collective."""
     kept, side = Kept(), torch.lazy.new_stream()
-    recorder = Recorder([kept])
+    recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 16 * MS)
 
     def backward() -> None:
@@ -119,7 +126,7 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
 
 def test_a_capture_on_any_stream_is_left_alone(torch: Any) -> None:
     kept = Kept()
-    recorder = Recorder([kept])
+    recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 0.0)
 
     def backward() -> None:
@@ -139,7 +146,7 @@ def test_a_capture_on_any_stream_is_left_alone(torch: Any) -> None:
 def test_one_hardware_queue_gets_no_marks_at_launches(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
     kept = Kept()
-    recorder = Recorder([kept])
+    recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 16 * MS)
     marks: list[int] = []
     place = torch.cuda.Event.record
@@ -164,17 +171,17 @@ def test_one_hardware_queue_gets_no_marks_at_launches(torch: Any, monkeypatch: p
 
 def test_the_hosts_clock_on_request(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_HOST_CLOCK, "1")
-    recorder = Recorder([])
+    recorder = recorder_to(Kept())
     recorder.enter(FORWARD)
-    assert recorder.device is None
+    assert recorder.live.device is None
 
 
 def test_a_torch_without_what_it_takes_is_timed_on_the_host(torch: Any) -> None:
     del torch._C._cuda_getCurrentRawStream
     kept = Kept()
-    recorder = Recorder([kept])
+    recorder = recorder_to(kept)
     train(torch, recorder, lambda: None)
-    assert recorder.device is None and recorder.totals.errors == 0 and len(kept.steps) == 6
+    assert recorder.live.device is None and recorder.totals.errors == 0 and len(kept.steps) == 6
 
 
 def test_the_real_torch_has_the_names() -> None:

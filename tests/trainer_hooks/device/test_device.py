@@ -21,6 +21,7 @@ from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
+from laggard.trainer_hooks.session import device_finder
 
 CALL = Call("all_reduce", 0)
 PATIENCE = 30
@@ -288,7 +289,7 @@ def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
 
 @pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
 def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: float, exposed: float) -> None:
-    rank.recorder.saw_loader = True
+    rank.recorder.mark_loader_seen()
     for _ in range(6):
         rank.phase(INPUT, 0.0, lambda: time.sleep(20 * MS))
         rank.phase(FORWARD, computed)
@@ -461,7 +462,7 @@ def test_the_users_exceptions_pass_and_no_mark_is_lost(rank: Rank) -> None:
 
     rank.phase(FORWARD)
     assert rank.hooked(lambda group, tensors, options: "as it was")(object(), "a", async_op=True) == "as it was"
-    assert rank.recorder.totals.errors == 1 and rank.recorder.device is not None
+    assert rank.recorder.totals.errors == 1 and rank.recorder.live.device is not None
     for _ in range(50):
         with pytest.raises(ConnectionError):
             rank.hooked(refuse)(Tensor(), "a")
@@ -480,8 +481,8 @@ def test_forked_children_leave_the_device_alone(rank: Rank) -> None:
 
 
 def test_without_cuda_the_hosts_clock_is_used() -> None:
-    recorder = Recorder([])
+    recorder = Recorder([], find_device=device_finder({}))
     recorder.enter(FORWARD)
     recorder.leave()
     recorder.end_step(1)
-    assert recorder.device is None and recorder.totals.errors == 0
+    assert recorder.live.device is None and recorder.totals.errors == 0

@@ -190,7 +190,7 @@ class Program:
         log = self.recorder.lane(Lane("broadcast", "dp", "dp"), (0, 1))
         before = self.calls.mark()
         self.device.wait_until(self.device.collective(ticks))
-        launches = [(log.take(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
+        launches = [(log.next_word(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
         self.calls.passed(launches, before, self.calls.mark())
 
 

@@ -32,7 +32,7 @@ from laggard.trainer_hooks.record.facts import FACTS
 here = Session(); here.open(); recorder = here.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 def collective():
-    log.put((log.take(), 1, 2, 1, 4096))
+    log.append((log.next_word(), 1, 2, 1, 4096))
 print("ready", flush=True)
 """
 
@@ -74,7 +74,7 @@ WAIT = "sys.stdin.readline()\n"
 
 
 def test_it_tells_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None:
-    body = "for _ in range(100): collective()\nlog.take()\nFACTS.set('transport', {'net': 'IB'})\n"
+    body = "for _ in range(100): collective()\nlog.next_word()\nFACTS.set('transport', {'net': 'IB'})\n"
     process = train(body + WAIT)
     found = until(tmp_path, lambda row: row.beat.lanes and row.beat.lanes[0].entered == 101)
     assert (found.beat.lanes[0].done, found.beat.lanes[0].group) == (100, "dp:0-1")
@@ -238,9 +238,9 @@ def test_facts_arrive_as_they_were_set(values: dict[str, Any]) -> None:
     facts = Facts()
     for name, value in values.items():
         facts.set(name, value)
-    text = facts.news()
+    text = facts.changed_json()
     kept = {name: value for name, value in values.items() if value is not None}
-    assert json.loads(text or b"{}") == kept and facts.news() is None
+    assert json.loads(text or b"{}") == kept and facts.changed_json() is None
 
 
 def test_facts_are_bounded_and_the_largest_is_left_out() -> None:
@@ -248,7 +248,7 @@ def test_facts_are_bounded_and_the_largest_is_left_out() -> None:
     facts.set("small", 1)
     facts.set("large", "x" * 9000)
     facts.set("odd", object())
-    text = facts.news()
+    text = facts.changed_json()
     assert text is not None and len(text) <= FACTS_LIMIT
     assert json.loads(text) == {"small": 1, "odd": "<object>", "left_out": ["large"]}
 

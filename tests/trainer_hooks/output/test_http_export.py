@@ -37,7 +37,7 @@ log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
 for step in range(5):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
         recorder.enter(phase); recorder.leave()
-    log.put((log.take(), 1, 2_000_000_001, 2_000_000_000, 4096))
+    log.append((log.next_word(), 1, 2_000_000_001, 2_000_000_000, 4096))
     recorder.end_step(step + 1)
 print("ready", flush=True)
 """

@@ -149,7 +149,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_is_one_line_and_the_training_goes_on(small_disk: Path, tmp_path: Path) -> None:
-    body = "\nfor _ in range(100): step()\nrecorder.take_in()\nprint(recorder.totals.lost, recorder.totals.errors)"
+    body = "\nfor _ in range(100): step()\nrecorder.drain()\nprint(recorder.totals.lost, recorder.totals.errors)"
     done = train(tmp_path, body, small_disk)
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()

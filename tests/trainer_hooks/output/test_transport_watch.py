@@ -37,10 +37,10 @@ def test_what_nccl_logs_is_told(prepared: tuple[TransportWatch, Facts]) -> None:
     watch, facts = prepared
     path = Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())))
     beats(watch, 1)
-    assert facts.news() in (None, b"{}"), "NCCL has logged nothing yet"
+    assert facts.changed_json() in (None, b"{}"), "NCCL has logged nothing yet"
     path.write_text(log_text("tcp_no_libibverbs"))
     beats(watch, 15)
-    told = json.loads(facts.news() or b"{}")["transport"]
+    told = json.loads(facts.changed_json() or b"{}")["transport"]
     assert Transport.from_json(json.dumps(told)).process.connections
     watch.close()
     assert not path.parent.exists()
@@ -52,7 +52,7 @@ def test_a_process_without_nccl_is_soon_left_alone(prepared: tuple[TransportWatc
     path = Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())))
     path.write_text(log_text("tcp_no_libibverbs"))
     beats(watch, 100)
-    assert facts.news() in (None, b"{}")
+    assert facts.changed_json() in (None, b"{}")
     watch.close()
 
 

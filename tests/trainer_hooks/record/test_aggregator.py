@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.output.writer_thread import Scribe
-from laggard.trainer_hooks.record.events import NOTE_NUMBERS
+from laggard.trainer_hooks.record.events import EVENT_NUMBERS
 from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
@@ -37,10 +37,10 @@ class Kept:
         self.lanes.append(lane)
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
-        assert len(numbers) % NOTE_NUMBERS == 0 and len(numbers) <= 64 * NOTE_NUMBERS
-        self.words += [(step, word) for word in numbers[::NOTE_NUMBERS]]
+        assert len(numbers) % EVENT_NUMBERS == 0 and len(numbers) <= 64 * EVENT_NUMBERS
+        self.words += [(step, word) for word in numbers[::EVENT_NUMBERS]]
         self.launched.update(launched)
-        assert all(word >> LANE_SHIFT < len(self.lanes) for word in numbers[::NOTE_NUMBERS])
+        assert all(word >> LANE_SHIFT < len(self.lanes) for word in numbers[::EVENT_NUMBERS])
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         if self.hold is not None:
@@ -75,27 +75,27 @@ class Training:
 
     def collective(self, lane: int, waited: int, on_device: bool) -> None:
         step, log = self.recorder.step, self.recorder.lane(LANES[lane], (0, 1))
-        word, issued = log.take(), self.now
+        word, issued = log.next_word(), self.now
         end = self.pass_time(waited)
         if on_device:
-            self.recorder.waited(waited)
-            self.recorder.timed_elsewhere((word, log, issued, 8, step), issued, end, waited, by_device=True)
+            self.recorder.events.waited(waited)
+            self.recorder.events.wait_counted_apart((word, log, issued, 8, step), issued, end, waited, by_device=True)
         else:
-            self.recorder.note((word, issued, end, waited, 8))
+            self.recorder.events.append((word, issued, end, waited, 8))
         self.waited[step] += waited
         self.words.append((step, word))
 
     def step(self, actions: Sequence[tuple[int, int, bool]], own: int) -> None:
         step = self.recorder.step
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
-            self.recorder.phase_began(self.now, phase, True)
+            self.recorder.events.phase_entered(self.now, phase, True)
             if phase == BACKWARD:
                 for action in actions:
                     self.collective(*action)
-            self.recorder.phase_ended(self.pass_time(own))
+            self.recorder.events.phase_left(self.pass_time(own))
         self.own[step] = 3 * own
-        self.recorder.step = step + 1
-        self.recorder.step_ended(step + 1)
+        self.recorder.live.step = step + 1
+        self.recorder.events.step_ended(step + 1)
 
 
 ACTIONS = st.tuples(st.integers(0, 2), st.integers(0, 10**6), st.booleans())
@@ -113,12 +113,12 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
 ) -> None:
     kept = Kept()
     recorder = Recorder([kept])
-    recorder.accompany(Beside())  # type: ignore[arg-type]
+    recorder.set_background(Beside())  # type: ignore[arg-type]
     training = Training(recorder)
     for actions, own, take_in in steps:
         training.step(actions, own)
         if take_in:
-            recorder.take_in()
+            recorder.drain()
     recorder.close()
     assert recorder.totals.errors == recorder.totals.lost == 0 and kept.lanes == list(recorder.lanes())
     assert kept.words == training.words, "each once, in order, with its step"
@@ -130,7 +130,7 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
         sum(word >> LANE_SHIFT == lane for _, word in training.words) for lane in range(len(kept.lanes))
     ]
     assert sum(recorder.totals.lanes[1::3]) == sum(training.waited.values())
-    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.ledger.launched == {}
+    assert kept.launched.keys() <= {word for _, word in training.words} and recorder.events.aggregator.launched == {}
     assert kept.flushed == len(steps)
 
 
@@ -167,7 +167,7 @@ def test_training_and_taking_in_at_once_loses_nothing(scribed: Callable[[Kept], 
 
     def take_in() -> None:
         while not stop.is_set():
-            recorder.take_in(0)
+            recorder.drain(0)
 
     others = [threading.Thread(target=take_in) for _ in range(2)]
     for other in others:
@@ -191,7 +191,7 @@ def test_a_sink_that_hangs_holds_up_nothing_and_the_loss_is_counted(scribed: Cal
     began, lost, steps = time.monotonic(), 0, 0
     while not lost and steps < 20_000:
         training.step([(0, 5, False)] * 64, 7)
-        recorder.relieve()
+        recorder.events.drain_if_needed()
         lost, steps = recorder.totals.lost, steps + 1
     assert lost > 100_000, "what is kept is bounded"
     assert time.monotonic() - began < 20

@@ -1,0 +1,124 @@
+"""The list that the training thread appends events to, and what of them it, or a device's timeline, logs with times of
+their own.
+
+Whoever drains the list, it stays bounded: a thread beside the training does so several times a second; without one, and
+where that thread falls behind, the training thread does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from laggard.trainer_hooks.record.aggregator import Aggregator
+from laggard.trainer_hooks.record.events import (
+    EVENT_NUMBERS,
+    PHASE_ENTERED,
+    PHASE_LEFT,
+    STEP_ABANDONED,
+    STEP_ENDED,
+    WAIT_COUNTED_APART,
+    WAITED,
+    Append,
+    Launch,
+)
+from laggard.trainer_hooks.record.live_state import LiveState
+from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
+from laggard.trainer_hooks.record.records import Sink
+
+_DRAIN_ALONE: Final = 256 * EVENT_NUMBERS  # no other thread drains: from here on the training thread does
+_DRAIN_TOO: Final = 16384 * EVENT_NUMBERS  # the other thread is behind: from here on the training thread drains, too
+_GIVE_UP: Final = 16 * _DRAIN_TOO  # nobody can: from here on events are lost
+
+
+class EventLog:
+    """The events of one rank. `append` takes the five numbers of one event; while there is a background thread it is
+    the list's own extend()."""
+
+    def __init__(self, live: LiveState, sinks: Sequence[Sink]) -> None:
+        self._live = live
+        self._events: list[int] = []
+        self.aggregator = Aggregator(self._events, sinks)
+        self.totals = self.aggregator.totals
+        self._launched = self.aggregator.launched
+        self.background: PeriodicThread | None = None
+        self.append: Append = self._append_and_drain
+
+    def __len__(self) -> int:
+        return len(self._events) // EVENT_NUMBERS
+
+    def set_background(self, thread: PeriodicThread | None) -> None:
+        """From here on `thread` drains the list; None: no thread does."""
+        self.background = thread
+        self.append = self._events.extend if thread is not None else self._append_and_drain
+
+    def drain(self, timeout: float = -1) -> bool:
+        """As Aggregator.drain."""
+        return self.aggregator.drain(timeout)
+
+    def drain_if_needed(self) -> None:
+        """Drains the list where no other thread does, or where that one is behind. For the training thread."""
+        if self.background is not None and len(self._events) < _DRAIN_TOO:
+            return
+        if not self.drain(0) and len(self._events) >= _GIVE_UP:  # another thread is stuck in a sink
+            self.totals.lost += len(self)
+            self._events.clear()
+            self.step_abandoned(self._live.step)
+
+    def clear(self) -> None:
+        """Forgets the events that have not been drained."""
+        self._events.clear()
+
+    def _append_and_drain(self, numbers: Iterable[int]) -> None:
+        self._events.extend(numbers)
+        if len(self._events) >= _DRAIN_ALONE:
+            self.drain_if_needed()
+
+    def phase_entered(self, now: int, phase: int, saw_loader: bool) -> None:
+        """`phase` began at `now`."""
+        self.append((PHASE_ENTERED, now, phase, saw_loader, 0))
+
+    def phase_left(self, now: int) -> None:
+        """The phase that began last ended at `now`."""
+        self.append((PHASE_LEFT, now, 0, 0, 0))
+
+    def step_ended(self, next_step: int, correction: int = 0) -> None:
+        """The step ended with its last phase. `correction`: what is added to the times of all later events."""
+        self.append((STEP_ENDED, next_step, correction, 0, 0))
+
+    def step_abandoned(self, next_step: int) -> None:
+        """Too much of the step under way is unknown; `next_step` begins with its first phase."""
+        self.append((STEP_ABANDONED, next_step, 0, 0, 0))
+
+    def waited(self, nanoseconds: int) -> None:
+        """The present segment waited so long for collectives whose own records do not count it."""
+        self.append((WAITED, nanoseconds, 0, 0, 0))
+
+    def never_ended(self, launch: Launch, arrival: int = 0) -> None:
+        """A collective that was never seen to end. `arrival` 0: when the host issued it."""
+        word, _, issued, size, _ = launch
+        self.append((word, arrival or issued, 0, 0, size))
+
+    def ended_on_host(self, launch: Launch, end: int, waited: int = 0) -> None:
+        """A collective that the host's clock timed: it was over at `end`."""
+        word, _, issued, size, _ = launch
+        self.append((word, issued, end, waited, size))
+
+    def timed_on_device(self, launch: Launch, arrival: int, end: int, waited: int) -> None:
+        """A collective that the present segment waited for. Its record counts no more of that than its own length, and
+        an event of its own the rest."""
+        word, _, issued, size, _ = launch
+        arrival = max(arrival, issued)  # the clock's error must not turn cause and effect
+        end = max(end, arrival)
+        if waited > end - arrival:
+            self.append((WAITED, waited - (end - arrival), 0, 0, 0))
+            waited = end - arrival
+        self._launched[word] = issued
+        self.append((word, arrival, end, waited, size))
+
+    def wait_counted_apart(self, launch: Launch, arrival: int, end: int, waited: int, by_device: bool) -> None:
+        """A collective whose wait, on the device, is logged by waited(). `by_device`: the device timed it."""
+        word, _, issued, size, _ = launch
+        if by_device:
+            self._launched[word] = issued
+        self.append((WAIT_COUNTED_APART - word, arrival, end, waited, size))
