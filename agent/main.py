@@ -10,7 +10,7 @@ from typing import Final
 
 from laggard.agent.prober.loop import Rounds
 from laggard.agent.prober.process import Prober, prober_command
-from laggard.agent.ranks.cache import Recent
+from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
 from laggard.agent.web.routes import Site, error_response
@@ -64,4 +64,4 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _site(settings: AgentSettings, rounds: Rounds) -> Site:
     ranks = RankFiles(settings.rank_dir, settings.node)
-    return Site(settings.node, ranks, Recent(ranks.read, settings.rank_interval_seconds), rounds)
+    return Site(settings.node, ranks, RankCache(ranks.read, settings.rank_interval_seconds), rounds)

@@ -1,4 +1,4 @@
-"""A look at the rank files that several readers may share."""
+"""A cache of the rank files' contents, shared by the readers that do not need them anew."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from collections.abc import Callable
 from laggard.wire import RanksDocument
 
 
-class Recent:
-    """The latest look, taken again when it is older than `interval_seconds` and somebody asks. Nobody asks: no work."""
+class RankCache:
+    """The ranks as last read. They are read again when somebody asks and they are older than `max_age_seconds`; while
+    nobody asks there is no work."""
 
-    def __init__(self, look: Callable[[], RanksDocument], interval_seconds: float) -> None:
-        self._look = look
-        self._interval_seconds = interval_seconds
+    def __init__(self, read: Callable[[], RanksDocument], max_age_seconds: float) -> None:
+        self._read = read
+        self._max_age_seconds = max_age_seconds
         self._lock = threading.Lock()
-        self._taken: tuple[float, RanksDocument] | None = None
+        self._cached: tuple[float, RanksDocument] | None = None
 
-    def ranks(self) -> RanksDocument:
-        with self._lock:  # who comes while another looks waits for that look
+    def get(self) -> RanksDocument:
+        with self._lock:  # a thread that comes while another reads waits, and gets what that one read
             now = time.monotonic()
-            if self._taken is None or now - self._taken[0] >= self._interval_seconds:
-                self._taken = (now, self._look())
-            return self._taken[1]
+            if self._cached is None or now - self._cached[0] >= self._max_age_seconds:
+                self._cached = (now, self._read())
+            return self._cached[1]

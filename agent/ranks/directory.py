@@ -1,4 +1,4 @@
-"""Which files of the rank directory are looked at. Everybody may write there: the cost of a look is bounded, and one
+"""The files of the rank directory that a scan reads. Any user may write there: the cost of a scan is bounded, and one
 user's files, however many and however named, do not push out another's."""
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Final, NamedTuple, TypeVar
 
 from laggard.rankfile.layout import SUFFIX
 
-MOST_ENTRIES: Final = 65_536
-MOST_STATS: Final = 4_096
-MOST_FILES: Final = 1_024
+MAX_ENTRIES: Final = 65_536
+MAX_STATS: Final = 4_096
+MAX_FILES: Final = 1_024
 
 T = TypeVar("T")
 
 
-class File(NamedTuple):
-    """A name in the rank directory. `owner`: uid; `changed`: Unix time, set by the kernel alone."""
+class FileEntry(NamedTuple):
+    """A name in the rank directory. `owner`: uid; `changed`: ctime, Unix time, which only the kernel sets."""
 
     path: str
     owner: int
@@ -27,28 +27,29 @@ class File(NamedTuple):
 
 
 class Listing(NamedTuple):
-    files: tuple[File, ...]
-    left_out: int  # not looked at this time
+    files: tuple[FileEntry, ...]
+    left_out: int  # not read in this scan
 
 
-def list_files(directory: str, known: Collection[str], most: int = MOST_FILES) -> Listing:
-    """At most `most` files, dealt out to their owners in turn; `known` paths come before others of their owner.
+def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILES) -> Listing:
+    """Lists at most `max_files` files, taken from their owners in turn; an owner's `known` paths come first.
 
-    Where there are more names than are worth a system call each, a random sample is taken, another one each time: a
-    good file is found sooner or later, and is known from then on. Raises OSError where the directory is unreadable.
+    Where the directory has more names than are worth a system call each, list_files takes a random sample, another one
+    each time: a good file is found sooner or later, and is known from then on. Raises OSError where the directory
+    cannot be read.
     """
     sampled, left_out = _sample(directory, known)
-    found = [file for path in (*known, *sampled) if (file := _look(path))]
-    ranked = sorted(found, key=lambda file: (file.path in known, file.changed), reverse=True)
-    chosen = tuple(islice(in_turn(ranked, lambda file: file.owner), most))
+    found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
+    ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)
+    chosen = tuple(islice(round_robin(ranked, lambda entry: entry.owner), max_files))
     return Listing(chosen, left_out + len(found) - len(chosen))
 
 
-def in_turn(items: Iterable[T], owner: Callable[[T], Hashable]) -> Iterator[T]:
-    """The first item of every owner, then everybody's second, and so on."""
+def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterator[T]:
+    """Yields the first item of every owner, then every owner's second, and so on."""
     queues: dict[Hashable, list[T]] = {}
     for item in items:
-        queues.setdefault(owner(item), []).append(item)
+        queues.setdefault(owner_of(item), []).append(item)
     for place in range(max(map(len, queues.values()), default=0)):
         for queue in queues.values():
             if place < len(queue):
@@ -56,24 +57,25 @@ def in_turn(items: Iterable[T], owner: Callable[[T], Hashable]) -> Iterator[T]:
 
 
 def _sample(directory: str, known: Collection[str]) -> tuple[list[str], int]:
-    """Reservoir sampling: the directory may hold more names than are worth keeping in memory."""
+    """Returns at most MAX_STATS paths that are not known, and how many others there are. Reservoir sampling: the
+    directory may hold more names than are worth keeping in memory."""
     kept: list[str] = []
-    seen = 0
+    count = 0
     with os.scandir(directory) as entries:
-        for entry in islice(entries, MOST_ENTRIES):
+        for entry in islice(entries, MAX_ENTRIES):
             if not entry.name.endswith(SUFFIX) or entry.path in known:
                 continue
-            seen += 1
-            if len(kept) < MOST_STATS:
+            count += 1
+            if len(kept) < MAX_STATS:
                 kept.append(entry.path)
-            elif (place := random.randrange(seen)) < MOST_STATS:
+            elif (place := random.randrange(count)) < MAX_STATS:
                 kept[place] = entry.path
-    return kept, seen - len(kept)
+    return kept, count - len(kept)
 
 
-def _look(path: str) -> File | None:
+def _stat(path: str) -> FileEntry | None:
     try:
-        about = os.lstat(path)
+        status = os.lstat(path)
     except OSError:  # vanished since
         return None
-    return File(path, about.st_uid, about.st_ctime)
+    return FileEntry(path, status.st_uid, status.st_ctime)

@@ -1,52 +1,54 @@
-"""What the kernel says of a process that wrote a rank file."""
+"""What the kernel knows about a process that writes a rank file: its users, its cgroup, whether it is stopped."""
 
 from __future__ import annotations
 
 import re
 from typing import Final, NamedTuple
 
-_MOST_BYTES: Final = 16_384
-_CGROUP_LIMIT: Final = 512
+_MAX_BYTES: Final = 16_384
+_MAX_CGROUP_LENGTH: Final = 512
 _SLURM_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)")
 
 
-class Process(NamedTuple):
-    """`uids`: the real and the effective one. `cgroup`: its path, "" where it is in none. `stopped`: by a signal, or by
-    who traces it."""
+class ProcessInfo(NamedTuple):
+    """`uids`: the real and the effective user. `cgroup`: the path, "" where the process is in none. `stopped`: by a
+    signal (SIGSTOP) or by a tracer (a debugger)."""
 
     uids: tuple[int, int]
     cgroup: str
     stopped: bool = False
 
 
-def look_at(pid: int, proc: str = "/proc") -> Process | None:
-    """None where the process is gone, or hidden from us (hidepid)."""
+def read_process_info(pid: int, proc: str = "/proc") -> ProcessInfo | None:
+    """Reads /proc/PID/status and /proc/PID/cgroup. Returns None where the process is gone, or hidden from this user
+    (mount option hidepid)."""
     try:
         status = _read(f"{proc}/{pid}/status")
-        groups = _read(f"{proc}/{pid}/cgroup")
+        cgroups = _read(f"{proc}/{pid}/cgroup")
     except OSError:
         return None
     uids = re.search(r"^Uid:\s+(\d+)\s+(\d+)", status, re.MULTILINE)
     if uids is None:
         return None
     stopped = re.search(r"^State:\s+[Tt]\b", status, re.MULTILINE) is not None
-    return Process((int(uids[1]), int(uids[2])), _cgroup(groups), stopped)
+    return ProcessInfo((int(uids[1]), int(uids[2])), _cgroup(cgroups), stopped)
 
 
 def slurm_job(cgroup: str) -> str | None:
-    """The SLURM job that a process runs in, which slurmd writes into its cgroup's path and a user cannot."""
-    found = _SLURM_JOB.search(cgroup)
-    return found[1] if found else None
+    """Returns the SLURM job of a process in `cgroup`. slurmd writes the job into the path; users cannot."""
+    matched = _SLURM_JOB.search(cgroup)
+    return matched[1] if matched else None
 
 
 def _cgroup(lines: str) -> str:
-    """The unified hierarchy's path; on hosts that still mount the old ones, the deepest of all."""
+    """Returns the path in the unified hierarchy; on hosts that still mount the old hierarchies, the deepest path of
+    all."""
     paths = [line.split(":", 2)[2] for line in lines.splitlines() if line.count(":") >= 2]
     deepest = max(paths, key=lambda path: path.count("/"), default="")
-    shown = "".join(character if character.isprintable() else "?" for character in deepest[:_CGROUP_LIMIT])
+    shown = "".join(character if character.isprintable() else "?" for character in deepest[:_MAX_CGROUP_LENGTH])
     return "" if shown == "/" else shown
 
 
 def _read(path: str) -> str:
     with open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+        return file.read(_MAX_BYTES).decode(errors="replace")

@@ -1,18 +1,21 @@
-"""One rank file as a row. The file is anybody's: what can be checked with the kernel is, the rest is bounded."""
+"""One rank file as a row of `laggard.ranks/1`. Any user may have written the file: what the kernel can confirm is
+checked with it, the rest is bounded."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from laggard import wire
-from laggard.agent.ranks.process_info import Process, look_at
+from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 from laggard.agent.ranks.validation import (
-    MOST_STEP_NS,
-    check_beat,
-    check_counters,
-    check_identity,
-    check_lanes,
-    is_plausible,
+    MAX_STEP_NS,
+    is_valid_step,
+    validate_beat,
+    validate_counters,
+    validate_identity,
+    validate_lanes,
 )
 from laggard.catalogue.rank_metrics import sums
 from laggard.constants import PHASES
@@ -20,104 +23,95 @@ from laggard.rankfile import Beat, Counters, InFlightMark, Lane, RankFileError, 
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
 
-_NOTHING: Final = Counters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
+_NO_COUNTERS: Final = Counters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
 
 
-class Clocks(NamedTuple):
+class Now(NamedTuple):
     """One moment on the clock of the rank files (CLOCK_MONOTONIC) and in Unix time; nanoseconds."""
 
     monotonic_ns: int
     wall_ns: int
 
 
-class Sighting(NamedTuple):
-    """A row, and what it is ranked by. `quiet_ns`: since the rank's last sign of life; negative where that is still
-    to come, which a file from before a reboot may say."""
+class RankSnapshot(NamedTuple):
+    """One rank file as read at one moment, without its steps. `started_ns`: when the rank started, Unix time.
+    `idle_ns`: time since the rank's last progress; negative where that is still to come, as in a file from before a
+    reboot."""
 
     path: str
     row: RankRow
     started_ns: int
-    quiet_ns: int
+    idle_ns: int
 
 
 class _Writer(NamedTuple):
-    """`pid` 0: not visible from here. `process` None: nor is what the kernel knows of it."""
+    """The process that holds the file's lock. `pid` 0: not visible from this pid namespace. `process` None: what the
+    kernel knows of it is not visible either, or there is no such process."""
 
     pid: int
-    process: Process | None
-    lives: bool
+    process: ProcessInfo | None
+    alive: bool
 
 
-def sight(path: str, node: str, now: Clocks) -> Sighting:
-    """Reads the header, counters and live words. Raises RankFileError where the file is not to be believed."""
+@dataclasses.dataclass(frozen=True)
+class _Contents:
+    """What a rank file holds, validated. `mark` and `phase` are the live words of the collective in flight and the
+    phase; `progress_ns` is the last progress on CLOCK_MONOTONIC."""
+
+    owner: int
+    identity: Mapping[str, Any]
+    lanes: tuple[Lane, ...]
+    counters: Counters
+    beat: Beat | None
+    facts: dict[str, Any]
+    mark: InFlightMark | None
+    phase: int
+    progress_ns: int
+
+    def unix_seconds(self, monotonic_ns: int, now: Now) -> float:
+        """Converts a time of this file to Unix time with the pair of clocks in its identity. No event is in the future:
+        the result is at most `now`."""
+        wall_ns: int = self.identity["wall_ns"] - self.identity["monotonic_ns"] + monotonic_ns
+        return min(max(wall_ns, 0), now.wall_ns) / 1e9
+
+
+def read_rank(path: str, node: str, now: Now) -> RankSnapshot:
+    """Reads the rank file at `path`, without its steps. Raises RankFileError where the file is rejected."""
     with RankFileReader(path) as file:
-        writer = _writer(file)
-        state = "running" if writer.lives else "finished" if file.finished() else "died"
-        live, counters, lanes, who = file.in_flight(), file.counters() or _NOTHING, file.lanes(), file.identity
-        check_identity(who)
-        check_counters(counters)
-        check_lanes(lanes)
-        beat = file.beat()
-        check_beat(beat)
-        finished = state == "finished"
-        progress_ns = live.progress_ns or who["monotonic_ns"]
-        began_ns = who["wall_ns"] - who["monotonic_ns"]  # Unix time of the monotonic clock's zero
-        gpu = who.get("gpu")
-        row = RankRow(
-            job_id=who["job_id"],
-            rank=who["rank"],
-            local_rank=who["local_rank"],
-            world_size=who["world_size"],
-            node=node,  # the file lies on this machine, whatever it says: in a pod, the host name is the pod's
-            gpu=gpu if isinstance(gpu, str) else None,
-            attempt=who["attempt"],
-            owner=file.owner,
-            pid=writer.pid,
-            cgroup=writer.process.cgroup if writer.process else "",
-            state=state,
-            steps=counters.steps,
-            step_seconds=counters.step_ns / 1e9,
-            own_seconds=counters.own_ns / 1e9,
-            phase_seconds=tuple(spent / 1e9 for spent in counters.phases_ns),
-            last_progress_timestamp_seconds=_wall_ns(began_ns + progress_ns, now) / 1e9,
-            collectives=_totals(lanes, counters),
-            in_flight=None if finished else _in_flight(live.mark, lanes, now),
-            phase=PHASES[live.phase] if not finished and 0 <= live.phase < len(PHASES) else None,
-            lost=counters.lost + counters.errors,
-            stopped=writer.process is not None and writer.process.stopped,
-            beat=None if finished or beat is None else _beat(beat, lanes, now),
-            last_beat_timestamp_seconds=_wall_ns(began_ns + beat.at_ns, now) / 1e9 if beat else None,
-            facts=file.facts(),
-        )
-        return Sighting(path, row, who["wall_ns"], now.monotonic_ns - progress_ns)
+        writer = _find_writer(file)
+        state = "running" if writer.alive else "finished" if file.finished() else "died"
+        contents = _read_contents(file)
+    row = _row(contents, node, writer, state, now)
+    return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
 
 
-def steps_of(sighting: Sighting, since_ns: int, most: int) -> tuple[StepRow, ...]:
-    """The newest `most` steps that ended at or after `since_ns`; none where the file is another one by now."""
-    expected = (sighting.row.owner, sighting.started_ns, sighting.row.job_id, sighting.row.rank)
+def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[StepRow, ...]:
+    """Reads the newest `max_steps` steps that ended at or after `since_ns` (CLOCK_MONOTONIC). Returns none where the
+    path is another rank's file by now."""
+    expected = (snapshot.row.owner, snapshot.started_ns, snapshot.row.job_id, snapshot.row.rank)
     try:
-        with RankFileReader(sighting.path) as file:
-            who = file.identity
-            if (file.owner, who["wall_ns"], who["job_id"], who["rank"]) != expected:
+        with RankFileReader(snapshot.path) as file:
+            identity = file.identity
+            if (file.owner, identity["wall_ns"], identity["job_id"], identity["rank"]) != expected:
                 return ()
-            steps = file.steps(since_ns)[-most:]
+            steps = file.steps(since_ns)[-max_steps:]
     except RankFileError:
         return ()
     return tuple(
-        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple(spent / 1e9 for spent in it.phases), it.waited / 1e9)
+        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple(phase_ns / 1e9 for phase_ns in it.phases), it.waited / 1e9)
         for it in steps
-        if is_plausible(it)
+        if is_valid_step(it)
     )
 
 
-def _writer(file: RankFileReader) -> _Writer:
-    """Who holds the lock. Asked again after the look at the process: the holder may be gone by then, and its number
-    another's."""
+def _find_writer(file: RankFileReader) -> _Writer:
+    """Returns who holds the file's lock. Raises RankFileError where that is not a process of the file's owner. The
+    holder is read again after the process: it may have ended meanwhile, and its pid may be another process's."""
     for _ in range(3):
         pid = file.holder()
-        if not pid:  # none, or one in a pid namespace that we cannot see into: nobody to compare the owner with
+        if not pid:  # no writer, or one in a pid namespace that is hidden from us: no process to compare the owner with
             return _Writer(0, None, pid is not None)
-        process = look_at(pid)
+        process = read_process_info(pid)
         if file.holder() == pid:
             if process is not None and file.owner not in process.uids:
                 raise RankFileError("not its owner's process")
@@ -125,36 +119,83 @@ def _writer(file: RankFileReader) -> _Writer:
     raise RankFileError("the writer changes")
 
 
+def _read_contents(file: RankFileReader) -> _Contents:
+    """Raises RankFileError where the contents are not valid."""
+    live = file.in_flight()
+    contents = _Contents(
+        owner=file.owner,
+        identity=file.identity,
+        lanes=file.lanes(),
+        counters=file.counters() or _NO_COUNTERS,
+        beat=file.beat(),
+        facts=file.facts(),
+        mark=live.mark,
+        phase=live.phase,
+        progress_ns=live.progress_ns or file.identity["monotonic_ns"],
+    )
+    validate_identity(contents.identity)
+    validate_counters(contents.counters)
+    validate_lanes(contents.lanes)
+    validate_beat(contents.beat)
+    return contents
+
+
+def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) -> RankRow:
+    identity, counters, beat = contents.identity, contents.counters, contents.beat
+    finished, gpu = state == "finished", contents.identity.get("gpu")
+    return RankRow(
+        job_id=identity["job_id"],
+        rank=identity["rank"],
+        local_rank=identity["local_rank"],
+        world_size=identity["world_size"],
+        node=node,  # of this machine, not of the file: in a pod, the file has the pod's host name
+        gpu=gpu if isinstance(gpu, str) else None,
+        attempt=identity["attempt"],
+        owner=contents.owner,
+        pid=writer.pid,
+        cgroup=writer.process.cgroup if writer.process else "",
+        state=state,
+        steps=counters.steps,
+        step_seconds=counters.step_ns / 1e9,
+        own_seconds=counters.own_ns / 1e9,
+        phase_seconds=tuple(phase_ns / 1e9 for phase_ns in counters.phases_ns),
+        last_progress_timestamp_seconds=contents.unix_seconds(contents.progress_ns, now),
+        collectives=_totals(contents.lanes, counters),
+        in_flight=None if finished else _in_flight(contents.mark, contents.lanes, now),
+        phase=PHASES[contents.phase] if not finished and 0 <= contents.phase < len(PHASES) else None,
+        lost=counters.lost + counters.errors,
+        stopped=writer.process is not None and writer.process.stopped,
+        beat=None if finished or beat is None else _beat(beat, contents.lanes, now),
+        last_beat_timestamp_seconds=contents.unix_seconds(beat.at_ns, now) if beat else None,
+        facts=contents.facts,
+    )
+
+
 def _totals(lanes: tuple[Lane, ...], counters: Counters) -> tuple[CollectiveTotal, ...]:
-    found = sums(((lane.op, lane.role) for lane in lanes), counters.lanes)
-    return tuple(CollectiveTotal(it.op, it.group, it.count, it.seconds, it.bytes) for it in found)
+    by_role = sums(((lane.op, lane.role) for lane in lanes), counters.lanes)
+    return tuple(CollectiveTotal(it.op, it.group, it.count, it.seconds, it.bytes) for it in by_role)
 
 
-def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Clocks) -> InFlight | None:
+def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Now) -> InFlight | None:
     if mark is None or not 0 <= mark.lane < len(lanes):
         return None
     lane = lanes[mark.lane]
-    return InFlight(lane.op, lane.group, mark.sequence, _since(mark.issued_ns, now), lane.peer)
+    return InFlight(lane.op, lane.group, mark.sequence, _age_seconds(mark.issued_ns, now), lane.peer)
 
 
-def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Clocks) -> wire.Beat:
+def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Now) -> wire.BeatRow:
     pairs = zip(lanes, beat.lanes, strict=False)
-    return wire.Beat(
-        age_seconds=_since(beat.at_ns, now),
+    return wire.BeatRow(
+        age_seconds=_age_seconds(beat.at_ns, now),
         interval_seconds=beat.interval_ns / 1e9,
         flight_recorder=FLIGHT_RECORDER[beat.flight_recorder],
         lanes=tuple(wire.LaneProgress(lane.op, lane.group, *numbers, lane.peer) for lane, numbers in pairs),
         groups=tuple(
-            wire.GroupProgress(it.name, it.enqueued, it.started, it.completed, _since(it.moved_ns, now))
+            wire.GroupProgress(it.name, it.enqueued, it.started, it.completed, _age_seconds(it.moved_ns, now))
             for it in beat.groups
         ),
     )
 
 
-def _since(moment_ns: int, now: Clocks) -> float:
-    return min(max(0, now.monotonic_ns - moment_ns), MOST_STEP_NS) / 1e9
-
-
-def _wall_ns(claimed_ns: int, now: Clocks) -> int:
-    """Nobody made progress in the future."""
-    return min(max(claimed_ns, 0), now.wall_ns)
+def _age_seconds(monotonic_ns: int, now: Now) -> float:
+    return min(max(0, now.monotonic_ns - monotonic_ns), MAX_STEP_NS) / 1e9

@@ -16,7 +16,7 @@ from laggard import __version__
 from laggard.agent.jobs.hook_blind import blind_jobs
 from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import Rounds
-from laggard.agent.ranks.cache import Recent
+from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web import page
 from laggard.agent.web.metrics import exposition
@@ -34,7 +34,7 @@ Route = Callable[[Request], Response]
 class Site:
     """The agent's pages. `ranks` is read anew for the API, `recent` is what a scrape may share with another."""
 
-    def __init__(self, node: str, ranks: RankFiles, recent: Recent, rounds: Rounds) -> None:
+    def __init__(self, node: str, ranks: RankFiles, recent: RankCache, rounds: Rounds) -> None:
         self._node = node
         self._ranks = ranks
         self._recent = recent
@@ -67,11 +67,11 @@ class Site:
         return route
 
     def _page(self, _: Request) -> Response:
-        text = page.render(self._node, self._recent.ranks(), self._rounds.latest.report, __version__)
+        text = page.render(self._node, self._recent.get(), self._rounds.latest.report, __version__)
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", text.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Response:
-        body, content_type = exposition(self._judged(self._recent.ranks()), self._rounds.latest, request.accept)
+        body, content_type = exposition(self._judged(self._recent.get()), self._rounds.latest, request.accept)
         return _answer(HTTPStatus.OK, content_type, body)
 
     def _ready(self, _: Request) -> Response:

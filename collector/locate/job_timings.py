@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import PHASES
-from laggard.wire import Beat, InFlight, RankRow, StepRow
+from laggard.wire import BeatRow, InFlight, RankRow, StepRow
 
 WINDOW_STEPS = 128
 """How many of a job's newest steps are kept, and so how many a verdict is drawn from at most."""
@@ -28,7 +28,7 @@ class RankState(NamedTuple):
     phase: str | None
     in_flight: InFlight | None
     stopped: bool = False
-    beat: Beat | None = None
+    beat: BeatRow | None = None
 
 
 @dataclasses.dataclass(frozen=True)

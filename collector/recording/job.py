@@ -11,7 +11,7 @@ import msgspec
 from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, RankInfo, RankState, build_timings
 from laggard.collector.recording.fields import as_mapping, as_number, as_text
 from laggard.collector.recording.steps import RecordedStep, step_rows
-from laggard.wire import Beat, InFlight, StepRow
+from laggard.wire import BeatRow, InFlight, StepRow
 
 
 @dataclasses.dataclass
@@ -116,5 +116,5 @@ def _rank_state(record: Mapping[str, Any]) -> RankState:
         as_text(record.get("phase")),
         msgspec.convert(record.get("in_flight"), InFlight | None),
         record.get("stopped") is True,
-        msgspec.convert(record.get("beat"), Beat | None),
+        msgspec.convert(record.get("beat"), BeatRow | None),
     )

@@ -8,8 +8,8 @@ from typing import TypeVar
 import msgspec
 
 from laggard.constants import PHASES
-from laggard.model import RANKS_SCHEMA, REPORT_SCHEMA, Finding, Report, Verdict
-from laggard.wire import Beat, RankRow, RanksDocument, StepRow, WireError, decode, encode
+from laggard.model import REPORT_SCHEMA, Finding, Report, Verdict
+from laggard.wire import RANKS_SCHEMA, BeatRow, RankRow, RanksDocument, StepRow, WireError, decode, encode
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ def _check_rank(row: RankRow) -> None:
         _check_step(where, step)
 
 
-def _check_beat(where: str, beat: Beat) -> None:
+def _check_beat(where: str, beat: BeatRow) -> None:
     _check_length(f"{where}: flight_recorder", beat.flight_recorder)
     _require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
     times = (beat.age_seconds, beat.interval_seconds, *(group.seconds for group in beat.groups))

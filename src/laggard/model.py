@@ -10,7 +10,6 @@ import msgspec
 
 REPORT_SCHEMA = "laggard.report/1"
 LOCATION_SCHEMA = "laggard.location/1"
-RANKS_SCHEMA = "laggard.ranks/1"
 
 
 class Verdict(str, enum.Enum):

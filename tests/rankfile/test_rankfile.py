@@ -76,7 +76,7 @@ def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) 
 def test_a_writer_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:
     for _ in range(12):
         rank = start_rank()
-        rank.tell("run")
+        rank.send("run")
         time.sleep(random.uniform(0.0, 0.08))
         rank.kill()
         content = read(rank.path)
@@ -89,7 +89,7 @@ def test_a_writer_killed_anywhere_leaves_whole_records(start_rank: Start) -> Non
 
 def test_a_file_that_is_being_written_shows_whole_records(start_rank: Start) -> None:
     rank = start_rank()
-    rank.tell("run")
+    rank.send("run")
     until = time.monotonic() + 2.0
     last = -1
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Real ranks that write real files, each in a process of its own, and a real agent."""
+"""Fixtures for real ranks that write real rank files, each in a process of its own, and for a real agent."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ LANES = [["all_reduce", "dp", "dp:0-3"], ["all_gather", "dp", "dp:0-3"], ["send"
 IDENTITY = {"job_id": "j1", "rank": 0, "local_rank": 0, "world_size": 8, "node": "elsewhere", "gpu": None, "attempt": 0}
 
 
-class Rank:
-    """The process, and the path of its file."""
+class RankProcess:
+    """A process that writes a rank file (write_rank.py). `path` is the file's."""
 
     def __init__(self, directory: Path, lanes: list[list[str]], user: int, identity: dict[str, Any]) -> None:
         command = [sys.executable, str(SCRIPT), str(directory), str(user), json.dumps(identity), json.dumps(lanes)]
@@ -33,19 +33,19 @@ class Rank:
         assert path, self.process.stderr.read()
         self.path = Path(path)
 
-    def do(self, *words: str) -> None:
-        """Each word is done when this returns."""
-        for word in words:
-            self.tell(word)
+    def do(self, *commands: str) -> None:
+        """Sends each command and waits until it is done."""
+        for command in commands:
+            self.send(command)
             assert self.process.stdout is not None and self.process.stdout.readline() == "done\n"
 
-    def tell(self, word: str) -> None:
+    def send(self, command: str) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(word + "\n")
+        self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
 
     def finish(self) -> None:
-        self.tell("finish")
+        self.send("finish")
         assert self.process.wait(10) == 0
 
     def kill(self) -> None:
@@ -61,7 +61,7 @@ class Rank:
 
 @pytest.fixture
 def rank_dir(tmp_path: Path) -> Path:
-    """Anybody's, as the real one; and where other users can reach it."""
+    """Writable for every user, as the real one is, and under folders that other users can enter."""
     directory = tmp_path / "ranks"
     directory.mkdir()
     directory.chmod(0o1777)
@@ -71,12 +71,12 @@ def rank_dir(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start_rank(rank_dir: Path) -> Iterator[Callable[..., Rank]]:
+def start_rank(rank_dir: Path) -> Iterator[Callable[..., RankProcess]]:
     """Starts a rank; keywords replace fields of its identity."""
-    started: list[Rank] = []
+    started: list[RankProcess] = []
 
-    def start(lanes: list[list[str]] | None = None, user: int = 0, **identity: object) -> Rank:
-        rank = Rank(rank_dir, LANES if lanes is None else lanes, user, {**IDENTITY, **identity})
+    def start(lanes: list[list[str]] | None = None, user: int = 0, **identity: object) -> RankProcess:
+        rank = RankProcess(rank_dir, LANES if lanes is None else lanes, user, {**IDENTITY, **identity})
         started.append(rank)
         return rank
 
@@ -99,7 +99,7 @@ class Reply(NamedTuple):
 
 
 @dataclasses.dataclass
-class Agent:
+class AgentProcess:
     process: subprocess.Popen[str]
     log: Path
     url: str
@@ -109,7 +109,7 @@ class Agent:
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         return host, int(port)
 
-    def ask(self, path: str, method: str = "GET", **headers: str) -> Reply:
+    def request(self, path: str, method: str = "GET", **headers: str) -> Reply:
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -120,17 +120,17 @@ class Agent:
 
 
 @pytest.fixture
-def start_agent(rank_dir: Path, tmp_path: Path) -> Iterator[Callable[..., Agent]]:
-    """Starts `laggard agent` with these words, on a free port, and waits until it says where it listens."""
+def start_agent(rank_dir: Path, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
+    """Starts `laggard agent` with these flags on a free port, and waits until it listens."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(*words: str, node: str = "n0") -> Agent:
+    def start(*flags: str, node: str = "n0") -> AgentProcess:
         log = tmp_path / f"agent-{len(started)}.log"
         command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
         with log.open("w") as stderr:
-            process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *words], stderr=stderr, text=True)
+            process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *flags], stderr=stderr, text=True)
         started.append(process)
-        return Agent(process, log, _url(process, log))
+        return AgentProcess(process, log, _url(process, log))
 
     yield start
     for process in started:

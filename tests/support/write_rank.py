@@ -1,4 +1,4 @@
-"""A rank for tests: writes a rank file as it is told on its standard input, a word a line, and says when it has.
+"""A rank for tests: writes a rank file by the commands on its standard input, one a line, and prints `done` after each.
 
 The writer must be another process than the reader: a process that closes its own file drops its own lock.
 """
@@ -28,7 +28,7 @@ class Rank:
         self.end = time.perf_counter_ns()
 
     def step(self) -> None:
-        """A step of a second that ended just now. Every number in it follows from how many there were."""
+        """A step of one second that ended just now. Its numbers follow from the number of steps."""
         self.end = max(time.perf_counter_ns(), self.end + 1)
         self.writer.write_step(self.count, self.end - STEP, self.end, *PHASES, WAITED)
         self.count += 1
@@ -42,18 +42,18 @@ class Rank:
         self.writer.words[WORD_PROGRESS] = self.end
 
     def block(self) -> None:
-        """In the seventh collective of lane 1, in the backward phase, for ever."""
+        """Enters the seventh collective of lane 1, in the backward phase, and stays in it."""
         self.writer.words[WORD_PHASE] = 2
         self.writer.words[WORD_CURRENT] = 1 << LANE_SHIFT | 7
         self.writer.words[WORD_ISSUED] = time.perf_counter_ns()
 
     def beat(self) -> None:
-        """As many collectives of each lane entered as its place says, and all of them done."""
+        """A heartbeat: one collective of the first lane entered and done, two of the second, and so on."""
         lanes = tuple((lane + 1, lane + 1) for lane in self.lanes if lane is not None)
         self.writer.write_beat(Beat(time.perf_counter_ns(), 10**9, 0, lanes, ()))
 
     def facts(self, path: str) -> None:
-        """The JSON in that file."""
+        """Writes the JSON in the file `path` as the rank's facts."""
         with open(path, "rb") as file:
             self.writer.write_facts(file.read())
 
@@ -62,20 +62,20 @@ class Rank:
         raise SystemExit
 
     def run(self) -> None:
-        """Steps without end and without a pause: to be killed in the middle of one."""
+        """Writes steps without a pause, until the process is killed in the middle of one."""
         while True:
             self.step()
 
 
 def main() -> None:
     directory, user, identity, lanes = sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), json.loads(sys.argv[4])
-    if user:  # only now: the interpreter may lie where only root can read it
+    if user:  # after the imports: the interpreter may lie where only root can read it
         os.setresuid(user, user, user)
     rank = Rank(directory, identity, lanes)
     print(rank.writer.path, flush=True)
     for line in sys.stdin:
-        word, *arguments = line.split()
-        getattr(rank, word)(*arguments)
+        command, *arguments = line.split()
+        getattr(rank, command)(*arguments)
         print("done", flush=True)
 
 

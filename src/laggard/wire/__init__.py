@@ -1,32 +1,34 @@
-"""The JSON documents that laggard's parts exchange: `codec` reads and writes them, `ranks` and `nodes` are
-their types."""
+"""The JSON documents that laggard's parts exchange. `codec` encodes and decodes them; `ranks` and `nodes` define their
+types."""
 
 from laggard.wire.codec import WireError, decode, encode
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument
 from laggard.wire.ranks import (
-    Beat,
+    RANKS_SCHEMA,
+    BeatRow,
     CollectiveTotal,
     GroupProgress,
-    Ignored,
     InFlight,
     LaneProgress,
     RankRow,
     RanksDocument,
+    RejectedFiles,
     StepRow,
 )
 
 __all__ = [
-    "Beat",
+    "RANKS_SCHEMA",
+    "BeatRow",
     "CollectiveTotal",
     "DrainsDocument",
     "GroupProgress",
-    "Ignored",
     "InFlight",
     "LaneProgress",
     "NodeRow",
     "NodesDocument",
     "RankRow",
     "RanksDocument",
+    "RejectedFiles",
     "StepRow",
     "WireError",
     "decode",

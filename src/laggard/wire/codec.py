@@ -1,4 +1,4 @@
-"""JSON in and out. Decoding is strict about types, so that garbage is named as such."""
+"""Encoding and decoding of JSON documents. Decoding is strict about types and names the place of what is wrong."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class WireError(ValueError):
-    """A document that is not what its reader was promised. The text names the place in it."""
+    """A document is not JSON, or not of the expected type. The text names the place in it."""
 
 
 def encode(value: Any) -> bytes:
@@ -18,7 +18,7 @@ def encode(value: Any) -> bytes:
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """Raises WireError where `data` is not JSON or not of `kind`."""
+    """Raises WireError where `data` is not JSON or not of the type `kind`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

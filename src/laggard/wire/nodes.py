@@ -1,4 +1,4 @@
-"""What the collector says of its nodes."""
+"""The collector's documents about its nodes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class NodeRow(msgspec.Struct, frozen=True):
-    """One agent as its collector sees it."""
+    """One agent as its collector last found it. `ranks` are those of its node; `findings` are codes."""
 
     url: str
     node: str | None
@@ -19,13 +19,16 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 class NodesDocument(msgspec.Struct, frozen=True):
+    """`laggard.nodes/1`."""
+
     nodes: tuple[NodeRow, ...]
     schema: str = "laggard.nodes/1"
 
 
 class DrainsDocument(msgspec.Struct, frozen=True):
-    """Whether one more failing node may be drained. `failing`: the nodes whose checks fail now, without the one that
-    asks; of `answering` nodes at most `cap` may be out at once. `reason` says why not, or under which numbers."""
+    """`laggard.drains/1`: whether one more failing node may be drained. `failing` counts the nodes whose checks fail
+    now, without the node that asks; of `answering` nodes at most `cap` may be out at once. `reason` says why not, or
+    under which numbers."""
 
     may_drain: bool
     reason: str
@@ -34,5 +37,6 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     failing: int
     cap: int
     max_drain_ratio: float
-    asker_fails: bool = False  # whether the collector knows it to: who is not counted yet by others has to wait
+    asker_fails: bool = False
+    """Whether the collector knows that the asking node fails. Until then other nodes do not count it, so it waits."""
     schema: str = "laggard.drains/1"

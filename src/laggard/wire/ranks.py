@@ -1,4 +1,4 @@
-"""JSON documents: how laggard's values travel. Decoding is strict about types, so that garbage is named as such."""
+"""`laggard.ranks/1`: the document in which an agent reports the ranks of its node."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ from typing import Any
 
 import msgspec
 
-from laggard.model import RANKS_SCHEMA, Finding
+from laggard.model import Finding
+
+RANKS_SCHEMA = "laggard.ranks/1"
 
 
 class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The collective that a rank is blocked in. `peer`: of a send or recv the other side's global rank; -1, which is
-    not sent: no such operation, any rank, or an agent that does not tell."""
+    """The collective that a rank is blocked in, and for how many seconds. `peer`: of a send or recv, the other side's
+    global rank; -1, which is left out of the JSON, for other operations, for any rank, and from agents that do not
+    report it."""
 
     op: str
     group: str
@@ -21,8 +24,8 @@ class InFlight(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How many collectives of an operation in a group a rank has entered, and how many of them are done; sends and
-    receives by `peer`, as in InFlight."""
+    """How many collectives of an operation in a group a rank has entered, and how many of them are done. Sends and
+    receives are counted by `peer`, as in InFlight."""
 
     op: str
     group: str
@@ -32,8 +35,8 @@ class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class GroupProgress(msgspec.Struct, frozen=True):
-    """A process group as torch's Flight Recorder tells it: numbers of the last collectives, -1 where it does not say.
-    `seconds`: for how long they have not moved."""
+    """A process group as torch's Flight Recorder reports it: numbers of the last collectives, -1 where it reports none.
+    `seconds`: for how long the numbers have not changed."""
 
     name: str
     enqueued: int
@@ -42,8 +45,8 @@ class GroupProgress(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Beat(msgspec.Struct, frozen=True):
-    """A rank's last sign of life, which comes about every `interval_seconds` from beside its training."""
+class BeatRow(msgspec.Struct, frozen=True):
+    """A rank's last heartbeat. A thread beside the training writes one about every `interval_seconds`."""
 
     age_seconds: float
     interval_seconds: float
@@ -53,6 +56,8 @@ class Beat(msgspec.Struct, frozen=True):
 
 
 class CollectiveTotal(msgspec.Struct, frozen=True):
+    """All collectives of one operation in the groups of one role."""
+
     op: str
     group: str  # the role: dp, tp, pp, ep, world
     count: int
@@ -61,8 +66,8 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
 
 
 class StepRow(msgspec.Struct, frozen=True, array_like=True):
-    """One rank's step, seconds on its node's monotonic clock. `phases` in the order of names.PHASES: own time,
-    collectives taken out. `waited` is the time blocked in collectives: end - start = sum(phases) + waited."""
+    """One rank's step, in seconds on its node's monotonic clock. `phases`: own time in the order of constants.PHASES,
+    collectives taken out. `waited`: time blocked in collectives. end - start = sum(phases) + waited."""
 
     step: int
     start: float
@@ -72,7 +77,7 @@ class StepRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class RankRow(msgspec.Struct, frozen=True):
-    """What one rank file says, with what the kernel says of its writer."""
+    """One rank: the contents of its rank file, and what the kernel knows of the process that writes it."""
 
     job_id: str
     rank: int
@@ -82,7 +87,7 @@ class RankRow(msgspec.Struct, frozen=True):
     gpu: str | None
     attempt: int
     owner: int  # uid of the file, checked against the writer's
-    pid: int  # the writer's pid as the kernel tells it; 0: gone, or not visible from here
+    pid: int  # the writer's pid according to the kernel; 0: gone, or not visible from here
     cgroup: str
     state: str  # running, finished, died
     steps: int
@@ -94,15 +99,15 @@ class RankRow(msgspec.Struct, frozen=True):
     in_flight: InFlight | None
     phase: str | None
     lost: int  # events that the hook could not record
-    stopped: bool = False  # whether the kernel says that the process is stopped (SIGSTOP, a debugger)
-    beat: Beat | None = None  # none before the first, and of a rank that has finished
+    stopped: bool = False  # whether the process is stopped according to the kernel (SIGSTOP, a debugger)
+    beat: BeatRow | None = None  # None before the first heartbeat, and of a rank that has finished
     last_beat_timestamp_seconds: float | None = None
     facts: dict[str, Any] = {}
     rows: tuple[StepRow, ...] = ()
 
 
-class Ignored(msgspec.Struct, frozen=True):
-    """Rank files that were not believed, by reason."""
+class RejectedFiles(msgspec.Struct, frozen=True):
+    """Rank files that the agent rejected for one reason: how many, and the name of one of them."""
 
     reason: str
     count: int
@@ -110,13 +115,13 @@ class Ignored(msgspec.Struct, frozen=True):
 
 
 class RanksDocument(msgspec.Struct, frozen=True):
-    """`laggard.ranks/1`: the ranks of one node. Pass `next` as `since` to get only what is newer."""
+    """The ranks of one node. Pass `next` as `since` to get only steps that are newer."""
 
     node: str
     boot_id: str
     next: float
     ranks: tuple[RankRow, ...]
-    ignored: tuple[Ignored, ...]
+    ignored: tuple[RejectedFiles, ...]
     findings: tuple[Finding, ...] = ()
-    """About the jobs that run here, from what their ranks say; the node's own are in its report."""
+    """About the jobs that run here, from what their ranks report. The node's own findings are in its report."""
     schema: str = RANKS_SCHEMA

@@ -15,7 +15,7 @@ from laggard.agent.prober.loop import Rounds
 from laggard.agent.prober.process import MOST_BYTES, Prober, ProberError, prober_command
 from laggard.agent.web.page import ranks_sentence, sentence
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import Ignored, RanksDocument
+from laggard.wire import RanksDocument, RejectedFiles
 
 REPORT = (
     '{"verdict":"ok","node":"x","elapsed_seconds":0.1,"probes":[],"findings":[],"facts":{},"schema":"laggard.report/1"}'
@@ -169,7 +169,7 @@ def test_the_sentence(given: Report, said: str) -> None:
 
 def test_the_sentence_about_ranks() -> None:
     assert ranks_sentence(RanksDocument("n0", "", 0.0, (), ())) == "No rank trains here."
-    ignored = (Ignored("truncated", 2, "x.rank"),)
+    ignored = (RejectedFiles("truncated", 2, "x.rank"),)
     assert (
         ranks_sentence(RanksDocument("n0", "", 0.0, (), ignored)) == "0 ranks of 0 jobs run here, 2 rank files ignored."
     )

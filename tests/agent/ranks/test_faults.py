@@ -1,4 +1,4 @@
-"""What befalls jobs and agents on a node: restarts, jobs beside each other, jobs under one name, killed ranks."""
+"""Restarts of jobs and agents, two jobs on one node, two jobs under one name, killed ranks."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from laggard.agent.ranks.reader import TWO_JOBS, RankFiles
+from laggard.agent.ranks.reader import DUPLICATE_JOB, RankFiles
 
 Start = Callable[..., Any]
 
 
-def names(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
+def states(rows: list[dict[str, Any]]) -> list[tuple[str, int, int, str]]:
     return [(row["job_id"], row["rank"], row["attempt"], row["state"]) for row in rows]
 
 
-def test_an_agent_that_is_restarted_knows_what_the_one_before_knew(start_agent: Start, start_rank: Start) -> None:
+def test_a_restarted_agent_reports_what_the_one_before_reported(start_agent: Start, start_rank: Start) -> None:
     ranks = [start_rank(rank=rank, local_rank=rank) for rank in range(2)]
     for rank in ranks:
         rank.do("step", "step", "block")
     before = start_agent()
-    told = before.ask("/api/v1/ranks?since=0").json()["ranks"]
+    reported = before.request("/api/v1/ranks?since=0").json()["ranks"]
     before.process.kill()
-    ranks[0].do("step")  # nobody listens
-    again = start_agent().ask("/api/v1/ranks?since=0").json()["ranks"]
-    assert names(again) == names(told)
-    assert [[step[0] for step in row["rows"]] for row in again] == [[0, 1, 2], [0, 1]]
-    assert [row["in_flight"]["seq"] for row in again] == [7, 7]
+    ranks[0].do("step")  # while no agent runs
+    after = start_agent().request("/api/v1/ranks?since=0").json()["ranks"]
+    assert states(after) == states(reported)
+    assert [[step[0] for step in row["rows"]] for row in after] == [[0, 1, 2], [0, 1]]
+    assert [row["in_flight"]["seq"] for row in after] == [7, 7]
 
 
 def test_two_jobs_on_a_node_stay_apart(rank_dir: Path, start_rank: Start) -> None:
@@ -40,14 +40,14 @@ def test_two_jobs_on_a_node_stay_apart(rank_dir: Path, start_rank: Start) -> Non
     assert document.ignored == ()
 
 
-def test_two_jobs_under_one_name_are_told_as_such(rank_dir: Path, start_rank: Start) -> None:
+def test_two_jobs_under_one_name_are_reported_as_such(rank_dir: Path, start_rank: Start) -> None:
     files = RankFiles(str(rank_dir), "n0")
     first, second = start_rank(), start_rank()
     first.do("step")
     second.do("step", "step")
     document = files.read()
     assert [row.steps for row in document.ranks] == [2]  # the later one
-    assert [(it.reason, it.count) for it in document.ignored] == [(TWO_JOBS, 1)]
+    assert [(it.reason, it.count) for it in document.ignored] == [(DUPLICATE_JOB, 1)]
     assert document.ignored[0].example == first.path.name
     first.kill()
     assert files.read().ignored == ()

@@ -1,4 +1,4 @@
-"""What the agent believes of the rank directory: real files by real processes, and everything else."""
+"""Reading a rank directory: real files by real processes, and everything else that may lie there."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from laggard.agent.ranks import directory as directory_module
-from laggard.agent.ranks.directory import MOST_FILES, list_files
-from laggard.agent.ranks.reader import FORGET_AFTER_NS, MOST_RANKS, RankFiles
-from laggard.agent.ranks.row import Clocks
+from laggard.agent.ranks.directory import MAX_FILES, list_files
+from laggard.agent.ranks.reader import EXPIRE_AFTER_NS, MAX_RANKS, RankFiles
+from laggard.agent.ranks.row import Now
 from laggard.catalogue.rank_metrics import MOST_PAIRS
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.rankfile.layout import FILE_BYTES
@@ -35,7 +35,7 @@ def files(rank_dir: Path) -> RankFiles:
     return RankFiles(str(rank_dir), "n0")
 
 
-def reasons(document: RanksDocument) -> dict[str, int]:
+def rejected(document: RanksDocument) -> dict[str, int]:
     return {it.reason: it.count for it in document.ignored}
 
 
@@ -46,7 +46,7 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     (row,) = document.ranks
     assert (row.job_id, row.rank, row.local_rank, row.world_size, row.gpu, row.attempt) == ("j1", 3, 1, 8, "GPU-1", 2)
     assert (row.state, row.pid, row.owner) == ("running", rank.process.pid, os.geteuid())
-    assert row.node == "n0"  # where the file lies, not what it says
+    assert row.node == "n0"  # the node on which the file lies, not the one that it names
     assert row.cgroup in Path("/proc/self/cgroup").read_text()
     assert (row.steps, row.step_seconds, row.own_seconds, row.lost) == (2, 2.0, 1.3, 3)
     assert row.phase_seconds == pytest.approx((0.2, 0.4, 0.6, 0.2, 0.1))
@@ -65,7 +65,7 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     validate_ranks(encode(document))
 
 
-def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start) -> None:
+def test_sends_and_receives_report_their_peer(files: RankFiles, start_rank: Start) -> None:
     start_rank([["all_reduce", "dp", "dp:0-1"], ["recv", "pp", "pp:0-3", 3]]).do("beat", "block")
     (row,) = validate_ranks(encode(files.read())).ranks
     assert row.in_flight is not None and row.beat is not None
@@ -74,12 +74,12 @@ def test_sends_and_receives_tell_their_peer(files: RankFiles, start_rank: Start)
 
 
 @pytest.mark.parametrize("peer", [-2, 1 << 20])
-def test_a_peer_that_no_job_has_costs_no_other_rank_its_row(files: RankFiles, start_rank: Start, peer: int) -> None:
+def test_an_impossible_peer_costs_no_other_rank_its_row(files: RankFiles, start_rank: Start, peer: int) -> None:
     start_rank([["send", "pp", "pp:0-3", peer]])
     start_rank(rank=1)
     document = validate_ranks(encode(files.read()))
     assert [row.rank for row in document.ranks] == [1]
-    assert reasons(document) == {"impossible peer": 1}
+    assert rejected(document) == {"impossible peer": 1}
 
 
 def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
@@ -90,14 +90,14 @@ def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
     row = first.ranks[0].rows[1]
     assert row.end - row.start == pytest.approx(1.0) == pytest.approx(sum(row.phases) + row.waited)
     assert first.next == pytest.approx(time.monotonic() - 1.0, abs=0.5)
-    time.sleep(1.05)  # longer than the margin by which `next` lies back
+    time.sleep(1.05)  # longer than the margin by which `next` lies in the past
     rank.do("step")
     assert [row.step for row in files.read(since=time.monotonic() - 1.0).ranks[0].rows] == [2]
     assert [row.step for row in files.read(since=row.end).ranks[0].rows] == [1, 2]
     assert files.read(since=time.monotonic() + 1).ranks[0].rows == files.read(since=0).ranks[0].rows
 
 
-def test_how_a_rank_ended(files: RankFiles, start_rank: Start) -> None:
+def test_a_rank_that_finished_and_one_that_died(files: RankFiles, start_rank: Start) -> None:
     good, bad = start_rank(rank=0), start_rank(rank=1)
     for rank in (good, bad):
         rank.do("step", "block")
@@ -110,17 +110,17 @@ def test_how_a_rank_ended(files: RankFiles, start_rank: Start) -> None:
     validate_ranks(encode(files.read(since=0)))
 
 
-def test_ranks_that_ended_are_forgotten(rank_dir: Path, start_rank: Start) -> None:
-    now = [0]
-    files = RankFiles(str(rank_dir), "n0", lambda: Clocks(time.monotonic_ns() + now[0], time.time_ns() + now[0]))
+def test_ranks_that_ended_expire(rank_dir: Path, start_rank: Start) -> None:
+    shift = [0]
+    files = RankFiles(str(rank_dir), "n0", lambda: Now(time.monotonic_ns() + shift[0], time.time_ns() + shift[0]))
     start_rank(rank=0).do("step")
     gone = start_rank(rank=1)
     gone.do("step")
     gone.finish()
     assert [row.rank for row in files.read().ranks] == [0, 1]
-    now[0] = FORGET_AFTER_NS
+    shift[0] = EXPIRE_AFTER_NS
     assert [row.rank for row in files.read().ranks] == [0]
-    now[0] = -(10**12)  # as after a reboot: the file's times are still to come
+    shift[0] = -(10**12)  # as after a reboot: the file's times are in the future
     assert [row.rank for row in files.read().ranks] == [0]
 
 
@@ -155,7 +155,7 @@ def test_operations_are_summed_by_role_and_bounded(files: RankFiles, start_rank:
     assert sum(it.count for it in totals) == 4 * len(lanes)
 
 
-def test_what_is_no_rank_file_is_counted_and_logged_once(
+def test_other_files_are_counted_and_logged_once(
     rank_dir: Path, files: RankFiles, start_rank: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     good = start_rank(rank=5)
@@ -177,7 +177,7 @@ def test_what_is_no_rank_file_is_counted_and_logged_once(
     with caplog.at_level(logging.WARNING, "laggard.agent"):
         document = files.read()
     assert [row.rank for row in document.ranks] == [5]
-    assert reasons(document) == {
+    assert rejected(document) == {
         "truncated": 1,
         "another layout": 1,
         "another version": 1,
@@ -188,7 +188,7 @@ def test_what_is_no_rank_file_is_counted_and_logged_once(
         os.strerror(6): 1,  # a socket cannot be opened
     }
     assert {it.reason: it.example for it in document.ignored}["truncated"] == "short.rank"
-    assert len(caplog.records) == 8 + 1  # bounded, with a line for the rest
+    assert len(caplog.records) == 8 + 1  # at most eight, with a line for the rest
     caplog.clear()
     files.read()
     assert caplog.records == []
@@ -197,24 +197,24 @@ def test_what_is_no_rank_file_is_counted_and_logged_once(
     assert [record.getMessage() for record in caplog.records] == [f"ignoring new?.rank in {rank_dir}: truncated"]
 
 
-def test_a_directory_that_is_not_there_or_cannot_be_read(tmp_path: Path) -> None:
+def test_a_directory_that_is_missing_or_unreadable(tmp_path: Path) -> None:
     nowhere = RankFiles(str(tmp_path / "nowhere"), "n0").read(since=0)
     assert nowhere.ranks == nowhere.ignored == ()
     (tmp_path / "file").write_text("")
-    assert reasons(RankFiles(str(tmp_path / "file"), "n0").read()) == {"the directory: Not a directory": 1}
+    assert rejected(RankFiles(str(tmp_path / "file"), "n0").read()) == {"the directory: Not a directory": 1}
 
 
-def test_a_file_that_vanishes_between_the_list_and_the_look(rank_dir: Path, files: RankFiles) -> None:
+def test_a_file_that_vanishes_between_listing_and_reading(rank_dir: Path, files: RankFiles) -> None:
     for number in range(200):
         (rank_dir / f"{number}.rank").write_bytes(b"")
     remover = subprocess.Popen(["rm", "-rf", str(rank_dir)])
     while remover.poll() is None:
         assert files.read().ranks == ()
-    assert reasons(files.read()) == {}
+    assert rejected(files.read()) == {}
 
 
-def test_numbers_that_cannot_be(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
-    """Sound by their checksums: only made up. One of them would cost the whole node its collector's belief."""
+def test_impossible_numbers_are_rejected(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+    """The checksums are right and the numbers made up. One of them would make a collector reject the whole node."""
     start_rank(job_id="")
     start_rank(attempt=-1)
     start_rank(attempt=10**300)
@@ -226,7 +226,7 @@ def test_numbers_that_cannot_be(rank_dir: Path, files: RankFiles, start_rank: St
     start_rank(job_id="esc\x1b[31m\ud800", rank=2, gpu=["not", "text"])
     document = files.read(since=0)
     assert [(row.job_id, row.gpu) for row in document.ranks] == [("esc?[31m?", None), ("x" * 256, None)]
-    assert reasons(document) == {"impossible rank": 7}
+    assert rejected(document) == {"impossible rank": 7}
     validate_ranks(encode(document))
 
 
@@ -240,7 +240,7 @@ def test_the_owner_must_be_the_writer(rank_dir: Path, files: RankFiles, start_ra
     os.chown(theirs.path, OTHER, OTHER)
     document = files.read()
     assert [row.rank for row in document.ranks] == [1]
-    assert reasons(document) == {"not its owner's process": 1}
+    assert rejected(document) == {"not its owner's process": 1}
 
 
 @ROOT
@@ -272,10 +272,10 @@ def test_users_with_one_job_name_are_told_apart(files: RankFiles, start_rank: St
 def test_junk_does_not_hide_another_users_rank(
     rank_dir: Path, files: RankFiles, start_rank: Start, names: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(directory_module, "MOST_STATS", 2 * MOST_FILES)
+    monkeypatch.setattr(directory_module, "MAX_STATS", 2 * MAX_FILES)
     known = start_rank(rank=1, user=USER)
     assert [row.rank for row in files.read().ranks] == [1]
-    for number in range(3 * MOST_FILES):
+    for number in range(3 * MAX_FILES):
         path = rank_dir / names.format(number)
         path.touch()
         os.chown(path, OTHER, OTHER)
@@ -284,18 +284,18 @@ def test_junk_does_not_hide_another_users_rank(
     document = files.read()
     assert time.perf_counter() - began < 2.0
     assert 1 in {row.rank for row in document.ranks} and known.process.poll() is None
-    ignored = reasons(document)
-    assert ignored["truncated"] <= MOST_FILES
-    assert ignored["truncated"] + ignored["too many files"] >= 3 * MOST_FILES
-    seen = [files.read() for _ in range(30)]  # a sample each time: the late one is found, and then kept
-    assert [row.rank for row in seen[-1].ranks] == [1, 2] and late.process.poll() is None
+    counts = rejected(document)
+    assert counts["truncated"] <= MAX_FILES
+    assert counts["truncated"] + counts["too many files"] >= 3 * MAX_FILES
+    scans = [files.read() for _ in range(30)]  # each takes another sample: the late rank is found, and then kept
+    assert [row.rank for row in scans[-1].ranks] == [1, 2] and late.process.poll() is None
 
 
 @ROOT
 def test_one_user_cannot_take_every_place(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
     flood = start_rank(user=OTHER)
     flood.do("step")
-    for number in range(MOST_RANKS + 10):
+    for number in range(MAX_RANKS + 10):
         copy = rank_dir / f"copy{number}.rank"
         shutil.copy(flood.path, copy)
         _rename_job(copy, f"k{number % 90:02}")
@@ -304,13 +304,13 @@ def test_one_user_cannot_take_every_place(rank_dir: Path, files: RankFiles, star
     victim.do("step")
     victim.kill()
     document = files.read(since=0)
-    assert len(document.ranks) == MOST_RANKS and reasons(document) == {"too many ranks": 12}
+    assert len(document.ranks) == MAX_RANKS and rejected(document) == {"too many ranks": 12}
     assert (USER, 4) in {(row.owner, row.rank) for row in document.ranks}
     validate_ranks(encode(document))
 
 
 def _rename_job(path: Path, name: str) -> None:
-    """Another job of as many characters, under a new checksum."""
+    """Gives the file another job_id of the same length, and a new checksum."""
     import struct
     import zlib
 
@@ -323,17 +323,17 @@ def _rename_job(path: Path, name: str) -> None:
     path.write_bytes(data)
 
 
-def test_names_are_sampled_without_favour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(directory_module, "MOST_STATS", 20)
+def test_every_name_is_sampled_sooner_or_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory_module, "MAX_STATS", 20)
     for number in range(200):
         (tmp_path / f"{number:03}.rank").touch()
     random.seed(1)
-    seen = {file.path for _ in range(100) for file in list_files(str(tmp_path), ()).files}
-    assert len(seen) == 200
+    sampled = {file.path for _ in range(100) for file in list_files(str(tmp_path), ()).files}
+    assert len(sampled) == 200
     assert list_files(str(tmp_path), ()).left_out == 180
 
 
-def test_a_reader_keeps_nothing_open(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
+def test_reading_leaves_no_file_open(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
     start_rank().do("step")
     (rank_dir / "junk.rank").write_bytes(bytes(FILE_BYTES))
     before = len(os.listdir("/proc/self/fd"))
@@ -343,7 +343,7 @@ def test_a_reader_keeps_nothing_open(rank_dir: Path, files: RankFiles, start_ran
 
 
 def test_a_writer_in_another_pid_namespace(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
-    """As an agent in a container sees it: the lock is held, and the kernel gives no number."""
+    """As for an agent in a container: the lock is held, and the kernel gives no pid."""
     rank = start_rank()
     rank.do("step")
     script = f"""
@@ -354,6 +354,6 @@ print(encode(RankFiles({str(rank_dir)!r}, "pod").read().ranks[0]).decode())
     command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", script]
     if os.geteuid() != 0 or not shutil.which("unshare"):
         pytest.skip("needs root and unshare: it makes a pid namespace")
-    seen = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    assert seen.returncode == 0, seen.stderr
-    assert '"pid":0,"cgroup":"","state":"running"' in seen.stdout
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr
+    assert '"pid":0,"cgroup":"","state":"running"' in done.stdout

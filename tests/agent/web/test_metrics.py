@@ -18,13 +18,11 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
 from laggard.agent.prober.loop import Round
-from laggard.agent.ranks.cache import Recent
-from laggard.agent.ranks.process_info import Process, look_at, slurm_job
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web.metrics import TWO_CLAIMS, exposition, one_of_each
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import CollectiveTotal, Ignored, RankRow, RanksDocument
+from laggard.wire import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
 GOLDEN = Path(__file__).with_name("metrics.txt")
@@ -54,7 +52,7 @@ def a_rank(rank: int, pairs: int = 2, **changes: Any) -> RankRow:
     return structs.replace(row, **changes)
 
 
-def document(*rows: RankRow, ignored: tuple[Ignored, ...] = ()) -> RanksDocument:
+def document(*rows: RankRow, ignored: tuple[RejectedFiles, ...] = ()) -> RanksDocument:
     return RanksDocument("n0", "boot", 1.0, rows, ignored)
 
 
@@ -84,7 +82,7 @@ def test_golden(start_agent: Start, start_rank: Start) -> None:
     dead.kill()
     (running.path.parent / "junk.rank").write_bytes(b"")
     agent = start_agent()
-    reply = agent.ask("/metrics")
+    reply = agent.request("/metrics")
     assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     promtool(reply.text)
     shown = re.sub(r"^laggard_(probe|finding)[^\n]*{[^\n]*\n", "", reply.text, flags=re.MULTILINE)
@@ -124,7 +122,7 @@ def test_an_accept_header_without_sense(accept: str) -> None:
 
 def test_names_labels_and_limits() -> None:
     """A node with 8 ranks of every kind of collective, 16 probes and 20 findings."""
-    rows = document(*(a_rank(rank, pairs=10) for rank in range(8)), ignored=(Ignored("truncated", 2, "x.rank"),))
+    rows = document(*(a_rank(rank, pairs=10) for rank in range(8)), ignored=(RejectedFiles("truncated", 2, "x.rank"),))
     findings = [a_finding("DISK_FULL", f"/mnt/{number}") for number in range(20)]
     body, _ = exposition(rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "")
     promtool(body.decode())
@@ -153,54 +151,6 @@ def test_a_job_name_that_slurm_does_not_confirm_is_shown() -> None:
     """LAGGARD_JOB_ID may be any number, within any SLURM job."""
     own_name = a_rank(0, job_id="20261121", cgroup="/slurm/uid_1000/job_77/step_0")
     assert one_of_each([own_name]) == ([own_name], 0)
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "job"),
-    [
-        ("/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", "123"),
-        ("/slurm/uid_1000/job_123/step_batch", "123"),
-        ("/slurm_node1/uid_1000/job_123", "123"),
-        ("/user.slice/my_job_123/x", None),
-        ("/user.slice/job_123x", None),
-        ("", None),
-    ],
-)
-def test_the_slurm_job_of_a_cgroup(cgroup: str, job: str | None) -> None:
-    assert slurm_job(cgroup) == job
-
-
-@pytest.mark.parametrize(
-    ("groups", "cgroup"),
-    [
-        ("0::/user.slice/session-1.scope\n", "/user.slice/session-1.scope"),
-        ("0::/\n", ""),
-        ("4:memory:/slurm/uid_0/job_7\n2:cpu:/\n0::/\n", "/slurm/uid_0/job_7"),
-        ("0::/a:b\x1b\n", "/a:b?"),
-        ("nonsense\n", ""),
-        ("0::/" + "x" * 5000 + "\n", "/" + "x" * 511),
-    ],
-)
-def test_what_the_kernel_says_of_a_process(tmp_path: Path, groups: str, cgroup: str) -> None:
-    (tmp_path / "5").mkdir()
-    (tmp_path / "5" / "status").write_text("Name:\tUid: 1 2 3\nUid:\t1000\t1001\t1002\t1003\nGid:\t1\t1\t1\t1\n")
-    (tmp_path / "5" / "cgroup").write_text(groups)
-    assert look_at(5, str(tmp_path)) == Process((1000, 1001), cgroup)
-    assert look_at(6, str(tmp_path)) is None
-
-
-def test_a_look_is_shared_until_it_is_old() -> None:
-    looks: list[RanksDocument] = []
-
-    def look() -> RanksDocument:
-        looks.append(document())
-        return looks[-1]
-
-    recent = Recent(look, 0.2)
-    assert looks == []  # nobody asked
-    assert recent.ranks() is recent.ranks() is looks[0]
-    time.sleep(0.21)
-    assert recent.ranks() is looks[1] and len(looks) == 2
 
 
 @pytest.mark.slow

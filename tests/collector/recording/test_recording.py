@@ -18,7 +18,7 @@ from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
 from laggard.model import Location
-from laggard.wire import Beat, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
+from laggard.wire import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
 
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
@@ -59,7 +59,7 @@ lanes = st.lists(st.builds(LaneProgress, ops, names, counts, counts, peers), max
 groups = st.lists(
     st.builds(GroupProgress, names, st.integers(-1, 9), st.just(-1), st.integers(-1, 9), st.floats(0, 500))
 )
-beats = st.builds(Beat, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple))
+beats = st.builds(BeatRow, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple))
 STATES = ("running", "running", "died", "finished", "unknown")
 
 

@@ -17,7 +17,7 @@ from laggard.collector.locate.hang.hangs import (
     hung_ranks,
 )
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
-from laggard.wire import Beat, GroupProgress, InFlight, LaneProgress
+from laggard.wire import BeatRow, GroupProgress, InFlight, LaneProgress
 
 STEP = 0.1
 
@@ -35,7 +35,7 @@ def state(
     groups = (GroupProgress("#0", torch[0], -1, torch[1], torch[2]),) if torch else ()
     flight = InFlight("all_reduce", inside[0], entered[inside[0]], inside[1]) if inside else None
     values = {"phase": "backward", "stopped": False, "state": "running", **changes}
-    beat = Beat(age, 1.0, "on" if torch else "absent", lanes, groups)
+    beat = BeatRow(age, 1.0, "on" if torch else "absent", lanes, groups)
     return RankState(values["state"], 7, values["phase"], flight, values["stopped"], beat)
 
 
@@ -133,7 +133,7 @@ def test_the_flight_recorder_tells_what_the_hook_does_not_see() -> None:
     with_sends = state({}, torch=(11, 11, 200.0))
     lanes = (LaneProgress("send", "pp:0-1", 3, 3),)
     assert with_sends.beat is not None
-    with_sends = with_sends._replace(beat=Beat(0.5, 1.0, "on", lanes, with_sends.beat.groups))
+    with_sends = with_sends._replace(beat=BeatRow(0.5, 1.0, "on", lanes, with_sends.beat.groups))
     assert look(waiting, waiting, with_sends) == NOTHING_FOUND  # gloo counts them with the collectives
 
 

@@ -15,7 +15,7 @@ from laggard.collector.locate.hang.deadlock import ranks_in_cycles
 from laggard.collector.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.wire import Beat, InFlight, LaneProgress
+from laggard.wire import BeatRow, InFlight, LaneProgress
 
 STEP = 0.1
 PP = "pp:0-3"
@@ -33,7 +33,7 @@ def stage(counts: Counts, inside: tuple[str, int] | None = None, seconds: float 
     )
     flight = InFlight(inside[0], values["group"], counts[inside], seconds, inside[1]) if inside else None
     return RankState(
-        values["state"], 7, "forward", flight, values["stopped"], Beat(values["age"], 1.0, "off", lanes, ())
+        values["state"], 7, "forward", flight, values["stopped"], BeatRow(values["age"], 1.0, "off", lanes, ())
     )
 
 

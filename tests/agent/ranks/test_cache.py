@@ -1,0 +1,22 @@
+"""The cache of the rank files' contents."""
+
+from __future__ import annotations
+
+import time
+
+from laggard.agent.ranks.cache import RankCache
+from laggard.wire import RanksDocument
+
+
+def test_what_was_read_is_shared_until_it_is_old() -> None:
+    documents: list[RanksDocument] = []
+
+    def read() -> RanksDocument:
+        documents.append(RanksDocument("n0", "boot", float(len(documents)), (), ()))
+        return documents[-1]
+
+    cache = RankCache(read, 0.2)
+    assert documents == []  # nobody asked
+    assert cache.get() is cache.get() is documents[0]
+    time.sleep(0.21)
+    assert cache.get() is documents[1] and len(documents) == 2
