@@ -1,15 +1,16 @@
-"""What a probe raises where it has no answer."""
+"""What a probe raises where it cannot judge."""
 
 from __future__ import annotations
 
 
 class NotApplicable(Exception):
-    """What the probe judges is not on this machine. Needs evidence: a list that was read and does not hold it."""
+    """The machine does not have what the probe judges. This needs evidence: a list that was read, and does not hold
+    it."""
 
 
 class Unknown(Exception):
-    """The probe cannot tell. Never an excuse for `ok`."""
+    """The probe cannot judge, for the reason in the message. Its verdict is then `unknown`, never `ok`."""
 
 
 class NotFound(Unknown):
-    """There is no such file. Alone it proves nothing: a driver that is not loaded leaves no file either."""
+    """There is no such file. That alone proves nothing: a driver that is not loaded leaves no file either."""

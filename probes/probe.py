@@ -51,7 +51,7 @@ class Probe(NamedTuple):
     group: ProbeGroup | None = None
 
     on_hang: Callable[[Hang], Finding] | None = None
-    """What it means that the group's process hangs in a call that it had announced (see progress.py)."""
+    """What it means that the group's process hangs in a call that it had announced (see host/watchdog.py)."""
 
 
 def finding(

@@ -1,6 +1,6 @@
 """GPU_DRIVER_HUNG: a call into the driver that does not return.
 
-The runner finds the hang and ends the process: see host/progress.py. A start without persistence mode takes seconds for
+The runner finds the hang and ends the process: see host/watchdog.py. A start without persistence mode takes seconds for
 each GPU and is no hang; each announced call has its own time limit.
 """
 

@@ -1,4 +1,4 @@
-"""adjtimex(2) as a read: the kernel's own account of how well its clock is disciplined."""
+"""Reads adjtimex(2): how well the kernel's clock is synchronised, as the kernel itself estimates it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class _Timex(ctypes.Structure):
 
 
 def read_clock() -> KernelClock:
-    """Changes nothing (`modes` is 0). Raises OSError where a container forbids the call."""
+    """The state of the kernel's clock. Changes nothing, since `modes` is 0. Raises OSError where a container forbids
+    the call."""
     answer = _Timex()
     state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(answer))
     if state < 0:

@@ -1,14 +1,14 @@
-"""The kernel's lists of processors and nodes, `0-55,112-167`."""
+"""Parses and formats the kernel's lists of processors and NUMA nodes, such as `0-55,112-167`."""
 
 from __future__ import annotations
 
 from laggard.probes.errors import Unknown
 
-_MOST = 1 << 16  # larger than any machine; a damaged list must not fill the memory
+_MAX_NUMBER = 1 << 16  # larger than any machine; a damaged list must not fill the memory
 
 
 def parse_cpu_list(text: str, where: str) -> frozenset[int]:
-    """Raises Unknown, naming `where` the list was read."""
+    """The numbers in the list `text`. Raises Unknown, with the path `where` in its message."""
     numbers: set[int] = set()
     for part in filter(None, text.strip().split(",")):
         first, dash, last = part.partition("-")
@@ -19,7 +19,7 @@ def parse_cpu_list(text: str, where: str) -> frozenset[int]:
 
 
 def format_cpu_list(numbers: frozenset[int]) -> str:
-    """The inverse, for people."""
+    """The list of `numbers`, for people to read: the inverse of parse_cpu_list."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -30,4 +30,4 @@ def format_cpu_list(numbers: frozenset[int]) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < _MOST
+    return text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < _MAX_NUMBER

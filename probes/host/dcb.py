@@ -1,4 +1,4 @@
-"""Priority flow control as the kernel knows it: Data Center Bridging over netlink, which any user may ask.
+"""Asks the kernel for priority flow control: Data Center Bridging over netlink, which any user may use.
 
 The request is RTM_GETDCB with DCB_CMD_IEEE_GET; the answer nests DCB_ATTR_IEEE_PFC, a struct ieee_pfc
 (include/uapi/linux/dcbnl.h, net/dcb/dcbnl.c).
@@ -30,7 +30,8 @@ _ANSWER_SECONDS: Final = 1.0
 
 
 def read_pfc(netdev: str) -> Pfc:
-    """Raises OSError: EOPNOTSUPP where the driver knows nothing of it, ENODEV where there is no such device."""
+    """Priority flow control of the network device `netdev`. Raises OSError: EOPNOTSUPP where its driver does not
+    support DCB, ENODEV where there is no such device."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE) as netlink:
         netlink.settimeout(_ANSWER_SECONDS)
         netlink.send(request(netdev))
@@ -38,14 +39,15 @@ def read_pfc(netdev: str) -> Pfc:
 
 
 def request(netdev: str) -> bytes:
+    """The netlink message that asks for the DCB attributes of `netdev`."""
     name = _attribute(_DCB_ATTR_IFNAME, netdev.encode() + b"\0")
     body = _DCBMSG.pack(socket.AF_UNSPEC, _DCB_CMD_IEEE_GET, 0) + name
     return _HEADER.pack(_HEADER.size + len(body), _RTM_GETDCB, _NLM_F_REQUEST, 1, 0) + body
 
 
 def parse_answer(data: bytes) -> Pfc:
-    """Raises OSError with the kernel's reason, EOPNOTSUPP where the answer tells nothing of PFC, EBADMSG for what is
-    no such answer."""
+    """The values of struct ieee_pfc in the netlink message `data`. Raises OSError: with the kernel's reason where it
+    refused, EOPNOTSUPP where the answer holds no PFC, EBADMSG where `data` is no such answer."""
     if len(data) < _HEADER.size + _DCBMSG.size:
         raise OSError(errno.EBADMSG, os.strerror(errno.EBADMSG))
     length, kind = _HEADER.unpack_from(data)[:2]

@@ -1,6 +1,6 @@
-"""What a probe asks of a machine that is not a file: the one list of it, asked live or as it was recorded.
+"""What probes ask of a machine beside its files. LiveKernel asks the machine; RecordedKernel reads a recording.
 
-A recorded machine keeps these answers in FACTS_PATH inside its tree, one JSON document of the shape of RecordedFacts.
+The constants are paths in the folder of a recorded machine.
 """
 
 from __future__ import annotations
@@ -11,17 +11,19 @@ from typing import Final, Protocol
 import msgspec
 
 FACTS_PATH: Final = "/laggard/facts.json"
+"""A JSON document of the shape of RecordedFacts."""
 REPLIES_PATH: Final = "/laggard/replies.json"
-"""Of a recorded machine: StatvfsReply by mount point."""
+"""StatvfsReply by mount point."""
 REFUSED_PATH: Final = "/laggard/refused.json"
-"""Of a recorded machine: the kernel's words for what could not be read, `{"read /PATH": "Permission denied"}`."""
+"""What could not be read, and the kernel's error message: `{"read /PATH": "Permission denied"}`."""
 PFC_PATH: Final = "/laggard/pfc.json"
-"""Of a recorded machine: priority flow control by network device, `{"eth0": {"enabled": 8, "capable": 8}}`; null: the
-driver knows nothing of it."""
+"""Priority flow control by network device: `{"eth0": {"enabled": 8, "capable": 8}}`, or null where the driver does not
+support it."""
 
 
 class FileSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """statvfs of a mount point. `available` is what unprivileged processes may still take; 0 inodes: not counted."""
+    """statvfs of a mount point. `available` is what unprivileged processes may still use. 0 `inodes`: the file system
+    does not count them."""
 
     total_bytes: int
     free_bytes: int
@@ -32,7 +34,8 @@ class FileSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What adjtimex(2) says: the return value (`state`), the STA_* bits (`status`) and the errors in seconds."""
+    """What adjtimex(2) returns: the return value (`state`), the STA_* bits (`status`), and offset and errors in
+    seconds."""
 
     state: int
     status: int
@@ -42,15 +45,16 @@ class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StatvfsReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What statvfs of a mount point came to. `error`: the kernel's words; `silent_seconds`: how long it has been
-    waited for in vain."""
+    """The outcome of statvfs on a mount point: success where both fields are empty. `error`: the kernel's message;
+    `silent_seconds`: for how long there has been no answer."""
 
     error: str = ""
     silent_seconds: float = 0.0
 
 
 class Pfc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One network device's: `enabled` has a bit for each priority with flow control; `capable` is how many may."""
+    """Priority flow control of a network device. `enabled` has a bit for each priority with flow control; `capable` is
+    the number of priorities that may have it at once."""
 
     enabled: int
     capable: int
@@ -61,7 +65,8 @@ class Pfc(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Everything that is not a file. `errors` holds what the machine refused: "statvfs /mnt" or "adjtimex", and why."""
+    """The answers of a machine that are not files. `errors` holds the calls that failed, "statvfs /mnt" or "adjtimex",
+    with the kernel's message."""
 
     laggard_machine: int = 1  # the version of this document
     time: float  # Unix time of the recording
@@ -72,7 +77,7 @@ class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Kernel(Protocol):
-    """Each method raises OSError with the kernel's reason."""
+    """Each method raises OSError where the kernel refuses. Host has a method of the same name, with its meaning."""
 
     def environ(self) -> Mapping[str, str]: ...
 

@@ -1,4 +1,4 @@
-"""The kernel's log: read from /dev/kmsg, and split into messages, in that form or in dmesg's."""
+"""Reads the kernel's log from /dev/kmsg, and splits it into messages, in the form of /dev/kmsg or of dmesg."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 KMSG_PATH: Final = "/laggard/kmsg"
-"""Of a recorded machine."""
+"""The log of a recorded machine."""
 
 _RECORD_BYTES: Final = 8192  # more than the longest record (CONSOLE_EXT_LOG_MAX)
-_MOST_BYTES: Final = 64 << 20  # the largest buffer that log_buf_len makes anybody wish for
+_MAX_BYTES: Final = 64 << 20  # larger than the log buffers that people configure (log_buf_len)
 _KMSG = re.compile(r"\d+,(\d+),(\d+),[^;]*;(.*)")
 _SECONDS = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\[[^\]]*\]\s)?(.*)")
 _DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
@@ -19,19 +19,20 @@ _SYSLOG = re.compile(r".{1,80}? kernel: (.*)")
 
 
 class KernelMessage(NamedTuple):
-    """`seconds` after boot; None where the form does not tell."""
+    """One message. `seconds` counts from boot; None where the log's form does not hold it."""
 
     seconds: float | None
     text: str
 
 
 def read_kmsg() -> str:
-    """All records that the kernel still holds. One read is one record; EPIPE: the oldest was overwritten meanwhile."""
+    """All records that the kernel still holds. One read returns one record; EPIPE means that the next record was
+    overwritten before it was read. Raises OSError."""
     records: list[bytes] = []
     size = 0
     descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        while size < _MOST_BYTES:
+        while size < _MAX_BYTES:
             try:
                 records.append(os.read(descriptor, _RECORD_BYTES))
                 size += len(records[-1])
@@ -45,7 +46,8 @@ def read_kmsg() -> str:
 
 
 def parse_messages(text: str) -> Iterator[KernelMessage]:
-    """Each line's message. Lines that continue a record (they begin with a space) and empty ones are left out."""
+    """Yields the message of each line. Empty lines are left out, and lines that continue a record: they begin with a
+    space."""
     for line in text.splitlines():
         if line and not line.startswith(" "):
             yield _message(line)

@@ -1,4 +1,4 @@
-"""The kernel of this machine, asked live."""
+"""Asks the kernel of this machine."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ class LiveKernel:
         )
 
     def clock(self) -> KernelClock:
-        from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import and few need it
+        from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import, and few runs need it
 
         return read_clock()
 
     def pfc(self, netdev: str) -> Pfc:
-        from laggard.probes.host.dcb import read_pfc  # so are sockets
+        from laggard.probes.host.dcb import read_pfc  # slow to import: sockets
 
         return read_pfc(netdev)
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        from laggard.probes.host.statvfs import query_statvfs  # only a machine with network mounts pays for it
+        from laggard.probes.host.statvfs import query_statvfs  # for machines with network mounts alone
 
         return query_statvfs(points, seconds)

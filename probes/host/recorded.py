@@ -1,4 +1,4 @@
-"""A recorded machine: the answers that were not files."""
+"""Answers of a recorded machine that were not files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from laggard.probes.host.recorded_tree import RecordedTree
 
 T = TypeVar("T")
 
-_MOST_BYTES: Final = 64 << 20  # many times what a machine with thousands of mounts answers
-_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
+_MAX_BYTES: Final = 64 << 20  # many times the answers of a machine with thousands of mounts
+_ERROR_NUMBERS = {os.strerror(number): number for number in errno.errorcode}
 
 
 class RecordedKernel:
-    """Answers from the recording, and from nothing else. What it does not hold is an OSError, never a guess."""
+    """Answers from the recording alone. What the recording does not hold raises OSError, and is never guessed."""
 
     def __init__(self, tree: RecordedTree) -> None:
         self._tree = tree
@@ -54,7 +54,7 @@ class RecordedKernel:
         raise OSError(errno.EIO, facts.errors.get("adjtimex", f"not recorded in {FACTS_PATH}"))
 
     def pfc(self, netdev: str) -> Pfc:
-        known = self._answers(PFC_PATH, dict[str, Pfc | None])
+        known = self._recorded(PFC_PATH, dict[str, Pfc | None])
         if netdev not in known:
             raise OSError(errno.EIO, f"not recorded in {PFC_PATH}")
         answer = known[netdev]
@@ -63,21 +63,21 @@ class RecordedKernel:
         return answer
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
-        known = self._answers(REPLIES_PATH, dict[str, StatvfsReply])
+        known = self._recorded(REPLIES_PATH, dict[str, StatvfsReply])
         missing = StatvfsReply(error=f"not recorded in {REPLIES_PATH}")
         return {point: known.get(point, missing) for group in points.values() for point in group}
 
-    def refused(self, what: str) -> None:
-        """Raises what the machine gave for an answer, where an empty file or folder stands for one it refused: "read
-        /PATH" or "list /PATH", the path with its symlinks followed."""
+    def check_refusal(self, action: str) -> None:
+        """Raises the OSError that `action` got on the machine, if it got one: the recording has an empty file or folder
+        in that place. `action`: "read /PATH" or "list /PATH", the path with its symlinks followed."""
         if self._refusals is None:
             try:
                 self._refusals = self._document(REFUSED_PATH, dict[str, str])
             except OSError:
                 self._refusals = {}
-        words = self._refusals.get(what)
-        if words is not None:
-            raise OSError(_NUMBERS.get(words, errno.EIO), words)
+        message = self._refusals.get(action)
+        if message is not None:
+            raise OSError(_ERROR_NUMBERS.get(message, errno.EIO), message)
 
     def _load(self) -> RecordedFacts:
         if self._facts is None:
@@ -87,19 +87,19 @@ class RecordedKernel:
                 raise FileNotFoundError(errno.ENOENT, f"the recording has no {FACTS_PATH}") from None
         return self._facts
 
-    def _answers(self, path: str, kind: type[T]) -> T:
-        """As _document(), but a file that is not there is an answer that nobody gave."""
+    def _recorded(self, path: str, kind: type[T]) -> T:
+        """As _document(), but where the file is missing the answer counts as not recorded."""
         try:
             return self._document(path, kind)
         except FileNotFoundError:
             raise OSError(errno.EIO, f"not recorded in {path}") from None
 
     def _document(self, path: str, kind: type[T]) -> T:
-        """Raises OSError, also for what is too large or cannot be read as `kind`."""
+        """The document at `path`. Raises OSError, also where it is too large or not of `kind`."""
         with open(self._tree.resolve(path), "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise OSError(errno.EFBIG, f"{path} is larger than {_MOST_BYTES >> 20} MiB")
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise OSError(errno.EFBIG, f"{path} is larger than {_MAX_BYTES >> 20} MiB")
         try:
             return wire.decode(data, kind)
         except wire.WireError as error:

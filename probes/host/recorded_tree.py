@@ -1,4 +1,4 @@
-"""Where a path lies in a folder that stands for `/`."""
+"""Resolves paths in a folder that stands for `/`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import errno
 import os
 from typing import Final
 
-_MOST_LINKS: Final = 40  # as the kernel's own limit (path_resolution(7))
+_MAX_LINKS: Final = 40  # the kernel's own limit (path_resolution(7))
 
 
 class RecordedTree:
-    """Follows symlinks as if `root` were `/`: none leads out of it. What was found is kept: probes read many files of
-    few folders, and each part of each path is a question to the file system."""
+    """Follows symlinks as if `root` were `/`, so that none leads out of it. Resolved folders are cached: probes read
+    many files of few folders, and each part of a path costs a system call."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -19,14 +19,14 @@ class RecordedTree:
         self._steps: dict[tuple[str, str], str] = {}
 
     def resolve(self, path: str) -> str:
-        """Where `path` lies, whether or not it exists. Raises OSError (ELOOP) where links go round in a circle."""
+        """The place of `path`, whether or not it exists. Raises OSError (ELOOP) where symlinks form a loop."""
         place = self._places.get(path)
         if place is None:
             place = self._places[path] = self._walk(self.root, path, 0)
         return place
 
     def locate(self, path: str) -> str:
-        """As resolve(), for a file: only its folder is kept."""
+        """The same for a file: only the place of its folder is cached."""
         folder, _, name = path.rpartition("/")
         place = f"{self.resolve(folder)}/{name}"
         return self.resolve(path) if name in ("", ".", "..") or os.path.islink(place) else place
@@ -45,11 +45,11 @@ class RecordedTree:
         inside = f"{place}/{name}"
         try:
             target = os.readlink(inside)
-        except OSError:  # not a symlink, or not there: opening it will say which
-            reached = inside
+        except OSError:  # not a symlink, or no such file: opening it will show which
+            resolved = inside
         else:
-            if links == _MOST_LINKS:
+            if links == _MAX_LINKS:
                 raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), inside)
-            reached = self._walk(place, target, links + 1)
-        self._steps[place, name] = reached
-        return reached
+            resolved = self._walk(place, target, links + 1)
+        self._steps[place, name] = resolved
+        return resolved

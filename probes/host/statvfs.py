@@ -1,7 +1,8 @@
-"""Asks mount points for their statvfs without waiting for a dead server: each server is asked in a process of its own.
+"""statvfs of mount points with a deadline: a dead file server is not waited for, since each server is asked by a
+process of its own.
 
-A process that hangs in the kernel may survive SIGKILL. It holds a socket whose name tells the server, so that the next
-look, from whatever process, finds it and starts no other.
+A process that hangs in the kernel may survive SIGKILL. It holds a socket whose name is made of its server, so that the
+next query, from whatever process, finds it and starts no second one.
 """
 
 from __future__ import annotations
@@ -18,53 +19,57 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from laggard.probes.host.kernel import StatvfsReply
+from laggard.probes.host.proc_stat import read_proc_stat
 
 _OK = "ok"
 
 
-class _Asker(NamedTuple):
-    """One server's process, the end of the pipe that it answers on, and the mount points in the order it asks."""
+class _Query(NamedTuple):
+    """The process that asks one server: the read end of the pipe that it answers on, and the mount points in the order
+    in which it asks them."""
 
     pid: int
     pipe: int
     points: Sequence[str]
-    heard: bytearray
+    received: bytearray
 
 
 def query_statvfs(points: Mapping[str, Sequence[str]], seconds: float) -> dict[str, StatvfsReply]:
-    """By mount point. Of a server that is silent, the points behind the one that hangs are not asked."""
+    """The replies by mount point, within `seconds`. `points`: the mount points by server. Where a server gives no
+    answer for a mount point, the points after it are not asked."""
     started = time.monotonic()
     replies: dict[str, StatvfsReply] = {}
-    askers = []
+    queries = []
     for server, group in points.items():
-        guard, age = _claim(server)
+        lock, age = _lock(server)
         if age >= seconds:
-            replies.update(_silent(group, age))
+            replies.update(_no_replies(group, age))
         else:
-            askers.append(_start(group, guard, seconds))
-        if guard:
-            guard.close()
-    _listen(askers, started + seconds)
-    for asker in askers:
-        replies.update(_heard(asker, time.monotonic() - started))
-        os.close(asker.pipe)
+            queries.append(_start(group, lock, seconds))
+        if lock:
+            lock.close()
+    _receive(queries, started + seconds)
+    for query in queries:
+        replies.update(_replies(query, time.monotonic() - started))
+        os.close(query.pipe)
         with contextlib.suppress(ProcessLookupError):
-            os.kill(asker.pid, signal.SIGKILL)
-        os.waitpid(asker.pid, os.WNOHANG)
+            os.kill(query.pid, signal.SIGKILL)
+        os.waitpid(query.pid, os.WNOHANG)
     return replies
 
 
-def _start(points: Sequence[str], guard: socket.socket | None, seconds: float) -> _Asker:
+def _start(points: Sequence[str], lock: socket.socket | None, seconds: float) -> _Query:
+    """Forks the process that asks for `points`. It inherits `lock` and holds it until it ends."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)  # for the case that nobody is left to end it
+            signal.setitimer(signal.ITIMER_REAL, seconds + 1.0)  # in case the parent dies before it kills this process
             _ask(points, write_end)
         finally:
             os._exit(0)
     os.close(write_end)
-    return _Asker(pid, read_end, points, bytearray())
+    return _Query(pid, read_end, points, bytearray())
 
 
 def _ask(points: Sequence[str], pipe: int) -> None:
@@ -77,62 +82,60 @@ def _ask(points: Sequence[str], pipe: int) -> None:
         os.write(pipe, f"{answer}\n".encode())
 
 
-def _listen(askers: Sequence[_Asker], deadline: float) -> None:
-    waiting = {asker.pipe: asker for asker in askers}
+def _receive(queries: Sequence[_Query], deadline: float) -> None:
+    """Reads the pipes until all are closed, or until `deadline` (monotonic seconds)."""
+    waiting = {query.pipe: query for query in queries}
     poller = select.poll()
     for pipe in waiting:
         poller.register(pipe, select.POLLIN)
     while waiting and (left := deadline - time.monotonic()) > 0:
         for pipe, _ in poller.poll(left * 1000):
             data = os.read(pipe, 1 << 16)
-            waiting[pipe].heard.extend(data)
+            waiting[pipe].received.extend(data)
             if not data:
                 poller.unregister(pipe)
                 del waiting[pipe]
 
 
-def _heard(asker: _Asker, waited: float) -> dict[str, StatvfsReply]:
-    answers = asker.heard.decode().splitlines()
+def _replies(query: _Query, waited_seconds: float) -> dict[str, StatvfsReply]:
+    answers = query.received.decode().splitlines()
     replies = {
         point: StatvfsReply(error="" if answer == _OK else answer)
-        for point, answer in zip(asker.points, answers, strict=False)
+        for point, answer in zip(query.points, answers, strict=False)
     }
-    return {**replies, **_silent(asker.points[len(answers) :], waited)}
+    return {**replies, **_no_replies(query.points[len(answers) :], waited_seconds)}
 
 
-def _silent(points: Sequence[str], seconds: float) -> dict[str, StatvfsReply]:
-    first = {point: StatvfsReply(silent_seconds=round(seconds, 3)) for point in points[:1]}
-    return {
-        **first,
-        **{point: StatvfsReply(error=f"not asked: {points[0]} of this server hangs") for point in points[1:]},
-    }
+def _no_replies(points: Sequence[str], waited_seconds: float) -> dict[str, StatvfsReply]:
+    """The first of `points` hangs; the others have not been asked."""
+    first = {point: StatvfsReply(silent_seconds=round(waited_seconds, 3)) for point in points[:1]}
+    rest = {point: StatvfsReply(error=f"not asked: {points[0]} of this server hangs") for point in points[1:]}
+    return {**first, **rest}
 
 
-def _claim(server: str) -> tuple[socket.socket | None, float]:
-    """A socket that this server's process is to hold, or how many seconds ago one was started that still does. Both
-    nothing where another look is under way, or somebody else has the name: then this one goes on unmarked."""
+def _lock(server: str) -> tuple[socket.socket | None, float]:
+    """A socket for the process that asks `server` to hold, and 0; or no socket, and for how many seconds an earlier
+    process has held it. No socket and 0: another query is under way, or another user has the name. Then this query
+    goes on without a lock."""
     name = f"\0laggard/reach/{os.geteuid()}/{zlib.crc32(os.fsencode(server)):08x}"
-    guard = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    lock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        guard.bind(name)
-        guard.listen(1)
-        return guard, 0.0
+        lock.bind(name)
+        lock.listen(1)
+        return lock, 0.0
     except OSError:
-        guard.close()
-        return None, _age(name)
+        lock.close()
+        return None, _holder_age(name)
 
 
-def _age(name: str) -> float:
-    """Seconds since the process that listens there was started; 0 where it is not ours or has gone."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asked:
+def _holder_age(name: str) -> float:
+    """Seconds since the start of the process that listens on `name`; 0 where it is another user's or has ended."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         try:
-            asked.setblocking(False)
-            asked.connect(name)
-            pid, uid, _ = struct.unpack("3i", asked.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                ticks = int(file.read().rpartition(b")")[2].split()[19])  # starttime, proc_pid_stat(5)
-        except (OSError, ValueError, IndexError):
+            client.setblocking(False)
+            client.connect(name)
+            pid, uid, _ = struct.unpack("3i", client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        except OSError:
             return 0.0
-    if uid != os.geteuid():
-        return 0.0
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+        stat = read_proc_stat(pid)
+    return stat.age_seconds if stat and uid == os.geteuid() else 0.0

@@ -1,4 +1,4 @@
-"""Is this a virtual machine? Its own kernel tells."""
+"""Tells a virtual machine from a physical one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ _PRODUCTS: Final = ("KVM", "KVM Virtual Machine", "Virtual Machine", "Google Com
 
 
 def is_virtual_machine(host: Host) -> bool | None:
-    """None: it cannot be told. On x86 the CPU's `hypervisor` flag; on Arm, which has none, what the firmware says."""
+    """Whether the machine is virtual; None where that is unknown. On x86 the CPU's `hypervisor` flag decides; on Arm,
+    which has no such flag, the vendor and product names of the firmware (DMI)."""
     try:
         cpus = host.read("/proc/cpuinfo")
     except Unknown:
@@ -20,13 +21,13 @@ def is_virtual_machine(host: Host) -> bool | None:
     flags = next((line for line in cpus.splitlines() if line.startswith("flags")), None)
     if flags is not None:
         return "hypervisor" in flags.split()
-    vendor, product = _line(host, "/sys/class/dmi/id/sys_vendor"), _line(host, "/sys/class/dmi/id/product_name")
+    vendor, product = _text(host, "/sys/class/dmi/id/sys_vendor"), _text(host, "/sys/class/dmi/id/product_name")
     if vendor in _VENDORS or product in _PRODUCTS:
         return True
     return False if cpus and vendor else None
 
 
-def _line(host: Host, path: str) -> str:
+def _text(host: Host, path: str) -> str:
     try:
         return host.read(path).strip()
     except Unknown:

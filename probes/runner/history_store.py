@@ -15,7 +15,7 @@ from laggard import wire
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import NO_SNAPSHOT, CounterHistory, CounterSnapshot, add_snapshot
 from laggard.probes.host.host import Host
-from laggard.probes.runner.state_file import MOST_BYTES, read_state, replace_state
+from laggard.probes.runner.state_file import MAX_BYTES, read_state, replace_state
 
 FILE_NAME: Final = "last_look.json"
 RECORDED_PATH: Final = f"/laggard/{FILE_NAME}"
@@ -68,7 +68,7 @@ class HistoryStore:
             return ""
         new = {name: self._with_new_snapshot(name, values) for name, values in counters.items()}
         data = wire.encode(HistoryFile(self._saved.boot_id, {**self._saved.probes, **new}))
-        if len(data) > MOST_BYTES:
+        if len(data) > MAX_BYTES:
             return f"{_UNAVAILABLE}{len(data)} bytes of counters are too many to save"
         try:
             replace_state(FILE_NAME, data)

@@ -1,4 +1,4 @@
-"""One process that runs one probe, or a group of probes that share what is dear to ask for, seen from outside."""
+"""The process that runs one probe or a group of probes, supervised by its parent."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from laggard import wire
 from laggard.model import Verdict
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
-from laggard.probes.host.progress import Doing, Progress, examine
+from laggard.probes.host.watchdog import AnnouncedCall, Watchdog, inspect_hang
 from laggard.probes.probe import Probe
-from laggard.probes.runner import worker as child
-from laggard.probes.runner.reaper import cause_of_death
+from laggard.probes.runner import worker
+from laggard.probes.runner.reaper import exit_reason
 from laggard.probes.runner.report import ProbeAnswer
 from laggard.probes.runner.worker import Observation
 
-_GLANCE_SECONDS = 0.25
+_WATCHDOG_SECONDS = 0.25
 
 
-class Visit:
-    """From the process's start to its last answer. Each probe has a verdict of its own; a hang costs the probe that
-    hangs and those after it in the group, and says so."""
+class ProbeProcess:
+    """Supervises the process from its start to its last answer. Each probe has a verdict of its own: a hang costs the
+    probe that hangs and those after it in the group, and the reasons say so."""
 
     def __init__(self, probes: Sequence[Probe], deadline: float) -> None:
         self.probes = tuple(probes)
@@ -31,123 +31,130 @@ class Visit:
         self.name = group.name if group else self.probes[0].name
         self.pid = 0
         self.pipe = -1
-        self.seen: list[Observation] = []  # in the order of the probes, as far as they have answered
         self._deadline = deadline
-        self._started = self._heard_last = time.monotonic()
+        self._started = self._last_answer = time.monotonic()
+        self._observations: list[Observation] = []  # in the order of the probes, as far as they have answered
         self._elapsed: list[float] = []
-        self._heard = bytearray()
-        self._progress = Progress() if any(probe.on_hang for probe in self.probes) else None
+        self._received = bytearray()
+        self._watchdog = Watchdog() if any(probe.on_hang for probe in self.probes) else None
 
     @property
-    def done(self) -> bool:
-        return len(self.seen) == len(self.probes)
+    def finished(self) -> bool:
+        """Whether each probe has an answer, be it that it gave none."""
+        return len(self._observations) == len(self.probes)
 
     @property
-    def doing(self) -> Doing | None:
-        return self._progress.ask() if self._progress else None
+    def current_call(self) -> AnnouncedCall | None:
+        return self._watchdog.current_call() if self._watchdog else None
 
     @property
-    def until(self) -> float:
-        """When waiting ends: at the deadline, or earlier where one step has taken longer than it ever should."""
-        doing = self.doing
-        return min(self._deadline, doing.due) if doing else self._deadline
+    def deadline(self) -> float:
+        """When on_deadline() is due (monotonic seconds): earlier than the group's deadline where the current call hangs
+        before that."""
+        call = self.current_call
+        return min(self._deadline, call.deadline) if call else self._deadline
 
     @property
-    def wake(self) -> float:
-        """When to look at it again: what it is doing changes without a sign."""
-        return min(self.until, time.monotonic() + _GLANCE_SECONDS) if self._progress else self.until
+    def next_check(self) -> float:
+        """When to ask for the deadline again (monotonic seconds). With a watchdog it changes with each call."""
+        return min(self.deadline, time.monotonic() + _WATCHDOG_SECONDS) if self._watchdog else self.deadline
 
-    def fork(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
+    def start(self, host: Host, histories: Mapping[str, CounterHistory]) -> None:
+        """Forks the process. `histories`: the counters' snapshots by probe. Raises OSError."""
         self.pipe, write_end = os.pipe()
         try:
             pid = _fork()
             if pid == 0:
-                host.progress = self._progress
-                child.live(self.probes, host, histories, write_end, self._deadline - self._started)
+                host.watchdog = self._watchdog
+                worker.run_and_exit(self.probes, host, histories, write_end, self._deadline - self._started)
             self.pid = pid
         finally:
             os.close(write_end)
 
-    def hear(self) -> None:
-        """Take what the pipe holds; each whole line is a probe's answer, its end before the last one is a death."""
+    def read_answers(self) -> None:
+        """Reads what the pipe holds. Each complete line is a probe's answer; where the pipe is closed before the last
+        one the process has died."""
         data = os.read(self.pipe, 1 << 16)
-        self._heard += data
-        while not self.done and b"\n" in self._heard:
-            line, _, self._heard = self._heard.partition(b"\n")
-            self._believe(bytes(line))
-        if self.done:
+        self._received += data
+        while not self.finished and b"\n" in self._received:
+            line, _, self._received = self._received.partition(b"\n")
+            self._decode(bytes(line))
+        if self.finished:
             return
         if not data:
-            self.tell_nothing(f"gave no answer: {cause_of_death(self.pid)}")
-        elif len(self._heard) > child.MOST_ANSWER_BYTES:
-            self.tell_nothing(f"answered with more than {child.MOST_ANSWER_BYTES} bytes")
+            self.fail(f"gave no answer: {exit_reason(self.pid)}")
+        elif len(self._received) > worker.MAX_ANSWER_BYTES:
+            self.fail(f"answered with more than {worker.MAX_ANSWER_BYTES} bytes")
 
-    def _believe(self, line: bytes) -> None:
+    def _decode(self, line: bytes) -> None:
         try:
-            self._conclude(wire.decode(line, Observation))
+            self._record(wire.decode(line, Observation))
         except wire.WireError as error:
-            self.tell_nothing(f"answered with garbage: {error}")
+            self.fail(f"answered with garbage: {error}")
 
-    def run_out(self) -> None:
-        """Time is up. In a step that may take that long it is slow; in any other it hangs."""
+    def on_deadline(self) -> None:
+        """Ends the waiting. A process whose current call has exceeded its limit hangs; any other one is slow."""
         waited = time.monotonic() - self._started
-        reason = f"probe {self._current.name} gave no answer in {waited:.1f} s and was killed"
-        doing = self.doing
-        if doing is None:
-            self.tell_nothing(reason)
-        elif time.monotonic() >= doing.due:
-            self._hangs(self.pid, doing)
+        reason = f"probe {self._current_probe.name} gave no answer in {waited:.1f} s and was killed"
+        call = self.current_call
+        if call is None:
+            self.fail(reason)
+        elif time.monotonic() >= call.deadline:
+            self._report_hang(self.pid, call)
         else:
-            self.tell_nothing(f"{reason}: {doing.text} may take {doing.patience_seconds:.0f} s")
+            self.fail(f"{reason}: {call.text} may take {call.limit_seconds:.0f} s")
 
-    def still_stuck(self, pid: int, doing: Doing | None) -> None:
-        """A process of an earlier run did not die when it was killed. It is not joined by another one."""
-        if doing is not None and time.monotonic() >= doing.due:
-            self._hangs(pid, doing)
+    def on_stuck_predecessor(self, pid: int, call: AnnouncedCall | None) -> None:
+        """Takes the place of start() where process `pid` of an earlier run survived SIGKILL: no second one joins it."""
+        if call is not None and time.monotonic() >= call.deadline:
+            self._report_hang(pid, call)
         else:
-            self.tell_nothing(f"process {pid} of an earlier run is still stuck in the kernel")
+            self.fail(f"process {pid} of an earlier run is still stuck in the kernel")
 
-    def _hangs(self, pid: int, doing: Doing) -> None:
-        hang = examine(pid, doing)
+    def _report_hang(self, pid: int, call: AnnouncedCall) -> None:
+        hang = inspect_hang(pid, call)
         reason = f"{hang.call} gave no answer in {hang.seconds} s"
-        judge = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
-        findings = (judge(hang),) if judge else ()
-        self._conclude(Observation(Verdict.UNKNOWN, reason, findings))
-        self._abandon(reason)
+        on_hang = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
+        findings = (on_hang(hang),) if on_hang else ()
+        self._record(Observation(Verdict.UNKNOWN, reason, findings))
+        self._fail_rest(reason)
 
-    def tell_nothing(self, reason: str) -> None:
-        self._conclude(Observation(Verdict.UNKNOWN, reason))
-        self._abandon(reason)
+    def fail(self, reason: str) -> None:
+        """Makes the current probe and those after it unknown, for `reason`."""
+        self._record(Observation(Verdict.UNKNOWN, reason))
+        self._fail_rest(reason)
 
-    def _abandon(self, reason: str) -> None:
-        while not self.done:
-            self._conclude(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
+    def _fail_rest(self, reason: str) -> None:
+        while not self.finished:
+            self._record(Observation(Verdict.UNKNOWN, f"was not reached: {reason}"))
 
     @property
-    def _current(self) -> Probe:
-        return self.probes[len(self.seen)]
+    def _current_probe(self) -> Probe:
+        return self.probes[len(self._observations)]
 
-    def _conclude(self, observation: Observation) -> None:
+    def _record(self, observation: Observation) -> None:
         now = time.monotonic()
-        self.seen.append(observation)
-        self._elapsed.append(now - self._heard_last)
-        self._heard_last = now
+        self._observations.append(observation)
+        self._elapsed.append(now - self._last_answer)
+        self._last_answer = now
 
     def close(self) -> None:
+        """Closes the parent's end of the pipe."""
         if self.pipe >= 0:
             os.close(self.pipe)
             self.pipe = -1
 
     def answers(self) -> list[ProbeAnswer]:
+        """One answer for each probe, once the process is finished."""
         return [
-            ProbeAnswer(probe.name, seen, elapsed)
-            for probe, seen, elapsed in zip(self.probes, self.seen, self._elapsed, strict=True)
+            ProbeAnswer(probe.name, observation, elapsed)
+            for probe, observation, elapsed in zip(self.probes, self._observations, self._elapsed, strict=True)
         ]
 
 
 def _fork() -> int:
-    """Python warns of forking a process with threads; the child runs its probes and leaves by _exit, and should it
-    meet a lock that some thread held, its deadline ends it."""
+    """Forks without Python's warning about threads. The child runs its probes and leaves by _exit; should it meet a
+    lock that a thread of the parent held, its deadline ends it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return os.fork()

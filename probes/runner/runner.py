@@ -1,8 +1,8 @@
-"""Runs probes, each group in a process of its own, and makes the node's report. The only owner of deadlines and
-errors.
+"""Runs probes, each group in a process of its own, and makes the node's report. Deadlines and errors are handled here
+alone.
 
-A probe may ask a driver or a dead server and never come back, not even for SIGKILL. So no probe runs in the process
-that answers: it is forked, listened to until its deadline, killed, and not waited for.
+A probe may ask a driver or a dead server and never return, not even on SIGKILL. So no probe runs in the process that
+answers: it runs in a forked one, which is read until its deadline, killed, and not waited for.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.runner.history_store import HistoryStore
-from laggard.probes.runner.process import Visit
-from laggard.probes.runner.reaper import bury, end
-from laggard.probes.runner.report import probe_results
+from laggard.probes.runner.process import ProbeProcess
+from laggard.probes.runner.reaper import kill_group, reap
+from laggard.probes.runner.report import ProbeAnswer, probe_results
 from laggard.probes.runner.stuck import StuckProcesses
-from laggard.probes.runner.worker import Observation
 
 
 class Runner:
-    """Remembers the processes that could not be killed: what is stuck in the kernel is not started a second time."""
+    """Runs probes again and again. It remembers the processes that could not be killed: where one is stuck in the
+    kernel no second one is started."""
 
     def __init__(self) -> None:
         self._stuck = StuckProcesses()
@@ -40,90 +40,90 @@ class Runner:
         started = time.monotonic()
         store = HistoryStore(host)
         if not host.recorded:
-            self._stuck.recall()
+            self._stuck.load()
         histories = {probe.name: store.history(probe.name) for probe in probes}
-        visits = [self._start(group, host, histories, started + deadline_seconds) for group in _groups(probes)]
+        processes = [self._start(group, host, histories, started + deadline_seconds) for group in _groups(probes)]
         try:
-            _listen([visit for visit in visits if not visit.done])
+            _wait([process for process in processes if not process.finished])
         finally:
-            self._end(visits, live=not host.recorded)
-        answers = {answer.name: answer for visit in visits for answer in visit.answers()}
-        results = probe_results([answers[probe.name] for probe in probes], warnings_fail)
-        seen = {probe.name: answers[probe.name].observation for probe in probes}
+            self._end(processes, live=not host.recorded)
+        by_name = {answer.name: answer for process in processes for answer in process.answers()}
+        answers = [by_name[probe.name] for probe in probes]
+        results = probe_results(answers, warnings_fail)
         return Report(
             verdict=worst(result.verdict for result in results),
             node=host.node(),
             elapsed_seconds=round(time.monotonic() - started, 4),
             probes=results,
-            findings=tuple(finding for observation in seen.values() for finding in observation.findings),
-            facts=_facts(seen, store),
+            findings=tuple(finding for answer in answers for finding in answer.observation.findings),
+            facts=_facts(answers, store),
         )
 
     def _start(
         self, group: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], deadline: float
-    ) -> Visit:
+    ) -> ProbeProcess:
         seconds = max(probe.group.deadline_seconds if probe.group else probe.deadline_seconds for probe in group)
-        visit = Visit(group, min(deadline, time.monotonic() + seconds))
-        stuck = self._stuck.of(visit.name)
+        process = ProbeProcess(group, min(deadline, time.monotonic() + seconds))
+        stuck = self._stuck.find(process.name)
         if stuck is not None:
-            visit.still_stuck(stuck.pid, stuck.doing)
-            return visit
+            process.on_stuck_predecessor(stuck.pid, stuck.call)
+            return process
         try:
-            visit.fork(host, histories)
+            process.start(host, histories)
         except OSError as error:
-            visit.tell_nothing(f"could not be started: {error.strerror}")
-        return visit
+            process.fail(f"could not be started: {error.strerror}")
+        return process
 
-    def _end(self, visits: Iterable[Visit], live: bool) -> None:
-        running = {visit.pid: visit for visit in visits if visit.pid}
-        for visit in visits:
-            visit.close()
+    def _end(self, processes: Iterable[ProbeProcess], live: bool) -> None:
+        running = {process.pid: process for process in processes if process.pid}
+        for process in processes:
+            process.close()
         for pid in running:
-            end(pid)
-        undying = {running[pid].name: (pid, running[pid].doing) for pid in bury(running)}
-        self._stuck.add(undying, keep=live)
+            kill_group(pid)
+        stuck = {running[pid].name: (pid, running[pid].current_call) for pid in reap(running)}
+        self._stuck.add(stuck, save=live)
 
 
 def run(host: Host, probes: Sequence[Probe], *, deadline_seconds: float, warnings_fail: bool = False) -> Report:
-    """One run, for a process that makes one. A daemon keeps a Runner."""
+    """The report of a single run. A daemon keeps a Runner instead."""
     return Runner().run(host, probes, deadline_seconds=deadline_seconds, warnings_fail=warnings_fail)
 
 
 def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
-    """Probes that name the same group together, in order; every other probe alone."""
+    """Probes of the same group together, in order; every other probe alone."""
     groups: dict[str, list[Probe]] = {}
     for probe in probes:
         groups.setdefault(f"group {probe.group.name}" if probe.group else probe.name, []).append(probe)
     return list(groups.values())
 
 
-def _facts(seen: Mapping[str, Observation], store: HistoryStore) -> dict[str, Any]:
-    """What the probes read, by probe, and what their counters were compared with. That no counters can be saved stands
+def _facts(answers: Sequence[ProbeAnswer], store: HistoryStore) -> dict[str, Any]:
+    """What the probes read, by probe, and what their counters were compared with. That counters cannot be saved stands
     there once."""
-    facts = {name: observation.facts for name, observation in seen.items()}
-    counters = {name: it.counters for name, it in seen.items() if it.counters is not None}
-    why_not = store.save(counters)
-    for name in () if why_not else counters:
+    facts = {answer.name: answer.observation.facts for answer in answers}
+    counters = {it.name: it.observation.counters for it in answers if it.observation.counters is not None}
+    why_not_saved = store.save(counters)
+    for name in () if why_not_saved else counters:
         facts[name] = {**facts[name], "last_look": store.history(name).description}
     return {
         **{name: values for name, values in facts.items() if values},
-        **({"runner": {"last_look": why_not}} if why_not else {}),
+        **({"runner": {"last_look": why_not_saved}} if why_not_saved else {}),
     }
 
 
-def _listen(visits: Iterable[Visit]) -> None:
-    """Until each visit is done: by its answers, its death or its deadline."""
-    waiting = {visit.pipe: visit for visit in visits}
+def _wait(processes: Iterable[ProbeProcess]) -> None:
+    """Reads answers until each process is finished: by its last answer, its death or its deadline."""
+    waiting = {process.pipe: process for process in processes}
     poller = select.poll()
     for pipe in waiting:
         poller.register(pipe, select.POLLIN)
     while waiting:
-        seconds = min(visit.wake for visit in waiting.values()) - time.monotonic()
+        seconds = min(process.next_check for process in waiting.values()) - time.monotonic()
         for pipe, _ in poller.poll(max(0.0, seconds) * 1000):
-            waiting[pipe].hear()
-        for pipe, visit in list(waiting.items()):
-            if not visit.done and time.monotonic() >= visit.until:
-                visit.run_out()
-            if visit.done:
+            waiting[pipe].read_answers()
+        for pipe, process in list(waiting.items()):
+            if not process.finished and time.monotonic() >= process.deadline:
+                process.on_deadline()
+            if process.finished:
                 poller.unregister(pipe)
                 del waiting[pipe]

@@ -1,5 +1,5 @@
-"""Small files that one run leaves for the next, in a directory of this user's alone. Nothing in a file is believed
-that somebody else could have written."""
+"""Small files that one run leaves for the next, in a directory that only this user can write to. A file that another
+user could have written is not read."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Final
 from laggard.environment import state_dir
 from laggard.probes.errors import NotFound, Unknown
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
 
 
 def read_state(name: str) -> bytes:
-    """What the file holds; empty where there is none. Raises Unknown."""
+    """The content of the file `name`; empty where there is no such file. Raises Unknown."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     try:
         with _directory(make=False) as directory, os.fdopen(os.open(name, flags, dir_fd=directory), "rb") as file:
-            _trusted(os.fstat(file.fileno()), stat.S_ISREG, name)
-            return file.read(MOST_BYTES)
+            _require_private(os.fstat(file.fileno()), stat.S_ISREG, name)
+            return file.read(MAX_BYTES)
     except (NotFound, FileNotFoundError):
         return b""
     except OSError as error:
@@ -29,14 +29,15 @@ def read_state(name: str) -> bytes:
 
 
 def replace_state(name: str, data: bytes) -> None:
-    """Put `data` in the file's place, whole or not at all. Raises Unknown."""
+    """Replaces the file `name` by `data`, atomically. Raises Unknown."""
     with _directory(make=True) as directory:
         _replace(directory, name, data)
 
 
 @contextlib.contextmanager
 def _directory(make: bool) -> Iterator[int]:
-    """The state directory, open; nobody else can write in it. Raises Unknown, NotFound where there is none."""
+    """Opens the state directory, which only this user can write to. `make`: create it where it is missing. Raises
+    Unknown; NotFound where it is missing."""
     path = state_dir(os.environ)
     try:
         if make:
@@ -49,14 +50,15 @@ def _directory(make: bool) -> Iterator[int]:
     except OSError as error:
         raise Unknown(f"cannot use {path}: {error.strerror}") from None
     try:
-        _trusted(os.fstat(descriptor), stat.S_ISDIR, path)
+        _require_private(os.fstat(descriptor), stat.S_ISDIR, path)
         yield descriptor
     finally:
         os.close(descriptor)
 
 
-def _trusted(status: os.stat_result, is_kind: Callable[[int], bool], name: str) -> None:
-    if not is_kind(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+def _require_private(status: os.stat_result, is_type: Callable[[int], bool], name: str) -> None:
+    """Raises Unknown where `name` has another type, another owner, or may be written by others."""
+    if not is_type(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         raise Unknown(f"{name} is not this user's alone")
 
 
@@ -64,7 +66,7 @@ def _replace(directory: int, name: str, data: bytes) -> None:
     temporary = f".{name}.{os.getpid()}"
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary, dir_fd=directory)  # of a dead process with the same number
+            os.unlink(temporary, dir_fd=directory)  # left by a process that died and had this number
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with os.fdopen(os.open(temporary, flags, 0o600, dir_fd=directory), "wb") as file:
             file.write(data)

@@ -1,7 +1,8 @@
-"""Processes of probes that survived SIGKILL: they are stuck in the kernel, and starting another would add to them.
+"""Remembers the processes of probes that survived SIGKILL: they are stuck in the kernel, and to start another one would
+only add to them.
 
-They outlive the gate that started them, so they are remembered between runs, by number and start time: a number alone
-may be somebody else's by then. Without a state directory only this process's own are known.
+They outlive the gate that started them, so they are saved between runs, by process number and start time: by then the
+number alone may be another process's. Without a state directory only this process's own children are known.
 """
 
 from __future__ import annotations
@@ -14,66 +15,67 @@ import msgspec
 
 from laggard import wire
 from laggard.probes.errors import Unknown
-from laggard.probes.host.progress import Doing
-from laggard.probes.runner.reaper import is_gone
+from laggard.probes.host.proc_stat import read_proc_stat
+from laggard.probes.host.watchdog import AnnouncedCall
+from laggard.probes.runner.reaper import reap_if_ended
 from laggard.probes.runner.state_file import read_state, replace_state
 
 FILE_NAME: Final = "stuck.json"
 
 
-class Stuck(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`started`: its start time in clock ticks after boot; `doing`: what it said last that it does."""
+class StuckProcess(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`start_ticks`: its start in clock ticks after boot; `call`: the call that it announced last."""
 
     pid: int
-    started: int
-    doing: Doing | None = None
+    start_ticks: int = msgspec.field(name="started")
+    call: AnnouncedCall | None = msgspec.field(name="doing", default=None)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    processes: dict[str, Stuck] = {}
+class _StuckFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    processes: dict[str, StuckProcess] = {}
     laggard_stuck: int = 1  # the version of this document
 
 
 class StuckProcesses:
-    """By the name of the probe, or of the group that ran together."""
+    """The stuck processes by the name of their probe, or of their group of probes."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Stuck] = {}
+        self._known: dict[str, StuckProcess] = {}
 
-    def recall(self) -> None:
-        """Learn of those that other runs left behind."""
+    def load(self) -> None:
+        """Adds those that earlier runs left behind. An unreadable file counts as none."""
         with contextlib.suppress(Unknown, wire.WireError):
             data = read_state(FILE_NAME)
-            self._known = {**(wire.decode(data, _File).processes if data else {}), **self._known}
+            self._known = {**(wire.decode(data, _StuckFile).processes if data else {}), **self._known}
 
-    def of(self, name: str) -> Stuck | None:
-        """The one that is still there."""
+    def find(self, name: str) -> StuckProcess | None:
+        """The process of `name` that is still there, if any."""
         stuck = self._known.get(name)
-        if stuck is not None and _lives(stuck):
+        if stuck is not None and _is_alive(stuck):
             return stuck
         self._known.pop(name, None)
         return None
 
-    def add(self, new: Mapping[str, tuple[int, Doing | None]], keep: bool) -> None:
-        """`new`: number and doing, by name. `keep`: for other runs too."""
-        added = {name: Stuck(pid, started, doing) for name, (pid, doing) in new.items() if (started := _started(pid))}
+    def add(self, new: Mapping[str, tuple[int, AnnouncedCall | None]], save: bool) -> None:
+        """Adds processes, by name: number and announced call. `save`: also for later runs."""
+        added = {
+            name: StuckProcess(pid, start_ticks, call)
+            for name, (pid, call) in new.items()
+            if (start_ticks := _start_ticks(pid))
+        }
         self._known.update(added)
-        if added and keep:
-            alive = {name: stuck for name, stuck in self._known.items() if _lives(stuck)}
+        if added and save:
+            alive = {name: stuck for name, stuck in self._known.items() if _is_alive(stuck)}
             with contextlib.suppress(Unknown):
-                replace_state(FILE_NAME, wire.encode(_File(alive)))
+                replace_state(FILE_NAME, wire.encode(_StuckFile(alive)))
 
 
-def _lives(stuck: Stuck) -> bool:
-    is_gone(stuck.pid)  # reaps it where it is a child of ours
-    return _started(stuck.pid) == stuck.started
+def _is_alive(stuck: StuckProcess) -> bool:
+    reap_if_ended(stuck.pid)
+    return _start_ticks(stuck.pid) == stuck.start_ticks
 
 
-def _started(pid: int) -> int:
+def _start_ticks(pid: int) -> int:
     """Clock ticks after boot; 0 for a process that has ended, reaped or not."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return 0 if fields[0] in (b"Z", b"X") else int(fields[19])  # proc_pid_stat(5)
-    except (OSError, ValueError, IndexError):
-        return 0
+    stat = read_proc_stat(pid)
+    return 0 if stat is None or stat.has_ended else stat.start_ticks

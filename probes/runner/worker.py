@@ -1,4 +1,4 @@
-"""The inside of a probe's process: run it, say what it saw, be gone. Nothing here returns to the caller's code."""
+"""What runs inside a probe's process: the probes, their answers, and the exit. No caller's code runs after it."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 
-MOST_ANSWER_BYTES: Final = 1 << 20
-MOST_ITEMS: Final = 1000
+MAX_ANSWER_BYTES: Final = 1 << 20
+MAX_ITEMS: Final = 1000
 _PIPE: Final = 3
 _LAST_RESORT_SECONDS: Final = 1.0
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """What comes back over the pipe, as one line of JSON. `verdict` is ok, skipped or unknown: whether the findings
-    make it a failure is for the reader to judge."""
+    """What one probe found. It crosses the pipe as one line of JSON. `verdict` is ok, skipped or unknown: the parent
+    decides whether the findings make it a failure. `counters`: what the probe wants saved."""
 
     verdict: Verdict
     reason: str = ""
@@ -35,14 +35,14 @@ class Observation(msgspec.Struct, frozen=True):
     counters: dict[str, int] | None = None
 
 
-def live(
+def run_and_exit(
     probes: Sequence[Probe], host: Host, histories: Mapping[str, CounterHistory], pipe: int, seconds: float
 ) -> NoReturn:
-    """The whole life of the process of one probe or of a group: `pipe` takes one answer for each; after `seconds` the
-    parent no longer listens."""
+    """Runs `probes` in turn and exits. One answer for each goes to `pipe`; after `seconds` the parent no longer reads
+    it. `histories`: the counters' snapshots by probe."""
     status = 1
     try:
-        _leave_home(pipe, seconds)
+        _detach(pipe, seconds)
         for probe in probes:
             host.counter_history = histories[probe.name]
             _send(encode(observe(probe, host)))
@@ -51,14 +51,14 @@ def live(
         os._exit(status)  # the interpreter's exit belongs to the parent: its handlers, its buffers
 
 
-def _leave_home(pipe: int, seconds: float) -> None:
-    """Keep nothing of the parent's: a stuck process must not hold a prolog's output or a daemon's port open."""
+def _detach(pipe: int, seconds: float) -> None:
+    """Keeps nothing of the parent's open: a stuck process must not hold a prolog's output or a daemon's port."""
     os.setpgid(0, 0)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    # Ends this process when the parent died without ending it.
+    # Ends this process where the parent died without ending it.
     signal.setitimer(signal.ITIMER_REAL, seconds + _LAST_RESORT_SECONDS)
-    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _PIPE + 1)  # out of the way of what follows
+    pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, _PIPE + 1)  # out of the way of the next lines
     null = os.open(os.devnull, os.O_RDWR)
     for stream in range(_PIPE):
         os.dup2(null, stream)
@@ -68,14 +68,15 @@ def _leave_home(pipe: int, seconds: float) -> None:
 
 
 def observe(probe: Probe, host: Host) -> Observation:
+    """Runs `probe` in this process. Raises nothing: whatever the probe raises is part of the observation."""
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
     counters: dict[str, int] | None = None
     verdict, reason = Verdict.OK, ""
     try:
         for count, item in enumerate(probe.check(host, probe.thresholds)):
-            if count == MOST_ITEMS:
-                raise Unknown(f"yielded more than {MOST_ITEMS} findings and facts")
+            if count == MAX_ITEMS:
+                raise Unknown(f"yielded more than {MAX_ITEMS} findings and facts")
             if isinstance(item, Finding):
                 findings.append(item)
             elif isinstance(item, Fact):
@@ -94,16 +95,17 @@ def observe(probe: Probe, host: Host) -> Observation:
 
 
 def encode(observation: Observation) -> bytes:
+    """The line of JSON for `observation`. What cannot be sent becomes unknown."""
     try:
         line = wire.encode(observation)
     except Exception as error:  # a fact that is no JSON value
-        line = _nothing(f"answered with what is no JSON: {error}")
-    if len(line) > MOST_ANSWER_BYTES:
-        line = _nothing(f"answered with {len(line)} bytes, more than {MOST_ANSWER_BYTES}")
+        line = _unknown(f"answered with what is no JSON: {error}")
+    if len(line) > MAX_ANSWER_BYTES:
+        line = _unknown(f"answered with {len(line)} bytes, more than {MAX_ANSWER_BYTES}")
     return line + b"\n"
 
 
-def _nothing(reason: str) -> bytes:
+def _unknown(reason: str) -> bytes:
     return wire.encode(Observation(Verdict.UNKNOWN, reason))
 
 

@@ -166,8 +166,8 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
         yield Fact("finished", 1)
 
     def hang(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-        assert host.progress is not None
-        host.progress.say("reading of GPU 3", 0.2)
+        assert host.watchdog is not None
+        host.watchdog.announce("reading of GPU 3", 0.2)
         time.sleep(600)
         yield Fact("finished", 1)
 

@@ -44,7 +44,7 @@ def verdict(host: Host | None = None) -> tuple[Verdict, str]:
 
 
 def test_another_run_does_not_join_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
-    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     assert verdict() == (Verdict.UNKNOWN, f"process {stuck.pid} of an earlier run is still stuck in the kernel")
     stuck.kill()
     stuck.wait()
@@ -52,7 +52,7 @@ def test_another_run_does_not_join_it(state: Path, stuck: subprocess.Popen[bytes
 
 
 def test_a_number_that_somebody_else_has_by_now_is_not_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
-    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     kept = json.loads((state / FILE_NAME).read_text())
     kept["processes"]["gpu"]["started"] -= 1
     (state / FILE_NAME).write_text(json.dumps(kept))
@@ -62,7 +62,7 @@ def test_a_number_that_somebody_else_has_by_now_is_not_it(state: Path, stuck: su
 def test_a_dead_one_is_not_remembered(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     stuck.kill()
     stuck.wait()
-    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     assert not (state / FILE_NAME).exists() and verdict()[0] is Verdict.OK
 
 
@@ -74,12 +74,12 @@ def test_a_damaged_file_is_no_memory(state: Path, content: str) -> None:
 
 
 def test_a_directory_that_is_not_ours_alone_is_not_believed(state: Path, stuck: subprocess.Popen[bytes]) -> None:
-    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     state.chmod(0o777)
     assert verdict() == (Verdict.OK, "")
 
 
 def test_a_recorded_machine_is_not_concerned(state: Path, stuck: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    StuckProcesses().add({"gpu": (stuck.pid, None)}, keep=True)
+    StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     (tmp_path / "machine").mkdir()
     assert verdict(Host(str(tmp_path / "machine")))[0] is Verdict.OK
