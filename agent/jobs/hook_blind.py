@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from laggard.model import Finding
 from laggard.probes.probe import finding
-from laggard.rankfile.fact_names import UNNAMED, UNNAMED_REASONS
+from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.text.words import ranks_text
 from laggard.wire import RankRow
 
@@ -17,7 +17,7 @@ def blind_jobs(rows: Iterable[RankRow]) -> tuple[Finding, ...]:
     """One finding for each job and reason. What names no known reason is left out: the file is anybody's."""
     blind: dict[tuple[int, str, str], list[RankRow]] = {}
     for row in rows:
-        reason = row.facts.get(UNNAMED)
+        reason = row.facts.get(UNNAMED_COLLECTIVES)
         if row.state == "running" and isinstance(reason, str) and reason in UNNAMED_REASONS:
             blind.setdefault((row.owner, row.job_id, reason), []).append(row)
     return tuple(_finding(job, reason, blind[owner, job, reason]) for owner, job, reason in sorted(blind))

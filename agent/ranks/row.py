@@ -19,11 +19,11 @@ from laggard.agent.ranks.validation import (
 )
 from laggard.catalogue.rank_metrics import sums
 from laggard.constants import PHASES
-from laggard.rankfile import Beat, Counters, InFlightMark, Lane, RankFileError, RankFileReader
+from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
 
-_NO_COUNTERS: Final = Counters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
+_NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
 
 
 class Now(NamedTuple):
@@ -55,16 +55,16 @@ class _Writer(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class _Contents:
-    """What a rank file holds, validated. `mark` and `phase` are the live words of the collective in flight and the
-    phase; `progress_ns` is the last progress on CLOCK_MONOTONIC."""
+    """What a rank file holds, validated. `collective` and `phase` are the live words of the collective in flight and
+    the phase; `progress_ns` is the last progress on CLOCK_MONOTONIC."""
 
     owner: int
     identity: Mapping[str, Any]
     lanes: tuple[Lane, ...]
-    counters: Counters
-    beat: Beat | None
+    counters: RankCounters
+    beat: BeatRecord | None
     facts: dict[str, Any]
-    mark: InFlightMark | None
+    collective: CollectiveInFlight | None
     phase: int
     progress_ns: int
 
@@ -108,11 +108,11 @@ def _find_writer(file: RankFileReader) -> _Writer:
     """Returns who holds the file's lock. Raises RankFileError where that is not a process of the file's owner. The
     holder is read again after the process: it may have ended meanwhile, and its pid may be another process's."""
     for _ in range(3):
-        pid = file.holder()
+        pid = file.lock_holder()
         if not pid:  # no writer, or one in a pid namespace that is hidden from us: no process to compare the owner with
             return _Writer(0, None, pid is not None)
         process = read_process_info(pid)
-        if file.holder() == pid:
+        if file.lock_holder() == pid:
             if process is not None and file.owner not in process.uids:
                 raise RankFileError("not its owner's process")
             return _Writer(pid, process, True)
@@ -121,7 +121,7 @@ def _find_writer(file: RankFileReader) -> _Writer:
 
 def _read_contents(file: RankFileReader) -> _Contents:
     """Raises RankFileError where the contents are not valid."""
-    live = file.in_flight()
+    live = file.live_state()
     contents = _Contents(
         owner=file.owner,
         identity=file.identity,
@@ -129,7 +129,7 @@ def _read_contents(file: RankFileReader) -> _Contents:
         counters=file.counters() or _NO_COUNTERS,
         beat=file.beat(),
         facts=file.facts(),
-        mark=live.mark,
+        collective=live.collective,
         phase=live.phase,
         progress_ns=live.progress_ns or file.identity["monotonic_ns"],
     )
@@ -161,7 +161,7 @@ def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) 
         phase_seconds=tuple(phase_ns / 1e9 for phase_ns in counters.phases_ns),
         last_progress_timestamp_seconds=contents.unix_seconds(contents.progress_ns, now),
         collectives=_totals(contents.lanes, counters),
-        in_flight=None if finished else _in_flight(contents.mark, contents.lanes, now),
+        in_flight=None if finished else _in_flight(contents.collective, contents.lanes, now),
         phase=PHASES[contents.phase] if not finished and 0 <= contents.phase < len(PHASES) else None,
         lost=counters.lost + counters.errors,
         stopped=writer.process is not None and writer.process.stopped,
@@ -171,19 +171,19 @@ def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) 
     )
 
 
-def _totals(lanes: tuple[Lane, ...], counters: Counters) -> tuple[CollectiveTotal, ...]:
+def _totals(lanes: tuple[Lane, ...], counters: RankCounters) -> tuple[CollectiveTotal, ...]:
     by_role = sums(((lane.op, lane.role) for lane in lanes), counters.lanes)
     return tuple(CollectiveTotal(it.op, it.group, it.count, it.seconds, it.bytes) for it in by_role)
 
 
-def _in_flight(mark: InFlightMark | None, lanes: tuple[Lane, ...], now: Now) -> InFlight | None:
-    if mark is None or not 0 <= mark.lane < len(lanes):
+def _in_flight(collective: CollectiveInFlight | None, lanes: tuple[Lane, ...], now: Now) -> InFlight | None:
+    if collective is None or not 0 <= collective.lane < len(lanes):
         return None
-    lane = lanes[mark.lane]
-    return InFlight(lane.op, lane.group, mark.sequence, _age_seconds(mark.issued_ns, now), lane.peer)
+    lane = lanes[collective.lane]
+    return InFlight(lane.op, lane.group, collective.sequence, _age_seconds(collective.issued_ns, now), lane.peer)
 
 
-def _beat(beat: Beat, lanes: tuple[Lane, ...], now: Now) -> wire.BeatRow:
+def _beat(beat: BeatRecord, lanes: tuple[Lane, ...], now: Now) -> wire.BeatRow:
     pairs = zip(lanes, beat.lanes, strict=False)
     return wire.BeatRow(
         age_seconds=_age_seconds(beat.at_ns, now),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from laggard.rankfile import Beat, Counters, Lane, RankFileError, Step
+from laggard.rankfile import BeatRecord, Lane, RankCounters, RankFileError, Step
 from laggard.rankfile.layout import FLIGHT_RECORDER
 
 MAX_WORLD_SIZE: Final = 1 << 20
@@ -25,7 +25,7 @@ def validate_identity(identity: Mapping[str, Any]) -> None:
         raise RankFileError("impossible rank")
 
 
-def validate_counters(counters: Counters) -> None:
+def validate_counters(counters: RankCounters) -> None:
     """Raises RankFileError."""
     totals = (counters.steps, counters.lost, counters.errors)
     times = (counters.step_ns, counters.own_ns, *counters.phases_ns)
@@ -41,7 +41,7 @@ def validate_lanes(lanes: Iterable[Lane]) -> None:
         raise RankFileError("impossible peer")
 
 
-def validate_beat(beat: Beat | None) -> None:
+def validate_beat(beat: BeatRecord | None) -> None:
     """Raises RankFileError."""
     if beat is None:
         return

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.rankfile import Counters, Lane, RankFileError, RankFileReader, RankFileWriter, Step
+from laggard.rankfile import Lane, RankCounters, RankFileError, RankFileReader, RankFileWriter, Step
 from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
 
 Start = Callable[..., Any]
@@ -32,15 +32,15 @@ class Content(NamedTuple):
 
     identity: dict[str, Any]
     lanes: tuple[Any, ...]
-    counters: Counters | None
+    counters: RankCounters | None
     steps: list[Step]
     collectives: list[Any]
 
 
 def read(path: Path) -> Content:
     with RankFileReader(str(path)) as file:
-        file.in_flight()
-        file.holder()
+        file.live_state()
+        file.lock_holder()
         file.finished()
         return Content(file.identity, file.lanes(), file.counters(), file.steps(), file.collectives())
 
@@ -153,7 +153,7 @@ def test_a_cut_file_is_refused_also_when_cut_while_open(sample: tuple[Path, byte
     path.write_bytes(whole)
     with RankFileReader(str(path)) as file:
         os.truncate(path, size)
-        for look in (file.in_flight, file.finished, file.steps):
+        for look in (file.live_state, file.finished, file.steps):
             try:
                 look()
             except RankFileError as error:
@@ -161,7 +161,7 @@ def test_a_cut_file_is_refused_also_when_cut_while_open(sample: tuple[Path, byte
         assert file.lanes() == content.lanes[: len(file.lanes())]
         assert file.counters() is None or file.counters().steps in (8, 9)
         assert file.collectives() == []
-        file.holder()
+        file.lock_holder()
     with pytest.raises(RankFileError, match="truncated"):
         RankFileReader(str(path))
 

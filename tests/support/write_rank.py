@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from laggard.rankfile import Beat, Lane, RankFileWriter
+from laggard.rankfile import BeatRecord, Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, WORD_PROGRESS
 
 MS = 10**6
@@ -50,7 +50,7 @@ class Rank:
     def beat(self) -> None:
         """A heartbeat: one collective of the first lane entered and done, two of the second, and so on."""
         lanes = tuple((lane + 1, lane + 1) for lane in self.lanes if lane is not None)
-        self.writer.write_beat(Beat(time.perf_counter_ns(), 10**9, 0, lanes, ()))
+        self.writer.write_beat(BeatRecord(time.perf_counter_ns(), 10**9, 0, lanes, ()))
 
     def facts(self, path: str) -> None:
         """Writes the JSON in the file `path` as the rank's facts."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple
 
-from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED, UNNAMED_REASONS
+from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen, witness
 from laggard.trainer_hooks.collectives.groups import Groups, name_of
@@ -173,7 +173,7 @@ class Unseen:
         if answer is None or not answer.whole:
             self._tell(RECORDER_OFF if answer is None else RECORDER_SMALL)
             return None
-        self._facts.set(UNNAMED, None)
+        self._facts.set(UNNAMED_COLLECTIVES, None)
         return unseen(answer.seen, self._known_since(watched.group, base.now))
 
     def _known_since(self, group: Any, since: int) -> list[Seen]:
@@ -187,7 +187,7 @@ class Unseen:
 
     def _tell(self, reason: str) -> None:
         """In the log once; in the rank file until an answer is whole, from where the agent tells it."""
-        self._facts.set(UNNAMED, reason)
+        self._facts.set(UNNAMED_COLLECTIVES, reason)
         if not self._told:
             wrong, fix = UNNAMED_REASONS[reason]
             log.warning("laggard: collectives made outside Python are not recorded: %s; %s", wrong, fix)

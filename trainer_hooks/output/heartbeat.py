@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from laggard.rankfile import Beat, GroupMark, RankFileWriter
+from laggard.rankfile import BeatRecord, GroupState, RankFileWriter
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, Progress, look
 from laggard.trainer_hooks.record.facts import Facts
@@ -43,24 +43,24 @@ class Heartbeat:
         self._progress = Progress(ABSENT, ())
         self._dear = 0  # answers in a row that were
         self._rest = 0  # beats that torch is still left alone for
-        self._moved: dict[str, GroupMark] = {}  # each group as it was when it last moved
+        self._moved: dict[str, GroupState] = {}  # each group as it was when it last moved
 
     def beat(self) -> None:
         """One sign of life."""
         now = time.perf_counter_ns()
         groups = self._groups(now)
-        self._writer.write_beat(Beat(now, self._interval_ns, self._progress.state, self._lanes(), groups))
+        self._writer.write_beat(BeatRecord(now, self._interval_ns, self._progress.state, self._lanes(), groups))
         self._watch()
         news = self._facts.changed_json()
         if news is not None:
             self._writer.write_facts(news)
 
-    def _groups(self, now: int) -> tuple[GroupMark, ...]:
+    def _groups(self, now: int) -> tuple[GroupState, ...]:
         self._ask_torch()
         marks = []
         for group in self._progress.groups:
             before = self._moved.get(group[0])
-            marks.append(before if before and before[:4] == group else GroupMark(*group, now))
+            marks.append(before if before and before[:4] == group else GroupState(*group, now))
         self._moved = {mark.name: mark for mark in marks}
         return tuple(marks)
 

@@ -1,22 +1,22 @@
-"""The rank file: how a training process speaks to the agent of its node. Standard library only.
+"""The rank file: what a training process reports to the agent of its node. Standard library only.
 
-A memory-mapped file that one rank writes and the agent reads with pread. Its layout is fixed (layout.py), it is
-allocated in full before the first record (a full tmpfs is an error at the start, never a SIGBUS in mid-training), the
-writer makes no system call after that, and either side survives the other's death. What cannot be checked (a torn
-cell, another version, a symlink) is an error to the reader, never data.
+One rank writes it through a memory map, and the agent reads it with pread. The layout is fixed (layout.py). The file is
+allocated in full before the first record, so that a full tmpfs is an error at the start and never a SIGBUS during
+training; after that the writer makes no system call. Either side survives the other's death. What the reader cannot
+check (a torn cell, another version, a symlink) is an error and never data.
 """
 
-from laggard.rankfile.layout import VERSION, Beat, Counters, GroupMark, InFlightMark, Lane
+from laggard.rankfile.layout import VERSION, BeatRecord, CollectiveInFlight, GroupState, Lane, RankCounters
 from laggard.rankfile.reader import Collective, RankFileError, RankFileReader, Step
 from laggard.rankfile.writer import RankFileWriter
 
 __all__ = [
     "VERSION",
-    "Beat",
+    "BeatRecord",
     "Collective",
-    "Counters",
-    "GroupMark",
-    "InFlightMark",
+    "RankCounters",
+    "GroupState",
+    "CollectiveInFlight",
     "Lane",
     "RankFileError",
     "RankFileReader",

@@ -1,15 +1,15 @@
-"""Names of what a training process tells of itself in its rank file's facts. Standard library only."""
+"""Names of the facts that a training process writes about itself into its rank file. Standard library only."""
 
 from __future__ import annotations
 
 from typing import Final
 
 TRANSPORT: Final = "transport"
-"""How its NCCL talks: what laggard.nccl.transport.Transport writes, as JSON's values."""
+"""Which transports its NCCL uses: the document that laggard.nccl.transport.Transport.to_json() writes."""
 
-UNNAMED: Final = "unnamed_collectives"
-"""Why collectives that C++ makes pass without a name, a key of UNNAMED_REASONS; absent while they are named, or none
-passed."""
+UNNAMED_COLLECTIVES: Final = "unnamed_collectives"
+"""Why the hooks cannot name the collectives that C++ makes, a key of UNNAMED_REASONS; absent while they can, or while
+C++ has made none."""
 
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
@@ -25,4 +25,4 @@ UNNAMED_REASONS: Final = {
         "a larger TORCH_FR_BUFFER_SIZE in the job's environment holds the collectives of a step",
     ),
 }
-"""By reason: what is wrong, and what turns it right."""
+"""By reason: what is wrong, and how to correct it."""

@@ -1,16 +1,16 @@
-"""Where everything stands in a rank file. Little-endian; all times in nanoseconds of CLOCK_MONOTONIC.
+"""The layout of a rank file, by offset. Little-endian; all times are nanoseconds of CLOCK_MONOTONIC.
 
     0       header      magic, version, size, then the writer's identity as JSON, written once
-    4096    live words  eight-byte words stored without a lock: the collective in flight, the phase, the progress
+    4096    live words  eight-byte words, stored without a lock: the collective in flight, the phase, the progress
     8192    lanes       (operation, role, group), each written once, in order
-    16384   counters    two cells that are written in turn, so that one is always whole
+    16384   counters    two cells, written alternately, so that one is always whole
     32768   steps       ring of step cells
-    163840  collectives ring of blocks, each the collectives of one step (or 64 of them)
-    499712  beats       two cells that are written in turn, about one a second, by a thread beside the training
-    516096  facts       two cells that are written in turn: what the rank knows of itself, as JSON
+    163840  collectives ring of blocks, each with the collectives of one step (or 64 of them)
+    499712  beats       two cells, written alternately, about one a second, by a background thread
+    516096  facts       two cells, written alternately: what the rank knows about itself, as JSON
 
-A cell is `sequence, body, low half of the sequence, CRC-32 of all that`: a reader that meets a cell in the middle of
-being written, or one left half-written by a writer that was killed, sees a wrong sum and takes the cell for absent.
+A cell is `sequence, body, low half of the sequence, CRC-32 of all these`. A cell that is being written at the moment of
+the read, or that a killed writer left half-written, has a wrong CRC, and the reader treats it as absent.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ IDENTITY_BYTES: Final = 4096 - IDENTITY_OFFSET
 
 LIVE_OFFSET: Final = 4096
 LIVE_WORDS: Final = 64
-WORD_CURRENT: Final = 0  # lane << LANE_SHIFT | sequence number of the collective last entered
-WORD_ISSUED: Final = 1  # when; 0 once it is left. Stored after WORD_CURRENT, so that it never dates another one
-WORD_PHASE: Final = 2  # index into names.PHASES, or -1
-WORD_PROGRESS: Final = 3  # when the writer last finished a phase
+WORD_CURRENT: Final = 0  # lane << LANE_SHIFT | sequence number of the collective entered last
+WORD_ISSUED: Final = 1  # when it was entered; 0 once it is left. Stored after WORD_CURRENT: never another one's time
+WORD_PHASE: Final = 2  # index into constants.PHASES, or -1
+WORD_PROGRESS: Final = 3  # when the writer last entered or left a phase
 WORD_STATE: Final = 4  # STATE_*
-WORD_STEP_CELLS: Final = 5  # step cells written so far: the sequence number of the newest
+WORD_STEP_CELLS: Final = 5  # step cells written so far, which is the sequence number of the newest
 
 LANE_SHIFT: Final = 48  # 65,536 lanes, 2.8e14 collectives in each
 SEQUENCE_MASK: Final = (1 << LANE_SHIFT) - 1
@@ -43,24 +43,24 @@ STATE_RUNNING: Final = 1
 STATE_FINISHED: Final = 2
 
 LANES_OFFSET: Final = 8192
-LANE: Final = struct.Struct("<16s16s88siI")  # operation, role, group, peer, CRC of all that
+LANE: Final = struct.Struct("<16s16s88siI")  # operation, role, group, peer, CRC of all these
 LANE_BODY: Final = LANE.size - 4
 LANE_COUNT: Final = 64
 
 COUNTERS_OFFSET: Final = 16384
 COUNTERS_BYTES: Final = 8192
-COUNTERS_FIXED: Final = 12  # the fields of Counters before its lanes, counting five phases as five
+COUNTERS_FIXED: Final = 12  # numbers before the lanes' in RankCounters; its five phases are five numbers
 
 STEPS_OFFSET: Final = 32768
 STEP_BODY: Final = struct.Struct("<9q")  # step, start, end, five phases, waited
 STEP_SLOT: Final = 96
-STEP_COUNT: Final = 1365  # the steps' 128 KiB
+STEP_COUNT: Final = 1365  # that fit into 128 KiB
 
 BLOCKS_OFFSET: Final = 163840
 BLOCK_HEAD: Final = struct.Struct("<qI4x")  # step, number of records
 RECORD: Final = struct.Struct("<5q")  # lane and sequence, arrival, end (0: not yet), waited, bytes
 RECORDS_PER_BLOCK: Final = 64
-BLOCK_SLOT: Final = 2624  # sequence 8 + head 16 + 64 records of 40 + trailer 8, and room
+BLOCK_SLOT: Final = 2624  # sequence 8 + head 16 + 64 records of 40 + trailer 8, and spare
 BLOCK_COUNT: Final = 128
 
 BEATS_OFFSET: Final = BLOCKS_OFFSET + BLOCK_SLOT * BLOCK_COUNT
@@ -77,19 +77,20 @@ FACTS_HEAD: Final = struct.Struct("<q")  # length of the JSON after it
 FILE_BYTES: Final = FACTS_OFFSET + 2 * FACTS_BYTES
 
 FLIGHT_RECORDER: Final = ("absent", "on", "off")
-"""How torch's Flight Recorder stands: `absent` without torch, a process group or the function that tells."""
+"""The states of torch's Flight Recorder; `absent`: there is no torch, no process group or no function to read it."""
 
 _SEQUENCE: Final = struct.Struct("<Q")
 _TRAILER: Final = struct.Struct("<II")
 CELL_OVERHEAD: Final = _SEQUENCE.size + _TRAILER.size
 
 FACTS_LIMIT: Final = FACTS_BYTES - CELL_OVERHEAD - FACTS_HEAD.size
-"""Bytes of JSON that fit."""
+"""The most bytes of JSON that fit."""
 
 
 class Lane(NamedTuple):
-    """One kind of collective of a rank: the operation, the group's role (dp, tp, ...) and the group's name. A `send`
-    or `recv` has a lane for each `peer`, the other side's global rank; -1: no such operation, or any peer."""
+    """A series of collectives of a rank: those of one operation in one group. `role` is the group's role (dp, tp, ...).
+    `send` and `recv` have a lane for each `peer`, the global rank of the other side; -1: another operation, or any
+    peer."""
 
     op: str
     role: str
@@ -97,8 +98,9 @@ class Lane(NamedTuple):
     peer: int = -1
 
 
-class Counters(NamedTuple):
-    """Cumulative since the writer began; times in nanoseconds. `lanes` holds (count, time, bytes) for each lane."""
+class RankCounters(NamedTuple):
+    """A rank's counters, cumulative since the writer began; times in nanoseconds. `lanes` holds (count, time blocked,
+    bytes) for each lane."""
 
     steps: int
     last_step: int
@@ -111,17 +113,17 @@ class Counters(NamedTuple):
     lanes: tuple[tuple[int, int, int], ...]
 
 
-class InFlightMark(NamedTuple):
-    """The collective that the writer entered and has not left."""
+class CollectiveInFlight(NamedTuple):
+    """The collective that the rank has entered and not left."""
 
     lane: int
     sequence: int
     issued_ns: int
 
 
-class GroupMark(NamedTuple):
-    """A process group as torch's Flight Recorder tells it: the numbers of the last collectives, -1 where it does not
-    say. `moved_ns`: when any of the three was last seen to change."""
+class GroupState(NamedTuple):
+    """A process group as torch's Flight Recorder reports it: the numbers of the collectives last enqueued, started and
+    completed, -1 where it does not report them. `moved_ns`: when any of the three last changed."""
 
     name: str
     enqueued: int
@@ -130,26 +132,26 @@ class GroupMark(NamedTuple):
     moved_ns: int
 
 
-class Beat(NamedTuple):
-    """A sign of life. `flight_recorder`: index into FLIGHT_RECORDER. `lanes`: collectives (entered, done) of each lane,
-    in the order of the lanes."""
+class BeatRecord(NamedTuple):
+    """One heartbeat. `flight_recorder`: index into FLIGHT_RECORDER. `lanes`: how many collectives of each lane were
+    (entered, done), in the order of the lanes."""
 
     at_ns: int
     interval_ns: int
     flight_recorder: int
     lanes: tuple[tuple[int, int], ...]
-    groups: tuple[GroupMark, ...]
+    groups: tuple[GroupState, ...]
 
 
-def seal(sequence: int, body: bytes) -> bytes:
-    """`body` as a cell that a reader can tell from a torn one."""
+def pack_cell(sequence: int, body: bytes) -> bytes:
+    """`body` as a cell."""
     head = _SEQUENCE.pack(sequence) + body
     low = sequence & 0xFFFFFFFF
     return head + _TRAILER.pack(low, zlib.crc32(head, low))
 
 
-def unseal(cell: bytes, body_bytes: int) -> tuple[int, bytes] | None:
-    """(sequence, body) of a whole cell; None for a torn, empty or foreign one."""
+def unpack_cell(cell: bytes, body_bytes: int) -> tuple[int, bytes] | None:
+    """(sequence, body) of a cell; None where it is torn or empty, or no cell."""
     end = _SEQUENCE.size + body_bytes
     if len(cell) < end + _TRAILER.size:
         return None

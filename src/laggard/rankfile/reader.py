@@ -1,4 +1,4 @@
-"""The reading side. It copies with pread, checks everything, and believes nothing that it cannot check."""
+"""Reads a rank file: copies with pread, checks everything, and rejects what it cannot check."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from typing import Any, NamedTuple, TypeVar
 from laggard.rankfile import layout
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
-_TEXT_LIMIT = 256
-_DEEPEST = 6  # of the facts
+_MOST_CHARACTERS = 256  # of one text
+_MOST_DEPTH = 6  # of the facts
 
 T = TypeVar("T")
 
 
 class RankFileError(Exception):
-    """A file that is not a readable rank file. `reason` is one of a few short phrases, fit for a label."""
+    """The file is not a rank file, or cannot be read. `reason` is one of a few short phrases, fit for a label."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -30,7 +30,7 @@ class RankFileError(Exception):
 
 
 class Step(NamedTuple):
-    """One step of the rank; times in nanoseconds, `phases` in the order of names.PHASES."""
+    """One step of the rank; times in nanoseconds, `phases` in the order of constants.PHASES."""
 
     step: int
     start: int
@@ -40,19 +40,29 @@ class Step(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """One collective; times in nanoseconds. `end` 0: it had not finished when it was written."""
+    """One collective; times in nanoseconds. `end` 0: it had not finished when the record was written."""
 
     step: int
     lane: int
     sequence: int
-    issued: int
+    arrival: int
     end: int
     waited: int
     bytes: int
 
 
+class LiveState(NamedTuple):
+    """What the rank is doing at this moment. `phase`: index into constants.PHASES, or -1. `progress_ns`: when the rank
+    last entered or left a phase."""
+
+    collective: layout.CollectiveInFlight | None
+    phase: int
+    progress_ns: int
+
+
 class RankFileReader:
-    """An open rank file. Use as a context manager. Raises RankFileError where the file is not to be believed."""
+    """An open rank file, to be used as a context manager. Opening and reading raise RankFileError for a file that
+    fails a check. `owner` is the file's user id."""
 
     def __init__(self, path: str) -> None:
         try:
@@ -102,40 +112,41 @@ class RankFileReader:
             raise RankFileError("damaged header")
         return _identity(text)
 
-    def holder(self) -> int | None:
-        """Process id of the living writer as the kernel tells it; 0 where it is not visible from this pid namespace;
-        None where no process holds the lock: the writer is gone."""
-        # Asked as a reader: a shared lock, which anybody may take on a file that is there to be read, is no writer's.
+    def lock_holder(self) -> int | None:
+        """The writer's process id, from the kernel; 0 where it is not visible from this pid namespace; None where no
+        process holds the lock: the writer is gone."""
+        # The query is for a read lock: it ignores other read locks, which anybody may take on a readable file.
         query = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, query))
         return None if kind == fcntl.F_UNLCK else max(pid, 0)
 
-    def words(self) -> tuple[int, ...]:
+    def _words(self) -> tuple[int, ...]:
         data = self._pread(layout.LIVE_OFFSET, 8 * layout.LIVE_WORDS)
-        if len(data) < 8 * layout.LIVE_WORDS:  # cut since it was opened
+        if len(data) < 8 * layout.LIVE_WORDS:  # cut since it was unpacked
             raise RankFileError("truncated")
         return struct.unpack(f"<{layout.LIVE_WORDS}q", data)
 
     def finished(self) -> bool:
-        """Whether the writer said that it ended as it meant to."""
-        return self.words()[layout.WORD_STATE] == layout.STATE_FINISHED
+        """Whether the writer closed the file: the rank ended normally."""
+        return self._words()[layout.WORD_STATE] == layout.STATE_FINISHED
 
-    def in_flight(self) -> InFlight:
-        """The collective that the writer is in, if any, and its phase."""
-        words, again = self.words(), self.words()
+    def live_state(self) -> LiveState:
+        """The collective that the rank is in, if any, and its phase."""
+        words, again = self._words(), self._words()
         for _ in range(3):
             if words[: layout.WORD_ISSUED + 1] == again[: layout.WORD_ISSUED + 1]:
                 break
-            words, again = again, self.words()
-        else:  # entering and leaving collectives all the time: in none for long
-            return InFlight(None, again[layout.WORD_PHASE], again[layout.WORD_PROGRESS])
+            words, again = again, self._words()
+        else:  # the rank keeps entering and leaving collectives, so it is in none for long
+            return LiveState(None, again[layout.WORD_PHASE], again[layout.WORD_PROGRESS])
         current, issued = words[layout.WORD_CURRENT], words[layout.WORD_ISSUED]
-        mark = None
+        collective = None
         if issued:
-            mark = layout.InFlightMark(current >> layout.LANE_SHIFT, current & layout.SEQUENCE_MASK, issued)
-        return InFlight(mark, words[layout.WORD_PHASE], words[layout.WORD_PROGRESS])
+            collective = layout.CollectiveInFlight(current >> layout.LANE_SHIFT, current & layout.SEQUENCE_MASK, issued)
+        return LiveState(collective, words[layout.WORD_PHASE], words[layout.WORD_PROGRESS])
 
     def lanes(self) -> tuple[layout.Lane, ...]:
+        """The rank's lanes, in the order of their indices."""
         data = self._pread(layout.LANES_OFFSET, layout.LANE.size * layout.LANE_COUNT)
         lanes: list[layout.Lane] = []
         for index in range(len(data) // layout.LANE.size):
@@ -146,43 +157,42 @@ class RankFileReader:
             lanes.append(layout.Lane(_text(op), _text(role), _text(group), peer))
         return tuple(lanes)
 
-    def counters(self) -> layout.Counters | None:
+    def counters(self) -> layout.RankCounters | None:
         """The newest whole counters; None before the first."""
         return self._newest(layout.COUNTERS_OFFSET, layout.COUNTERS_BYTES, _counters)
 
-    def beat(self) -> layout.Beat | None:
-        """The newest whole sign of life; None before the first."""
+    def beat(self) -> layout.BeatRecord | None:
+        """The newest whole heartbeat; None before the first."""
         return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, _beat)
 
     def facts(self) -> dict[str, Any]:
-        """What the rank last said of itself; nothing where it said nothing that can be read. Its text is bounded and
-        printable, its nesting bounded."""
+        """The newest whole facts; empty where there are none. Texts are printable; texts and nesting are bounded."""
         return self._newest(layout.FACTS_OFFSET, layout.FACTS_BYTES, _facts) or {}
 
     def _newest(self, offset: int, size: int, read: Callable[[bytes], tuple[int, T] | None]) -> T | None:
-        """What the later of two cells that are written in turn says."""
+        """The contents of the newer one of two cells that are written alternately."""
         both = self._pread(offset, 2 * size)
         whole = [found for cell in (both[:size], both[size:]) if (found := read(cell)) is not None]
         return max(whole, key=lambda found: found[0])[1] if whole else None
 
     def steps(self, since_ns: int = 0) -> list[Step]:
         """The steps still in the ring that ended at or after `since_ns`, oldest first."""
-        newest = self.words()[layout.WORD_STEP_CELLS]
+        newest = self._words()[layout.WORD_STEP_CELLS]
         ring = self._pread(layout.STEPS_OFFSET, layout.STEP_SLOT * layout.STEP_COUNT)
         found: list[Step] = []
         for sequence in range(newest, max(newest - layout.STEP_COUNT, 0), -1):
             offset = (sequence % layout.STEP_COUNT) * layout.STEP_SLOT
-            opened = layout.unseal(ring[offset : offset + layout.STEP_SLOT], layout.STEP_BODY.size)
-            if opened is None or opened[0] != sequence:
+            unpacked = layout.unpack_cell(ring[offset : offset + layout.STEP_SLOT], layout.STEP_BODY.size)
+            if unpacked is None or unpacked[0] != sequence:
                 continue  # torn, or overwritten meanwhile
-            step, start, end, *phases, waited = layout.STEP_BODY.unpack(opened[1])
+            step, start, end, *phases, waited = layout.STEP_BODY.unpack(unpacked[1])
             if end < since_ns:
                 break
             found.append(Step(step, start, end, tuple(phases), waited))
         return found[::-1]
 
     def collectives(self) -> list[Collective]:
-        """The collectives still in the ring, in the order in which they were issued."""
+        """The collectives still in the ring, in order of arrival."""
         data = self._pread(layout.BLOCKS_OFFSET, layout.BLOCK_SLOT * layout.BLOCK_COUNT)
         blocks = []
         for slot in range(len(data) // layout.BLOCK_SLOT):
@@ -190,60 +200,58 @@ class RankFileReader:
             _, count = layout.BLOCK_HEAD.unpack_from(cell, 8)
             if count > layout.RECORDS_PER_BLOCK:
                 continue
-            opened = layout.unseal(cell, layout.BLOCK_HEAD.size + count * layout.RECORD.size)
-            if opened and opened[0] % layout.BLOCK_COUNT == slot:
-                blocks.append(opened)
+            unpacked = layout.unpack_cell(cell, layout.BLOCK_HEAD.size + count * layout.RECORD.size)
+            if unpacked and unpacked[0] % layout.BLOCK_COUNT == slot:
+                blocks.append(unpacked)
         found = [record for _, body in blocks for record in _records(body)]
-        return sorted(found, key=lambda record: record.issued)
-
-
-class InFlight(NamedTuple):
-    mark: layout.InFlightMark | None
-    phase: int
-    progress_ns: int
+        return sorted(found, key=lambda record: record.arrival)
 
 
 def _records(body: bytes) -> Iterator[Collective]:
     step, _ = layout.BLOCK_HEAD.unpack_from(body)
-    for word, issued, end, waited, size in layout.RECORD.iter_unpack(body[layout.BLOCK_HEAD.size :]):
-        yield Collective(step, word >> layout.LANE_SHIFT, word & layout.SEQUENCE_MASK, issued, end, waited, size)
+    for word, arrival, end, waited, size in layout.RECORD.iter_unpack(body[layout.BLOCK_HEAD.size :]):
+        yield Collective(step, word >> layout.LANE_SHIFT, word & layout.SEQUENCE_MASK, arrival, end, waited, size)
 
 
-def _counters(cell: bytes) -> tuple[int, layout.Counters] | None:
+def _counters(cell: bytes) -> tuple[int, layout.RankCounters] | None:
     if len(cell) < 16:
         return None
     (lanes,) = struct.unpack_from("<q", cell, 8)
     if not 0 <= lanes <= layout.LANE_COUNT:
         return None
     numbers = 1 + layout.COUNTERS_FIXED + 3 * lanes
-    opened = layout.unseal(cell, 8 * numbers)
-    if opened is None:
+    unpacked = layout.unpack_cell(cell, 8 * numbers)
+    if unpacked is None:
         return None
-    _, *values = struct.unpack(f"<{numbers}q", opened[1])
+    _, *values = struct.unpack(f"<{numbers}q", unpacked[1])
     steps, last_step, step_ns, own_ns, *phases, waited, lost, errors = values[: layout.COUNTERS_FIXED]
     rest = values[layout.COUNTERS_FIXED :]
     triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3))
-    return opened[0], layout.Counters(steps, last_step, step_ns, own_ns, tuple(phases), waited, lost, errors, triples)
+    return unpacked[0], layout.RankCounters(
+        steps, last_step, step_ns, own_ns, tuple(phases), waited, lost, errors, triples
+    )
 
 
-def _beat(cell: bytes) -> tuple[int, layout.Beat] | None:
+def _beat(cell: bytes) -> tuple[int, layout.BeatRecord] | None:
     if len(cell) < layout.BEATS_BYTES:
         return None
     *_, lanes, groups = layout.BEAT_HEAD.unpack_from(cell, 8)
     if not (0 <= lanes <= layout.LANE_COUNT and 0 <= groups <= layout.BEAT_GROUPS):
         return None
     names_at = layout.BEAT_HEAD.size + lanes * layout.BEAT_LANE.size
-    opened = layout.unseal(cell, names_at + groups * layout.BEAT_GROUP.size)
-    if opened is None:
+    unpacked = layout.unpack_cell(cell, names_at + groups * layout.BEAT_GROUP.size)
+    if unpacked is None:
         return None
-    sequence, body = opened
+    sequence, body = unpacked
     at, interval, recorder, *_ = layout.BEAT_HEAD.unpack_from(body)
     pairs = layout.BEAT_LANE.iter_unpack(body[layout.BEAT_HEAD.size : names_at])
-    marks = (
-        layout.GroupMark(_printable(name.rstrip(b"\0").decode(errors="replace")), *numbers)
+    group_states = (
+        layout.GroupState(_printable(name.rstrip(b"\0").decode(errors="replace")), *numbers)
         for name, *numbers in layout.BEAT_GROUP.iter_unpack(body[names_at:])
     )
-    return sequence, layout.Beat(at, interval, recorder, tuple((pair[0], pair[1]) for pair in pairs), tuple(marks))
+    return sequence, layout.BeatRecord(
+        at, interval, recorder, tuple((pair[0], pair[1]) for pair in pairs), tuple(group_states)
+    )
 
 
 def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:
@@ -252,22 +260,22 @@ def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:
     (length,) = layout.FACTS_HEAD.unpack_from(cell, 8)
     if not 0 <= length <= layout.FACTS_LIMIT:
         return None
-    opened = layout.unseal(cell, layout.FACTS_HEAD.size + length)
-    if opened is None:
+    unpacked = layout.unpack_cell(cell, layout.FACTS_HEAD.size + length)
+    if unpacked is None:
         return None
     found: Any = None
     with contextlib.suppress(ValueError, RecursionError):
-        found = json.loads(opened[1][layout.FACTS_HEAD.size :], parse_constant=_no_number)
-    return (opened[0], _bounded(found, _DEEPEST)) if isinstance(found, dict) else None
+        found = json.loads(unpacked[1][layout.FACTS_HEAD.size :], parse_constant=_reject_constant)
+    return (unpacked[0], _bounded(found, _MOST_DEPTH)) if isinstance(found, dict) else None
 
 
-def _no_number(name: str) -> None:
-    """NaN and Infinity are no JSON: they would not pass on."""
+def _reject_constant(name: str) -> None:
+    """None in place of NaN and Infinity: they are no JSON, and the agent could not send them on."""
 
 
 def _bounded(value: Any, depth: int) -> Any:
-    """`value` with its text made printable, what lies deeper than `depth` left out, and no number that JSON readers
-    disagree on."""
+    """`value` with printable text, without what is nested deeper than `depth`, and without numbers of 2^53 and more,
+    which some JSON readers round."""
     if isinstance(value, str):
         return _printable(value)
     if isinstance(value, (dict, list)) and depth == 0:
@@ -297,8 +305,8 @@ def _identity(text: bytes) -> dict[str, Any]:
         identity = json.loads(text)
     if not isinstance(identity, dict):
         raise RankFileError("damaged header")
-    for field, kind in _IDENTITY_FIELDS.items():
-        if type(identity.get(field)) is not kind:
+    for field, expected in _IDENTITY_FIELDS.items():
+        if type(identity.get(field)) is not expected:
             raise RankFileError("damaged header")
     if not 0 <= identity["rank"] < identity["world_size"] <= 1 << 24:
         raise RankFileError("impossible rank")
@@ -310,5 +318,5 @@ def _text(field: bytes) -> str:
 
 
 def _printable(text: str) -> str:
-    """Bounded, and without control characters: it will stand in labels, pages and terminals."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_TEXT_LIMIT])
+    """`text`, bounded and without control characters: it goes into labels, pages and terminals."""
+    return "".join(character if character.isprintable() else "?" for character in text[:_MOST_CHARACTERS])

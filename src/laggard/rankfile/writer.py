@@ -1,4 +1,4 @@
-"""The writing side: one rank's file, from creation to close."""
+"""Writes a rank file, from its creation to its close."""
 
 from __future__ import annotations
 
@@ -22,28 +22,31 @@ _PRUNE_AFTER_SECONDS = 600.0  # long enough for any agent to have read a finishe
 
 
 class RankFileWriter:
-    """Creates and owns one rank file. Its lock tells readers that this process lives.
+    """Creates one rank file and holds the lock that shows readers that this process lives.
 
-    The lock is a POSIX record lock: forked children do not inherit it, the kernel tells a reader who holds it, and
-    it goes with the process however that ends. (A process that opens and closes its own rank file a second time
-    drops it: readers belong in other processes.)
+    The lock is a POSIX record lock: forked children do not inherit it, the kernel gives a reader the holder's process
+    id, and the lock goes with the process however that ends. (A process that opens and closes its own rank file a
+    second time drops the lock, so readers belong in other processes.)
 
-    Raises OSError where the directory cannot be made or written, or its file system is full.
+    `words` are the live words; the hot path stores into them directly.
+
+    Raises OSError where the directory cannot be created or written, or its file system is full; ValueError where the
+    identity is too long.
     """
 
     def __init__(self, directory: str, identity: Mapping[str, Any]) -> None:
         _make_directory(directory)
         _prune(directory)
         self.path = os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(8)}{layout.SUFFIX}")
-        hidden = self.path + ".new"  # readers look for the suffix alone: they never see a file half made
+        hidden = self.path + ".new"  # readers list only names with the suffix: they never see an unfinished file
         self._fd = os.open(hidden, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.posix_fallocate(self._fd, 0, layout.FILE_BYTES)
             self._map = mmap.mmap(self._fd, layout.FILE_BYTES)
             self._write_header(identity)
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Readable, whatever the umask, for the agent runs as another user; but not before our own lock is on it,
-            # which another user's shared one would keep off.
+            # Readable whatever the umask, because the agent runs as another user. Only now: a read lock of another
+            # user, taken before this process has its own lock, would keep that lock off.
             os.fchmod(self._fd, 0o644)
             self.words = memoryview(self._map)[layout.LIVE_OFFSET : layout.LIVE_OFFSET + 8 * layout.LIVE_WORDS].cast(
                 "q"
@@ -66,13 +69,13 @@ class RankFileWriter:
     def _write_header(self, identity: Mapping[str, Any]) -> None:
         text = json.dumps(dict(identity)).encode()
         if len(text) > layout.IDENTITY_BYTES:
-            raise ValueError(f"the rank's identity takes {len(text)} bytes, {layout.IDENTITY_BYTES} are there")
+            raise ValueError(f"the rank's identity has {len(text)} bytes; there is room for {layout.IDENTITY_BYTES}")
         head = layout.HEADER.pack(layout.MAGIC, layout.VERSION, 0, layout.FILE_BYTES, len(text), zlib.crc32(text))
         self._map[: len(head)] = head
         self._map[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + len(text)] = text
 
     def add_lane(self, lane: layout.Lane) -> int | None:
-        """The lane's index, or None where the table is full."""
+        """Adds a lane and returns its index; None where the table is full."""
         index = self._lanes
         if index >= layout.LANE_COUNT:
             return None
@@ -85,32 +88,34 @@ class RankFileWriter:
         return index
 
     def write_counters(self, fixed: Sequence[int], lanes: Sequence[int]) -> None:
-        """`fixed`: the fields of Counters up to its lanes, flattened; `lanes`: count, time, bytes, count, ..."""
+        """Writes the counters. `fixed`: the fields of RankCounters before its lanes, flattened; `lanes`: count, time
+        and bytes of each lane, flattened."""
         self._counters += 1
-        cell = layout.seal(
+        cell = layout.pack_cell(
             self._counters, struct.pack(f"<q{len(fixed)}q{len(lanes)}q", len(lanes) // 3, *fixed, *lanes)
         )
         offset = layout.COUNTERS_OFFSET + (self._counters & 1) * layout.COUNTERS_BYTES
         self._map[offset : offset + len(cell)] = cell
 
     def write_step(self, *values: int) -> None:
-        """step, start, end, five phases, waited."""
+        """Writes a step. `values`: step, start, end, five phases, waited."""
         self._steps += 1
-        cell = layout.seal(self._steps, layout.STEP_BODY.pack(*values))
+        cell = layout.pack_cell(self._steps, layout.STEP_BODY.pack(*values))
         offset = layout.STEPS_OFFSET + (self._steps % layout.STEP_COUNT) * layout.STEP_SLOT
         self._map[offset : offset + len(cell)] = cell
         self.words[layout.WORD_STEP_CELLS] = self._steps
 
     def write_collectives(self, step: int, records: Sequence[int]) -> None:
-        """`records`: five numbers each, as layout.RECORD; at most RECORDS_PER_BLOCK of them."""
+        """Writes a block of collectives of one step. `records`: five numbers for each, as layout.RECORD; at most
+        RECORDS_PER_BLOCK of them."""
         self._blocks += 1
         count = len(records)
-        cell = layout.seal(self._blocks, struct.pack(f"<qI4x{count}q", step, count // 5, *records))
+        cell = layout.pack_cell(self._blocks, struct.pack(f"<qI4x{count}q", step, count // 5, *records))
         offset = layout.BLOCKS_OFFSET + (self._blocks % layout.BLOCK_COUNT) * layout.BLOCK_SLOT
         self._map[offset : offset + len(cell)] = cell
 
-    def write_beat(self, beat: layout.Beat) -> None:
-        """From any one thread: no other part of the file is touched."""
+    def write_beat(self, beat: layout.BeatRecord) -> None:
+        """Writes a heartbeat. May run on another thread than the methods above: they write other parts of the file."""
         lanes, groups = beat.lanes[: layout.LANE_COUNT], beat.groups[: layout.BEAT_GROUPS]
         self._beats += 1
         body = bytearray(
@@ -120,23 +125,24 @@ class RankFileWriter:
             body += layout.BEAT_LANE.pack(*lane)
         for name, *numbers in groups:
             body += layout.BEAT_GROUP.pack(_clip(name, 48), *numbers)
-        self._put_in_turn(layout.BEATS_OFFSET, layout.BEATS_BYTES, self._beats, bytes(body))
+        self._write_alternately(layout.BEATS_OFFSET, layout.BEATS_BYTES, self._beats, bytes(body))
 
     def write_facts(self, text: bytes) -> None:
-        """`text`: a JSON object. Raises ValueError for more than FACTS_LIMIT bytes. From the beats' thread."""
+        """Writes the facts, on the thread of write_beat(). `text`: a JSON object; raises ValueError where it is longer
+        than FACTS_LIMIT bytes."""
         if len(text) > layout.FACTS_LIMIT:
-            raise ValueError(f"the facts take {len(text)} bytes, {layout.FACTS_LIMIT} are there")
+            raise ValueError(f"the facts have {len(text)} bytes; there is room for {layout.FACTS_LIMIT}")
         self._facts += 1
         body = layout.FACTS_HEAD.pack(len(text)) + text
-        self._put_in_turn(layout.FACTS_OFFSET, layout.FACTS_BYTES, self._facts, body)
+        self._write_alternately(layout.FACTS_OFFSET, layout.FACTS_BYTES, self._facts, body)
 
-    def _put_in_turn(self, offset: int, size: int, sequence: int, body: bytes) -> None:
-        cell = layout.seal(sequence, body)
+    def _write_alternately(self, offset: int, size: int, sequence: int, body: bytes) -> None:
+        cell = layout.pack_cell(sequence, body)
         offset += (sequence & 1) * size
         self._map[offset : offset + len(cell)] = cell
 
     def close(self) -> None:
-        """Says that the rank ended as it meant to, and lets go. The file stays for the agent to read."""
+        """Marks the rank as ended normally and releases the file, which stays for the agent to read."""
         self.words[layout.WORD_STATE] = layout.STATE_FINISHED
         self.words.release()
         with contextlib.suppress(BufferError):  # a view that the hot path still holds: the exit frees it
@@ -149,7 +155,7 @@ def _clip(text: str, size: int) -> bytes:
 
 
 def _make_directory(directory: str) -> None:
-    """Makes the directory for every user's ranks (as /tmp: sticky), or takes the one that is there."""
+    """Creates the directory for the ranks of every user (sticky, as /tmp), unless it is there already."""
     try:
         os.makedirs(directory)
     except FileExistsError:
@@ -158,7 +164,7 @@ def _make_directory(directory: str) -> None:
 
 
 def _prune(directory: str) -> None:
-    """Removes this user's files whose writers are long gone: they hold memory."""
+    """Removes this user's files whose writers ended long ago, because the files take memory."""
     now = time.time()
     for path in Path(directory).glob(f"*{layout.SUFFIX}"):
         with contextlib.suppress(OSError):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.rankfile import RankFileReader
-from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED
+from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES
 from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen
 
 TRAINING = """
@@ -75,6 +75,6 @@ def test_a_rank_tells_why_it_cannot_name_what_passes(size: str, reason: str | No
     (path,) = (tmp_path / "ranks").glob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
-        assert file.facts().get(UNNAMED) == reason
+        assert file.facts().get(UNNAMED_COLLECTIVES) == reason
         assert counters is not None and bool(counters.lost) == (reason is not None)
     assert done.stderr.count("are not recorded") == (reason is not None), "told once"

@@ -364,8 +364,8 @@ def test_a_device_that_stands_still_costs_nothing_and_is_seen(rank: Rank) -> Non
         rank.end_step()
     each = (time.perf_counter() - began) / 9000
     with RankFileReader(rank.file) as file:
-        mark = file.in_flight().mark
-        assert mark is not None and mark.sequence > 8000 and file.lanes()[mark.lane].group == "dp:a"
+        collective = file.live_state().collective
+        assert collective is not None and collective.sequence > 8000 and file.lanes()[collective.lane].group == "dp:a"
     assert rank.device.made <= rank.device.limit and rank.calls is not None and len(rank.calls.timeline) <= 8192
     assert each < 10 * MS, "the host was held up"
     rank.recorder.close()
@@ -379,12 +379,12 @@ def test_once_a_device_goes_on_nothing_is_in_flight(rank: Rank) -> None:
     gate = rank.device.block()
     rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a"))
     with RankFileReader(rank.file) as file:
-        assert file.in_flight().mark is not None
+        assert file.live_state().collective is not None
     gate.set()
     rank.device.synchronize()
     rank.phase(OPTIMIZER)
     with RankFileReader(rank.file) as file:
-        assert file.in_flight().mark is None
+        assert file.live_state().collective is None
 
 
 def test_after_too_much_in_flight_it_is_counted_and_recording_goes_on(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_a_step_is_its_phases_and_its_waits(launch: Callable[..., Any], tmp_path
             steps, counters = file.steps(), file.counters()
             rank = file.identity["rank"]
             assert file.identity["node"] == f"n{rank}"
-            assert file.holder() is None
+            assert file.lock_holder() is None
             assert file.finished()
         assert counters is not None
         assert [step.step for step in steps] == list(range(6)) and counters.steps == 6

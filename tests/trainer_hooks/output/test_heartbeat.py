@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.agent.ranks.reader import RankFiles
-from laggard.rankfile import Beat, GroupMark, Lane, RankFileError, RankFileReader, RankFileWriter
+from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader, RankFileWriter
 from laggard.rankfile.layout import BEATS_OFFSET, FACTS_LIMIT, FILE_BYTES, SEQUENCE_MASK
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.record.facts import Facts
@@ -123,7 +123,7 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
     assert time.monotonic() - began < 3.0
     assert "laggard" not in errors and "Fatal" not in errors
     with RankFileReader(str(next(tmp_path.glob("*.rank")))) as file:
-        assert file.holder() is None and file.finished() == (status in (0, 1, 3))
+        assert file.lock_holder() is None and file.finished() == (status in (0, 1, 3))
 
 
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankFileWriter
 
 numbers = st.integers(-1, 1 << 62)
 marks = st.builds(
-    GroupMark, st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=48), *[numbers] * 4
+    GroupState, st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=48), *[numbers] * 4
 )
 beats = st.builds(
-    Beat,
+    BeatRecord,
     numbers,
     numbers,
     st.integers(0, 2),
@@ -207,7 +207,7 @@ def copied(
 
 @given(beats)
 def test_what_was_written_is_read(
-    written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, beat: Beat
+    written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, beat: BeatRecord
 ) -> None:
     written.write_beat(beat)
     with copied(written, tmp_path_factory.mktemp("copy")) as file:
@@ -219,7 +219,7 @@ def test_what_was_written_is_read(
 def test_damage_never_becomes_a_beat_or_a_fact(
     written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
 ) -> None:
-    meant = [Beat(at, 1, 1, ((at, at),), (GroupMark("0", at, at, at, at),)) for at in (7, 8)]
+    meant = [BeatRecord(at, 1, 1, ((at, at),), (GroupState("0", at, at, at, at),)) for at in (7, 8)]
     told = [{"n": 7}, {"n": 8}]
     for beat, facts in zip(meant, told, strict=True):
         written.write_beat(beat)
@@ -269,7 +269,7 @@ def test_hostile_facts_are_harmless(
 def test_a_beat_that_cannot_be_is_no_rank_of_ours(written: RankFileWriter, tmp_path: Path) -> None:
     from laggard.agent.ranks.validation import check_beat
 
-    for beat in (Beat(-5, 1, 0, (), ()), Beat(1, 1, 9, (), ()), Beat(1, 1, 0, ((-1, 0),), ())):
+    for beat in (BeatRecord(-5, 1, 0, (), ()), BeatRecord(1, 1, 9, (), ()), BeatRecord(1, 1, 0, ((-1, 0),), ())):
         with pytest.raises(RankFileError, match="impossible beat"):
             check_beat(beat)
 

@@ -78,7 +78,7 @@ recorder.close()
     assert counters.errors == counters.lost == 0
     records = file.collectives()
     assert [record.sequence for record in records if record.lane == 0] == [1, 2, 3, 4, 5, 6]
-    assert all(record.waited >= 10_000_000 and record.end - record.issued == record.waited for record in records)
+    assert all(record.waited >= 10_000_000 and record.end - record.arrival == record.waited for record in records)
     for each in file.steps():
         assert each.waited >= 30_000_000 > sum(each.phases)
 
@@ -108,7 +108,7 @@ print(json.dumps(answers))
     records = file.collectives()
     assert len(records) == 2  # the second wait() of a handle is none of ours
     for record in records:
-        assert 20_000_000 <= record.waited < 45_000_000 < record.end - record.issued
+        assert 20_000_000 <= record.waited < 45_000_000 < record.end - record.arrival
     for each in file.steps():
         # the second wait and the 0.05 s of work are the rank's own time
         assert each.phases[3] >= 70_000_000 and 20_000_000 <= each.waited < 45_000_000
@@ -189,7 +189,7 @@ recorder.close()
     assert sorted((record.lane, record.sequence) for record in records) == [
         (0, 1), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2),
     ]  # fmt: skip
-    assert all(record.end > record.issued for record in records)
+    assert all(record.end > record.arrival for record in records)
     for each in file.steps():
         assert 20_000_000 <= each.waited < 40_000_000, "blocked once for all of them"
 
@@ -205,7 +205,7 @@ except ConnectionError:
     pass
 """
     )
-    assert file.in_flight().mark is None
+    assert file.live_state().collective is None
 
 
 @pytest.mark.parametrize("given", ["Work()", "None"])
@@ -235,7 +235,7 @@ recorder.close()
     )
     records = file.collectives()
     assert len(records) == 6
-    assert all(record.end - record.issued >= 30_000_000 for record in records)
+    assert all(record.end - record.arrival >= 30_000_000 for record in records)
     for each in file.steps():
         assert 20_000_000 <= each.waited < 30_000_000, "the wait for all of them counts once"
 
@@ -250,9 +250,10 @@ hooked(lambda tensor, group=None: os.kill(os.getpid(), signal.SIGKILL))(Tensor()
 """,
         status=-9,
     )
-    mark, phase, _ = file.in_flight()
-    assert mark is not None and (file.lanes()[mark.lane].group, mark.sequence) == ("b", 1)
-    assert phase == 2 and file.holder() is None and not file.finished()
+    collective, phase, _ = file.live_state()
+    assert collective is not None
+    assert (file.lanes()[collective.lane].group, collective.sequence) == ("b", 1)
+    assert phase == 2 and file.lock_holder() is None and not file.finished()
     assert [each.step for each in file.steps()] == [0]
 
 
@@ -296,7 +297,7 @@ recorder.close()
     )
     counters = file.counters()
     assert [each.step for each in file.steps()] == [0, 1] and counters.lanes[0][0] == 1
-    assert file.finished() and file.in_flight().mark is None
+    assert file.finished() and file.live_state().collective is None
 
 
 def test_memory_is_bounded_and_what_does_not_fit_is_counted(train: Any) -> None:
