@@ -1,4 +1,4 @@
-"""The mounts of a machine, and which of them are disks of its own that something can be written to."""
+"""The mounts of a machine: which are its own disks or memory, and which are network file systems."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ _REMOTE = (
 )
 
 LOCAL_TYPES: Final = frozenset(_LOCAL.split())
-"""Answered from this machine's memory and disks. Any other type is not asked: statvfs of a network or FUSE file
-system hangs with its server, and of an automount point mounts it."""
+"""File system types whose statvfs is answered from this machine's memory and disks. Other types are not asked: statvfs
+of a network or FUSE file system hangs with its server, and statvfs of an automount point mounts it."""
 
 REMOTE_TYPES: Final = frozenset(_REMOTE.split())
 
 
 class Mount(NamedTuple):
     point: str
-    kind: str
+    fstype: str
     writable: bool
     source: str = ""
-    """The server and what it exports, as the mount names them."""
+    """The server and its export, as /proc/self/mounts names them."""
 
     @property
     def servers(self) -> tuple[str, ...]:
-        """The hosts that `source` names: of `filer:/export`, `//filer/share`, `mon1,mon2:/`, `mds@o2ib:/scratch`."""
+        """The hosts in a `source` such as `filer:/export`, `//filer/share`, `mon1,mon2:/` or `mds@o2ib:/scratch`."""
         if self.source.startswith("//"):
             return (self.source[2:].split("/")[0],)
         hosts, slash, _ = self.source.partition(":/")
@@ -39,21 +39,27 @@ class Mount(NamedTuple):
 
     @property
     def local(self) -> bool:
-        return self.kind in LOCAL_TYPES
+        return self.fstype in LOCAL_TYPES
 
     @property
     def remote(self) -> bool:
-        return self.kind in REMOTE_TYPES or (self.kind.startswith("fuse.") and not self.local)
+        return self.fstype in REMOTE_TYPES or (self.fstype.startswith("fuse.") and not self.local)
 
 
 def read_mounts(host: Host) -> tuple[Mount, ...]:
-    """What is mounted, outermost first; of mounts on top of one another, the visible one. Raises Unknown."""
-    # A mount point is bytes, not text: an odd one must not hide the others.
+    """Returns what is mounted, outermost mount points first; where one mount lies on top of another, only the visible
+    one. Raises Unknown where the table cannot be read or holds a line that is no mount."""
+    # A mount point is bytes, not text: one that is not UTF-8 must not hide the others.
     text = host.read_bytes(_MOUNTS).decode(errors="surrogateescape")
     mounts = {mount.point: mount for mount in map(_parse, text.splitlines())}
     if not mounts:
         raise Unknown(f"{_MOUNTS} is empty")
     return tuple(sorted(mounts.values(), key=lambda mount: (len(mount.point), mount.point)))
+
+
+def printable_path(text: str) -> str:
+    """Returns a mount's path or source with bytes that are not UTF-8 escaped, so that it can be encoded."""
+    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def _parse(line: str) -> Mount:
@@ -64,5 +70,5 @@ def _parse(line: str) -> Mount:
 
 
 def _unescape(text: str) -> str:
-    """The kernel writes blanks and backslashes as octal (proc_pid_mounts(5))."""
+    """Undoes the kernel's escapes: it writes blanks and backslashes as octal numbers (proc_pid_mounts(5))."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

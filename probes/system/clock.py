@@ -1,4 +1,4 @@
-"""CLOCK_SKEW: is the kernel's clock disciplined, and how far off may it be?"""
+"""CLOCK_SKEW: a kernel clock that no time daemon disciplines, or that is or may be too far off."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FIX = (
 
 
 class ClockThresholds(Thresholds, frozen=True):
-    """Seconds. A finding is a warning: a host without network time may be kept right by its hypervisor."""
+    """Limits in seconds. A finding is a warning: a host without network time may be kept right by its hypervisor."""
 
     offset_seconds: float = 0.05
-    """What is left to correct; the node-exporter mixin's NodeClockSkewDetected uses the same."""
+    """The correction that is left to make; the node-exporter mixin's NodeClockSkewDetected has the same limit."""
 
     maximum_error_seconds: float = 3.0
-    """chronyd's `maxdistance`: it takes no source whose own error may be larger."""
+    """chronyd's `maxdistance`: chronyd uses no source whose own error may be larger."""
 
 
 def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
@@ -48,7 +48,7 @@ def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
 
 
 def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:
-    """The gravest first: an unsynchronised clock's offset and error mean nothing."""
+    """Returns the most severe fault: the offset and error of a clock that is not synchronised mean nothing."""
     if clock.status & _UNSYNC or clock.state == _TIME_ERROR:
         return "not synchronised: no time daemon tells the kernel the time"
     if abs(clock.offset_seconds) > thresholds.offset_seconds:
@@ -59,7 +59,7 @@ def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:
 
 
 def _clock_source(host: Host) -> str | None:
-    """Evidence only: `kvm-clock` and `hyperv_*` tell a virtual machine. Not knowing it changes no verdict."""
+    """Returns evidence only: `kvm-clock` and `hyperv_*` mean a virtual machine. The verdict does not depend on it."""
     try:
         return host.read(_SOURCE).strip()
     except Unknown:

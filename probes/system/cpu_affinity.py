@@ -1,4 +1,4 @@
-"""CPU_AFFINITY: the processors that a job may use do not reach the GPUs' NUMA nodes."""
+"""CPU_AFFINITY: a NUMA node with GPUs of which a job may use no processors, or too few."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ _FIX = (
 
 class AffinityThresholds(Thresholds, frozen=True):
     least_cpus_per_gpu: int = 1
-    """Fewer usable processors on a GPU's node than this for each GPU there: a warning."""
+    """Usable processors on a NUMA node for each GPU there; fewer are a warning."""
 
 
 def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact]:
-    cards = read_pci_gpus(host)
-    if not cards:
+    gpus = read_pci_gpus(host)
+    if not gpus:
         raise NotApplicable("no GPU in the PCI tree")
     online, allowed, isolated = _cpus(host, "online"), _allowed(host), _cpus(host, "isolated", "")
     offline = _cpus(host, "present") - online
     yield Fact("allowed", format_cpu_list(allowed))
     yield Fact("isolated", format_cpu_list(isolated))
     yield Fact("offline", format_cpu_list(offline))
-    nodes = _nodes(host, cards, online)
+    nodes = _nodes(host, gpus, online)
     usable = (allowed & online) - isolated
-    bare = {node: cpus for node, cpus in nodes.items() if _short(cpus & usable, cards, node, thresholds)}
-    if not bare or (len(bare) < len(nodes) and _part_of_the_machine(host, len(cards))):
-        return  # a job that was given some of the GPUs is right to have some of the processors
-    for node, cpus in bare.items():
+    short = {node: cpus for node, cpus in nodes.items() if _too_few(cpus & usable, gpus, node, thresholds)}
+    if not short or (len(short) < len(nodes) and _job_has_part_of_the_machine(host, len(gpus))):
+        return  # a job with some of the GPUs rightly has some of the processors
+    for node, cpus in short.items():
         yield finding(
             "CPU_AFFINITY",
             f"node{node}",
-            f"has {_count(node, cards)} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
+            f"has {_count(node, gpus)} GPUs; of its {len(cpus)} online processors jobs may use {len(cpus & usable)}",
             evidence={
-                "gpus": [card.address for card in cards if card.numa_node == node],
+                "gpus": [gpu.address for gpu in gpus if gpu.numa_node == node],
                 "node_cpus": format_cpu_list(cpus),
                 "allowed": format_cpu_list(allowed),
                 "isolated": format_cpu_list(isolated),
@@ -57,28 +57,23 @@ def check(host: Host, thresholds: AffinityThresholds) -> Iterator[Finding | Fact
         )
 
 
-def _short(usable: frozenset[int], cards: tuple[PciGpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
-    return len(usable) < max(1, thresholds.least_cpus_per_gpu * _count(node, cards))
+def _too_few(usable: frozenset[int], gpus: tuple[PciGpu, ...], node: int, thresholds: AffinityThresholds) -> bool:
+    return len(usable) < max(1, thresholds.least_cpus_per_gpu * _count(node, gpus))
 
 
-def _count(node: int, cards: tuple[PciGpu, ...]) -> int:
-    return sum(card.numa_node == node for card in cards)
+def _count(node: int, gpus: tuple[PciGpu, ...]) -> int:
+    return sum(gpu.numa_node == node for gpu in gpus)
 
 
-def _nodes(host: Host, cards: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
-    """The processors of each node that has a GPU. Where the firmware does not say (-1), there is one node."""
-    known = sorted({card.numa_node for card in cards})
+def _nodes(host: Host, gpus: tuple[PciGpu, ...], online: frozenset[int]) -> dict[int, frozenset[int]]:
+    """Returns the online processors of each NUMA node that has a GPU. Raises NotApplicable where the firmware reports
+    no node (-1) for any GPU and the machine has one, Unknown where it reports none and the machine has several."""
+    known = sorted({gpu.numa_node for gpu in gpus})
+    if known == [-1] and len(_list(host, f"{_NODE}/online")) <= 1:
+        raise NotApplicable("the machine has one NUMA node")
     if -1 in known:
-        raise Unknown("the firmware does not say which NUMA node the GPUs are on") if len(known) > 1 else _flat(host)
+        raise Unknown("the firmware does not say which NUMA node the GPUs are on")
     return {node: _list(host, f"{_NODE}/node{node}/cpulist") & online for node in known}
-
-
-def _flat(host: Host) -> Exception:
-    """All of one node: nothing can be far from anything."""
-    nodes = _list(host, f"{_NODE}/online")
-    if len(nodes) > 1:
-        return Unknown("the firmware does not say which NUMA node the GPUs are on")
-    return NotApplicable("the machine has one NUMA node")
 
 
 def _allowed(host: Host) -> frozenset[int]:
@@ -101,18 +96,19 @@ def _list(host: Host, path: str) -> frozenset[int]:
     return parse_cpu_list(host.read(path), path)
 
 
-def _part_of_the_machine(host: Host, cards: int) -> bool:
-    """A job that holds fewer than all GPUs, as SLURM or the container runtime says. Not known: not a part."""
+def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
+    """Returns whether this process runs in a job with fewer than all GPUs, according to the variables of SLURM or the
+    container runtime. False where that is not known."""
     try:
         environ = host.environ()
     except Unknown:
         return False
     count = environ.get("SLURM_GPUS_ON_NODE", "")
     if "SLURM_JOB_ID" in environ and not count:
-        return True  # a job without GPUs, or one of an older SLURM that does not say
+        return True  # a job without GPUs, or one of an older SLURM that does not set it
     visible = environ.get("CUDA_VISIBLE_DEVICES", "")
-    held = int(count) if count.isdecimal() else len(visible.split(",")) if visible else cards
-    return held < cards
+    held = int(count) if count.isdecimal() else len(visible.split(",")) if visible else gpus
+    return held < gpus
 
 
 PROBE: Final = Probe("affinity", check, AffinityThresholds())

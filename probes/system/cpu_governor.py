@@ -1,5 +1,5 @@
-"""CPU_GOVERNOR: processors whose frequency governor saves power. NCCL's proxy threads and the launches of small
-kernels wait for them."""
+"""CPU_GOVERNOR: processors whose frequency governor saves power, which slows NCCL's proxy threads and the launches of
+small kernels."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _CPU = "/sys/devices/system/cpu"
 _ACTIVE_DRIVERS = ("intel_pstate", "amd-pstate-epp")
-"""With these the processor picks its frequency; the governor `powersave` only means that it may, and the energy
-preference says how (Documentation/admin-guide/pm/intel_pstate.rst)."""
+"""Drivers with which the processor itself picks its frequency. The governor `powersave` then only allows it to, and the
+energy preference decides (Documentation/admin-guide/pm/intel_pstate.rst)."""
 _FIX = "Set the governor to performance, and make it last: `tuned-adm profile latency-performance`, or cpupower."
 _COMMANDS = (
     "cpupower frequency-set -g performance",
@@ -35,14 +35,14 @@ def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact
     settings = Counter(_setting(host, policy, thresholds) for policy in policies)
     named = {" ".join(filter(None, setting)): count for setting, count in settings.items()}
     yield Fact("governors", named)
-    slow = {setting: count for setting, count in settings.items() if not _fast(setting, thresholds)}
+    slow = {setting: count for setting, count in settings.items() if not _is_fast(setting, thresholds)}
     if slow:
         (driver, governor, preference), _ = max(slow.items(), key=lambda item: item[1])
-        said = f"{governor} (preference {preference})" if preference else governor
+        mode = f"{governor} (preference {preference})" if preference else governor
         yield finding(
             "CPU_GOVERNOR",
             "cpu",
-            f"governor is {said} on {sum(slow.values())} of {len(policies)} frequency domains",
+            f"governor is {mode} on {sum(slow.values())} of {len(policies)} frequency domains",
             evidence={"driver": driver, "domains": named},
             fix=_FIX,
             commands=_COMMANDS,
@@ -50,17 +50,19 @@ def check(host: Host, thresholds: GovernorThresholds) -> Iterator[Finding | Fact
 
 
 def _policies(host: Host) -> tuple[str, ...]:
-    """One for each frequency domain. Without a driver there are none, and then no governor either."""
+    """Returns the names of the cpufreq policies, one for each frequency domain. Raises NotApplicable where there is
+    none: without a driver there are no governors."""
     if "cpufreq" not in host.entries(_CPU):
-        raise NotApplicable(f"{_why(host)}: {_CPU} has no cpufreq")
+        raise NotApplicable(f"{_reason_for_none(host)}: {_CPU} has no cpufreq")
     policies = tuple(name for name in host.entries(f"{_CPU}/cpufreq") if name.startswith("policy"))
     if not policies:
-        raise NotApplicable(f"{_why(host)}: {_CPU}/cpufreq has no policy")
+        raise NotApplicable(f"{_reason_for_none(host)}: {_CPU}/cpufreq has no policy")
     return policies
 
 
-def _why(host: Host) -> str:
-    """A guest's frequency is its host's business; elsewhere the firmware keeps it to itself."""
+def _reason_for_none(host: Host) -> str:
+    """Returns why there are no policies: a guest's frequency is set by its host, else the firmware keeps control of
+    it."""
     try:
         guest = " hypervisor" in host.read("/proc/cpuinfo")
     except Unknown:
@@ -69,8 +71,8 @@ def _why(host: Host) -> str:
 
 
 def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[str, str, str]:
-    """Driver, governor and energy preference; of a domain whose governor is right the governor alone, since a large
-    machine has hundreds of them."""
+    """Returns driver, governor and energy preference. Of a domain whose governor is right only the governor is read,
+    since a large machine has hundreds of domains."""
     folder = f"{_CPU}/cpufreq/{policy}"
     governor = host.read(f"{folder}/scaling_governor").strip()
     if not governor:
@@ -86,7 +88,7 @@ def _setting(host: Host, policy: str, thresholds: GovernorThresholds) -> tuple[s
         return driver, governor, ""
 
 
-def _fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
+def _is_fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> bool:
     _, governor, preference = setting
     return governor in thresholds.governors or preference in thresholds.preferences
 

@@ -1,4 +1,4 @@
-"""DISK_FULL: file systems of this machine that a job writes to and that have no room left, in bytes or in inodes."""
+"""DISK_FULL: local file systems that a job writes to and that run out of space or inodes."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem
-from laggard.probes.host.mount_table import Mount, read_mounts
+from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 
 class DiskThresholds(Thresholds, frozen=True):
-    """Used ratios are df's: of what unprivileged processes could ever have. 5 and 3 % left are the thresholds of the
-    node-exporter mixin (NodeFilesystemAlmostOutOfSpace and ...OutOfFiles)."""
+    """Used ratios are those of df: of the space that unprivileged processes can have. 5 and 3 % left are the thresholds
+    of the node-exporter mixin (NodeFilesystemAlmostOutOfSpace and ...OutOfFiles)."""
 
     warning_used_ratio: float = 0.95
     critical_used_ratio: float = 0.97
 
     enough_bytes: int = 64 << 30
-    """Never a fault with this much left, whatever the ratio: 1 % of a 28 TB scratch disk holds several checkpoints."""
+    """With this much left there is no fault, whatever the ratio: 1 % of a 28 TB scratch disk holds several
+    checkpoints."""
 
     enough_inodes: int = 1_000_000
 
@@ -35,55 +36,57 @@ class DiskThresholds(Thresholds, frozen=True):
         "/run/credentials/*",
         "/var/lib/kubelet/pods/*",
     )
-    """Mount points not judged: filled once and then left alone, or the sized volume of one pod or one login."""
+    """Mount points that are not judged: filled once and then left alone, or the sized volume of one pod or one
+    login."""
 
     warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
-    """Mount points that hold installed software: no job writes there."""
+    """Mount points whose findings are warnings: they hold installed software, and no job writes there."""
 
 
 def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
-    yield Fact("not_checked", {_shown(mount.point): mount.kind for mount in mounts if mount.remote})
-    judged = [mount for mount in mounts if mount.local and mount.writable and not _any(mount.point, thresholds.never)]
+    yield Fact("not_checked", {printable_path(mount.point): mount.fstype for mount in mounts if mount.remote})
+    judged = [
+        mount for mount in mounts if mount.local and mount.writable and not _matches(mount.point, thresholds.never)
+    ]
     if not judged:
         raise NotApplicable(f"none of the {len(mounts)} mounts is a local file system that can be written to")
-    silent: list[str] = []
+    failed: list[str] = []
     sizes: dict[str, FileSystem] = {}
     for mount in judged:
         try:
             sizes[mount.point] = host.file_system(mount.point)
         except Unknown as error:
-            silent += _unless_gone(host, mount, error)
-    yield Fact(
-        "used_ratio", {_shown(point): round(_used_bytes(size), 4) for point, size in sizes.items() if size.total_bytes}
-    )
+            if not _is_unmounted(host, mount, error):
+                failed.append(str(error))
+    ratios = {point: _used_bytes(size) for point, size in sizes.items() if size.total_bytes}
+    yield Fact("used_ratio", {printable_path(point): round(ratio, 4) for point, ratio in ratios.items()})
     for mount in _distinct(judged, sizes):
         yield from _judge(mount, sizes[mount.point], thresholds)
-    if silent:
-        raise Unknown("; ".join(silent))
+    if failed:
+        raise Unknown("; ".join(failed))
 
 
-def _unless_gone(host: Host, mount: Mount, error: Unknown) -> list[str]:
-    """A mount that ended between the list and the look is no riddle; one that is still listed is."""
-    gone = isinstance(error, NotFound) and all(mount.point != other.point for other in read_mounts(host))
-    return [] if gone else [str(error)]
+def _is_unmounted(host: Host, mount: Mount, error: Unknown) -> bool:
+    """Returns whether statvfs failed because the mount ended after the mounts were listed."""
+    return isinstance(error, NotFound) and all(mount.point != other.point for other in read_mounts(host))
 
 
 def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator[Mount]:
-    """One mount for each file system, the outermost. Bind mounts and overlays report the numbers of what is below
-    them, to the byte; two memory file systems may be alike and are two."""
-    seen: set[FileSystem] = set()
+    """Yields one mount for each file system, the outermost. Bind mounts and overlays report the numbers of the file
+    system below them, to the byte. Two tmpfs with equal numbers are two file systems all the same."""
+    known: set[FileSystem] = set()
     for mount in mounts:
         size = sizes.get(mount.point)
-        if size is None or (mount.kind != "tmpfs" and size in seen):
+        if size is None or (mount.fstype != "tmpfs" and size in known):
             continue
-        seen.add(size)
+        known.add(size)
         yield mount
 
 
 def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
     used, inodes_used = _used_bytes(size), _used_inodes(size)
-    tight = [  # (ratio, what to say of it)
+    checks = [  # used ratio, its text, whether little is left
         (
             used,
             f"{_percent(used)} used, {size.available_bytes / 2**30:.1f} GiB left",
@@ -91,11 +94,11 @@ def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterat
         ),
         (inodes_used, f"{_percent(inodes_used)} of its inodes used", size.inodes_available < thresholds.enough_inodes),
     ]
-    short = [(ratio, text) for ratio, text, few in tight if few and ratio >= thresholds.warning_used_ratio]
+    short = [(ratio, text) for ratio, text, little in checks if little and ratio >= thresholds.warning_used_ratio]
     if not short:
         return
-    critical = max(short)[0] >= thresholds.critical_used_ratio and not _any(mount.point, thresholds.warning_only)
-    point = _shown(mount.point)
+    critical = max(short)[0] >= thresholds.critical_used_ratio and not _matches(mount.point, thresholds.warning_only)
+    point = printable_path(mount.point)
     quoted = shlex.quote(point)
     yield finding(
         "DISK_FULL",
@@ -103,7 +106,7 @@ def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterat
         "; ".join(text for _, text in short),
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
-            "file_system": mount.kind,
+            "file_system": mount.fstype,
             "used_ratio": round(used, 4),
             "available_bytes": size.available_bytes,
             "inodes_used_ratio": round(inodes_used, 4),
@@ -115,7 +118,7 @@ def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterat
 
 
 def _fix(mount: Mount) -> str:
-    if mount.kind == "tmpfs":
+    if mount.fstype == "tmpfs":
         return "Remove what dead jobs left there (in the epilog, for good); it takes up memory as well."
     return "Remove what is not needed (old checkpoints, core dumps, container images, logs) or enlarge it."
 
@@ -133,15 +136,11 @@ def _ratio(used: int, available: int) -> float:
 
 
 def _percent(ratio: float) -> str:
-    return f"{int(ratio * 100)} %"  # rounded down: 100 % is said of what is full
+    return f"{int(ratio * 100)} %"  # rounded down: only a full one is at 100 %
 
 
-def _any(point: str, patterns: Iterable[str]) -> bool:
+def _matches(point: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(point, pattern) for pattern in patterns)
-
-
-def _shown(point: str) -> str:
-    return point.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 PROBE: Final = Probe("disks", check, DiskThresholds())

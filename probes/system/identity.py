@@ -1,7 +1,7 @@
-"""What this machine is and which software it runs: facts alone, for the collector to compare with other nodes'.
+"""What this machine is and which software it runs: facts only, which the collector compares with those of other nodes.
 
-Nothing here is judged, so what a machine does not tell is left out. Only the kernel's own name must be readable: a
-machine without it is no machine that could be read.
+Nothing is judged here, so what a machine does not report is left out. Only the kernel's release must be readable:
+without it this is no machine whose files could be read.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
+from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _NVIDIA = "/proc/driver/nvidia"
 _DMI = "/sys/class/dmi/id"
@@ -33,16 +34,15 @@ def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact
     if not release:
         raise Unknown("/proc/sys/kernel/osrelease is empty")
     yield Fact("kernel_release", release)
-    unreadable: list[str] = []
+    unreadable: list[Unreadable] = []
     for read in _READERS:
         try:
             yield from (fact for fact in read(host) if fact.value)
         except NotFound:
             continue
         except Unknown as error:
-            unreadable.append(str(error))
-    if unreadable:
-        raise Unknown("; ".join(dict.fromkeys(unreadable)))
+            unreadable.append(Unreadable(str(error)))
+    raise_if_unreadable(unreadable)
 
 
 def _distribution(host: Host) -> Iterator[Fact]:
@@ -56,7 +56,7 @@ def _driver(host: Host) -> Iterator[Fact]:
 
 
 def _gpus(host: Host) -> Iterator[Fact]:
-    """From the driver's own list. Without a driver only their absence from the bus can be told."""
+    """Yields the GPUs of the driver's list. Without a driver only the PCI tree can show that there is no GPU."""
     try:
         names = host.entries(f"{_NVIDIA}/gpus")
     except NotFound:
@@ -74,7 +74,7 @@ def _cuda(host: Host) -> Iterator[Fact]:
 
 
 def _nccl(host: Host) -> Iterator[Fact]:
-    """The libraries installed for the whole machine. What a virtual environment or a container brings is not seen."""
+    """Yields the libraries installed for the whole machine, not those of virtual environments and containers."""
     versions: set[str] = set()
     for folder in _LIBRARIES:
         try:
@@ -85,7 +85,7 @@ def _nccl(host: Host) -> Iterator[Fact]:
 
 
 def _ofed(host: Host) -> Iterator[Fact]:
-    """Modules of NVIDIA's driver packages carry the package's version; those of newer kernels carry none."""
+    """Yields the version of NVIDIA's driver package, which its modules carry; modules of newer kernels carry none."""
     yield Fact("ofed_version", _line(host, "/sys/module/mlx5_core/version"))
 
 
@@ -110,43 +110,45 @@ _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
 
 
 def distribution(os_release: str) -> str:
-    """`ubuntu 22.04` of os-release(5)."""
+    """Returns ID and VERSION_ID of os-release(5), as `ubuntu 22.04`."""
     fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     return " ".join(fields.get(name, "").strip().strip("\"'") for name in ("ID", "VERSION_ID")).strip()
 
 
 def driver(version: str) -> tuple[str, str]:
-    """The version and flavour (open, proprietary) in /proc/driver/nvidia/version; empty where it holds neither."""
+    """Returns the version and flavour (open, proprietary) in /proc/driver/nvidia/version; empty where it has
+    neither."""
     found = _DRIVER.search(version + "\n")
     return (found[2], "open" if found[1] else "proprietary") if found else ("", "")
 
 
 def cpu(cpuinfo: str) -> tuple[str, str]:
-    """The first CPU's model and microcode. Arm's kernel gives no name: implementer and part stand for it."""
+    """Returns the model and microcode of the first CPU. The kernel on Arm has no model name, and the numbers of
+    implementer and part are taken instead."""
     first = colon_lines(cpuinfo.split("\n\n", 1)[0])
     arm = " ".join(first[name] for name in ("CPU implementer", "CPU part") if name in first)
     return first.get("model name") or (f"arm {arm}" if arm else ""), first.get("microcode", "")
 
 
 def colon_lines(text: str) -> dict[str, str]:
-    """`name : value` lines."""
+    """Parses `name : value` lines."""
     pairs = (line.split(":", 1) for line in text.splitlines() if ":" in line)
     return {name.strip(): value.strip() for name, value in pairs}
 
 
 def _no_gpu(host: Host) -> list[str]:
-    """Nothing where there is one: without its driver its name is not known."""
+    """Returns ["no GPU"] where the PCI tree shows none. A GPU without its driver has no known model: then nothing."""
     pci = find_nvidia_devices(host)
     return [] if pci.gpus or pci.passed_through or pci.unreadable else ["no GPU"]
 
 
 def _distinct(values: Iterator[str]) -> list[str]:
-    """Without what the driver has not read yet: `N/A`, `??.??.??.??.??`."""
+    """Leaves out what the driver has not read yet: `N/A`, `??.??.??.??.??`."""
     return sorted({value for value in values if value and "?" not in value and value != "N/A"})
 
 
 def _line(host: Host, path: str) -> str:
-    """The first line of the file; empty where the file is."""
+    """Returns the first line of the file; empty if the file is empty."""
     return (host.read(path).strip().splitlines() or [""])[0]
 
 

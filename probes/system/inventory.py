@@ -1,12 +1,13 @@
-"""Which devices this machine has and how they are set: facts alone, for the collector to compare with other nodes'.
+"""Which devices this machine has and how they are set: facts only, which the collector compares with those of other
+nodes.
 
-Nothing here is judged, so what a device does not tell is left out; other probes judge its links, ports and addresses.
+Nothing is judged here, so what a device does not report is left out; other probes judge its links, ports and addresses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
@@ -16,6 +17,7 @@ from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
 from laggard.probes.rdma.model.port import RDMA
 from laggard.probes.rdma.model.sysfs import device_names, is_soft, read_ports
+from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _PCI = "/sys/bus/pci/devices"
 
@@ -24,23 +26,39 @@ class InventoryThresholds(Thresholds, frozen=True):
     """Nothing is judged."""
 
 
+class Entry(NamedTuple):
+    """One device (or port) in a fact of this probe."""
+
+    name: str
+    value: Any
+    unreadable: tuple[Unreadable, ...] = ()
+
+
+class FirstLines(NamedTuple):
+    """The first lines of several small files."""
+
+    texts: dict[str, str]
+    unreadable: tuple[Unreadable, ...]
+
+
 def check(host: Host, thresholds: InventoryThresholds) -> Iterator[Finding | Fact]:
-    unreadable: list[str] = []
+    unreadable: list[Unreadable] = []
     for name, read in (("rdma", _rdma), ("gpu_links", _gpu_links), ("gid_layouts", _gid_layouts)):
         found: dict[str, Any] = {}
         try:
-            found.update(read(host, unreadable))
+            for entry in read(host):
+                found[entry.name] = entry.value
+                unreadable += entry.unreadable
         except NotApplicable:
             continue
         except Unknown as error:
-            unreadable.append(str(error))
+            unreadable.append(Unreadable(str(error)))
         if found:
             yield Fact(name, found)
-    if unreadable:
-        raise Unknown("; ".join(dict.fromkeys(unreadable)))
+    raise_if_unreadable(unreadable)
 
 
-def _rdma(host: Host, unreadable: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _rdma(host: Host) -> Iterator[Entry]:
     for name in device_names(host):
         if not is_soft(host, name):
             device = f"{RDMA}/{name}"
@@ -50,46 +68,49 @@ def _rdma(host: Host, unreadable: list[str]) -> Iterator[tuple[str, dict[str, An
                 "board": f"{device}/board_id",
                 "link_width": f"{device}/device/current_link_width",
             }
-            yield name, {**_texts(host, files, unreadable), **_mtus(host, f"{device}/device/net", unreadable)}
+            read, mtus = _first_lines(host, files), _mtus(host, f"{device}/device/net")
+            mtu = {"mtu": sorted(set(mtus.texts.values()))} if mtus.texts else {}
+            yield Entry(name, {**read.texts, **mtu}, (*read.unreadable, *mtus.unreadable))
 
 
-def _mtus(host: Host, folder: str, unreadable: list[str]) -> dict[str, Any]:
+def _mtus(host: Host, folder: str) -> FirstLines:
     try:
         names = host.entries(folder)
-    except NotFound:  # InfiniBand without IPoIB, or another network namespace has it
-        return {}
-    mtus = _texts(host, {name: f"{folder}/{name}/mtu" for name in names}, unreadable)
-    return {"mtu": sorted(set(mtus.values()))} if mtus else {}
+    except NotFound:  # InfiniBand without IPoIB, or the network device is in another network namespace
+        return FirstLines({}, ())
+    return _first_lines(host, {name: f"{folder}/{name}/mtu" for name in names})
 
 
-def _gpu_links(host: Host, unreadable: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The width alone: the speed goes down with an idle GPU, and comes back."""
+def _gpu_links(host: Host) -> Iterator[Entry]:
+    """Yields the width only: the speed goes down on an idle GPU, and comes back."""
     for address in find_nvidia_devices(host).gpus:
-        yield address, _texts(host, {"width": f"{_PCI}/{address}/current_link_width"}, unreadable)
+        read = _first_lines(host, {"width": f"{_PCI}/{address}/current_link_width"})
+        yield Entry(address, read.texts, read.unreadable)
 
 
-def _gid_layouts(host: Host, unreadable: list[str]) -> Iterator[tuple[str, str]]:
-    """By RoCE port, what stands at which index, which NCCL_IB_GID_INDEX means on every node at once."""
+def _gid_layouts(host: Host) -> Iterator[Entry]:
+    """Yields for each RoCE port which address is at which index: NCCL_IB_GID_INDEX is one number for all nodes."""
     for port in read_ports(host).ports:
         if port.active and port.ethernet:
             gids = read_gids(host, port)
-            yield port.name, ", ".join(f"{gid.number}: {gid.type} {gid.scope}" for gid in gids)
+            yield Entry(port.name, ", ".join(f"{gid.number}: {gid.type} {gid.scope}" for gid in gids))
 
 
-def _texts(host: Host, files: dict[str, str], unreadable: list[str]) -> dict[str, str]:
-    """The first lines of those that are there and say something."""
-    texts = {}
+def _first_lines(host: Host, files: Mapping[str, str]) -> FirstLines:
+    """Reads the files, by a name for each. Files that are not there, or are empty, are left out."""
+    texts: dict[str, str] = {}
+    unreadable: list[Unreadable] = []
     for name, path in files.items():
         try:
             text = host.read(path).strip()
         except NotFound:
             continue
         except Unknown as error:
-            unreadable.append(str(error))
+            unreadable.append(Unreadable(str(error)))
             continue
         if text:
             texts[name] = text.splitlines()[0]
-    return texts
+    return FirstLines(texts, tuple(unreadable))
 
 
 PROBE: Final = Probe("inventory", check, InventoryThresholds())

@@ -1,7 +1,7 @@
-"""MEMLOCK_LIMIT and OPEN_FILES_LIMIT: what the kernel grants the processes of a job.
+"""MEMLOCK_LIMIT and OPEN_FILES_LIMIT: the kernel's limits on the processes of a job.
 
-A job's own limits count, where laggard runs in one or in its prolog; else slurmd's, which every job of it inherits;
-else those of this process, which say less.
+A job's own limits are judged where laggard runs in one or in its prolog; else those of slurmd, which all its jobs
+inherit; else those of this process, which prove less.
 """
 
 from __future__ import annotations
@@ -28,27 +28,31 @@ _FIX_FILES = "Raise `LimitNOFILE` in slurmd's (or the container runtime's) unit 
 
 class LimitThresholds(Thresholds, frozen=True):
     memlock_least_bytes: int = 1 << 30
-    """Below: critical. A rank without GPUDirect registers NCCL's host buffers: 32 channels of 4 MiB to and from two
+    """Less is critical. A rank without GPUDirect registers NCCL's host buffers: 32 channels of 4 MiB to and from two
     peers are 512 MiB, and the verbs library's queues come on top."""
 
     memlock_enough_bytes: int = 16 << 30
-    """Below: a warning. What AWS's EFA node check asks for; NVIDIA's and Open MPI's guides ask for `unlimited`."""
+    """Less is a warning. AWS's EFA node check asks for this much; NVIDIA's and Open MPI's guides ask for
+    `unlimited`."""
 
     memlock_own_severity: Severity = Severity.CRITICAL
-    """For the limit of laggard's own process outside a job. A daemon's unit says nothing of jobs: there, a warning."""
+    """For the limit of laggard's own process outside a job. The agent sets a warning: its unit's limit is not that of
+    jobs."""
 
     open_files_least: int = 16384
-    """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root):
-    16384 is a job of 8192 ranks. NCCL raises the soft limit to the hard one itself, so that the soft one is free."""
+    """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root): 16384
+    is enough for a job of 8192 ranks. The soft limit is not judged: NCCL itself raises it to the hard one."""
 
 
-class Limit(NamedTuple):
+class ResourceLimit(NamedTuple):
+    """Infinity stands for `unlimited`."""
+
     soft: float
     hard: float
 
 
-class Judged(NamedTuple):
-    """Whose limits count on this machine, and the file that tells them."""
+class LimitSource(NamedTuple):
+    """The process whose limits are judged on this machine, and their file."""
 
     name: str
     path: str
@@ -56,35 +60,38 @@ class Judged(NamedTuple):
 
 
 def check(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
-    judged = _judged(host)
-    limits = host.read(judged.path)
-    files, memlock = _limit(limits, "Max open files", judged.path), _limit(limits, "Max locked memory", judged.path)
-    yield Fact("judged", judged.name)
+    source = _limit_source(host)
+    limits = host.read(source.path)
+    files, memlock = _limit(limits, "Max open files", source.path), _limit(limits, "Max locked memory", source.path)
+    yield Fact("judged", source.name)
     yield Fact("open_files", _evidence(files))
     yield Fact("locked_memory_bytes", _evidence(memlock))
     if files.hard < thresholds.open_files_least:
         summary = f"may open only {files.hard:.0f} files"
-        evidence = {**_evidence(files), "least": thresholds.open_files_least, "source": judged.path}
-        yield finding("OPEN_FILES_LIMIT", judged.name, summary, evidence=evidence, fix=_FIX_FILES)
+        evidence = {**_evidence(files), "least": thresholds.open_files_least, "source": source.path}
+        yield finding("OPEN_FILES_LIMIT", source.name, summary, evidence=evidence, fix=_FIX_FILES)
     devices = _rdma_devices(host)
     yield Fact("rdma_devices", devices)
     if devices:  # nothing else in a training job locks memory
-        yield from _judge_memlock(host, judged, memlock, thresholds)
+        yield from _judge_memlock(host, source, memlock, thresholds)
 
 
-def _judge_memlock(host: Host, judged: Judged, memlock: Limit, thresholds: LimitThresholds) -> Iterator[Finding]:
-    """The hard limit is what no job can lift by itself; a low soft limit alone is a line in a job script."""
+def _judge_memlock(
+    host: Host, source: LimitSource, memlock: ResourceLimit, thresholds: LimitThresholds
+) -> Iterator[Finding]:
+    """Judges both limits: a job cannot raise a hard limit itself; a low soft limit is mended by a line in a job
+    script."""
     lowest = min(memlock)
     if lowest >= thresholds.memlock_enough_bytes:
         return
     severity, which = Severity.WARNING, "hard" if memlock.hard == lowest else "soft"
     if memlock.hard < thresholds.memlock_least_bytes:
-        severity = Severity.CRITICAL if judged.stands_for_jobs else _own_severity(host, thresholds)
+        severity = Severity.CRITICAL if source.stands_for_jobs else _own_severity(host, thresholds)
     yield finding(
         "MEMLOCK_LIMIT",
-        judged.name,
+        source.name,
         f"may lock only {_size(lowest)} of memory ({which} limit)",
-        evidence={**_evidence(memlock), "enough_bytes": thresholds.memlock_enough_bytes, "source": judged.path},
+        evidence={**_evidence(memlock), "enough_bytes": thresholds.memlock_enough_bytes, "source": source.path},
         fix=_FIX_MEMLOCK,
         commands=("ulimit -H -l", "systemctl show slurmd -p LimitMEMLOCK", "scontrol show config | grep Propagate"),
         severity=severity,
@@ -92,7 +99,8 @@ def _judge_memlock(host: Host, judged: Judged, memlock: Limit, thresholds: Limit
 
 
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
-    """A privileged process is not bound by its limit, and the same holds for what it starts in its container."""
+    """Returns a warning for a privileged process: neither it nor what it starts in its container is bound by the
+    limit."""
     for line in host.read("/proc/self/status").splitlines():
         if line.startswith("CapEff:"):
             privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1
@@ -100,14 +108,14 @@ def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
     raise Unknown("/proc/self/status has no line CapEff")
 
 
-def _judged(host: Host) -> Judged:
+def _limit_source(host: Host) -> LimitSource:
     if "SLURM_JOB_ID" not in _environ(host):
         for path in _SLURMD:
             for pid in _pids(host, path):
                 if host.read(f"/proc/{pid}/comm").strip() == "slurmd":
-                    return Judged("slurmd", f"/proc/{pid}/limits", True)
-        return Judged("this process", "/proc/self/limits", False)
-    return Judged("this job", "/proc/self/limits", True)
+                    return LimitSource("slurmd", f"/proc/{pid}/limits", True)
+        return LimitSource("this process", "/proc/self/limits", False)
+    return LimitSource("this job", "/proc/self/limits", True)
 
 
 def _environ(host: Host) -> dict[str, str]:
@@ -125,23 +133,23 @@ def _pids(host: Host, path: str) -> list[str]:
 
 
 def _rdma_devices(host: Host) -> tuple[str, ...]:
-    """An empty answer is believed only of a /sys that could be listed."""
+    """Returns the names of the RDMA devices. That there are none counts only where /sys/class could be listed."""
     if "infiniband" not in host.entries("/sys/class"):
         return ()
     return host.entries("/sys/class/infiniband")
 
 
-def _limit(text: str, name: str, path: str) -> Limit:
+def _limit(text: str, name: str, path: str) -> ResourceLimit:
     for line in text.splitlines():
         if line.startswith(name):
             words = line[len(name) :].split()
             if len(words) >= 2 and all(word == "unlimited" or word.isdecimal() for word in words[:2]):
                 soft, hard = (float("inf") if word == "unlimited" else float(word) for word in words[:2])
-                return Limit(soft, hard)
+                return ResourceLimit(soft, hard)
     raise Unknown(f"{path} has no readable line {name!r}")
 
 
-def _evidence(limit: Limit) -> dict[str, int | str]:
+def _evidence(limit: ResourceLimit) -> dict[str, int | str]:
     return {name: "unlimited" if value == float("inf") else int(value) for name, value in limit._asdict().items()}
 
 

@@ -1,18 +1,18 @@
-"""MOUNT_HUNG: network file systems that do not answer, or whose server has gone. Each costs only itself."""
+"""MOUNT_HUNG: network file systems that do not answer, or whose server has gone. One that hangs delays no other."""
 
 from __future__ import annotations
 
 import errno
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import StatvfsReply
-from laggard.probes.host.mount_table import Mount, read_mounts
+from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _DEAD = frozenset(
@@ -27,17 +27,18 @@ _DEAD = frozenset(
         errno.ESTALE,
     )
 )
-_CLOSED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
+_DENIED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
 _MOST_SERVERS = 64
 _FIX = (
-    "Look after the server and the network to it. If it stays away: `umount -l` takes the mount out of the way of new "
-    "processes; those that hang in it end when the server is back, or with the machine."
+    "Check the server and the network to it. If it stays away: `umount -l` hides the mount from new processes; those "
+    "that hang in it end when the server is back, or with the machine."
 )
 
 
 class RemoteMountThresholds(Thresholds, frozen=True):
     answer_seconds: float = 3.0
-    """A busy parallel file system answers statvfs in milliseconds from its client's cache, a slow one in a second."""
+    """How long statvfs may take. A busy parallel file system answers in milliseconds from its client's cache, a slow
+    one in a second."""
 
     never: tuple[str, ...] = ()
     """Mount points that are not asked."""
@@ -54,29 +55,29 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
     if len(servers) > _MOST_SERVERS:
         raise Unknown(f"{len(servers)} servers are more than are asked at a time")
     replies = host.statvfs_replies(servers, thresholds.answer_seconds)
-    riddles: list[str] = []
+    unexplained: dict[str, str] = {}  # errors by mount point
     for mount in judged:
         reply = replies[mount.point]
         if reply.silent_seconds or reply.error in _DEAD:
             yield _finding(mount, reply)
-        elif reply.error and reply.error not in _CLOSED:
-            riddles.append(f"cannot statvfs {_shown(mount.point)}: {reply.error}")
-    yield Fact("asked", {_shown(mount.point): mount.kind for mount in judged})
-    if riddles and not _gone(host, riddles):
-        raise Unknown("; ".join(riddles))
+        elif reply.error and reply.error not in _DENIED:
+            unexplained[mount.point] = f"cannot statvfs {printable_path(mount.point)}: {reply.error}"
+    yield Fact("asked", {printable_path(mount.point): mount.fstype for mount in judged})
+    if unexplained and not _all_unmounted(host, unexplained):
+        raise Unknown("; ".join(unexplained.values()))
 
 
 def _finding(mount: Mount, reply: StatvfsReply) -> Finding:
-    point, source = _shown(mount.point), _shown(mount.source)
-    said = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
+    point, source = printable_path(mount.point), printable_path(mount.source)
+    answer = f"says {reply.error!r}" if reply.error else f"has not answered for {reply.silent_seconds:.0f} s"
     server = source.split(":")[0]
     return finding(
         "MOUNT_HUNG",
         point,
-        f"{said} ({mount.kind}, {source})",
+        f"{answer} ({mount.fstype}, {source})",
         evidence={
             "server": source,
-            "file_system": mount.kind,
+            "file_system": mount.fstype,
             "silent_seconds": reply.silent_seconds or None,
             "error": reply.error or None,
         },
@@ -85,14 +86,9 @@ def _finding(mount: Mount, reply: StatvfsReply) -> Finding:
     )
 
 
-def _gone(host: Host, riddles: list[str]) -> bool:
-    """Unmounted between the list and the look."""
-    still = {f"cannot statvfs {_shown(mount.point)}:" for mount in read_mounts(host)}
-    return not any(riddle.startswith(tuple(still)) for riddle in riddles)
-
-
-def _shown(text: str) -> str:
-    return text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+def _all_unmounted(host: Host, points: Collection[str]) -> bool:
+    """Returns whether all these mounts ended after the mounts were listed."""
+    return not any(mount.point in points for mount in read_mounts(host))
 
 
 PROBE: Final = Probe("mounts", check, RemoteMountThresholds(), deadline_seconds=4.5)

@@ -1,4 +1,4 @@
-"""HUGE_SWAP: memory was short, or is: pages of jobs lie on a disk."""
+"""HUGE_SWAP: much of the swap on disk is in use, or pages are being swapped: memory is or was short."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ _COMMANDS = ("swapon --show", "free -g", "vmstat 1 5", "swapoff -a && swapon -a"
 
 class SwapThresholds(Thresholds, frozen=True):
     used_ratio: float = 0.5
-    """Of the swap on disks. Cold pages of daemons fill a small part over months; half of it is a shortage."""
+    """Share of the swap on disks. Cold pages of daemons fill a small part over months; half of it means a shortage."""
 
     used_least_bytes: int = 1 << 30
 
     active_bytes_per_second: int = 1 << 20
-    """In and out together, over the last look or a minute. A disk's wait for one page is 0.1 to 10 ms."""
+    """In and out together, since the last snapshot of a minute ago or more. To wait for one page takes a disk 0.1 to 10
+    ms."""
 
 
-class Swap(NamedTuple):
+class SwapArea(NamedTuple):
     name: str
     size_bytes: int
     used_bytes: int
@@ -64,18 +65,18 @@ def check(host: Host, thresholds: SwapThresholds) -> Iterator[Finding | Fact | S
         yield finding("HUGE_SWAP", "swap", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
 
 
-def parse_swaps(text: str) -> tuple[Swap, ...]:
-    """/proc/swaps: a headline, then name, type, KiB, KiB used, priority. Raises Unknown."""
+def parse_swaps(text: str) -> tuple[SwapArea, ...]:
+    """Parses /proc/swaps: a headline, then name, type, KiB, KiB used and priority. Raises Unknown for anything else."""
     lines = text.splitlines()
     if not lines or not lines[0].startswith("Filename"):
         raise Unknown(f"{_SWAPS} does not begin with its headline")
     return tuple(_swap(line.split()) for line in lines[1:] if line.strip())
 
 
-def _swap(words: list[str]) -> Swap:
+def _swap(words: list[str]) -> SwapArea:
     if len(words) < 4 or not (words[-3].isdecimal() and words[-2].isdecimal()):
         raise Unknown(f"{_SWAPS} holds a line that is no swap")
-    return Swap(words[0], int(words[-3]) * 1024, int(words[-2]) * 1024)
+    return SwapArea(words[0], int(words[-3]) * 1024, int(words[-2]) * 1024)
 
 
 def _pages(host: Host) -> int:
@@ -87,7 +88,7 @@ def _pages(host: Host) -> int:
 
 
 def _swappiness(host: Host) -> str | None:
-    """Evidence only."""
+    """Returns evidence only."""
     try:
         return host.read(_SWAPPINESS).strip()
     except NotFound:

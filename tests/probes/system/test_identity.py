@@ -1,4 +1,4 @@
-"""What a machine says of itself, for the collector to compare."""
+"""The facts of the probes identity and inventory, which the collector compares."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ processor\t: 1
 """
 
 
-def look(root: Path, capsys: pytest.CaptureFixture[str], *probes: str) -> dict[str, Any]:
+def run_probes(root: Path, capsys: pytest.CaptureFixture[str], *probes: str) -> dict[str, Any]:
     flags = [word for probe in probes or ("identity",) for word in ("--only", probe)]
     main(["healthcheck", "--host-root", str(root), "--format", "json", *flags])
     return dict(json.loads(capsys.readouterr().out))
 
 
-def lay(root: Path, path: str, text: str | bytes) -> None:
+def write_file(root: Path, path: str, text: str | bytes) -> None:
     file = root / path.lstrip("/")
     file.parent.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
@@ -68,12 +68,12 @@ def with_software(root: Path, vbios: str = "96.00.99.00.01") -> Path:
         "/proc/cpuinfo": CPUINFO,
     }
     for path, text in files.items():
-        lay(root, path, text)
+        write_file(root, path, text)
     return root
 
 
-def test_what_is_there_is_told(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    report = look(with_software(copy_of("one_nic")), capsys)
+def test_identity_reports_hardware_and_software(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_probes(with_software(copy_of("one_nic")), capsys)
     assert report["verdict"] == "ok"
     assert report["facts"]["identity"] == {
         "kernel_release": "5.15.0-113-generic",
@@ -93,20 +93,20 @@ def test_what_is_there_is_told(copy_of: Machine, capsys: pytest.CaptureFixture[s
     }
 
 
-def test_a_machine_without_gpus_is_told_from_one_without_a_driver(
+def test_a_machine_without_gpus_differs_from_one_without_a_driver(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert look(machine("plain"), capsys)["facts"]["identity"]["gpu_models"] == ["no GPU"]
-    assert look(machine("hgx_h100"), capsys)["facts"]["identity"].get("gpu_models") != ["no GPU"]
+    assert run_probes(machine("plain"), capsys)["facts"]["identity"]["gpu_models"] == ["no GPU"]
+    assert run_probes(machine("hgx_h100"), capsys)["facts"]["identity"].get("gpu_models") != ["no GPU"]
 
 
-def test_devices_are_told(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    report = look(machine("hgx_h100"), capsys, "inventory")
+def test_inventory_reports_devices(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    report = run_probes(machine("hgx_h100"), capsys, "inventory")
     facts = report["facts"]["inventory"]
     assert report["verdict"] == "ok"
     assert len(facts["gpu_links"]) == 8 and {link["width"] for link in facts["gpu_links"].values()} == {"16"}
     assert len(facts["rdma"]) == 10 and all(nic["firmware"] and nic["board"] for nic in facts["rdma"].values())
-    assert "inventory" not in look(machine("plain"), capsys, "inventory")["facts"]
+    assert "inventory" not in run_probes(machine("plain"), capsys, "inventory")["facts"]
 
 
 @pytest.mark.parametrize("damage", ["", b"\x7fELF\0\xff"])
@@ -114,8 +114,8 @@ def test_a_machine_without_a_kernel_is_unknown(
     damage: str | bytes, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("plain")
-    lay(root, "/proc/sys/kernel/osrelease", damage)
-    report = look(root, capsys)
+    write_file(root, "/proc/sys/kernel/osrelease", damage)
+    report = run_probes(root, capsys)
     assert report["verdict"] == "unknown" and "/proc/sys/kernel/osrelease" in report["probes"][0]["reason"]
 
 
@@ -128,41 +128,41 @@ def test_a_machine_without_a_kernel_is_unknown(
         ("/proc/cpuinfo", "cpu_model"),
     ],
 )
-def test_what_cannot_be_read_is_unknown_and_the_rest_is_told(
+def test_an_unreadable_file_makes_it_unknown_and_the_rest_is_reported(
     path: str, fact: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = with_software(copy_of("one_nic"))
-    lay(root, path, b"\0\xff")
-    report = look(root, capsys)
+    write_file(root, path, b"\0\xff")
+    report = run_probes(root, capsys)
     assert report["verdict"] == "unknown" and path in report["probes"][0]["reason"]
     assert fact not in report["facts"]["identity"] and report["facts"]["identity"]["distribution"] == "ubuntu 22.04"
 
 
-def test_the_collector_compares_what_the_probes_tell(
+def test_the_collector_compares_the_facts_of_the_probes(
     machine: Machine, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """From files to a finding: four like nodes, one of them with another BIOS."""
+    """From files to a finding: four nodes of one kind, one of them with another BIOS."""
     root = with_software(copy_of("hgx_h100"))
-    report = look(root, capsys, "identity", "inventory", "limits", "clock")
+    report = run_probes(root, capsys, "identity", "inventory", "limits", "clock")
     alike = {f"n{number}": report["facts"] for number in range(3)}
     assert consensus(alike) == ({}, ())
-    lay(root, "/sys/class/dmi/id/bios_version", "1.01.07\n")
-    odd = look(root, capsys, "identity", "inventory", "limits", "clock")["facts"]
+    write_file(root, "/sys/class/dmi/id/bios_version", "1.01.07\n")
+    odd = run_probes(root, capsys, "identity", "inventory", "limits", "clock")["facts"]
     ((node, (finding,)),) = consensus({**alike, "n3": odd}).findings.items()
     assert (node, finding.device, finding.evidence["value"]) == ("n3", "BIOS version", "1.01.07")
     assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 
 
-def test_most_comparable_facts_are_told_by_a_gpu_node(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
-    """A path that leads nowhere compares nothing, and nobody would notice."""
+def test_a_gpu_node_reports_nearly_all_comparable_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong path in COMPARED_FACTS would compare nothing, and go unnoticed."""
     root = with_software(copy_of("hgx_h100"))
     main(["healthcheck", "--host-root", str(root), "--format", "json"])
     facts = json.loads(capsys.readouterr().out)["facts"]
-    silent = {comparable.name for comparable in COMPARED_FACTS if value_of(facts, comparable) is None}
-    assert silent <= MAY_BE_SILENT, silent - MAY_BE_SILENT
+    missing = {comparable.name for comparable in COMPARED_FACTS if value_of(facts, comparable) is None}
+    assert missing <= MAY_BE_MISSING, missing - MAY_BE_MISSING
 
 
-MAY_BE_SILENT = {"GID layout", "PFC priorities", "ECN priorities"}  # of a node with RoCE, which this one is not
+MAY_BE_MISSING = {"GID layout", "PFC priorities", "ECN priorities"}  # of a node with RoCE, which this one is not
 
 
 def test_driver_versions() -> None:
@@ -178,6 +178,6 @@ def test_processors_without_a_name() -> None:
 
 
 @given(st.text())
-def test_any_text_is_read_as_something(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     assert all(isinstance(value, str) for value in (distribution(text), *driver(text), *cpu(text)))
     assert all(name == name.strip() for name in colon_lines(text))

@@ -1,4 +1,5 @@
-"""A mount that hangs costs only itself. The hung one is real: a FUSE file system whose server never answers."""
+"""MOUNT_HUNG: a mount that hangs delays no other. The hung one is real, a FUSE file system whose server never
+answers."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from laggard.cli import main
-from laggard.probes.host import statvfs as reach_module
+from laggard.probes.host import statvfs as statvfs_module
 from laggard.probes.host.statvfs import query_statvfs
 
 HANG = """
@@ -39,8 +40,8 @@ def profile(tmp_path: Path) -> Path:
     return path
 
 
-def hang(tmp_path: Path, profile: Path) -> dict[str, Any]:
-    """The report of this machine with two mounts of a dead server, in a mount namespace of its own."""
+def report_with_hung_mounts(tmp_path: Path, profile: Path) -> dict[str, Any]:
+    """Returns the report of this machine with two mounts of a dead server, in a mount namespace of its own."""
     for number in (1, 2):
         (tmp_path / f"hung{number}").mkdir(exist_ok=True)
     command = ["unshare", "--mount", sys.executable, "-c", HANG, str(tmp_path), str(profile)]
@@ -52,7 +53,7 @@ def hang(tmp_path: Path, profile: Path) -> dict[str, Any]:
 
 def test_a_real_hung_mount_is_found_in_time(tmp_path: Path, profile: Path) -> None:
     started = time.monotonic()
-    report = hang(tmp_path, profile)
+    report = report_with_hung_mounts(tmp_path, profile)
     (finding,) = report["findings"]
     assert (finding["code"], finding["severity"]) == ("MOUNT_HUNG", "critical")
     assert finding["device"] == str(tmp_path / "hung1")
@@ -73,7 +74,7 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
             raise OSError(116, "Stale file handle")
         return real("/")
 
-    monkeypatch.setattr(reach_module.os, "statvfs", statvfs)
+    monkeypatch.setattr(statvfs_module.os, "statvfs", statvfs)
     started = time.monotonic()
     replies = query_statvfs({"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}, 0.4)
     assert time.monotonic() - started < 2
@@ -83,10 +84,10 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_server_that_is_still_silent_is_not_asked_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that SIGKILL does not end is left behind; the next look finds it by its socket."""
+    """A process that SIGKILL does not end is left behind; the next run finds it by its socket."""
     server = f"stuck-{os.getpid()}"
-    monkeypatch.setattr(reach_module.os, "statvfs", lambda path: time.sleep(30))
-    monkeypatch.setattr(reach_module.os, "kill", lambda pid, number: left.append(pid))
+    monkeypatch.setattr(statvfs_module.os, "statvfs", lambda path: time.sleep(30))
+    monkeypatch.setattr(statvfs_module.os, "kill", lambda pid, number: left.append(pid))
     left: list[int] = []
     query_statvfs({server: ["/mnt"]}, 0.3)
     try:

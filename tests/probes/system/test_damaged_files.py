@@ -1,4 +1,4 @@
-"""The software probes on damaged machines: unknown with the reason, never ok, never a traceback."""
+"""The system probes on recorded machines with damaged files: unknown with the reason, never ok, never a traceback."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[st
 
 @pytest.mark.parametrize("damage", [remove, garble])
 @pytest.mark.parametrize(("probe", "name", "path"), NEEDED, ids=lambda value: str(value).replace("/", "-"))
-def test_what_cannot_be_read_is_unknown(
+def test_a_probe_whose_file_is_damaged_is_unknown(
     probe: str, name: str, path: str, damage: Callable[[Path], None], copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of(name)
@@ -61,7 +61,7 @@ def test_what_cannot_be_read_is_unknown(
     assert result["reason"] and "Traceback" not in result["reason"] and "failed:" not in result["reason"]
 
 
-def test_modules_are_known_from_sys_where_proc_has_none(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_modules_are_read_from_sys_where_proc_has_no_list(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("hgx_h100")
     (root / "proc/modules").unlink()
     assert check(root, "peermem", capsys)["verdict"] == "ok"
@@ -87,7 +87,7 @@ def test_a_driver_that_is_not_loaded_is_no_fault_of_peermem(copy_of: Copy, capsy
         ("NVRM version: something else", "6.8.0", "unknown"),
     ],
 )
-def test_dma_buf_needs_the_open_driver_and_a_kernel_that_knows_it(
+def test_dma_buf_needs_the_open_driver_and_a_new_enough_kernel(
     driver: str, release: str, verdict: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("peermem_by_dma_buf")
@@ -97,12 +97,12 @@ def test_dma_buf_needs_the_open_driver_and_a_kernel_that_knows_it(
 
 
 @given(st.sets(st.integers(0, 2000), max_size=40))
-def test_lists_of_processors_are_read_back(numbers: set[int]) -> None:
+def test_a_cpu_list_is_parsed_back(numbers: set[int]) -> None:
     assert parse_cpu_list(format_cpu_list(frozenset(numbers)), "x") == numbers
 
 
 @given(st.text(max_size=40))
-def test_any_text_is_a_list_or_unknown(text: str) -> None:
+def test_any_text_is_parsed_or_unknown(text: str) -> None:
     for parse, given_text in ((parse_cpus, text), (parse_swaps, text), (parse_swaps, "Filename\n" + text)):
         with contextlib.suppress(Unknown):
             assert len(parse(given_text)) <= 1 + given_text.count("\n") + given_text.count(",") or "-" in given_text

@@ -1,0 +1,37 @@
+"""What a reader returns in the place of a value that cannot be read, so that it can go on with the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
+
+from laggard.probes.errors import Unknown
+
+T = TypeVar("T")
+
+_NAMED = 3
+
+
+class Unreadable(NamedTuple):
+    reason: str
+    """One line, with the path and the kernel's reason."""
+
+
+def split_unreadable(readings: Iterable[T | Unreadable]) -> tuple[tuple[T, ...], tuple[Unreadable, ...]]:
+    """Returns the values apart from what could not be read."""
+    values: list[T] = []
+    unreadable: list[Unreadable] = []
+    for reading in readings:
+        if isinstance(reading, Unreadable):
+            unreadable.append(reading)
+        else:
+            values.append(reading)
+    return tuple(values), tuple(unreadable)
+
+
+def raise_if_unreadable(unreadable: Iterable[Unreadable]) -> None:
+    """Raises Unknown with the first reasons. A probe calls it last: it cannot vouch for what it did not read."""
+    reasons = list(dict.fromkeys(each.reason for each in unreadable))
+    if reasons:
+        more = f" (and {len(reasons) - _NAMED} more)" if len(reasons) > _NAMED else ""
+        raise Unknown("; ".join(reasons[:_NAMED]) + more)
