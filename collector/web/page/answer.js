@@ -1,4 +1,4 @@
-// The answer: the sentence, the figures behind it, the evidence.
+// The answer at the top of the page: the sentence, the figures behind it and the evidence.
 
 import { byId, element, setLines, setText } from "./dom.js";
 import { percent, times } from "./format.js";
@@ -22,14 +22,14 @@ function badgeOf({ verdict, culprits }) {
   return culprits.length ? (KINDS[culprits[0].kind] ?? "Culprit") : "Something is wrong";
 }
 
-function figuresOf({ culprits, slowdown_ratio: slowdown, window: seen, ranks_seen: ranks, world_size: world }) {
+function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_seen: ranks, world_size: world }) {
   const figures = [];
   const [first] = culprits;
-  if (slowdown && culprits.length) figures.push(["step time against without it", times(slowdown)]);
-  if (first?.recoverable_ratio) figures.push(["of the step time to gain", percent(first.recoverable_ratio)]);
+  if (slowdown && culprits.length) figures.push(["the step time without it", times(slowdown)]);
+  if (first?.recoverable_ratio) figures.push(["of the step time can be saved", percent(first.recoverable_ratio)]);
   if (first) figures.push(["confidence", percent(first.confidence)]);
   if (ranks) figures.push(["ranks seen", world ? `${ranks} of ${world}` : `${ranks}`]);
-  if (seen.last_step !== null) figures.push(["steps looked at", `${seen.first_step}–${seen.last_step}`]);
+  if (steps.last_step !== null) figures.push(["steps looked at", `${steps.first_step}–${steps.last_step}`]);
   return figures;
 }
 

@@ -1,5 +1,6 @@
-// Colour scales that mean the same to every eye: blue below, orange above (told apart by all common kinds of colour
-// blindness), even steps of lightness (mixed in OKLab), and away from the background the further from normal.
+// Colour scales. Blue is below and orange above, which all common kinds of colour blindness can tell apart; lightness
+// changes in even steps (colours are mixed in OKLab); and the further from normal a value is, the more its colour differs
+// from the background.
 
 const STOPS = {
   light: {
@@ -15,20 +16,20 @@ const STOPS = {
 };
 
 const SIZE = 256;
-const made = new Map();
+const cache = new Map();
 
-// A table of SIZE CSS colours, from low to high. kind: diverging, sequential.
+// Returns a table of SIZE CSS colours, from low to high. kind: diverging or sequential.
 export function palette(kind, dark) {
   const key = `${kind}-${dark}`;
-  if (!made.has(key)) {
+  if (!cache.has(key)) {
     const { [kind]: colours, places } = STOPS[dark ? "dark" : "light"];
     const stops = kind === "diverging" ? places : colours.map((_, place) => place / (colours.length - 1));
-    made.set(key, Array.from({ length: SIZE }, (_, index) => mixed(colours.map(toLab), stops, index / (SIZE - 1))));
+    cache.set(key, Array.from({ length: SIZE }, (_, index) => mixed(colours.map(toLab), stops, index / (SIZE - 1))));
   }
-  return made.get(key);
+  return cache.get(key);
 }
 
-// share: 0 to 1, clipped.
+// The colour for a share of the scale, 0 to 1; values beyond are clipped.
 export const pick = (colours, share) => colours[Math.round(Math.min(1, Math.max(0, share)) * (SIZE - 1))];
 
 function mixed(labs, stops, share) {

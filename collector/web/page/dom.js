@@ -1,21 +1,22 @@
-// Elements from values. Text always goes in as text: what agents say is never markup.
+// DOM helpers. Text is always set as text: what agents send never becomes markup.
 
 export const byId = (id) => document.getElementById(id);
 
 export function element(name, { text, className, ...attributes } = {}, ...children) {
-  const made = document.createElement(name);
-  if (className) made.className = className;
-  if (text !== undefined) made.textContent = text;
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
+  const created = document.createElement(name);
+  if (className) created.className = className;
+  if (text !== undefined) created.textContent = text;
+  for (const [key, value] of Object.entries(attributes)) created.setAttribute(key, value);
+  created.append(...children);
+  return created;
 }
 
-// Writes only what changed, so that a screen reader is told of news and of nothing else.
+// Writes only what changed, so that a screen reader announces changes and nothing else.
 export function setText(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
 
+// The same for the items of a list.
 export function setLines(list, lines) {
   const now = Array.from(list.children, (item) => item.textContent);
   if (now.length === lines.length && now.every((line, place) => line === lines[place])) return;

@@ -1,4 +1,4 @@
-// Numbers and names in words.
+// Formats numbers and names for people.
 
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
@@ -9,7 +9,7 @@ export function seconds(value) {
   return size === 0 ? "0" : `${(value * 1e6).toFixed(0)} µs`;
 }
 
-// For axes and legends: as few digits as tell the value.
+// For axes and legends: as few digits as show the value.
 export function shortSeconds(value) {
   const size = Math.abs(value);
   if (size >= 1 || size === 0) return `${+value.toPrecision(3)} s`;
@@ -29,7 +29,7 @@ export function age(value) {
 
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
-// 0–3, 7, 9–11
+// Consecutive numbers as ranges: 0–3, 7, 9–11.
 export function ranges(numbers) {
   const runs = [];
   for (const number of numbers) {

@@ -1,14 +1,14 @@
-// The heat map on its canvas: cells, labels, axis, the culprits' marks. Where a pointer is, tip.js tells the cell.
+// Draws the heat map on its canvas: cells, labels, axis, frames around the culprits. tip.js shows single cells.
 
 import { palette, pick } from "./colours.js";
 
 const AXIS = 26;
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', sans-serif";
 
-// Draws, and returns the geometry: gutter, cellWidth, rows, columns, tops (of each row, and the end of the last).
+// Returns the geometry: gutter, cellWidth, rows, columns, and tops, the y of each row and of the end of the last.
 export function drawHeat(canvas, heat, scale, culprits) {
   const pen = canvas.getContext("2d");
-  const look = lookOf(canvas);
+  const theme = themeOf(canvas);
   const marked = heat.rows.map((row) => culprits.find((culprit) => holds(row, culprit.ranks)));
   const shape = shapeOf(canvas, heat, pen, marked);
   const ratio = window.devicePixelRatio || 1;
@@ -17,10 +17,10 @@ export function drawHeat(canvas, heat, scale, culprits) {
   canvas.height = Math.round(shape.height * ratio);
   pen.setTransform(ratio, 0, 0, ratio, 0, 0);
   pen.font = FONT;
-  drawCells(pen, shape, scale, look);
-  drawAxis(pen, shape, heat, look);
-  drawLabels(pen, shape, heat, marked, look);
-  drawCulprits(pen, shape, heat, culprits, look);
+  drawCells(pen, shape, scale, theme);
+  drawAxis(pen, shape, heat, theme);
+  drawLabels(pen, shape, heat, marked, theme);
+  drawCulprits(pen, shape, heat, culprits, theme);
   return shape;
 }
 
@@ -39,17 +39,17 @@ export const isDark = () => window.matchMedia("(prefers-color-scheme: dark)").ma
 
 export const holds = (row, ranks) => ranks.some((rank) => rank >= row.first && rank <= row.last);
 
-function lookOf(canvas) {
+function themeOf(canvas) {
   const style = getComputedStyle(canvas);
   const token = (name) => style.getPropertyValue(name).trim();
   return { ink: token("--ink"), quiet: token("--ink-2"), line: token("--line"), card: token("--card"), fail: token("--fail") };
 }
 
-// Where rows are thin, a culprit's is made thick enough to be seen.
+// The y of each row. Where rows are thin, a culprit's is made thick enough to be seen.
 function topsOf(marked, rowHeight) {
   const thick = marked.filter(Boolean).length <= 16 ? Math.max(rowHeight, 14) : rowHeight;
   const tops = [0];
-  for (const is of marked) tops.push(tops[tops.length - 1] + (is ? thick : rowHeight));
+  for (const culprit of marked) tops.push(tops[tops.length - 1] + (culprit ? thick : rowHeight));
   return tops;
 }
 
@@ -57,7 +57,7 @@ function shapeOf(canvas, heat, pen, marked) {
   const width = canvas.clientWidth;
   const rows = heat.rows.length;
   const columns = heat.steps.length;
-  // Few ranks get tall rows, many get thin ones; two pixels are the least that an eye finds.
+  // Few ranks get tall rows, many get thin ones; rows of less than two pixels are hard to find.
   const rowHeight = Math.max(2, Math.min(30, Math.floor(480 / rows)));
   pen.font = FONT;
   const widest = Math.max(...heat.rows.map((row, place) => pen.measureText(labelOf(row, marked[place])).width));
@@ -66,7 +66,7 @@ function shapeOf(canvas, heat, pen, marked) {
   return { width, height: tops[rows] + AXIS, gutter, rows, columns, tops, rowHeight, cellWidth: (width - gutter) / columns };
 }
 
-function drawCells(pen, shape, scale, look) {
+function drawCells(pen, shape, scale, theme) {
   const colours = palette(scale.kind, isDark());
   const gap = shape.cellWidth > 5 && shape.rowHeight > 7 ? 1 : 0;
   for (let row = 0; row < shape.rows; row++) {
@@ -76,7 +76,7 @@ function drawCells(pen, shape, scale, look) {
       const value = scale.values[row][column];
       const left = Math.round(shape.gutter + column * shape.cellWidth);
       const right = Math.round(shape.gutter + (column + 1) * shape.cellWidth);
-      if (value === null) hatch(pen, left, top, right - left - gap, height, look);
+      if (value === null) hatch(pen, left, top, right - left - gap, height, theme);
       else {
         pen.fillStyle = pick(colours, scale.share(value));
         pen.fillRect(left, top, right - left - gap, height);
@@ -85,13 +85,13 @@ function drawCells(pen, shape, scale, look) {
   }
 }
 
-// Not seen is not a colour of the scale: stripes, as in the legend.
-function hatch(pen, left, top, width, height, look) {
+// A cell without a value has no colour of the scale, but stripes, as in the legend.
+function hatch(pen, left, top, width, height, theme) {
   pen.save();
   pen.beginPath();
   pen.rect(left, top, width, height);
   pen.clip();
-  pen.strokeStyle = look.line;
+  pen.strokeStyle = theme.line;
   pen.lineWidth = 1.5;
   pen.beginPath();
   const from = Math.floor((left + top) / 6) * 6;
@@ -103,9 +103,9 @@ function hatch(pen, left, top, width, height, look) {
   pen.restore();
 }
 
-function drawAxis(pen, shape, heat, look) {
+function drawAxis(pen, shape, heat, theme) {
   const top = shape.tops[shape.rows];
-  pen.fillStyle = look.quiet;
+  pen.fillStyle = theme.quiet;
   pen.textBaseline = "top";
   const widest = pen.measureText(String(heat.steps[shape.columns - 1])).width;
   const every = niceStep((widest + 28) / shape.cellWidth);
@@ -130,8 +130,8 @@ function niceStep(least) {
 
 const LINE = 15; // pixels between two labels
 
-// The culprits' first, then as many of the others as there is room for.
-function drawLabels(pen, shape, heat, marked, look) {
+// Writes the labels of the culprits first, then as many of the others as there is room for.
+function drawLabels(pen, shape, heat, marked, theme) {
   const taken = [];
   const write = (row, colour, bold) => {
     const middle = Math.max(7, (shape.tops[row] + shape.tops[row + 1]) / 2);
@@ -140,8 +140,8 @@ function drawLabels(pen, shape, heat, marked, look) {
     writeLabel(pen, shape, labelOf(heat.rows[row], marked[row]), middle, colour, bold);
   };
   pen.textBaseline = "middle";
-  marked.forEach((is, row) => is && write(row, look.fail, true));
-  marked.forEach((is, row) => is || write(row, look.quiet, false));
+  marked.forEach((culprit, row) => culprit && write(row, theme.fail, true));
+  marked.forEach((culprit, row) => culprit || write(row, theme.quiet, false));
 }
 
 function writeLabel(pen, shape, text, y, colour, bold) {
@@ -158,7 +158,7 @@ function writeLabel(pen, shape, text, y, colour, bold) {
   pen.fill();
 }
 
-// A folded row that holds a culprit is named for it.
+// The label of a row; a folded row that holds a culprit has the culprit's.
 function labelOf(row, culprit) {
   const rank = culprit?.ranks.find((each) => each >= row.first && each <= row.last);
   const numbers = row.count > 1 ? `${row.first}–${row.last}` : `${row.first}`;
@@ -173,15 +173,15 @@ function fitted(pen, text, width) {
   return `${text.slice(0, end)}…`;
 }
 
-// A frame from the step on where it began.
-function drawCulprits(pen, shape, heat, culprits, look) {
+// Draws a frame around each culprit's row, from the step in which it began to be slow.
+function drawCulprits(pen, shape, heat, culprits, theme) {
   for (const culprit of culprits) {
     const since = heat.steps.findIndex((step) => step >= (culprit.since_step ?? -1));
     const left = Math.round(shape.gutter + Math.max(0, since) * shape.cellWidth);
     heat.rows.forEach((row, place) => {
       if (!holds(row, culprit.ranks)) return;
       const top = shape.tops[place];
-      pen.strokeStyle = look.ink;
+      pen.strokeStyle = theme.ink;
       pen.lineWidth = 2;
       pen.strokeRect(left, top + 1, shape.width - left - 1, shape.tops[place + 1] - top - 2);
     });

@@ -1,4 +1,4 @@
-// What the heat map can show: a cell's value, where it lies on the scale, and how to say it.
+// The measures that the heat map can show: a cell's value, its place on the scale, and its text.
 
 import { percent, seconds, shortSeconds, times } from "./format.js";
 
@@ -10,7 +10,7 @@ export const MEASURES = [
   ...PHASES.map((name) => ({ name, label: name[0].toUpperCase() + name.slice(1) })),
 ];
 
-// The seconds of one cell: each phase, waited, own (all phases) and step; null where the rank was not seen.
+// The seconds of one cell: each phase, waited, own (all phases) and step; null where the rank has no row for the step.
 export function cellOf(heat, row, column) {
   const cell = { waited: heat.seconds.waited[row][column], own: 0 };
   for (const phase of PHASES) {
@@ -22,7 +22,8 @@ export function cellOf(heat, row, column) {
   return cell;
 }
 
-// kind: of palette. value: of a cell, null where there is none. share: 0 to 1 on the scale.
+// The scale of a measure. kind: of the palette. values: of each cell, null where there is none. share: the place of a
+// value on the scale, 0 to 1. describe: a cell as text.
 export function scaleOf(measure, heat) {
   const values = cellValues(measure, heat);
   if (measure === "own") return ownScale(values);
@@ -31,7 +32,7 @@ export function scaleOf(measure, heat) {
 }
 
 function ownScale(values) {
-  const top = firstAbove(largestMiddle(values), [1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 20, 50, 100]);
+  const top = firstAbove(largestMedian(values), [1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 20, 50, 100]);
   return {
     kind: "diverging",
     values,
@@ -39,12 +40,12 @@ function ownScale(values) {
     labels: [`≤ ${+(1 / top).toPrecision(2)}×`, "1×", `≥ ${top}×`],
     words: "of the median rank in the same step",
     explain: "Each rank's own time, all but waiting in collectives. The slow rank is the one that is busy while the others wait.",
-    say: (cell, median) => `${seconds(cell.own)} own time, ${times(cell.own / median.own)} the median`,
+    describe: (cell, median) => `${seconds(cell.own)} own time, ${times(cell.own / median.own)} the median`,
   };
 }
 
 function waitedScale(values) {
-  const top = firstAbove(largestMiddle(values), [0.1, 0.2, 0.3, 0.5, 0.7, 1]);
+  const top = firstAbove(largestMedian(values), [0.1, 0.2, 0.3, 0.5, 0.7, 1]);
   return {
     kind: "sequential",
     values,
@@ -52,14 +53,14 @@ function waitedScale(values) {
     labels: ["0 %", percent(top / 2), `${top < 1 ? "≥ " : ""}${percent(top)}`],
     words: "of the step",
     explain: "Time blocked in collectives. Victims wait long; the rank that they wait for waits least.",
-    say: (cell) => `${seconds(cell.waited)} waiting, ${percent(cell.step ? cell.waited / cell.step : 0)} of the step`,
+    describe: (cell) => `${seconds(cell.waited)} waiting, ${percent(cell.step ? cell.waited / cell.step : 0)} of the step`,
   };
 }
 
 function phaseScale(phase, values, heat) {
   // At least a twentieth of a step, so that noise stays pale.
-  const step = middle(heat.median_seconds.step) || 0;
-  const top = niceAbove(Math.max(step / 20, largestMiddle(values.map((row) => row.map(magnitude))), 1e-6));
+  const step = lowMedian(heat.median_seconds.step) || 0;
+  const top = niceAbove(Math.max(step / 20, largestMedian(values.map((row) => row.map(magnitude))), 1e-6));
   return {
     kind: "diverging",
     values,
@@ -67,7 +68,7 @@ function phaseScale(phase, values, heat) {
     labels: [`≤ −${shortSeconds(top)}`, "0", `≥ +${shortSeconds(top)}`],
     words: "against the median rank in the same step",
     explain: `Own time in ${phase === "other" ? "what no phase claims" : phase}, collectives taken out.`,
-    say: (cell, median) => `${seconds(cell[phase])} in ${phase}, the median is ${seconds(median[phase])}`,
+    describe: (cell, median) => `${seconds(cell[phase])} in ${phase}, the median is ${seconds(median[phase])}`,
   };
 }
 
@@ -86,13 +87,14 @@ function cellValue(measure, cell, median) {
   return cell[measure] - median(measure);
 }
 
-export function middle(values) {
+// The median without nulls, the lower of the two in the middle for an even number; null where there are no values.
+export function lowMedian(values) {
   const known = values.filter((value) => value !== null).sort((a, b) => a - b);
   return known.length ? known[(known.length - 1) >> 1] : null;
 }
 
-// The largest of the rows' medians: one spike in one step does not make all else pale.
-const largestMiddle = (rows) => rows.reduce((most, row) => Math.max(most, middle(row) ?? 0), 0);
+// The largest of the rows' medians: a spike in one step does not make everything else pale.
+const largestMedian = (rows) => rows.reduce((most, row) => Math.max(most, lowMedian(row) ?? 0), 0);
 
 const magnitude = (value) => (value === null ? null : Math.abs(value));
 const firstAbove = (value, steps) => steps.find((step) => step >= value) ?? steps[steps.length - 1];

@@ -1,4 +1,4 @@
-// The table of nodes: those that need a look first.
+// The table of nodes, those that need attention first.
 
 import { byId, element, setLines, setText } from "./dom.js";
 import { age, count, ranges } from "./format.js";
@@ -8,21 +8,21 @@ const ORDER = ["garbage", "down", "slow", "waiting", "up"];
 const TONES = { up: "ok", ok: "ok", fail: "fail", garbage: "fail", down: "fail", slow: "unknown", unknown: "unknown" };
 const WORDS = { ok: "passed", fail: "failed", unknown: "unknown", skipped: "skipped" };
 
-let all = false;
+let showAll = false;
 
 export function showNodes(nodes, fleet) {
   setLines(byId("fleet"), fleet);
   const sorted = [...nodes].sort((a, b) => weight(a) - weight(b) || (a.node ?? a.url).localeCompare(b.node ?? b.url, "en", { numeric: true }));
-  // Most of a large fleet is well: as many as need a look are shown, the others when asked for.
-  const ill = sorted.filter((node) => weight(node) < weight({ state: "up", verdict: "ok" })).length;
-  const few = all ? sorted.length : Math.max(FEW, Math.min(ill, 5 * FEW));
-  byId("nodes").tBodies[0].replaceChildren(...sorted.slice(0, few).map(rowOf));
+  // Most nodes of a large fleet are healthy: those that need attention are shown, the others on a click.
+  const needAttention = sorted.filter((node) => weight(node) < weight({ state: "up", verdict: "ok" })).length;
+  const shown = showAll ? sorted.length : Math.max(FEW, Math.min(needAttention, 5 * FEW));
+  byId("nodes").tBodies[0].replaceChildren(...sorted.slice(0, shown).map(rowOf));
   setText(byId("nodes-explain"), explain(nodes));
   const more = byId("nodes-more");
-  more.hidden = few >= sorted.length;
+  more.hidden = shown >= sorted.length;
   setText(more, `Show all ${nodes.length}`);
   more.onclick = () => {
-    all = true;
+    showAll = true;
     showNodes(nodes, fleet);
   };
 }

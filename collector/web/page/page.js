@@ -1,4 +1,4 @@
-// Asks the collector every few seconds and shows what it says. Reads only.
+// Asks the collector every few seconds and shows the answer. Changes nothing there.
 
 import { showAnswer } from "./answer.js";
 import { byId, element, setText } from "./dom.js";
@@ -9,7 +9,7 @@ import { showNodes } from "./nodes.js";
 import { fillRanksTable } from "./ranks_table.js";
 import { followPointer } from "./tip.js";
 
-const ROWS = 230; // at two pixels a row this is as tall as the map gets
+const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
 const state = {
   job: new URLSearchParams(location.search).get("job"),
@@ -21,7 +21,7 @@ const state = {
   lostAt: null,
 };
 
-const tipAgain = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => state.drawn);
+const updateTip = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => state.drawn);
 
 async function ask(path, parameters = {}) {
   const query = new URLSearchParams(parameters);
@@ -32,14 +32,14 @@ async function ask(path, parameters = {}) {
 }
 
 async function refresh() {
-  const asked = `${state.job} ${state.measure}`;
+  const view = `${state.job} ${state.measure}`;
   try {
     const [summary, heat, nodes] = await Promise.all([
       ask("/api/v1/summary"),
       ask("/api/v1/ranks", { measure: state.measure, rows: ROWS }),
       ask("/api/v1/nodes"),
     ]);
-    if (asked !== `${state.job} ${state.measure}`) return; // the reader has gone on to another view
+    if (view !== `${state.job} ${state.measure}`) return; // the reader has chosen another view meanwhile
     Object.assign(state, { summary, heat, answeredAt: performance.now(), lostAt: null });
     showAnswer(summary);
     showJobs(summary);
@@ -56,26 +56,26 @@ function showJobs({ jobs, job }) {
   const select = byId("job");
   const options = jobs.map((line) => [line.key, jobLabel(line, jobs)]);
   if (state.job && !job) options.unshift([state.job, `${state.job} (gone)`]);
-  const same = options.length === select.options.length && options.every(([key, label], place) => select.options[place].value === key && select.options[place].textContent === label);
-  if (!same) select.replaceChildren(...options.map(([value, text]) => element("option", { value, text })));
+  const unchanged = options.length === select.options.length && options.every(([key, label], place) => select.options[place].value === key && select.options[place].textContent === label);
+  if (!unchanged) select.replaceChildren(...options.map(([value, text]) => element("option", { value, text })));
   select.value = job ?? state.job ?? "";
   select.hidden = options.length < 2;
   setText(byId("job-name"), options.length < 2 ? (options[0]?.[1] ?? "") : "");
 }
 
 function jobLabel(line, jobs) {
-  const twin = jobs.some((other) => other !== line && other.job_id === line.job_id);
-  const facts = [twin ? `uid ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "slow" : ""];
-  const told = facts.filter(Boolean).join(", ");
-  return told ? `${line.job_id} (${told})` : line.job_id;
+  const sameName = jobs.some((other) => other !== line && other.job_id === line.job_id);
+  const remarks = [sameName ? `uid ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "slow" : ""];
+  const remark = remarks.filter(Boolean).join(", ");
+  return remark ? `${line.job_id} (${remark})` : line.job_id;
 }
 
 function showHeat() {
   const { heat, summary } = state;
-  const some = heat.rows.length > 0 && heat.steps.length > 0;
-  for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !some;
-  setText(byId("heat-empty"), some ? "" : emptyWords(heat, summary.location));
-  if (!some) {
+  const hasCells = heat.rows.length > 0 && heat.steps.length > 0;
+  for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !hasCells;
+  setText(byId("heat-empty"), hasCells ? "" : emptyText(heat, summary.location));
+  if (!hasCells) {
     state.drawn = null;
     setText(byId("heat-explain"), "");
     return;
@@ -88,19 +88,19 @@ function showHeat() {
   setText(byId("heat-explain"), scale.explain + folded);
   byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells.`);
   setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
-  tipAgain();
+  updateTip();
 }
 
-function emptyWords(heat, { notes }) {
+function emptyText(heat, { notes }) {
   if (notes.some((note) => note.kind === "no_agent")) return "No ranks are known while no agent answers.";
   return heat.rows.length ? "No step has been finished yet." : "No ranks yet. They appear when a job starts under laggard run.";
 }
 
-function showLegend(scale, marked) {
+function showLegend(scale, hasCulprit) {
   drawLegend(byId("legend-bar"), scale);
   ["low", "middle", "high"].forEach((name, place) => setText(byId(`legend-${name}`), scale.labels[place]));
   setText(byId("legend-words"), scale.words);
-  byId("legend-culprit").hidden = !marked;
+  byId("legend-culprit").hidden = !hasCulprit;
 }
 
 function showFreshness() {
@@ -108,7 +108,7 @@ function showFreshness() {
   byId("answer").classList.toggle("stale", state.lostAt !== null);
   if (state.lostAt) {
     fresh.dataset.state = "lost";
-    setText(fresh, `The collector does not answer since ${state.lostAt.toLocaleTimeString()}`);
+    setText(fresh, `The collector has not answered since ${state.lostAt.toLocaleTimeString()}`);
   } else if (state.summary?.age_seconds != null) {
     const old = state.summary.age_seconds + (performance.now() - state.answeredAt) / 1000;
     fresh.dataset.state = old < 3 * state.summary.interval_seconds + 10 ? "live" : "old";

@@ -1,25 +1,25 @@
-// The heat map for those who read rather than look: each rank's medians over the window.
+// The heat map as a table, for screen readers and exact numbers: each rank's medians over the window.
 
 import { element } from "./dom.js";
 import { percent, seconds, times } from "./format.js";
-import { PHASES, cellOf, middle } from "./measures.js";
+import { PHASES, cellOf, lowMedian } from "./measures.js";
 import { holds } from "./heatmap.js";
 
-const MOST = 100;
+const MAX_LINES = 100;
 
-// Returns what is to be said below the table.
+// Returns the text for below the table.
 export function fillRanksTable(body, heat, culprits) {
   const lines = heat.rows.map((row, place) => ({ row, ...mediansOf(heat, place) }));
   lines.sort((a, b) => (b.ratio ?? -1) - (a.ratio ?? -1));
-  body.replaceChildren(...lines.slice(0, MOST).map((line) => lineOf(line, culprits)));
+  body.replaceChildren(...lines.slice(0, MAX_LINES).map((line) => lineOf(line, culprits)));
   const all = "All at /api/v1/ranks?rows=4096.";
-  if (heat.shown) return `Ranks are folded together here, and the one that stands out is told. ${all}`;
-  return lines.length > MOST ? `The ${MOST} with the most own time. ${all}` : "Medians over the steps shown.";
+  if (heat.shown) return `Each row folds several ranks and shows the one that stands out. ${all}`;
+  return lines.length > MAX_LINES ? `The ${MAX_LINES} with the most own time. ${all}` : "Medians over the steps shown.";
 }
 
 function mediansOf(heat, place) {
   const cells = heat.steps.map((_, column) => cellOf(heat, place, column));
-  const over = (value) => middle(cells.map((cell, column) => cell && value(cell, (name) => heat.median_seconds[name][column])));
+  const over = (value) => lowMedian(cells.map((cell, column) => cell && value(cell, (name) => heat.median_seconds[name][column])));
   const extra = PHASES.map((phase) => [phase, over((cell, median) => cell[phase] - median(phase)) ?? 0]);
   return {
     own: over((cell) => cell.own),
@@ -31,10 +31,10 @@ function mediansOf(heat, place) {
 
 function lineOf({ row, own, ratio, waited, most }, culprits) {
   const cell = (text, className = "") => element("td", { text, className });
-  const marked = culprits.some((culprit) => holds(row, culprit.ranks));
+  const isCulprit = culprits.some((culprit) => holds(row, culprit.ranks));
   return element(
     "tr",
-    { className: marked ? "culprit" : "" },
+    { className: isCulprit ? "culprit" : "" },
     cell(row.count > 1 ? `${row.first}–${row.last}` : `${row.first}`),
     cell(row.node ?? "–"),
     cell(row.state),

@@ -1,4 +1,4 @@
-// What a cell says when it is pointed at, or reached with the arrow keys.
+// The tip: the values of the cell under the pointer, or of the cell reached with the arrow keys.
 
 import { element } from "./dom.js";
 import { rankName, seconds } from "./format.js";
@@ -7,26 +7,27 @@ import { PHASES, cellOf } from "./measures.js";
 const LINES = [...PHASES, "waited"];
 const NAMES = { waited: "waiting" };
 
-// get: () => {heat, scale, shape} as last drawn, or null.
-export function followPointer(canvas, cursor, tip, get) {
+// getDrawn: () => {heat, scale, shape} as last drawn, or null. Returns a function that shows the tip again after a new
+// drawing.
+export function followPointer(canvas, cursor, tip, getDrawn) {
   let at = null;
 
   const show = (cell) => {
     at = cell;
-    const now = get();
-    const there = now && cell && cell.row < now.shape.rows && cell.column < now.shape.columns;
-    cursor.hidden = tip.hidden = !there;
-    if (!there) return;
-    tip.replaceChildren(...linesOf(now, cell));
-    place(cursor, tip, now.shape, cell);
+    const drawn = getDrawn();
+    const inside = drawn && cell && cell.row < drawn.shape.rows && cell.column < drawn.shape.columns;
+    cursor.hidden = tip.hidden = !inside;
+    if (!inside) return;
+    tip.replaceChildren(...linesOf(drawn, cell));
+    place(cursor, tip, drawn.shape, cell);
   };
 
   const find = (event) => {
-    const now = get();
-    if (!now) return null;
-    const column = Math.floor((event.offsetX - now.shape.gutter) / now.shape.cellWidth);
-    const row = now.shape.tops.findLastIndex((top) => top <= event.offsetY);
-    return column >= 0 && column < now.shape.columns && row >= 0 && row < now.shape.rows ? { row, column } : null;
+    const drawn = getDrawn();
+    if (!drawn) return null;
+    const column = Math.floor((event.offsetX - drawn.shape.gutter) / drawn.shape.cellWidth);
+    const row = drawn.shape.tops.findLastIndex((top) => top <= event.offsetY);
+    return column >= 0 && column < drawn.shape.columns && row >= 0 && row < drawn.shape.rows ? { row, column } : null;
   };
 
   canvas.addEventListener("pointermove", (event) => show(find(event)));
@@ -34,15 +35,15 @@ export function followPointer(canvas, cursor, tip, get) {
   canvas.addEventListener("pointerleave", () => show(null));
   canvas.addEventListener("blur", () => show(null));
   canvas.addEventListener("keydown", (event) => {
-    const now = get();
+    const drawn = getDrawn();
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (event.key === "Escape") show(null);
-    if (!now || !move) return;
+    if (!drawn || !move) return;
     event.preventDefault();
-    const from = at ?? { row: 0, column: now.shape.columns - 1 };
+    const from = at ?? { row: 0, column: drawn.shape.columns - 1 };
     show({
-      row: Math.min(now.shape.rows - 1, Math.max(0, from.row + (at ? move[0] : 0))),
-      column: Math.min(now.shape.columns - 1, Math.max(0, from.column + (at ? move[1] : 0))),
+      row: Math.min(drawn.shape.rows - 1, Math.max(0, from.row + (at ? move[0] : 0))),
+      column: Math.min(drawn.shape.columns - 1, Math.max(0, from.column + (at ? move[1] : 0))),
     });
   });
   return () => show(at);
@@ -60,7 +61,7 @@ function linesOf({ heat, scale }, { row, column }) {
   const folded = heat.shown ? `, of ranks ${rank.first}–${rank.last}` : "";
   return [
     title,
-    element("p", { text: `${step}${folded}: ${scale.say(cell, median)}` }),
+    element("p", { text: `${step}${folded}: ${scale.describe(cell, median)}` }),
     ...LINES.map((name) => barOf(name, cell[name], median[name], longest)),
     element("p", { className: "tip-foot", text: "median of all ranks in this step" }),
   ];

@@ -172,7 +172,7 @@ def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collecto
     assert browsed.complaints == []
     collector.stop()
     page.wait_for_selector("#fresh[data-state=lost]")
-    assert "does not answer" in page.text_content("#fresh")
+    assert "has not answered" in page.text_content("#fresh")
     browsed.keep("page-collector-lost")
 
 
