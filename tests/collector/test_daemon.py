@@ -1,4 +1,4 @@
-"""The real collector process against fake agents: healthy, down, slow, garbage, hostile."""
+"""The real collector process with fake agents: healthy, down, slow, garbage, hostile."""
 
 from __future__ import annotations
 
@@ -75,10 +75,10 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
 
 
-def test_ill_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:
-    well = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
+def test_failing_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    healthy = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
     deep = b'{"node":"n","boot_id":"b","next":0,"ranks":[],"ignored":' + b"[" * 50_000
-    ill = {
+    failing = {
         f"http://127.0.0.1:{_free_port()}": ("down", "no connection: connection refused"),
         fake_agent(b"<html>it works</html>").url: ("garbage", "not the JSON expected"),
         fake_agent(b'{"schema":"laggard.ranks/1"}').url: ("garbage", "missing required field"),
@@ -88,14 +88,14 @@ def test_ill_agents_are_named_and_the_others_go_on(start_collector: Start, fake_
         fake_agent(make.node("n2", [5], world_size=2)).url: ("garbage", "not a rank of 2"),
         fake_agent(make.node("n3", [0]), delay=60).url: ("slow", "no complete answer within 3 s"),
     }
-    collector = _collect(start_collector, well.url, *ill)
+    collector = _collect(start_collector, healthy.url, *failing)
     rows = _nodes(collector)
-    for url, (state, reason) in ill.items():
+    for url, (state, reason) in failing.items():
         assert (rows[url].state, reason in rows[url].reason) == (state, True), rows[url]
         assert "\n" not in rows[url].reason and rows[url].verdict == "unknown"
-    assert rows[well.url].state == "up" and rows[well.url].verdict == "ok"
+    assert rows[healthy.url].state == "up" and rows[healthy.url].verdict == "ok"
     assert _location(collector).verdict is Verdict.OK
-    assert f'laggard_target_up{{target="{next(iter(ill))}"}} 0.0' in collector.get("/metrics").text
+    assert f'laggard_target_up{{target="{next(iter(failing))}"}} 0.0' in collector.get("/metrics").text
 
 
 def test_an_agent_without_a_report_is_up_and_unknown(start_collector: Start, fake_agent: Start, make: Any) -> None:
@@ -116,14 +116,12 @@ def test_steps_are_asked_for_from_where_the_last_answer_ended(
 
     agent = fake_agent(ranks, make.report("n0"))
     collector = _collect(start_collector, agent.url)
-    collector.wait_until(lambda: any("since=30.0" in path for path in agent.asked))
+    collector.wait_until(lambda: any("since=30.0" in path for path in agent.requests))
     steps = decode(collector.get("/api/v1/ranks").content, HeatDocument).steps
     assert steps == list(range(len(steps))) and len(steps) >= 32
 
 
-def test_an_agent_that_falls_silent_leaves_no_verdict_behind(
-    start_collector: Start, fake_agent: Start, make: Any
-) -> None:
+def test_a_job_of_silent_agents_has_no_verdict(start_collector: Start, fake_agent: Start, make: Any) -> None:
     first = fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0"))
     second = fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1"))
     collector = _collect(start_collector, first.url, second.url)
@@ -138,7 +136,9 @@ def test_an_agent_that_falls_silent_leaves_no_verdict_behind(
     assert "no agent of this job answers (2 of 2 silent)" in _location(collector).notes[0].text
 
 
-def test_nothing_known_is_unknown_and_says_why(start_collector: Start, fake_agent: Start, make: Any) -> None:
+def test_without_ranks_the_verdict_is_unknown_with_a_reason(
+    start_collector: Start, fake_agent: Start, make: Any
+) -> None:
     ports = [_free_port(), _free_port()]
     silent = _collect(start_collector, *(f"127.0.0.1:{port}" for port in ports))
     assert _location(silent).verdict is Verdict.UNKNOWN
@@ -212,7 +212,7 @@ def test_ready_is_after_the_first_round(start_collector: Start, fake_agent: Star
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_at_once_and_well(start_collector: Start, fake_agent: Start, make: Any, number: int) -> None:
+def test_it_stops_at_once_with_exit_status_0(start_collector: Start, fake_agent: Start, make: Any, number: int) -> None:
     slow = fake_agent(make.ranks_document("n0", []), delay=60)
     collector = start_collector("--target", slow.url)
     assert collector.get("/-/healthy").status_code == 200
@@ -221,7 +221,7 @@ def test_it_stops_at_once_and_well(start_collector: Start, fake_agent: Start, ma
     assert time.monotonic() - began < 2
 
 
-def test_the_first_line_says_where_it_listens(start_collector: Start) -> None:
+def test_the_first_line_names_the_listen_address(start_collector: Start) -> None:
     collector = start_collector("--target", "127.0.0.1:9")
     assert "listening on http://127.0.0.1:" in collector.first_line and ":0" not in collector.first_line.split("//")[1]
 
@@ -253,19 +253,17 @@ def test_a_configuration_file_is_enough(start_collector: Start, fake_agent: Star
     assert _location(collector).verdict is Verdict.OK
 
 
-def test_an_outlier_of_the_fleet_is_told_everywhere(
-    start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path
-) -> None:
+def test_an_outlier_is_in_every_document(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
     """Four nodes, the last with another kernel; its rank is slow. The finding joins the verdict."""
 
     def facts(number: int) -> dict[str, Any]:
         release = "6.8.0-rc1" if number == 3 else "5.15.0"
         return {"identity": {"product": "DGX H100", "gpu_models": ["H100"], "kernel_release": release}}
 
-    def told(number: int) -> Any:
+    def report(number: int) -> Any:
         return structs.replace(make.report(f"n{number}"), facts=facts(number))
 
-    agents = [fake_agent(make.node(f"n{i}", [i], slow=3), told(i)) for i in range(4)]
+    agents = [fake_agent(make.node(f"n{i}", [i], slow=3), report(i)) for i in range(4)]
     collector = _collect(start_collector, *(agent.address for agent in agents))
     document = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument)
     assert [(it.node, it.finding.code, it.finding.device) for it in document.findings] == [
@@ -279,19 +277,19 @@ def test_an_outlier_of_the_fleet_is_told_everywhere(
     command = [sys.executable, "-m", "laggard", "locate", "--collector", collector.url]
     located = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert located.returncode == 1 and "FLEET_OUTLIER" in located.stdout, located.stdout
-    agents[3].close()  # what it said before has no vote, and no row
+    agents[3].close()  # its old report is not compared, and has no finding
     collector.wait_until(lambda: not decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings)
 
 
-def test_a_gate_may_ask_before_it_drains(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
+def test_a_gate_can_ask_before_it_drains(start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path) -> None:
     config = tmp_path / "collector.yaml"
     config.write_text("max_drain_ratio: 0.5\n")
     agents = [fake_agent(make.ranks_document(f"n{i}", []), make.report(f"n{i}", ["X"] * (i < 2))) for i in range(4)]
     flags = [word for agent in agents for word in ("--target", agent.address)]
     collector = start_collector("--config", str(config), "--interval", "0.3", *flags)
     collector.wait_ready()
-    told = decode(collector.get("/api/v1/drains").content, DrainsDocument)
-    assert (told.may_drain, told.failing, told.answering, told.cap) == (False, 2, 4, 2)
+    answer = decode(collector.get("/api/v1/drains").content, DrainsDocument)
+    assert (answer.may_drain, answer.failing, answer.answering, answer.cap) == (False, 2, 4, 2)
     assert decode(collector.get("/api/v1/drains", node="n1").content, DrainsDocument).may_drain
     assert collector.client.post("/api/v1/drains").status_code == 405
     assert "laggard_fleet_failing_nodes 2.0" in collector.get("/metrics").text

@@ -1,4 +1,4 @@
-"""The answer in words: every verdict, every kind of culprit, and text that somebody else chose."""
+"""The answer in words: every verdict, every kind of culprit, and hostile text."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_details_name_the_culprit_only_where_there_are_several() -> None:
     assert two[0] == "Rank 2 on n1: waits least" and two[-1] == "Rank 0 on n1: busy"
 
 
-def test_a_note_that_the_sentence_tells_is_not_told_twice() -> None:
+def test_a_note_that_is_in_the_sentence_is_not_repeated() -> None:
     notes = (Note("partial", "4 of 8 ranks are seen"), Note("no_agent", "no agent answers"))
     assert note_lines(_location(Verdict.UNKNOWN, notes=notes)) == ["4 of 8 ranks are seen"]
     assert len(note_lines(_location(Verdict.OK, notes=notes))) == 2
@@ -115,5 +115,5 @@ def test_ranks_text(ranks: tuple[int, ...], text: str) -> None:
 
 
 def test_a_hostile_name_stays_on_one_line() -> None:
-    said = sentence(_location(Verdict.FAIL, _culprit(node="n1\nlaggard: all is well\x1b[2J\u202e")))
-    assert "\n" not in said and "\x1b" not in said and "\u202e" not in said
+    text = sentence(_location(Verdict.FAIL, _culprit(node="n1\nlaggard: all is well\x1b[2J\u202e")))
+    assert "\n" not in text and "\x1b" not in text and "\u202e" not in text

@@ -1,4 +1,4 @@
-"""Targets and settings: what people write, and what they are told when it cannot be read."""
+"""Targets and settings: what people write, and the error when it cannot be read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_bad_targets_are_named(text: str) -> None:
         parse_target(text)
 
 
-def test_a_target_named_twice_is_asked_once() -> None:
+def test_a_target_named_twice_is_scraped_once() -> None:
     assert len(parse_targets(["n1", "http://n1:19400", "n2"])) == 2
 
 

@@ -68,7 +68,7 @@ class Cluster:
         return self.get(f"{self.collector}/api/v1/location?fresh=1")
 
     def ranks(self) -> list[dict[str, Any]]:
-        """The agent's rows."""
+        """The agent's rows about its ranks."""
         rows: list[dict[str, Any]] = self.get(f"{self.agent}/api/v1/ranks")["ranks"]
         return rows
 
@@ -107,6 +107,6 @@ class Cluster:
             process.communicate()
 
     def ended(self) -> list[str]:
-        """What the processes that have ended said last."""
+        """The exit status and last output of the processes that have ended."""
         over = [process for process in self.processes if process.poll() is not None]
         return [f"{process.returncode}: {(process.stderr.read() if process.stderr else '')[-500:]}" for process in over]

@@ -22,7 +22,7 @@ from laggard.wire import RankRow, RanksDocument, StepRow, encode
 
 
 def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:
-    """A step of 0.25 s; `slow` more seconds in `phase` are taken from the waiting."""
+    """A step of 0.25 s, with `slow` more seconds in `phase` and so much less waiting."""
     phases = [0.01, 0.05, 0.08, 0.01, 0.0]
     phases[phase] += slow
     return StepRow(step, 100.0 + step * 0.25, 100.0 + step * 0.25 + 0.25, tuple(phases), max(0.0, waited - slow))
@@ -70,12 +70,13 @@ def report(node: str, codes: Sequence[str] = (), verdict: Verdict | None = None)
 
 
 class FakeAgent:
-    """Serves what it is told to. `ranks` and `report` are values, bytes, or functions of `since` that make them."""
+    """An HTTP server that answers as an agent. `ranks` and `report` are values, bytes, or functions of `since` that
+    return these."""
 
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
-        self.asked: list[str] = []
-        self.gone = threading.Event()
+        self.requests: list[str] = []
+        self.closed = threading.Event()
         agent = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -83,9 +84,9 @@ class FakeAgent:
             disable_nagle_algorithm = True  # else each body waits 40 ms for the acknowledgement of its headers
 
             def do_GET(self) -> None:
-                agent.asked.append(self.path)
-                agent.gone.wait(agent.delay)
-                if agent.gone.is_set():  # a connection that was kept alive dies with the agent
+                agent.requests.append(self.path)
+                agent.closed.wait(agent.delay)
+                if agent.closed.is_set():  # a connection that was kept alive dies with the agent
                     self.close_connection = True
                     return
                 body = agent.answer(self.path)
@@ -119,7 +120,7 @@ class FakeAgent:
         return value if value is None or isinstance(value, bytes) else encode(value)
 
     def close(self) -> None:
-        self.gone.set()
+        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -163,7 +164,7 @@ class CollectorProcess:
 
 
 class Make:
-    """The makers above, for tests: under importlib mode a conftest is not to be imported."""
+    """The functions above, for tests: under pytest's importlib mode a conftest cannot be imported."""
 
     step_row = staticmethod(step_row)
     rank_row = staticmethod(rank_row)
@@ -172,7 +173,7 @@ class Make:
 
     @staticmethod
     def node(name: str, ranks: Sequence[int], slow: int | None = None, world_size: int = 4, **changes: Any) -> Any:
-        """The document of a node whose ranks did 60 steps; `slow`: the rank that makes the job wait."""
+        """The ranks document of a node after 60 steps. `slow`: the rank that makes the others wait."""
 
         def rows(rank: int) -> list[StepRow]:
             return [step_row(step, 0.1 if rank == slow else 0.0, 0.0 if slow is None else 0.1) for step in range(60)]

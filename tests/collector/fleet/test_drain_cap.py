@@ -1,4 +1,4 @@
-"""May one more node be drained?"""
+"""The drain cap: whether one more node may be drained."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def snapshot(total: int, failing: int = 0, silent: int = 0) -> ClusterSnapshot:
 
 
 @pytest.mark.parametrize(
-    ("total", "failing", "ratio", "cap", "may"),
+    ("total", "failing", "ratio", "cap", "may_drain"),
     [
         (100, 0, 0.05, 5, True),
         (100, 4, 0.05, 5, True),
@@ -31,9 +31,9 @@ def snapshot(total: int, failing: int = 0, silent: int = 0) -> ClusterSnapshot:
         (100, 99, 1.0, 100, True),
     ],
 )
-def test_the_cap(total: int, failing: int, ratio: float, cap: int, may: bool) -> None:
+def test_the_cap(total: int, failing: int, ratio: float, cap: int, may_drain: bool) -> None:
     document = drains_document(snapshot(total, failing), ratio, None)
-    assert (document.cap, document.may_drain, document.failing) == (cap, may, failing)
+    assert (document.cap, document.may_drain, document.failing) == (cap, may_drain, failing)
     assert f"of {total} nodes {failing} fail now, at most {cap} may be out at once" == document.reason
 
 
@@ -43,10 +43,10 @@ def test_the_node_that_asks_is_not_counted() -> None:
     assert not drains_document(snapshot(20, 1), 0.05, "n7").may_drain
 
 
-def test_silence_is_no_permission() -> None:
+def test_without_an_answering_agent_no_node_may_be_drained() -> None:
     nobody = drains_document(snapshot(5, silent=5), 0.05, None)
     assert (nobody.may_drain, nobody.cap, nobody.reason) == (False, 0, "no agent answers")
     not_yet = drains_document(ClusterSnapshot(nodes=(row(0, state="waiting"),)), 0.05, None)
     assert not not_yet.may_drain and "not been asked yet" in not_yet.reason
-    few = drains_document(snapshot(100, failing=1, silent=80), 0.05, None)  # a share of those that are seen
+    few = drains_document(snapshot(100, failing=1, silent=80), 0.05, None)  # a share of the nodes that answer
     assert (few.cap, few.may_drain, few.nodes, few.answering) == (1, False, 100, 20)

@@ -1,4 +1,4 @@
-"""Comparing the nodes: who differs from the majority of its kind, and what the comparison does not say."""
+"""Comparing the nodes: which differ from the majority of their hardware, and what is not compared."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def kinds(nodes: Mapping[str, Any]) -> list[str]:
     return [note.kind for note in consensus(nodes).notes]
 
 
-def test_the_odd_node_is_named_with_both_values() -> None:
-    said = consensus(fleet(8, n003=facts(OTHER)))
-    assert list(said.findings) == ["n003"] and said.notes == ()
-    (finding,) = said.findings["n003"]
+def test_the_outlier_is_named_with_both_values() -> None:
+    result = consensus(fleet(8, n003=facts(OTHER)))
+    assert list(result.findings) == ["n003"] and result.notes == ()
+    (finding,) = result.findings["n003"]
     assert (finding.code, finding.severity, finding.device) == ("FLEET_OUTLIER", Severity.WARNING, "kernel release")
     assert finding.evidence == {
         "value": OTHER,
@@ -44,13 +44,13 @@ def test_the_odd_node_is_named_with_both_values() -> None:
     assert finding.fix.commands == ("uname -r",)
 
 
-def test_nodes_that_are_alike_are_quiet() -> None:
+def test_equal_nodes_give_no_findings() -> None:
     assert consensus(fleet(8)) == ({}, ())
     assert consensus({}) == ({}, ())
-    assert consensus({"a": {}, "b": {}}) == ({}, ())  # agents without facts: nothing to compare and nothing to say
+    assert consensus({"a": {}, "b": {}}) == ({}, ())  # agents without facts: nothing to compare, and no note
 
 
-def test_another_generation_of_machines_is_no_fault() -> None:
+def test_another_generation_of_machines_is_no_outlier() -> None:
     older = {f"a{i}": facts("4.18.0-553.el8", "DGXA100", gpu_models=["NVIDIA A100-SXM4-80GB"]) for i in range(3)}
     assert consensus(fleet(30) | older) == ({}, ())
     mixed = consensus(fleet(30) | {"a1": facts("4.18.0-553.el8", gpu_models=["NVIDIA A100-SXM4-80GB"])})
@@ -65,10 +65,10 @@ def test_two_nodes_are_too_few_and_three_are_enough() -> None:
 
 
 def test_a_tie_is_called_a_tie() -> None:
-    said = consensus(fleet(4, n000=facts(OTHER), n001=facts(OTHER)))
-    assert said.findings == {}
-    assert [note.kind for note in said.notes] == ["fleet_tie"]
-    assert "kernel release: no majority among 4 nodes" in said.notes[0].text
+    result = consensus(fleet(4, n000=facts(OTHER), n001=facts(OTHER)))
+    assert result.findings == {}
+    assert [note.kind for note in result.notes] == ["fleet_tie"]
+    assert "kernel release: no majority among 4 nodes" in result.notes[0].text
     three = consensus({f"n{i}": facts(f"5.15.{i // 4}") for i in range(12)})  # four each: the most frequent is no norm
     assert three.findings == {} and [note.kind for note in three.notes] == ["fleet_tie"]
 
@@ -78,17 +78,17 @@ def test_a_rolling_update_is_one_note() -> None:
         return fleet(100, **{f"n{number:03}": facts(OTHER) for number in range(count)})
 
     assert len(consensus(updated(25)).findings) == 25
-    said = consensus(updated(26))
-    assert said.findings == {} and [note.kind for note in said.notes] == ["fleet_changing"]
-    assert "26 of 100 nodes" in said.notes[0].text and f"{KERNEL} on 74, {OTHER} on 26" in said.notes[0].text
+    result = consensus(updated(26))
+    assert result.findings == {} and [note.kind for note in result.notes] == ["fleet_changing"]
+    assert "26 of 100 nodes" in result.notes[0].text and f"{KERNEL} on 74, {OTHER} on 26" in result.notes[0].text
 
 
-def test_what_is_not_known_is_no_difference() -> None:
+def test_an_unknown_value_is_no_difference() -> None:
     unknown = fleet(8, n001=facts(None), n002=facts(""), n003=facts([]), n004=facts({"a": 1}))
     assert consensus(unknown) == ({}, ())
-    said = consensus(fleet(8, n001=facts(None), n002=facts(OTHER)))
-    assert said.findings["n002"][0].evidence["nodes_compared"] == 7
-    nameless = {"identity": {"kernel_release": OTHER}}  # of what hardware? compared with nobody
+    result = consensus(fleet(8, n001=facts(None), n002=facts(OTHER)))
+    assert result.findings["n002"][0].evidence["nodes_compared"] == 7
+    nameless = {"identity": {"kernel_release": OTHER}}  # of unknown hardware: compared with no other
     assert consensus(fleet(8, n001=nameless)).findings == {} and kinds(fleet(8, n001=nameless)) == ["fleet_unknown"]
 
 
@@ -112,32 +112,32 @@ def test_a_count_is_compared_as_a_count() -> None:
 
 
 def test_a_list_that_is_one_value_may_be_empty() -> None:
-    """Flow control that is off on one node is what this looks for; what is null or unknown is not known."""
+    """Flow control that is off on one node must be found; null and `unknown` are not known values."""
 
     def node(*priorities: Any) -> dict[str, Any]:
         return facts() | {"roce_pfc": {"priorities": {f"eth{i}": value for i, value in enumerate(priorities)}}}
 
-    alike = {f"n{i}": node([3], [3]) for i in range(4)}
-    (finding,) = consensus(alike | {"x": node([], [])}).findings["x"]
+    same = {f"n{i}": node([3], [3]) for i in range(4)}
+    (finding,) = consensus(same | {"x": node([], [])}).findings["x"]
     assert (finding.device, finding.evidence["value"], finding.evidence["majority_value"]) == (
         "PFC priorities",
         "none",
         "3",
     )
-    assert consensus(alike | {"x": node([], [3])}).findings["x"][0].evidence["value"] == "3, none"
-    assert consensus(alike | {"x": node(None, "unknown")}) == ({}, ())
+    assert consensus(same | {"x": node([], [3])}).findings["x"][0].evidence["value"] == "3, none"
+    assert consensus(same | {"x": node(None, "unknown")}) == ({}, ())
 
 
-def test_what_a_mapping_names_is_compared_by_its_names() -> None:
+def test_a_mapping_may_be_compared_by_its_keys() -> None:
     def node(**governors: int) -> dict[str, Any]:
         return facts() | {"governor": {"governors": governors}}
 
-    alike = {f"n{i}": node(performance=64 + i) for i in range(4)}
-    (finding,) = consensus(alike | {"x": node(performance=1, powersave=63)}).findings["x"]
+    same = {f"n{i}": node(performance=64 + i) for i in range(4)}
+    (finding,) = consensus(same | {"x": node(performance=1, powersave=63)}).findings["x"]
     assert (finding.device, finding.evidence["value"]) == ("CPU governors", "performance, powersave")
 
 
-def test_a_number_is_itself_however_it_is_written() -> None:
+def test_a_number_is_the_same_however_it_is_written() -> None:
     assert consensus(fleet(4, x=facts(gpu_count=8), y=facts(gpu_count=8.0), z=facts(gpu_count=8))).findings == {}
 
 
@@ -148,8 +148,8 @@ def test_notes_are_bounded_and_in_one_line() -> None:
     assert all("\n" not in note.text and len(note.text) < 1000 for note in notes)
 
 
-def test_every_comparable_fact_has_a_name_of_its_own() -> None:
-    names = [comparable.name for comparable in COMPARED_FACTS]
+def test_every_compared_fact_has_a_name_of_its_own() -> None:
+    names = [fact.name for fact in COMPARED_FACTS]
     assert len(set(names)) == len(names)
 
 
@@ -174,8 +174,8 @@ small_fleets = st.dictionaries(
 @settings(max_examples=50)
 @given(st.dictionaries(st.text(max_size=5), nodes_facts, max_size=6))
 def test_any_facts_give_findings_about_known_nodes(nodes: dict[str, Any]) -> None:
-    said = consensus(nodes)
-    assert set(said.findings) <= set(nodes) and len(said.notes) <= MAX_NOTES
+    result = consensus(nodes)
+    assert set(result.findings) <= set(nodes) and len(result.notes) <= MAX_NOTES
 
 
 @given(small_fleets, st.randoms())
@@ -187,7 +187,7 @@ def test_the_order_of_the_nodes_does_not_matter(nodes: dict[str, Any], random: A
 
 @given(small_fleets)
 def test_the_majority_is_never_accused(nodes: dict[str, Any]) -> None:
-    by_name = {comparable.name: comparable for comparable in COMPARED_FACTS}
+    by_name = {fact.name: fact for fact in COMPARED_FACTS}
     for node, findings in consensus(nodes).findings.items():
         product = nodes[node]["identity"]["product"]
         for finding in findings:

@@ -1,4 +1,4 @@
-"""JobWindows: duplicates, bounds, restarts, claims and ageing."""
+"""Job windows: duplicates, bounds, restarts, claims and expiry."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def test_whatever_is_repeated_or_reordered_the_newest_steps_are_kept_once(make: 
     for now, batch in enumerate(batches):
         rows = [make.step_row(step) for step in batch]
         windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), float(now))
-    told = sorted({step for batch in batches for step in batch})
+    ingested = sorted({step for batch in batches for step in batch})
     if batches:
         kept = _steps(windows)
         assert kept == sorted(set(kept)) and len(kept) <= WINDOW_STEPS
-        assert kept == told[-WINDOW_STEPS:]
+        assert kept == ingested[-WINDOW_STEPS:]
 
 
 def test_progress_is_a_step_that_was_not_known(make: Any) -> None:
@@ -68,7 +68,7 @@ def test_the_file_of_a_process_that_is_over_does_not_win_over_the_running_one(ma
     assert windows.jobs[KEY].ranks[0].newest.state == "running" and _steps(windows) == [1]
 
 
-def test_the_first_agent_to_speak_for_a_rank_keeps_it_while_it_goes_on(make: Any) -> None:
+def test_the_first_agent_to_report_a_rank_keeps_it_while_it_goes_on(make: Any) -> None:
     windows = JobWindows()
     windows.ingest("a", make.node("n0", [0]), 1.0)
     assert windows.ingest("b", make.node("n9", [0]), 2.0) == 1
@@ -84,7 +84,7 @@ def test_two_owners_with_one_job_name_stay_apart(make: Any) -> None:
     assert set(windows.jobs) == {KEY, JobKey(1001, "job-1")}
 
 
-def test_jobs_that_ended_age_out_and_are_not_brought_back_by_their_files(make: Any) -> None:
+def test_ended_jobs_expire_and_are_not_brought_back_by_their_files(make: Any) -> None:
     windows = JobWindows(expire_after_seconds=900)
     windows.ingest("a", make.node("n0", [0], state="finished"), 0.0)
     windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, state="finished")]), 850.0)
@@ -96,7 +96,7 @@ def test_jobs_that_ended_age_out_and_are_not_brought_back_by_their_files(make: A
     assert not windows.jobs
 
 
-def test_a_running_job_ages_out_only_when_nobody_speaks_of_it(make: Any) -> None:
+def test_a_running_job_expires_only_when_no_agent_reports_it(make: Any) -> None:
     windows = JobWindows(expire_after_seconds=900)
     windows.ingest("a", make.node("n0", [0]), 0.0)
     windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 850.0)  # hung: listed, no new steps
@@ -106,7 +106,7 @@ def test_a_running_job_ages_out_only_when_nobody_speaks_of_it(make: Any) -> None
     assert not windows.jobs
 
 
-def test_memory_is_bounded_and_running_jobs_are_not_pushed_out(make: Any) -> None:
+def test_memory_is_bounded_and_running_jobs_are_not_dropped(make: Any) -> None:
     windows = JobWindows(max_jobs=2, max_ranks=3)
     windows.ingest("a", make.node("n0", [0, 1], job_id="first", state="finished"), 1.0)
     windows.ingest("a", make.node("n0", [0], job_id="second"), 2.0)
@@ -115,7 +115,7 @@ def test_memory_is_bounded_and_running_jobs_are_not_pushed_out(make: Any) -> Non
     assert windows.ingest("a", make.node("n0", [0], job_id="fourth"), 4.0) == 1
 
 
-def test_evidence_of_a_silent_agent_keeps_its_steps_but_vouches_for_no_state(make: Any) -> None:
+def test_a_silent_agents_ranks_keep_their_steps_but_their_state_is_unknown(make: Any) -> None:
     windows = JobWindows()
     windows.ingest("a", make.node("n0", [0, 1]), 1.0)
     windows.ingest("b", make.node("n1", [2, 3]), 1.0)
@@ -124,7 +124,7 @@ def test_evidence_of_a_silent_agent_keeps_its_steps_but_vouches_for_no_state(mak
     assert [state.state for state in timings.states] == ["running", "running", "unknown", "unknown"]
 
 
-def test_evidence_is_of_the_newest_steps_of_all(make: Any) -> None:
+def test_timings_hold_the_newest_steps_of_all_ranks(make: Any) -> None:
     windows = JobWindows()
     for source, rank, first in (("a", 0, 0), ("b", 1, 1000)):
         rows = [make.step_row(step) for step in range(first, first + WINDOW_STEPS)]
@@ -133,7 +133,7 @@ def test_evidence_is_of_the_newest_steps_of_all(make: Any) -> None:
     assert steps[0] == 1000 and len(steps) == WINDOW_STEPS
 
 
-def test_a_rebooted_agent_is_forgotten(make: Any) -> None:
+def test_a_rebooted_agents_ranks_are_dropped(make: Any) -> None:
     windows = JobWindows()
     windows.ingest("a", make.node("n0", [0, 1]), 1.0)
     windows.ingest("b", make.node("n1", [2, 3]), 1.0)
@@ -144,7 +144,7 @@ def test_a_rebooted_agent_is_forgotten(make: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_a_job_without_steps_has_evidence_too(make: Any, count: int) -> None:
+def test_a_job_without_steps_has_timings_too(make: Any, count: int) -> None:
     windows = JobWindows()
     rows = [make.step_row(step) for step in range(count)]
     windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), 1.0)

@@ -1,4 +1,4 @@
-"""Recordings: what is there is used, what is lacking is said, what is none is refused in one line."""
+"""Reading recordings: gaps are reported, and files that are no recording are refused in one line."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def write(path: Path, records: list[dict[str, Any]]) -> Path:
     return path
 
 
-def test_one_file_a_rank_and_one_for_all_say_the_same(tmp_path: Path) -> None:
+def test_one_file_a_rank_and_one_for_all_give_the_same_verdict(tmp_path: Path) -> None:
     directory = tmp_path / "recording"
     directory.mkdir()
     for rank, slow in ((0, 0.0), (1, 0.15)):
@@ -63,7 +63,7 @@ def test_without_spans_the_rank_is_still_named(tmp_path: Path) -> None:
     assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), None)]
 
 
-def test_without_step_records_their_times_are_taken_from_what_is_there(tmp_path: Path) -> None:
+def test_without_step_records_a_steps_times_come_from_its_spans_and_collectives(tmp_path: Path) -> None:
     records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "step"]
     location = locate(read_recording([write(tmp_path / "t", records)]).timings)
     assert [culprit.ranks for culprit in location.culprits] == [(1,)]
@@ -107,18 +107,18 @@ def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
     assert [culprit.ranks for culprit in location.culprits] == [(1,)]
 
 
-def test_a_last_line_that_is_cut_off_is_left_out_and_said(tmp_path: Path) -> None:
+def test_a_last_line_that_is_cut_off_is_left_out_and_reported(tmp_path: Path) -> None:
     path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
     path.write_text(path.read_text() + '{"kind": "step", "rank": 0, "st')
-    trace = read_recording([path])
-    assert [culprit.ranks for culprit in locate(trace.timings).culprits] == [(1,)]
-    assert len(trace.gaps) == 1 and "cut off" in trace.gaps[0]
+    recording = read_recording([path])
+    assert [culprit.ranks for culprit in locate(recording.timings).culprits] == [(1,)]
+    assert len(recording.gaps) == 1 and "cut off" in recording.gaps[0]
 
 
 def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
-    trace = read_recording([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
-    assert locate(trace.timings).verdict is Verdict.UNKNOWN
-    assert trace.gaps == ("no record carries a step",)
+    recording = read_recording([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
+    assert locate(recording.timings).verdict is Verdict.UNKNOWN
+    assert recording.gaps == ("no record carries a step",)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
         (b'{"laggard_recording": 1}\n{"kind": "step", "rank": 0, "step": 1, "start": "a", "end": 2}\n', "not a time"),
     ],
 )
-def test_what_is_no_recording_is_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+def test_files_that_are_no_recording_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
     path = tmp_path / "file"
     path.write_bytes(content)
     with pytest.raises(UsageError, match=complaint.replace("(", r"\(")) as caught:
@@ -194,7 +194,7 @@ def laggard(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "laggard", *map(str, words)], capture_output=True, text=True)
 
 
-def test_the_command_says_the_answer_first(tmp_path: Path) -> None:
+def test_the_command_prints_the_answer_first(tmp_path: Path) -> None:
     path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
     text = laggard("locate", "--trace", path)
     assert text.returncode == 1 and text.stderr == ""

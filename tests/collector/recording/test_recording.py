@@ -27,7 +27,7 @@ def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("slow", [2, None])
-def test_a_recording_of_a_live_job_is_judged_as_the_job(
+def test_a_recording_of_a_live_job_gets_the_same_verdict_as_the_job(
     fake_agent: Callable[..., Any], start_collector: Callable[..., Any], make: Any, tmp_path: Path, slow: int | None
 ) -> None:
     agents = [
@@ -48,7 +48,7 @@ def test_a_recording_of_a_live_job_is_judged_as_the_job(
     assert not (tmp_path / "other").exists()
 
 
-def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_record_and_trace_together_are_refused(tmp_path: Path) -> None:
     assert "leave out --trace" in run("--record", tmp_path, "--trace", tmp_path).stderr
 
 
@@ -65,29 +65,29 @@ STATES = ("running", "running", "died", "finished", "unknown")
 
 @st.composite
 def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]:
-    known, steps = {}, {}
+    newest_rows, steps = {}, {}
     for rank in draw(st.sets(st.integers(0, 5), min_size=1)):
         count, slow = draw(st.integers(0, 40)), draw(st.sampled_from((0.0, 0.1)))
         steps[rank] = tuple(
             StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.01, 0.05 + slow, 0.05, 0.02, 0.02), 0.1 - slow)
             for step in range(count)
         )
-        known[rank] = RankRow(
+        newest_rows[rank] = RankRow(
             "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
             (0.0,) * 5, 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
             draw(st.booleans()), draw(st.none() | beats),
         )  # fmt: skip
-    return known, steps
+    return newest_rows, steps
 
 
 @given(jobs())
-def test_any_job_is_judged_alike_live_and_from_its_recording(
+def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
     tmp_path_factory: pytest.TempPathFactory, job: tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]
 ) -> None:
-    known, steps = job
+    newest_rows, steps = job
     codes = {"n0": ("GPU_THROTTLED",)}
-    live: Location = locate(timings_from_rows("j", 6, steps, known, codes))
+    live: Location = locate(timings_from_rows("j", 6, steps, newest_rows, codes))
     folder = tmp_path_factory.mktemp("held")
-    lines = (encode(line) + b"\n" for line in JobRecording("j", known, steps, codes).lines())
+    lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
     assert locate(read_recording([folder]).timings) == live

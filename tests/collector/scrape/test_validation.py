@@ -1,4 +1,4 @@
-"""What agents send is believed only within reason."""
+"""Validation of what agents send."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from laggard.wire import WireError, encode
 Change = Callable[[dict[str, Any]], None]
 
 
-def test_what_an_agent_says_is_believed(make: Any) -> None:
+def test_an_agents_documents_are_accepted(make: Any) -> None:
     document, report = make.node("n0", [0, 1]), make.report("n0", ["GPU_LOST"])
     assert validate_ranks(encode(document)) == document
     assert validate_report(encode(report)) == report
@@ -81,15 +81,15 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
         (_set(*STEP, 4, value=None), "Expected `float`"),
     ],
 )
-def test_absurd_documents_are_refused_and_say_why(make: Any, change: Change, complaint: str) -> None:
+def test_absurd_documents_are_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
     tree = json.loads(encode(make.node("n0", [0, 1])))
     change(tree)
     with pytest.raises(WireError, match=complaint):
         validate_ranks(json.dumps(tree).encode())
 
 
-def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
-    """As those from before `peer` was told."""
+def test_an_agent_that_does_not_report_peers_is_accepted(make: Any) -> None:
+    """Agents from before `peer` was added do not."""
     tree = json.loads(encode(make.node("n0", [0, 1])))
     tree["ranks"][0] |= {"in_flight": FLIGHT, "beat": BEAT | {"lanes": [LANE, LANE | {"op": "recv", "peer": 1}]}}
     rank = validate_ranks(json.dumps(tree).encode()).ranks[0]
@@ -102,10 +102,10 @@ def test_an_agent_that_does_not_tell_peers_is_believed(make: Any) -> None:
     "body",
     [b"", b"<html>", b"\xff\xfe", b"[" * 100_000, b"null", b'{"node": NaN}', b'{"facts":' + b"[" * 100_000],
 )
-def test_what_is_no_document_is_refused(body: bytes) -> None:
-    for believe in (validate_ranks, validate_report):
+def test_bodies_that_are_no_document_are_refused(body: bytes) -> None:
+    for validate in (validate_ranks, validate_report):
         with pytest.raises(WireError):
-            believe(body)
+            validate(body)
 
 
 def test_nan_and_deep_nesting_are_refused(make: Any) -> None:

@@ -1,4 +1,4 @@
-"""The heat map's numbers: medians, folding, what was not seen."""
+"""The heat map's numbers: medians, folding, missing values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_rank_has_a_row_where_they_fit(make: Any, measure: str) -> None:
     assert decode(encode(heat), HeatDocument) == heat
 
 
-def test_of_two_ranks_the_fast_one_is_the_measure(make: Any) -> None:
+def test_of_two_ranks_the_fast_one_is_the_median(make: Any) -> None:
     heat = heatmap_document("j", _timings(make, 2, slow=1))
     assert heat.median_seconds["own"][0] == pytest.approx(0.15)
 
@@ -54,7 +54,7 @@ def test_uneven_numbers_of_ranks_fold_too(make: Any) -> None:
     assert sum(row.count for row in heat.rows) == 31 and heat.rows[-1].last == 30
 
 
-def test_what_was_not_seen_is_null_on_the_wire(make: Any) -> None:
+def test_a_missing_step_is_null_in_json(make: Any) -> None:
     windows = JobWindows()
     for rank, steps in ((0, (0, 1)), (1, (1, 2))):
         row = make.rank_row(rank, rows=[make.step_row(step) for step in steps])

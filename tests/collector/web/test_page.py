@@ -1,4 +1,4 @@
-"""The page in a real browser: the sentence, the heat map's pixels, the nodes, and not one complaint of the browser."""
+"""The page in a real browser: the sentence, the heat map's pixels, the nodes, and no error of the browser."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ Start = Callable[..., Any]
 
 
 class Browsed:
-    """A page, with everything that the browser complained of."""
+    """A page, with all errors and warnings of the browser."""
 
     def __init__(self, browser: Any, url: str, **context: Any) -> None:
         options = {"viewport": {"width": 1280, "height": 800}, **context}
         self.page = browser.new_context(**options).new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda message: self._hear(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.complaints.append(f"failed: {request.url}"))
-        self.page.on("dialog", lambda dialog: (self.complaints.append("a dialog"), dialog.dismiss()))
+        self.errors: list[str] = []
+        self.page.on("console", lambda message: self._on_console(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
+        self.page.on("dialog", lambda dialog: (self.errors.append("a dialog"), dialog.dismiss()))
         self.page.goto(url)
         self.page.wait_for_selector("#nodes tbody tr")
 
-    def _hear(self, kind: str, text: str) -> None:
+    def _on_console(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):  # violations of the content security policy come as errors
-            self.complaints.append(text)
+            self.errors.append(text)
 
-    def keep(self, name: str) -> None:
+    def screenshot(self, name: str) -> None:
         OUT.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=OUT / f"{name}.png", full_page=True)
 
@@ -94,7 +94,7 @@ def _distance(one: list[int], other: list[int]) -> int:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_slow_rank_is_seen(browser: Any, slow_job: Any, scheme: str) -> None:
+def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> None:
     browsed = Browsed(browser, slow_job.url, color_scheme=scheme)
     page = browsed.page
     assert page.text_content("h1").startswith("Rank 2 on n1 is slow in forward: ")
@@ -107,8 +107,8 @@ def test_the_slow_rank_is_seen(browser: Any, slow_job: Any, scheme: str) -> None
     down = page.locator("#nodes tbody tr").first.inner_text()
     assert "127.0.0.1:9" in down and "down" in down and "connection refused" in down
     assert "GPU_THROTTLED" in page.text_content("#nodes")
-    browsed.keep(f"page-slow-rank-{scheme}")
-    assert browsed.complaints == []
+    browsed.screenshot(f"page-slow-rank-{scheme}")
+    assert browsed.errors == []
 
 
 def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
@@ -117,7 +117,7 @@ def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
     page.hover("#heat-canvas", position={"x": 600, "y": 75})
     tip = page.inner_text("#heat-tip")
     assert "Rank 2 on n1" in tip and "forward" in tip and "1.67× the median" in tip
-    browsed.keep("page-tip")
+    browsed.screenshot("page-tip")
     page.focus("#heat-canvas")
     page.keyboard.press("Escape")
     assert page.is_hidden("#heat-tip")
@@ -130,14 +130,14 @@ def test_pointer_keys_table_and_measures(browser: Any, slow_job: Any) -> None:
     page.click("summary")
     first = page.inner_text("#heat-table tbody tr:first-child")
     assert first.startswith("2\tn1\trunning") and "forward, +100" in first
-    assert browsed.complaints == []
+    assert browsed.errors == []
 
 
 def test_on_a_phone_nothing_is_cut_off(browser: Any, slow_job: Any) -> None:
     browsed = Browsed(browser, slow_job.url, viewport={"width": 390, "height": 844}, device_scale_factor=2)
     assert browsed.page.evaluate("document.documentElement.scrollWidth") <= 390
-    browsed.keep("page-phone")
-    assert browsed.complaints == []
+    browsed.screenshot("page-phone")
+    assert browsed.errors == []
 
 
 def test_without_scripts_the_answer_is_there(browser: Any, slow_job: Any) -> None:
@@ -158,8 +158,8 @@ def test_a_thousand_ranks_fold_into_rows(browser: Any, start_collector: Start, f
     assert browsed.page.text_content("h1").startswith("Rank 421 on gpu-006 is slow")
     assert "1024 ranks; each row folds 5 of them" in browsed.page.text_content("#heat-explain")
     assert browsed.page.evaluate("document.getElementById('heat-canvas').clientHeight") < 600
-    browsed.keep("page-1024-ranks")
-    assert browsed.complaints == []
+    browsed.screenshot("page-1024-ranks")
+    assert browsed.errors == []
 
 
 def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collector: Start) -> None:
@@ -168,12 +168,12 @@ def test_no_agent_no_rank_and_a_collector_that_dies(browser: Any, start_collecto
     page = browsed.page
     assert page.text_content("h1") == "Cannot tell: no agent answers (2 of 2 down)."
     assert page.is_hidden("#heat") and page.is_visible("#heat-empty")
-    browsed.keep("page-no-agent")
-    assert browsed.complaints == []
+    browsed.screenshot("page-no-agent")
+    assert browsed.errors == []
     collector.stop()
     page.wait_for_selector("#fresh[data-state=lost]")
     assert "has not answered" in page.text_content("#fresh")
-    browsed.keep("page-collector-lost")
+    browsed.screenshot("page-collector-lost")
 
 
 def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
@@ -187,13 +187,13 @@ def test_hostile_text_is_text(browser: Any, start_collector: Start, fake_agent: 
     assert HOSTILE in page.text_content("h1") and HOSTILE in page.text_content("#nodes")
     assert HOSTILE in page.text_content("#job") and page.locator("main img").count() == 0
     assert page.title() != "taken"
-    browsed.keep("page-hostile")
+    browsed.screenshot("page-hostile")
     page.select_option("#job", "1000:other")
     page.locator("h1", has_text="No rank is slow").wait_for()
-    assert browsed.complaints == []
+    assert browsed.errors == []
 
 
-def test_a_node_that_differs_is_told_under_the_nodes(
+def test_an_outlier_is_listed_under_the_nodes(
     browser: Any, start_collector: Start, fake_agent: Start, make: Any
 ) -> None:
     agents = []
@@ -202,13 +202,13 @@ def test_a_node_that_differs_is_told_under_the_nodes(
         release = HOSTILE if number == 3 else "5.15.0-113-generic"
         report = structs.replace(make.report(f"n{number}"), facts={"identity": {**identity, "kernel_release": release}})
         agents.append(fake_agent(make.node(f"n{number}", [number], slow=3, world_size=5), report))
-    odd = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
-    agents.append(fake_agent(make.ranks_document("a100", []), odd))
+    lone = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
+    agents.append(fake_agent(make.ranks_document("a100", []), lone))
     collector = _collector(start_collector, *(agent.address for agent in agents))
     browsed = Browsed(browser, collector.url)
     lines = browsed.page.locator("#fleet li").all_inner_texts()
     assert lines[0].startswith("n3: kernel release is <script>") and "4 of 5 nodes of the same hardware" in lines[0]
     assert lines[1].startswith("1 node of DGXA100 (a100): 3 are needed to compare")
     assert browsed.page.locator("#nodes tr", has_text="n3").locator(".code").all_inner_texts() == ["FLEET_OUTLIER"]
-    browsed.keep("page-fleet")
-    assert browsed.complaints == []
+    browsed.screenshot("page-fleet")
+    assert browsed.errors == []

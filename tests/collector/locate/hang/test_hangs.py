@@ -1,4 +1,4 @@
-"""Who is waited for, from how ranks stand: the pure part, with every number chosen."""
+"""Hung ranks from the states of a job's ranks: the pure part, with every number chosen."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def timings(states: Iterable[RankState]) -> JobTimings:
     return build_timings("j", 8, {rank: RankInfo("n0", None, each) for rank, each in enumerate(states)}, {}, {})
 
 
-def look(*states: RankState, step: float | None = STEP) -> PartialVerdict:
+def find_hung(*states: RankState, step: float | None = STEP) -> PartialVerdict:
     return hung_ranks(timings(states), step)
 
 
@@ -58,10 +58,10 @@ def late(found: PartialVerdict) -> list[tuple[int, ...]]:
 DP = "dp:0-3"
 
 
-def test_who_has_not_arrived_is_told_at_once_and_called_hung_after_minutes() -> None:
+def test_a_rank_that_has_not_arrived_is_noted_at_once_and_called_hung_after_minutes() -> None:
     def waited(seconds: float, age: float = 0.5) -> PartialVerdict:
         peers = [state({DP: 9}, (DP, seconds)) for _ in range(3)]
-        return look(*peers, state({DP: 8}, age=age))
+        return find_hung(*peers, state({DP: 8}, age=age))
 
     assert waited(0.5) == NOTHING_FOUND
     found = waited(2.0)
@@ -76,23 +76,23 @@ def test_who_has_not_arrived_is_told_at_once_and_called_hung_after_minutes() -> 
 def test_a_stopped_rank_is_hung_as_soon_as_somebody_waits() -> None:
     peers = [state({DP: 9}, (DP, 0.6)) for _ in range(3)]
     for stopped in (state({DP: 8}, stopped=True), state({DP: 9}, (DP, 0.7), stopped=True)):
-        found = look(*peers, stopped)
+        found = find_hung(*peers, stopped)
         assert hung(found) == [(3,)] and found.culprits[0].confidence == 0.9
         assert "its process is stopped, by a signal or a debugger" in found.culprits[0].evidence
-    alone = look(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True))
+    alone = find_hung(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True))
     assert hung(alone) == [] and [note.kind for note in alone.notes] == ["stopped"]
-    assert hung(look(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True, age=11.0))) == [(3,)]
+    assert hung(find_hung(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True, age=11.0))) == [(3,)]
 
 
 def test_a_job_whose_processes_are_all_stopped_is_suspended() -> None:
-    found = look(*[state({DP: 9}, (DP, 60.0), stopped=True)] * 4)
+    found = find_hung(*[state({DP: 9}, (DP, 60.0), stopped=True)] * 4)
     assert not found.culprits and [note.kind for note in found.notes] == ["suspended"]
 
 
 def test_a_victim_that_is_late_elsewhere_is_not_blamed() -> None:
     """2 and 3 wait for 0 in their stage's group; 1 waits for 0 in its own: 0 alone is at the root."""
     one, two = "tp:0-1", "dp:0-2/2"
-    found = look(
+    found = find_hung(
         state({one: 4, two: 6}),
         state({one: 5}, (one, 200.0)),
         state({two: 7, "tp:2-3": 2}, (two, 200.0)),
@@ -103,49 +103,49 @@ def test_a_victim_that_is_late_elsewhere_is_not_blamed() -> None:
 
 def test_a_rank_that_never_came_to_the_group_is_a_member_by_its_name() -> None:
     peers = [state({DP: 1}, (DP, 300.0)) for _ in range(3)]
-    assert late(look(*peers, state({}))) == [(3,)]
-    assert late(look(*peers, state({}), state({}))) == [(3,)]  # 4 is no member of dp:0-3
+    assert late(find_hung(*peers, state({}))) == [(3,)]
+    assert late(find_hung(*peers, state({}), state({}))) == [(3,)]  # 4 is no member of dp:0-3
 
 
-def test_with_all_there_nobody_is_blamed_unless_one_is_silent() -> None:
-    there = [state({DP: 9}, (DP, 300.0)) for _ in range(4)]
-    found = look(*there)
+def test_where_all_have_arrived_nobody_is_blamed_unless_one_is_silent() -> None:
+    arrived = [state({DP: 9}, (DP, 300.0)) for _ in range(4)]
+    found = find_hung(*arrived)
     assert not found.culprits and "nobody is known to be missing" in found.notes[0].text
-    assert hung(look(*there[:3], state({DP: 9}, (DP, 300.0), age=290.0))) == [(3,)]
+    assert hung(find_hung(*arrived[:3], state({DP: 9}, (DP, 300.0), age=290.0))) == [(3,)]
 
 
 def test_long_steps_make_long_waits_ordinary() -> None:
     def waited(seconds: float, step: float | None) -> PartialVerdict:
-        return look(*[state({DP: 9}, (DP, seconds))] * 3, state({DP: 8}), step=step)
+        return find_hung(*[state({DP: 9}, (DP, seconds))] * 3, state({DP: 8}), step=step)
 
     assert waited(15.0, 10.0) == NOTHING_FOUND != waited(25.0, 10.0)
     assert waited(15.0, None) == NOTHING_FOUND != waited(25.0, None)
     assert hung(waited(190.0, 10.0)) == [] and hung(waited(201.0, 10.0)) == [(3,)]
 
 
-def test_the_flight_recorder_tells_what_the_hook_does_not_see() -> None:
-    waiting, behind = state({}, torch=(12, 11, 200.0)), state({}, torch=(11, 11, 200.0))
-    found = look(waiting, waiting, behind)
+def test_the_flight_recorder_reports_collectives_that_the_hook_does_not_see() -> None:
+    waiting, missing = state({}, torch=(12, 11, 200.0)), state({}, torch=(11, 11, 200.0))
+    found = find_hung(waiting, waiting, missing)
     assert hung(found) == [(2,)] and "a collective of the world, number 12" in found.notes[0].text
-    assert look(waiting, waiting, state({}, torch=(12, 11, 0.2))) == NOTHING_FOUND  # one has just moved
+    assert find_hung(waiting, waiting, state({}, torch=(12, 11, 0.2))) == NOTHING_FOUND  # one has just moved
     idle = state({}, torch=(12, 12, 500.0))
-    assert look(idle, idle) == NOTHING_FOUND
+    assert find_hung(idle, idle) == NOTHING_FOUND
     with_sends = state({}, torch=(11, 11, 200.0))
     lanes = (LaneProgress("send", "pp:0-1", 3, 3),)
     assert with_sends.beat is not None
     with_sends = with_sends._replace(beat=BeatRow(0.5, 1.0, "on", lanes, with_sends.beat.groups))
-    assert look(waiting, waiting, with_sends) == NOTHING_FOUND  # gloo counts them with the collectives
+    assert find_hung(waiting, waiting, with_sends) == NOTHING_FOUND  # gloo counts them with the collectives
 
 
 def test_ranks_that_are_not_known_to_run_are_neither_blamed_nor_waiting() -> None:
     peers = [state({DP: 9}, (DP, 300.0)) for _ in range(3)]
     for other in ("unknown", "finished", "died"):
-        assert hung(look(*peers, state({DP: 8}, state=other))) == []
-        assert look(*[state({DP: 9}, (DP, 300.0), state=other)] * 4) == NOTHING_FOUND
+        assert hung(find_hung(*peers, state({DP: 8}, state=other))) == []
+        assert find_hung(*[state({DP: 9}, (DP, 300.0), state=other)] * 4) == NOTHING_FOUND
 
 
 @st.composite
-def standings(draw: Callable[..., Any]) -> list[RankState]:
+def rank_states(draw: Callable[..., Any]) -> list[RankState]:
     """Ranks of two groups, anywhere in their collectives, some stopped or silent."""
     ranks = []
     for _ in range(draw(st.integers(1, 6))):
@@ -156,11 +156,11 @@ def standings(draw: Callable[..., Any]) -> list[RankState]:
     return ranks
 
 
-@given(standings(), st.none() | st.floats(0.01, 100.0))
-def test_who_waits_and_runs_is_never_called_hung_while_another_is_missing(
+@given(rank_states(), st.none() | st.floats(0.01, 100.0))
+def test_a_running_rank_that_waits_is_never_called_hung_while_another_is_missing(
     ranks: list[RankState], step: float | None
 ) -> None:
-    found = look(*ranks, step=step)
+    found = find_hung(*ranks, step=step)
     waiting = {rank for note in found.notes if note.kind == "waiting" for rank in note.ranks}
     stopped = {rank for rank, each in enumerate(ranks) if each.stopped}
     blamed = {rank for culprit in found.culprits for rank in culprit.ranks}

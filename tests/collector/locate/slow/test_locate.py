@@ -1,4 +1,4 @@
-"""Localisation as a function on arrays: the culprit is named, victims and healthy jobs are not."""
+"""Localisation as a function of arrays: the culprit is named, victims are not, and healthy jobs have none."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from laggard.wire import InFlight
 
 RUNNING = RankState("running", 59, None, None)
 BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.005])  # seconds in each phase
-SYNC = 0.03  # seconds in collectives that nobody can save
+SYNC = 0.03  # seconds in collectives that cannot be saved
 
 
 def job(
@@ -90,12 +90,12 @@ def test_a_machine_whose_ranks_are_all_slow_is_one_culprit() -> None:
     ]
 
 
-def test_the_step_it_began_in_is_told() -> None:
+def test_the_step_in_which_it_began_is_named() -> None:
     location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=30)]))
     assert [culprit.since_step for culprit in location.culprits] == [30]
 
 
-def test_what_is_over_is_not_accused() -> None:
+def test_a_slowdown_that_is_over_is_not_accused() -> None:
     location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=10, until=40)]))
     assert location.culprits == () and location.verdict is Verdict.OK
 
@@ -112,7 +112,7 @@ def shortened(timings: JobTimings, factor: float) -> JobTimings:
     return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})
 
 
-def test_a_moment_of_tiny_steps_is_told_and_not_accused() -> None:
+def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
     disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
     assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
     location = locate(shortened(disturbed, 0.05))
@@ -164,7 +164,7 @@ def test_no_ranks_and_one_rank_are_no_verdict() -> None:
     assert locate(job(1)).verdict is Verdict.UNKNOWN
 
 
-def test_a_slow_rank_that_is_not_seen_is_not_called_healthy() -> None:
+def test_a_job_whose_slow_rank_is_missing_is_not_called_healthy() -> None:
     whole = job(8, slow=[dict(rank=7, phase="forward", by=0.1)])
     seen = JobTimings(
         **{
@@ -183,7 +183,7 @@ def test_a_slow_rank_that_is_not_seen_is_not_called_healthy() -> None:
     assert [(note.kind, note.ranks) for note in location.notes] == [("partial", (7,)), ("unseen_ranks", ())]
 
 
-def test_gaps_in_what_was_seen_do_not_hide_the_culprit() -> None:
+def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
     timings = job(8, slow=[dict(rank=3, phase="backward", by=0.1)])
     hidden = np.random.default_rng(1).random((60, 8)) < 0.2
     for values in (timings.step_seconds, timings.waited_seconds, timings.phase_seconds):
@@ -196,7 +196,7 @@ def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
 
 
-def test_what_all_nodes_have_explains_nothing() -> None:
+def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
     findings = {"n0": ("CLOCK_SKEW",), "n1": ("CLOCK_SKEW", "GPU_THROTTLED")}
     location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
@@ -217,7 +217,7 @@ def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
 
 
 def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:
-    """More ranks than are looked at at once, and slow ones on both sides of the seam."""
+    """More ranks than one block, and slow ones on both sides of the seam between two blocks."""
     places = (3, 8191, 8192, 8999)
     slow = [dict(rank=rank, phase="forward", by=0.04 + 0.01 * number) for number, rank in enumerate(places)]
     location = locate(job(9000, steps=16, slow=slow))
