@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from laggard.catalogue.findings import finding_kind
+from laggard.catalogue.findings import finding_type
 from laggard.model import Finding, Fix, Severity
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def finding(
 ) -> Finding:
     """A finding of the catalogue. `summary` continues the sentence that begins with the device; the severity is the
     catalogue's unless the probe knows better."""
-    kind = finding_kind(code)
+    kind = finding_type(code)
     return Finding(
         code=code,
         severity=kind.severity if severity is None else severity,

@@ -17,7 +17,7 @@ from laggard.agent.ranks.validation import (
     validate_identity,
     validate_lanes,
 )
-from laggard.catalogue.rank_metrics import sums
+from laggard.catalogue.rank_metrics import sum_collectives
 from laggard.constants import PHASES
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
 from laggard.rankfile.layout import FLIGHT_RECORDER
@@ -172,7 +172,7 @@ def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) 
 
 
 def _totals(lanes: tuple[Lane, ...], counters: RankCounters) -> tuple[CollectiveTotal, ...]:
-    by_role = sums(((lane.op, lane.role) for lane in lanes), counters.lanes)
+    by_role = sum_collectives(((lane.op, lane.role) for lane in lanes), counters.lanes)
     return tuple(CollectiveTotal(it.op, it.group, it.count, it.seconds, it.bytes) for it in by_role)
 
 

@@ -77,8 +77,8 @@ def _probes(latest: Round, of_jobs: Iterable[Finding]) -> Iterator[Metric]:
     yield _family("laggard_finding", named.items())
 
 
-def _row(row: RankRow) -> rank_metrics.Row:
-    return rank_metrics.Row(
+def _row(row: RankRow) -> rank_metrics.RankStats:
+    return rank_metrics.RankStats(
         job_id=row.job_id,
         rank=row.rank,
         node=row.node,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from laggard.catalogue.findings import finding_kind
+from laggard.catalogue.findings import finding_type
 from laggard.collector.fleet.compared_facts import COMPARED_FACTS, ComparedFact, Values, hardware_of, value_of
 from laggard.majority import majority
 from laggard.model import Finding, Fix, Note
@@ -93,7 +93,7 @@ def _compare(
 
 
 def _finding(hardware: str, fact: ComparedFact, value: Values, usual: Values, holders: int, known: int) -> Finding:
-    described = finding_kind(CODE)
+    described = finding_type(CODE)
     return Finding(
         code=CODE,
         severity=described.severity,

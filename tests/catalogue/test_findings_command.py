@@ -21,7 +21,7 @@ def test_the_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(capsys.readouterr().out)
     assert document["schema"] == "laggard.findings/1"
     rows = {row["code"]: row for row in document["findings"]}
-    assert list(rows) == [kind.code for kind in FINDINGS]
+    assert list(rows) == [finding_type.code for finding_type in FINDINGS]
     assert rows["DISK_FULL"] == {
         "code": "DISK_FULL",
         "severity": "critical",
@@ -35,18 +35,17 @@ def test_text_has_one_line_for_each_code(capsys: pytest.CaptureFixture[str]) -> 
     assert main(["findings", "list"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
     assert first.startswith(f"{len(FINDINGS)} codes")
-    assert [line.split()[0] for line in lines] == [kind.code for kind in FINDINGS]
+    assert [line.split()[0] for line in lines] == [finding_type.code for finding_type in FINDINGS]
     assert "not raised yet: rings" in next(line for line in lines if line.startswith("RING_SLOW"))
 
 
-@pytest.mark.parametrize("kind", FINDINGS, ids=lambda kind: kind.code)
-def test_every_code_is_explained_by_its_page(kind: object, capsys: pytest.CaptureFixture[str]) -> None:
-    code = kind.code  # type: ignore[attr-defined]
+@pytest.mark.parametrize("code", [finding_type.code for finding_type in FINDINGS])
+def test_every_code_is_explained_by_its_page(code: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "explain", code.lower()]) == 0
     assert capsys.readouterr().out == (REPOSITORY / f"docs/findings/{code}.md").read_text()
 
 
-def test_a_code_that_is_almost_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "explain", "DISC_FULL"]) == 64
     assert "did you mean DISK_FULL?" in capsys.readouterr().err
     assert main(["findings", "explain"]) == 64

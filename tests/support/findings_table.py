@@ -1,4 +1,4 @@
-"""Writes docs/findings/README.md anew: `cd tests && python -m support.findings_table`."""
+"""Generates docs/findings/README.md: `cd tests && python -m support.findings_table`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from laggard.catalogue.findings import FINDINGS, FindingKind
+from laggard.catalogue.findings import FINDINGS, FindingType
 from support.coverage import ELSEWHERE, firing, near, raisers
 from support.materialise import materialise
 from support.nccl_logs import logs_firing, logs_near
@@ -28,25 +28,25 @@ it is another. `laggard findings explain CODE` shows a page.
 
 
 def table(raised_by: Callable[[str], Sequence[str]]) -> str:
-    """`raised_by`: by code, the probes that raise it."""
-    return _HEAD + "".join(_row(kind, raised_by) for kind in sorted(FINDINGS, key=lambda kind: kind.code))
+    """Returns the README. `raised_by` returns the probes that raise a code."""
+    return _HEAD + "".join(_row(finding_type, raised_by) for finding_type in sorted(FINDINGS, key=lambda it: it.code))
 
 
-def _row(kind: FindingKind, raised_by: Callable[[str], Sequence[str]]) -> str:
-    fires = firing(kind.code) or logs_firing(kind.code)
-    if kind.later:
-        raised = f"not yet: {kind.later}"
-    elif kind.code in ELSEWHERE or not fires:
-        raised = ELSEWHERE.get(kind.code, "")
+def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -> str:
+    fires = firing(finding_type.code) or logs_firing(finding_type.code)
+    if finding_type.later:
+        raised = f"not yet: {finding_type.later}"
+    elif finding_type.code in ELSEWHERE or not fires:
+        raised = ELSEWHERE.get(finding_type.code, "")
     else:
-        raised = ", ".join(f"`{probe}`" for probe in raised_by(kind.code))
+        raised = ", ".join(f"`{probe}`" for probe in raised_by(finding_type.code))
     cells = (
-        f"[{kind.code}]({kind.code}.md)",
-        kind.severity.value,
-        kind.summary,
+        f"[{finding_type.code}]({finding_type.code}.md)",
+        finding_type.severity.value,
+        finding_type.summary,
         raised,
         fires[0] if fires else "",
-        ", ".join([*near(kind.code), *logs_near(kind.code)]),
+        ", ".join([*near(finding_type.code), *logs_near(finding_type.code)]),
     )
     return f"| {' | '.join(cells)} |\n"
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable
 
 from laggard import __version__
-from laggard.catalogue.rank_metrics import Metric, Row, Samples, families, sums
+from laggard.catalogue.rank_metrics import BUILD_INFO, Metric, RankStats, Samples, families, sum_collectives
 from laggard.constants import PHASES
 from laggard.rankfile.layout import WORD_ISSUED, WORD_PROGRESS
 from laggard.trainer_hooks.output.identity import Identity
@@ -16,22 +16,20 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _PATIENCE_SECONDS = 0.5
 
-_BUILD = Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",))
-
 
 def exposition(identity: Identity, recorder: Recorder) -> str:
     """In the text format, version 0.0.4."""
     recorder.drain(_PATIENCE_SECONDS)
-    build = _family(_BUILD, [((__version__,), 1.0)])
+    build = _family(BUILD_INFO, [((__version__,), 1.0)])
     return build + "".join(_family(metric, samples) for metric, samples in families([row(identity, recorder)]))
 
 
-def row(identity: Identity, recorder: Recorder) -> Row:
+def row(identity: Identity, recorder: Recorder) -> RankStats:
     """The rank as it stands now. Read from beside the training thread: a number may be a moment older than another."""
     totals, words, now, wall = recorder.totals, recorder.live.words, clock(), time.time()
     issued, progress = words[WORD_ISSUED], words[WORD_PROGRESS]
     phases, lanes = totals.phases_ns, totals.lanes
-    return Row(
+    return RankStats(
         **identity._asdict(),
         up=True,
         steps=totals.steps,
@@ -41,7 +39,7 @@ def row(identity: Identity, recorder: Recorder) -> Row:
         last_progress=wall - (now - progress) / 1e9 if progress else wall,
         last_beat=wall,
         in_flight_seconds=max(0, now - issued) / 1e9 if issued else 0.0,
-        collectives=sums(
+        collectives=sum_collectives(
             ((lane.op, lane.role) for lane in recorder.lanes()[: len(lanes) // 3]),
             (lanes[place : place + 3] for place in range(0, len(lanes) // 3 * 3, 3)),
         ),

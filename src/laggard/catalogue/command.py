@@ -1,4 +1,4 @@
-"""`laggard findings list|explain CODE`: what the codes of findings mean. The pages are those of docs/findings."""
+"""`laggard findings list|explain CODE`: lists the finding codes and shows their pages, docs/findings/CODE.md."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 
 import laggard
 from laggard import wire
-from laggard.catalogue.findings import FINDINGS, FindingKind
+from laggard.catalogue.findings import FINDINGS, FindingType
 from laggard.errors import UsageError
 
 FINDINGS_SCHEMA = "laggard.findings/1"
@@ -24,9 +24,9 @@ class FindingRow(msgspec.Struct, frozen=True, omit_defaults=True):
     summary: str
     doc: str
     later: str = ""
-    """What will raise it, of a code that nothing raises yet."""
+    """What will raise the code, while nothing raises it yet."""
     page: str = ""
-    """The whole page, where it was asked for."""
+    """The whole page, with `explain`."""
 
 
 class FindingsDocument(msgspec.Struct, frozen=True):
@@ -36,16 +36,16 @@ class FindingsDocument(msgspec.Struct, frozen=True):
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("list", "explain"), help="list: all codes; explain: the page of each CODE")
-    parser.add_argument("codes", nargs="*", metavar="CODE", help="as DISK_FULL")
-    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.findings/1")
+    parser.add_argument("codes", nargs="*", metavar="CODE", help="such as DISK_FULL")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: laggard.findings/1")
 
 
 def main(arguments: argparse.Namespace) -> int:
     explain = arguments.action == "explain"
     if explain and not arguments.codes:
-        raise UsageError("say which code to explain; `laggard findings list` names them")
-    kinds = [_find(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
-    rows = tuple(_row(kind, explain) for kind in kinds)
+        raise UsageError("name a code to explain; `laggard findings list` lists them")
+    chosen = [_find(code) for code in arguments.codes] if arguments.codes else list(FINDINGS)
+    rows = tuple(_row(finding_type, explain) for finding_type in chosen)
     if arguments.format == "json":
         sys.stdout.write(wire.encode(FindingsDocument(rows)).decode() + "\n")
     else:
@@ -54,8 +54,8 @@ def main(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def page(code: str) -> str:
-    """The text of the code's page, which is shipped with the package. Raises UsageError where it is not there."""
+def read_page(code: str) -> str:
+    """Returns the page of `code`, which is installed with the package. Raises UsageError where it is not there."""
     path = os.path.join(os.path.dirname(os.path.abspath(laggard.__file__)), "findings", f"{code}.md")
     try:
         with open(path, encoding="utf-8") as file:
@@ -64,19 +64,24 @@ def page(code: str) -> str:
         raise UsageError(f"the page of {code} is not installed: {path}: {error.strerror}") from None
 
 
-def _find(code: str) -> FindingKind:
+def _find(code: str) -> FindingType:
     wanted = code.upper().replace("-", "_")
-    names = [kind.code for kind in FINDINGS]
-    if wanted in names:
-        return FINDINGS[names.index(wanted)]
-    near = difflib.get_close_matches(wanted, names, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
-    raise UsageError(f"no finding has the code {code!r}{hint} `laggard findings list` names them all")
+    codes = [finding_type.code for finding_type in FINDINGS]
+    if wanted in codes:
+        return FINDINGS[codes.index(wanted)]
+    similar = difflib.get_close_matches(wanted, codes, n=1)
+    hint = f"; did you mean {similar[0]}?" if similar else ""
+    raise UsageError(f"no finding has the code {code!r}{hint} `laggard findings list` lists them all")
 
 
-def _row(kind: FindingKind, explain: bool) -> FindingRow:
+def _row(finding_type: FindingType, explain: bool) -> FindingRow:
     return FindingRow(
-        kind.code, kind.severity.value, kind.summary, kind.doc, kind.later, page(kind.code) if explain else ""
+        code=finding_type.code,
+        severity=finding_type.severity.value,
+        summary=finding_type.summary,
+        doc=finding_type.doc,
+        later=finding_type.later,
+        page=read_page(finding_type.code) if explain else "",
     )
 
 

@@ -1,4 +1,4 @@
-"""The one place where a metric or a finding code is named. Exposition, docs and tests are made from it."""
+"""All finding codes: the one place that defines them. Documentation and tests are made from it."""
 
 from __future__ import annotations
 
@@ -8,88 +8,88 @@ from laggard.model import Severity
 
 
 @dataclasses.dataclass(frozen=True)
-class FindingKind:
-    """A finding code: its usual severity and what it means in one line. Its page is docs/findings/CODE.md."""
+class FindingType:
+    """A finding code with its usual severity and its meaning in one line. Its page is docs/findings/CODE.md."""
 
     code: str
     severity: Severity
     summary: str
     later: str = ""
-    """What will raise it, of a code that nothing raises yet."""
+    """What will raise the code, while nothing raises it yet."""
 
     @property
     def doc(self) -> str:
         return f"docs/findings/{self.code}.md"
 
 
-FINDINGS: tuple[FindingKind, ...] = (
-    FindingKind("MEMLOCK_LIMIT", Severity.CRITICAL, "Locked memory is limited: RDMA cannot register its buffers."),
-    FindingKind("OPEN_FILES_LIMIT", Severity.WARNING, "Too few open files are allowed for a large job's sockets."),
-    FindingKind("CLOCK_SKEW", Severity.WARNING, "The clock is not synchronised, or is off by more than is tolerable."),
-    FindingKind("DISK_FULL", Severity.CRITICAL, "A file system that jobs write to is full or nearly so."),
-    FindingKind("GPU_DRIVER_HUNG", Severity.CRITICAL, "A call into NVIDIA's driver does not return."),
-    FindingKind("GPU_MISSING", Severity.CRITICAL, "Fewer GPUs answer than the node has."),
-    FindingKind("GPU_LOST", Severity.CRITICAL, "A GPU no longer answers, or the driver wants it reset."),
-    FindingKind("GPU_ECC_UNCORRECTED", Severity.CRITICAL, "A GPU's memory had errors that ECC could not correct."),
-    FindingKind("GPU_ROW_REMAP_PENDING", Severity.WARNING, "A faulty row of memory is replaced at the next GPU reset."),
-    FindingKind("GPU_ROW_REMAP_FAILED", Severity.CRITICAL, "A faulty row of GPU memory could not be replaced."),
-    FindingKind("GPU_XID", Severity.CRITICAL, "The driver logged an error of a GPU that is not an application's."),
-    FindingKind("GPU_THROTTLED", Severity.CRITICAL, "A GPU ran slower for heat, protection or its power supply."),
-    FindingKind("GPU_TOO_HOT", Severity.CRITICAL, "A GPU is at its own temperature limits."),
-    FindingKind("GPU_CLOCKS_LOW", Severity.CRITICAL, "A GPU is set to lower clocks or power than its peers."),
-    FindingKind("GPU_PERSISTENCE_OFF", Severity.WARNING, "The driver stops GPUs that nobody uses, and restarts them."),
-    FindingKind("GPU_BUSY", Severity.CRITICAL, "A process uses a GPU that a job is about to get."),
-    FindingKind("NVLINK_DOWN", Severity.CRITICAL, "A GPU has fewer NVLinks up than its board or its peers."),
-    FindingKind("NVLINK_ERRORS", Severity.WARNING, "A GPU's NVLinks retrain or repeat more than they should."),
-    FindingKind("FABRIC_MANAGER_DOWN", Severity.CRITICAL, "The fabric manager does not run on a node with NVSwitches."),
-    FindingKind("FABRIC_NOT_READY", Severity.CRITICAL, "A GPU is not, or not well, connected to the NVLink fabric."),
-    FindingKind("P2P_DISABLED", Severity.CRITICAL, "GPUs that should reach each other's memory may not."),
-    FindingKind("FLEET_OUTLIER", Severity.WARNING, "The node differs from the majority of nodes with its hardware."),
-    FindingKind("RDMA_DEVICE_MISSING", Severity.CRITICAL, "A NIC has no RDMA device, or programs cannot open it."),
-    FindingKind("RDMA_PORT_DOWN", Severity.CRITICAL, "An RDMA port that jobs use is not active."),
-    FindingKind("RDMA_RATE_LOW", Severity.CRITICAL, "An RDMA port runs slower than its peers."),
-    FindingKind("RDMA_LINK_FLAPPING", Severity.WARNING, "An RDMA port loses its link and gets it back."),
-    FindingKind("RDMA_ERRORS_RISING", Severity.WARNING, "An RDMA port's error counters grow too fast."),
-    FindingKind("RDMA_MTU_LOW", Severity.WARNING, "A RoCE port's packets are smaller than its peers' or than it can."),
-    FindingKind("RDMA_GID_WRONG", Severity.CRITICAL, "A RoCE port has no routable RoCE v2 address."),
-    FindingKind("RDMA_FIRMWARE_MIXED", Severity.WARNING, "NICs of one board run different firmware."),
-    FindingKind("RDMA_NETDEV_DOWN", Severity.CRITICAL, "The network device behind an RDMA port is down."),
-    FindingKind("RDMA_RENAMED", Severity.CRITICAL, "RDMA devices do not have the names that jobs are told to use."),
-    FindingKind("PFC_OFF", Severity.WARNING, "A RoCE port has no priority flow control, or not its peers'."),
-    FindingKind("ECN_OFF", Severity.WARNING, "A RoCE port does not react to congestion marks."),
-    FindingKind("NIC_MIXED", Severity.WARNING, "The GPUs of a machine have NICs of different kinds."),
-    FindingKind("RDMA_DRIVER_ERROR", Severity.CRITICAL, "A NIC's driver logged that its firmware or hardware failed."),
-    FindingKind("PEERMEM_MISSING", Severity.CRITICAL, "Neither nvidia_peermem nor DMA-BUF: no GPUDirect RDMA."),
-    FindingKind("CPU_GOVERNOR", Severity.WARNING, "The CPUs' frequency governor saves power."),
-    FindingKind("PCIE_LINK_DEGRADED", Severity.CRITICAL, "A PCIe link is slower or narrower than it should be."),
-    FindingKind("PCIE_MAX_READ_REQUEST_LOW", Severity.WARNING, "A device reads memory in too small pieces."),
-    FindingKind("PCIE_AER_ERRORS", Severity.CRITICAL, "A PCIe device reports errors."),
-    FindingKind("ACS_ENABLED", Severity.CRITICAL, "A PCIe bridge keeps GPUs and NICs from direct exchange."),
-    FindingKind("IOMMU_ENABLED", Severity.WARNING, "The IOMMU translates what GPUs and NICs read and write."),
-    FindingKind("NUMA_MISMATCH", Severity.WARNING, "A GPU and its nearest NIC are on different processors."),
-    FindingKind("CPU_AFFINITY", Severity.WARNING, "The CPUs that jobs may use do not reach the GPUs' NUMA nodes."),
-    FindingKind("HUGE_SWAP", Severity.WARNING, "The machine swaps to disk: its memory was or is short."),
-    FindingKind("MOUNT_HUNG", Severity.CRITICAL, "A network file system does not answer."),
-    FindingKind("NCCL_ENV_UNKNOWN", Severity.WARNING, "An NCCL variable that nothing reads: most often a typo."),
-    FindingKind("NCCL_ENV_HARMFUL", Severity.WARNING, "An NCCL variable switches a fast path off or is dangerous."),
-    FindingKind("NCCL_ENV_INERT", Severity.INFO, "An NCCL variable that has no effect here."),
-    FindingKind("TCP_FALLBACK", Severity.CRITICAL, "NCCL uses TCP although RDMA is there."),
-    FindingKind("GPUDIRECT_OFF", Severity.CRITICAL, "RDMA goes through host memory."),
-    FindingKind("SHM_INSTEAD_OF_P2P", Severity.CRITICAL, "GPUs of a node talk by host memory."),
-    FindingKind("NCCL_VERSION_MIXED", Severity.CRITICAL, "Ranks of one job run different NCCLs."),
-    FindingKind(
+FINDINGS: tuple[FindingType, ...] = (
+    FindingType("MEMLOCK_LIMIT", Severity.CRITICAL, "Locked memory is limited: RDMA cannot register its buffers."),
+    FindingType("OPEN_FILES_LIMIT", Severity.WARNING, "Too few open files are allowed for a large job's sockets."),
+    FindingType("CLOCK_SKEW", Severity.WARNING, "The clock is not synchronised, or is off by more than is tolerable."),
+    FindingType("DISK_FULL", Severity.CRITICAL, "A file system that jobs write to is full or nearly so."),
+    FindingType("GPU_DRIVER_HUNG", Severity.CRITICAL, "A call into NVIDIA's driver does not return."),
+    FindingType("GPU_MISSING", Severity.CRITICAL, "Fewer GPUs answer than the node has."),
+    FindingType("GPU_LOST", Severity.CRITICAL, "A GPU no longer answers, or the driver wants it reset."),
+    FindingType("GPU_ECC_UNCORRECTED", Severity.CRITICAL, "A GPU's memory had errors that ECC could not correct."),
+    FindingType("GPU_ROW_REMAP_PENDING", Severity.WARNING, "A faulty row of memory is replaced at the next GPU reset."),
+    FindingType("GPU_ROW_REMAP_FAILED", Severity.CRITICAL, "A faulty row of GPU memory could not be replaced."),
+    FindingType("GPU_XID", Severity.CRITICAL, "The driver logged an error of a GPU that is not an application's."),
+    FindingType("GPU_THROTTLED", Severity.CRITICAL, "A GPU ran slower for heat, protection or its power supply."),
+    FindingType("GPU_TOO_HOT", Severity.CRITICAL, "A GPU is at its own temperature limits."),
+    FindingType("GPU_CLOCKS_LOW", Severity.CRITICAL, "A GPU is set to lower clocks or power than its peers."),
+    FindingType("GPU_PERSISTENCE_OFF", Severity.WARNING, "The driver stops GPUs that nobody uses, and restarts them."),
+    FindingType("GPU_BUSY", Severity.CRITICAL, "A process uses a GPU that a job is about to get."),
+    FindingType("NVLINK_DOWN", Severity.CRITICAL, "A GPU has fewer NVLinks up than its board or its peers."),
+    FindingType("NVLINK_ERRORS", Severity.WARNING, "A GPU's NVLinks retrain or repeat more than they should."),
+    FindingType("FABRIC_MANAGER_DOWN", Severity.CRITICAL, "The fabric manager does not run on a node with NVSwitches."),
+    FindingType("FABRIC_NOT_READY", Severity.CRITICAL, "A GPU is not, or not well, connected to the NVLink fabric."),
+    FindingType("P2P_DISABLED", Severity.CRITICAL, "GPUs that should reach each other's memory may not."),
+    FindingType("FLEET_OUTLIER", Severity.WARNING, "The node differs from the majority of nodes with its hardware."),
+    FindingType("RDMA_DEVICE_MISSING", Severity.CRITICAL, "A NIC has no RDMA device, or programs cannot open it."),
+    FindingType("RDMA_PORT_DOWN", Severity.CRITICAL, "An RDMA port that jobs use is not active."),
+    FindingType("RDMA_RATE_LOW", Severity.CRITICAL, "An RDMA port runs slower than its peers."),
+    FindingType("RDMA_LINK_FLAPPING", Severity.WARNING, "An RDMA port loses its link and gets it back."),
+    FindingType("RDMA_ERRORS_RISING", Severity.WARNING, "An RDMA port's error counters grow too fast."),
+    FindingType("RDMA_MTU_LOW", Severity.WARNING, "A RoCE port's packets are smaller than its peers' or than it can."),
+    FindingType("RDMA_GID_WRONG", Severity.CRITICAL, "A RoCE port has no routable RoCE v2 address."),
+    FindingType("RDMA_FIRMWARE_MIXED", Severity.WARNING, "NICs of one board run different firmware."),
+    FindingType("RDMA_NETDEV_DOWN", Severity.CRITICAL, "The network device behind an RDMA port is down."),
+    FindingType("RDMA_RENAMED", Severity.CRITICAL, "RDMA devices do not have the names that jobs are told to use."),
+    FindingType("PFC_OFF", Severity.WARNING, "A RoCE port has no priority flow control, or not its peers'."),
+    FindingType("ECN_OFF", Severity.WARNING, "A RoCE port does not react to congestion marks."),
+    FindingType("NIC_MIXED", Severity.WARNING, "The GPUs of a machine have NICs of different kinds."),
+    FindingType("RDMA_DRIVER_ERROR", Severity.CRITICAL, "A NIC's driver logged that its firmware or hardware failed."),
+    FindingType("PEERMEM_MISSING", Severity.CRITICAL, "Neither nvidia_peermem nor DMA-BUF: no GPUDirect RDMA."),
+    FindingType("CPU_GOVERNOR", Severity.WARNING, "The CPUs' frequency governor saves power."),
+    FindingType("PCIE_LINK_DEGRADED", Severity.CRITICAL, "A PCIe link is slower or narrower than it should be."),
+    FindingType("PCIE_MAX_READ_REQUEST_LOW", Severity.WARNING, "A device reads memory in too small pieces."),
+    FindingType("PCIE_AER_ERRORS", Severity.CRITICAL, "A PCIe device reports errors."),
+    FindingType("ACS_ENABLED", Severity.CRITICAL, "A PCIe bridge keeps GPUs and NICs from direct exchange."),
+    FindingType("IOMMU_ENABLED", Severity.WARNING, "The IOMMU translates what GPUs and NICs read and write."),
+    FindingType("NUMA_MISMATCH", Severity.WARNING, "A GPU and its nearest NIC are on different processors."),
+    FindingType("CPU_AFFINITY", Severity.WARNING, "The CPUs that jobs may use do not reach the GPUs' NUMA nodes."),
+    FindingType("HUGE_SWAP", Severity.WARNING, "The machine swaps to disk: its memory was or is short."),
+    FindingType("MOUNT_HUNG", Severity.CRITICAL, "A network file system does not answer."),
+    FindingType("NCCL_ENV_UNKNOWN", Severity.WARNING, "An NCCL variable that nothing reads: most often a typo."),
+    FindingType("NCCL_ENV_HARMFUL", Severity.WARNING, "An NCCL variable switches a fast path off or is dangerous."),
+    FindingType("NCCL_ENV_INERT", Severity.INFO, "An NCCL variable that has no effect here."),
+    FindingType("TCP_FALLBACK", Severity.CRITICAL, "NCCL uses TCP although RDMA is there."),
+    FindingType("GPUDIRECT_OFF", Severity.CRITICAL, "RDMA goes through host memory."),
+    FindingType("SHM_INSTEAD_OF_P2P", Severity.CRITICAL, "GPUs of a node talk by host memory."),
+    FindingType("NCCL_VERSION_MIXED", Severity.CRITICAL, "Ranks of one job run different NCCLs."),
+    FindingType(
         "NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel.", later="tuner tables"
     ),
-    FindingKind("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
-    FindingKind("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results.", later="rings"),
-    FindingKind("HOOK_BLIND", Severity.INFO, "The hooks do not see all that a training process does."),
-    FindingKind("GPU_SLOW", Severity.CRITICAL, "A GPU computes slower than its peers."),
-    FindingKind("GPU_MEMORY_SLOW", Severity.CRITICAL, "A GPU's memory is slower than its peers'."),
-    FindingKind("GPU_WRONG_RESULT", Severity.CRITICAL, "A GPU computes wrong results."),
+    FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
+    FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results.", later="rings"),
+    FindingType("HOOK_BLIND", Severity.INFO, "The hooks do not see all that a training process does."),
+    FindingType("GPU_SLOW", Severity.CRITICAL, "A GPU computes slower than its peers."),
+    FindingType("GPU_MEMORY_SLOW", Severity.CRITICAL, "A GPU's memory is slower than its peers'."),
+    FindingType("GPU_WRONG_RESULT", Severity.CRITICAL, "A GPU computes wrong results."),
 )
 
-_FINDINGS_BY_CODE = {kind.code: kind for kind in FINDINGS}
+_FINDINGS_BY_CODE = {it.code: it for it in FINDINGS}
 
 
-def finding_kind(code: str) -> FindingKind:
+def finding_type(code: str) -> FindingType:
     return _FINDINGS_BY_CODE[code]

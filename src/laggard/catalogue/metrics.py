@@ -1,11 +1,11 @@
-"""The one place where a metric is named. Exposition, docs and tests are made from it."""
+"""All metrics by name: the one place that defines them. Exposition, documentation and tests are made from it."""
 
 from __future__ import annotations
 
-from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
+from laggard.catalogue.rank_metrics import BUILD_INFO, RANK_METRICS, Metric
 
 METRICS: tuple[Metric, ...] = (
-    Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",)),
+    BUILD_INFO,
     Metric(
         "laggard_probe_verdict",
         "gauge",
@@ -20,7 +20,7 @@ METRICS: tuple[Metric, ...] = (
         "A finding of the last probe run (cached); always 1.",
         ("code", "severity", "device"),
     ),
-    Metric("laggard_rank_files_ignored", "gauge", "Rank files that were not believed, by reason.", ("reason",)),
+    Metric("laggard_rank_files_ignored", "gauge", "Rank files that were rejected, by reason.", ("reason",)),
     *RANK_METRICS,
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
     Metric(
@@ -32,7 +32,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_job_slowdown_ratio", "gauge", "Step time over the step time without culprits; 1: none.", ("job_id",)
     ),
-    Metric("laggard_job_ranks", "gauge", "Ranks seen of the job.", ("job_id",)),
+    Metric("laggard_job_ranks", "gauge", "Ranks of the job that agents report.", ("job_id",)),
     Metric(
         "laggard_fleet_finding",
         "gauge",

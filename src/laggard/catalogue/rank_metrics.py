@@ -1,5 +1,6 @@
-"""The metrics of ranks: their names, and their samples from whatever knows a rank. Standard library only: the agent
-serves them for a node, a training process for itself."""
+"""The metrics of ranks: their names, and the samples of a rank's statistics. The agent serves them for the ranks of its
+node, and a training process serves its own (LAGGARD_EXPORT): the agent writes them with prometheus_client
+(agent/web/metrics.py), a training process by hand (trainer_hooks/output/exposition.py). Standard library only."""
 
 from __future__ import annotations
 
@@ -9,18 +10,18 @@ from typing import Final, NamedTuple, Protocol
 
 from laggard.constants import OPS, PHASES
 
-MOST_PAIRS: Final = 10
-"""Operations by role that are told apart; a job with tensor, pipeline and expert parallelism has about ten. Lanes keep
-their order for good, so that a pair never moves into or out of the rest: its counters do not go back."""
+MAX_PAIRS: Final = 10
+"""Pairs of operation and role that have series of their own. A job with tensor, pipeline and expert parallelism has
+about ten. Lanes never change their order, so that a pair never moves into or out of the rest: no counter goes back."""
 
 OTHER: Final = "other"
+"""The label of what has no series of its own."""
 
 Labels = tuple[str, ...]
 Samples = list[tuple[Labels, float]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A metric family. Names follow Prometheus' conventions: base units, counters end in `_total`."""
 
     name: str
@@ -28,6 +29,9 @@ class Metric:
     help: str
     labels: tuple[str, ...] = ()
 
+
+BUILD_INFO: Final = Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",))
+"""Served beside the metrics of ranks, whoever serves them."""
 
 _RANK = ("job_id", "rank")
 
@@ -63,7 +67,7 @@ RANK_METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_rank_last_beat_timestamp_seconds",
         "gauge",
-        "When the rank last gave a sign of life, Unix time; it does so about once a second, also while it waits.",
+        "When the rank last wrote a heartbeat, Unix time: about once a second, also while it waits.",
         _RANK,
     ),
     Metric(
@@ -76,8 +80,8 @@ RANK_METRICS: tuple[Metric, ...] = (
 )
 
 
-class Total(Protocol):
-    """The collectives of an operation and a role."""
+class CollectiveStats(Protocol):
+    """All collectives of one operation in the groups of one role. `group` is the role; `seconds` is time blocked."""
 
     @property
     def op(self) -> str: ...
@@ -91,8 +95,9 @@ class Total(Protocol):
     def bytes(self) -> int: ...
 
 
-class Row(NamedTuple):
-    """What is told of one rank. Times in seconds, moments in Unix time; `last_beat` None: it gave no sign yet."""
+class RankStats(NamedTuple):
+    """The statistics of one rank. Durations in seconds, moments in Unix time; `last_beat` is None before the first
+    heartbeat. `phase_seconds` are in the order of constants.PHASES."""
 
     job_id: str
     rank: int
@@ -109,13 +114,13 @@ class Row(NamedTuple):
     last_progress: float
     last_beat: float | None
     in_flight_seconds: float
-    collectives: Sequence[Total]
+    collectives: Sequence[CollectiveStats]
     lost: int
 
 
-@dataclasses.dataclass(frozen=True)
-class Sum:
-    """A Total."""
+@dataclasses.dataclass(frozen=True)  # a tuple has a method `count`
+class CollectiveSum:
+    """CollectiveStats that sum_collectives() has added up."""
 
     op: str
     group: str  # the role
@@ -124,44 +129,44 @@ class Sum:
     bytes: int
 
 
-def sums(lanes: Iterable[tuple[str, str]], numbers: Iterable[Sequence[int]]) -> tuple[Sum, ...]:
-    """By operation and role, in the order in which the rank first used them. `lanes`: each lane's operation and role;
-    `numbers`: its count, nanoseconds, bytes."""
+def sum_collectives(lanes: Iterable[tuple[str, str]], numbers: Iterable[Sequence[int]]) -> tuple[CollectiveSum, ...]:
+    """Adds lanes up by operation and role, in the order in which the rank first used them. `lanes`: each lane's
+    operation and role; `numbers`: each lane's count, nanoseconds and bytes."""
     totals: dict[tuple[str, str], list[int]] = {}
     for (op, role), (count, spent, size) in zip(lanes, numbers, strict=False):
         pair = (op if op in OPS else OTHER, role or OTHER)
-        if pair not in totals and len(totals) >= MOST_PAIRS:
+        if pair not in totals and len(totals) >= MAX_PAIRS:
             pair = (OTHER, OTHER)
         total = totals.setdefault(pair, [0, 0, 0])
         for place, number in enumerate((count, spent, size)):
             total[place] += number
-    return tuple(Sum(*pair, count, spent / 1e9, size) for pair, (count, spent, size) in totals.items())
+    return tuple(CollectiveSum(*pair, count, spent / 1e9, size) for pair, (count, spent, size) in totals.items())
 
 
-def families(rows: Sequence[Row]) -> Iterator[tuple[Metric, Samples]]:
-    """All of RANK_METRICS with the samples of these ranks, of which no two have the same job and number."""
+def families(ranks: Sequence[RankStats]) -> Iterator[tuple[Metric, Samples]]:
+    """Yields all of RANK_METRICS with the samples of `ranks`, of which no two may have the same job and number."""
     samples = {metric.name: Samples() for metric in RANK_METRICS}
-    for row in rows:
-        for name, labels, value in _samples(row):
-            samples[f"laggard_rank_{name}"].append(((row.job_id, str(row.rank), *labels), value))
+    for rank in ranks:
+        for name, labels, value in _samples(rank):
+            samples[f"laggard_rank_{name}"].append(((rank.job_id, str(rank.rank), *labels), value))
     return ((metric, samples[metric.name]) for metric in RANK_METRICS)
 
 
-def _samples(row: Row) -> Iterator[tuple[str, Labels, float]]:
-    yield "info", (row.node, str(row.local_rank), row.gpu or "", str(row.world_size), str(row.attempt)), 1.0
-    yield "up", (), float(row.up)
-    yield "steps_total", (), row.steps
-    yield "step_seconds_total", (), row.step_seconds
-    yield "own_seconds_total", (), row.own_seconds
-    yield "input_seconds_total", (), row.phase_seconds[PHASES.index("input")]
-    yield "last_progress_timestamp_seconds", (), row.last_progress
-    yield "in_flight_seconds", (), row.in_flight_seconds
-    yield "lost_events_total", (), row.lost
-    if row.last_beat is not None:
-        yield "last_beat_timestamp_seconds", (), row.last_beat
-    for name, spent in zip(PHASES, row.phase_seconds, strict=True):
+def _samples(rank: RankStats) -> Iterator[tuple[str, Labels, float]]:
+    yield "info", (rank.node, str(rank.local_rank), rank.gpu or "", str(rank.world_size), str(rank.attempt)), 1.0
+    yield "up", (), float(rank.up)
+    yield "steps_total", (), rank.steps
+    yield "step_seconds_total", (), rank.step_seconds
+    yield "own_seconds_total", (), rank.own_seconds
+    yield "input_seconds_total", (), rank.phase_seconds[PHASES.index("input")]
+    yield "last_progress_timestamp_seconds", (), rank.last_progress
+    yield "in_flight_seconds", (), rank.in_flight_seconds
+    yield "lost_events_total", (), rank.lost
+    if rank.last_beat is not None:
+        yield "last_beat_timestamp_seconds", (), rank.last_beat
+    for name, spent in zip(PHASES, rank.phase_seconds, strict=True):
         yield "phase_seconds_total", (name,), spent
-    for total in row.collectives:
+    for total in rank.collectives:
         labels = (total.op, total.group)
         yield "collectives_total", labels, total.count
         yield "collective_seconds_total", labels, total.seconds

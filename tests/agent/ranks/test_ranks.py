@@ -20,7 +20,7 @@ from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks.directory import MAX_FILES, list_files
 from laggard.agent.ranks.reader import EXPIRE_AFTER_NS, MAX_RANKS, RankFiles
 from laggard.agent.ranks.row import Now
-from laggard.catalogue.rank_metrics import MOST_PAIRS
+from laggard.catalogue.rank_metrics import MAX_PAIRS
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.rankfile.layout import FILE_BYTES
 from laggard.wire import RanksDocument, encode
@@ -151,7 +151,7 @@ def test_operations_are_summed_by_role_and_bounded(files: RankFiles, start_rank:
     start_rank(lanes).do("step")
     totals = files.read().ranks[0].collectives
     assert [(it.op, it.group, it.count) for it in totals[:2]] == [("all_reduce", "dp", 8), ("other", "dp", 4)]
-    assert (totals[-1].op, totals[-1].group) == ("other", "other") and len(totals) == MOST_PAIRS + 1
+    assert (totals[-1].op, totals[-1].group) == ("other", "other") and len(totals) == MAX_PAIRS + 1
     assert sum(it.count for it in totals) == 4 * len(lanes)
 
 
