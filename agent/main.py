@@ -17,7 +17,7 @@ from laggard.agent.web.routes import Site, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
 from laggard.http.listen import bind, url_of
 from laggard.http.server import Server
-from laggard.probes.profiles import PROFILES, choose, find_profile
+from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 
 log = logging.getLogger("laggard.agent")
 
@@ -42,7 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then 0. Raises UsageError where it cannot start."""
     settings = settle(arguments, os.environ)
     profile = find_profile(settings.profile)
-    choose(profile, (), (), f"profile {settings.profile}")  # the prober does the same, but nobody reads what it says
+    # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
+    choose_probes(profile, (), (), f"profile {settings.profile}")
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level)
         # Blocked before there is any thread, so that the signals wait for sigwait and interrupt nobody.

@@ -1,7 +1,7 @@
 """What a probe is: a function from a Host and its thresholds to findings and facts.
 
-It yields what it sees and returns. It raises NotApplicable where the thing it judges is provably absent, and Unknown
-where it cannot tell; what it yielded before still counts. Deadlines, crashes and timing are the runner's.
+A probe yields findings and facts, and returns. It raises NotApplicable where what it judges is provably absent, and
+Unknown where it cannot judge; what it yielded before still counts. The runner handles deadlines, crashes and timing.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ if TYPE_CHECKING:
 
 
 class Fact(NamedTuple):
-    """Something measured or read that is neither right nor wrong; goes to `facts` of the report."""
+    """A value that was measured or read, and is neither right nor wrong. It goes into `facts` of the report."""
 
     name: str
     value: Any
 
 
 class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of a probe's settings: what a profile may change, `thresholds: {PROBE: {...}}`."""
+    """Base of a probe's settings, which a profile may change: `thresholds: {PROBE: {...}}`."""
 
 
 class ProbeGroup(NamedTuple):
-    """Probes of one group run one after the other in one process and share what their Host has asked: starting NVML
-    costs more than all that is read from it. The deadline is the group's."""
+    """Probes that run one after the other in one process and share their Host's answers: to start NVML costs more than
+    to read all its values. The deadline is for the whole group."""
 
     name: str
     deadline_seconds: float
 
 
 class Probe(NamedTuple):
-    """A probe's entry: it stands at the end of the probe's file, and the registry lists it."""
+    """A probe's entry, at the end of the probe's file. The registry lists it."""
 
     name: str
     check: Callable[[Host, Any], Iterator[Finding | Fact | SaveCounters]]
     thresholds: Thresholds
     deadline_seconds: float = 2.0
-    """A passive probe takes milliseconds; two seconds is a machine that swaps, or a kernel that does not answer."""
+    """A passive probe takes milliseconds. After two seconds the machine swaps, or the kernel does not answer."""
 
     group: ProbeGroup | None = None
 
     on_hang: Callable[[Hang], Finding] | None = None
-    """What it means that the group's process hangs in a call that it had announced (see host/watchdog.py)."""
+    """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py)."""
 
 
 def finding(
@@ -64,8 +64,8 @@ def finding(
     commands: Sequence[str] = (),
     severity: Severity | None = None,
 ) -> Finding:
-    """A finding of the catalogue. `summary` continues the sentence that begins with the device; the severity is the
-    catalogue's unless the probe knows better."""
+    """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
+    Without `severity` it has the catalogue's."""
     kind = finding_type(code)
     return Finding(
         code=code,

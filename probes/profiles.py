@@ -1,4 +1,4 @@
-"""Profiles of the gate: which probes, how long, and how strictly what they say is taken."""
+"""Profiles of the gate: which probes run, for how long, and how strictly they are judged."""
 
 from __future__ import annotations
 
@@ -17,61 +17,64 @@ Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Profile(Settings, frozen=True):
-    """What `--profile FILE` may hold. Without a word it is the profile `full`."""
+    """What `--profile FILE` may hold. An empty file is the profile `full`."""
 
     deadline_seconds: Seconds = 30.0
-    """For all probes together; each has its own, shorter one besides."""
+    """The time for all probes together. Each probe also has a shorter deadline of its own."""
 
     only: tuple[str, ...] = ()
-    """The probes to run; none named: all."""
+    """The probes to run; all where none is named."""
 
     skip: tuple[str, ...] = ()
+    """Probes that are not run."""
 
     warnings_fail: bool = False
+    """Whether a warning fails the gate, as a critical finding does."""
 
     unknown: Literal["unknown", "fail"] = "unknown"
-    """What not being able to tell amounts to: exit status 2, or 1. There is no way to make it 0."""
+    """What the verdict `unknown` becomes: exit status 2, or 1 with `fail`. It can never become 0."""
 
     thresholds: dict[str, dict[str, Any]] = {}
-    """By probe, the thresholds to change."""
+    """The thresholds to change, by probe."""
 
     active: bool = False
     """Also run the probes that load the GPUs, as `--active` does. A daemon never does, whatever its profile says."""
 
     active_deadline_seconds: Seconds = 120.0
-    """For those together."""
+    """The time for all active probes together."""
 
     agent_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """A report of this node's agent up to this age is taken instead of looking; 0: never."""
+    """The gate takes a report of this node's agent up to this age instead of running the probes; 0 means never."""
 
 
 class Expectations(Settings, frozen=True):
-    """What `--expect FILE` holds: by probe, the thresholds whose values this cluster knows, over the profile's."""
+    """What `--expect FILE` may hold: thresholds by probe with the values of this cluster. They override the
+    profile's."""
 
     thresholds: dict[str, dict[str, Any]] = {}
 
 
 AGENT_SECONDS: Final = 90.0
-"""The agent looks each minute, for at most ten seconds: what is older is not this minute's any more."""
+"""The agent runs its probes each minute, for at most ten seconds. An older report has missed a round."""
 
 ACTIVE_NAMES: Final = frozenset(probe.name for probe in ACTIVE_PROBES)
 
 DEFAULT: Final = "full"
 
-# Each says what not being able to tell amounts to. `unknown` is exit status 2 for whoever asks; SLURM, which drains on
-# any status but 0, is never told of it (--gate): a check that cannot look must not empty a cluster. It is reported,
-# logged and exported by the agent.
+# Each profile states what the verdict `unknown` becomes. By itself it is exit status 2. SLURM, which drains on any
+# status but 0, never gets it (--gate): a check that cannot run must not empty a cluster. It is reported and logged, and
+# exported by the agent.
 PROFILES: Final[Mapping[str, Profile]] = {
-    # A job waits: SLURM's PrologTimeout and people's patience are the limits.
+    # A job waits for it: SLURM's PrologTimeout is the limit, and how long people are willing to wait.
     "prolog": Profile(
         deadline_seconds=5.0,
         unknown="unknown",
         agent_seconds=AGENT_SECONDS,
         thresholds={"gpu_busy": {"idle_expected": True}},
     ),
-    # What the job just broke, the agent may not have seen yet: the gate looks itself.
+    # The agent may not have seen yet what the job just broke: the gate runs the probes itself.
     "epilog": Profile(deadline_seconds=5.0, unknown="unknown"),
-    # Run by a timer or a daemon, whose own limits are not those of a job.
+    # Started by a timer or a daemon, whose own limits (ulimit) are not those of a job.
     "periodic": Profile(
         deadline_seconds=10.0,
         unknown="unknown",
@@ -83,7 +86,7 @@ PROFILES: Final[Mapping[str, Profile]] = {
 
 
 def find_profile(name: str) -> Profile:
-    """The profile of that name, or in that file. Raises UsageError."""
+    """The profile called `name`, or the one in the file `name`. Raises UsageError."""
     if name in PROFILES:
         return PROFILES[name]
     if not os.path.exists(name):
@@ -91,19 +94,19 @@ def find_profile(name: str) -> Profile:
     return load(name, Profile)
 
 
-def expecting(profile: Profile, path: str) -> Profile:
-    """The profile with the thresholds of the file at `path` over its own. Raises UsageError."""
+def with_expectations(profile: Profile, path: str) -> Profile:
+    """`profile` with the thresholds of the file at `path`, which override its own. Raises UsageError."""
     expected = load(path, Expectations).thresholds
     merged = {name: {**profile.thresholds.get(name, {}), **values} for name, values in expected.items()}
     return msgspec.structs.replace(profile, thresholds={**profile.thresholds, **merged})
 
 
-def choose(
+def choose_probes(
     profile: Profile, only: Iterable[str], skip: Iterable[str], where: str, active: bool = False
 ) -> tuple[Probe, ...]:
-    """The probes to run, with the profile's thresholds. What the command line names in `only` replaces the profile's
-    choice; `skip` adds to it. `where`: the profile's origin, for errors. `active`: with those that load the GPUs.
-    Raises UsageError."""
+    """The probes to run, with the profile's thresholds. `only` of the command line replaces the profile's `only`;
+    `skip` adds to the profile's `skip`. `where` names the profile in error messages. `active`: also the probes that
+    load the GPUs. Raises UsageError."""
     wanted = tuple(only) or profile.only
     unwanted = (*profile.skip, *skip)
     known = [probe.name for probe in (*PROBES, *ACTIVE_PROBES)]
@@ -117,10 +120,10 @@ def choose(
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:
         raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
-    return tuple(_adjusted(probe, profile.thresholds.get(probe.name, {}), where) for probe in chosen)
+    return tuple(_with_thresholds(probe, profile.thresholds.get(probe.name, {}), where) for probe in chosen)
 
 
-def _adjusted(probe: Probe, changes: dict[str, Any], where: str) -> Probe:
+def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:
     try:
         changed = msgspec.convert({**msgspec.to_builtins(probe.thresholds), **changes}, type(probe.thresholds))
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Every probe, one line each, in the order in which a report lists them. A probe's own file says the rest."""
+"""Lists every probe, one line each, in the order of a report. A probe's own file has its thresholds and its group."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     cpu_affinity.PROBE,
     peermem.PROBE,
     nccl_environment.PROBE,
-    xid.PROBE,  # the first: it asks no driver
+    xid.PROBE,  # the first of the GPU group: it does not call the driver, which may hang
     driver.PROBE,
     count.PROBE,
     lost.PROBE,
@@ -76,4 +76,4 @@ ACTIVE_PROBES: Final[tuple[Probe, ...]] = (
     memory.PROBE,
     copy.PROBE,
 )
-"""Those that load the GPUs: they run only when asked for, and never on a GPU that somebody uses."""
+"""The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""

@@ -21,7 +21,7 @@ from laggard.agent.gate.syslog import log
 from laggard.model import Report, Verdict
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import Profile, choose, expecting, find_profile
+from laggard.probes.profiles import Profile, choose_probes, find_profile, with_expectations
 from laggard.probes.runner.runner import run
 from laggard.text.report import headline, render
 
@@ -34,9 +34,9 @@ __all__ = ["configure", "main"]
 def main(arguments: argparse.Namespace) -> int:
     check(arguments)
     profile = find_profile(arguments.profile)
-    profile = expecting(profile, arguments.expect) if arguments.expect else profile
+    profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
     active = arguments.active or profile.active
-    chosen = choose(profile, arguments.only, arguments.skip, f"profile {arguments.profile}", active)
+    chosen = choose_probes(profile, arguments.only, arguments.skip, f"profile {arguments.profile}", active)
     probes = passive(chosen)
     host = open_host(arguments.host_root)
     if disabled(arguments):

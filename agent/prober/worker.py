@@ -11,7 +11,7 @@ import signal
 import sys
 
 from laggard.probes.host.host import Host
-from laggard.probes.profiles import choose, find_profile
+from laggard.probes.profiles import choose_probes, find_profile
 from laggard.probes.runner.runner import Runner
 from laggard.wire import encode
 
@@ -20,7 +20,7 @@ _REQUESTS, _REPORTS = 0, 1
 
 def main(profile_name: str) -> None:
     profile = find_profile(profile_name)
-    probes = choose(profile, (), (), f"profile {profile_name}")
+    probes = choose_probes(profile, (), (), f"profile {profile_name}")
     reports = _take_over_output()
     _end_with_the_agent()
     host, runner = Host(), Runner()  # the runner is kept: it remembers what is stuck

@@ -1,4 +1,4 @@
-"""The readings that NVML gives through nvmlDeviceGetFieldValues: many in one call, each with an error of its own."""
+"""Reads values with nvmlDeviceGetFieldValues: many in one call, each with an error of its own."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ _PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
     "gpu_max_margin_celsius": 196,
     "recovery_action": 230,
 }
-_THROTTLED: Final = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}  # nanoseconds
-_LINK_ERRORS: Final = {"replay": 161, "recovery": 162, "crc": 163}  # of the link in scopeId
+_THROTTLED: Final = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}  # nanoseconds in all
+_LINK_ERRORS: Final = {"replay": 161, "recovery": 162, "crc": 163}  # for the link in scopeId
 _LINK_TOTALS: Final = {"replay": 52, "recovery": 59, "crc": 38}
 _POLICIES: Final = {"thermal": 1, "board_limit": 3}  # NVML_PERF_POLICY_*
 _MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by NVML_VALUE_TYPE_*
 
 
 def read_fields(nvml: Any, handle: Any, links: int) -> tuple[dict[str, Any], dict[str, str]]:
-    """Values and errors by the names of Gpu's fields. `links`: how many NVLinks the device has."""
+    """The values and the errors, by the names of Gpu's fields. `links`: how many NVLinks the GPU has."""
     ids: list[Any] = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values()]
     ids += [(field, link) for field in _LINK_ERRORS.values() for link in range(links)]
     try:
@@ -47,7 +47,8 @@ def read_fields(nvml: Any, handle: Any, links: int) -> tuple[dict[str, Any], dic
 
 
 def read_violations(nvml: Any, handle: Any, values: dict[str, Any], errors: dict[str, str]) -> None:
-    """The counters of older drivers, which tell heat and the board's limits apart and no more."""
+    """Reads the throttle counters of older drivers into `values` and `errors`. They only tell heat from the limits of
+    the board."""
     found: dict[str, int] = {}
     for name, policy in _POLICIES.items():
         try:
@@ -60,7 +61,7 @@ def read_violations(nvml: Any, handle: Any, values: dict[str, Any], errors: dict
 
 
 def _answers(nvml: Any, handle: Any, ids: list[Any]) -> dict[tuple[int, int], Any]:
-    """By field and scope: the number, or the name of the error."""
+    """The number, or the name of the error, by field and scope."""
     answers: dict[tuple[int, int], Any] = {}
     for value in nvml.nvmlDeviceGetFieldValues(handle, ids):
         known = value.nvmlReturn == 0 and value.valueType < len(_MEMBERS)
@@ -70,7 +71,7 @@ def _answers(nvml: Any, handle: Any, ids: list[Any]) -> dict[tuple[int, int], An
 
 
 def _by_link(answers: dict[tuple[int, int], Any], name: str, links: int) -> tuple[int, ...]:
-    """By link, else the total of all; nothing where the device counts neither."""
+    """The errors called `name` by link, else the total of all links; empty where the GPU counts neither."""
     by_link = [answers[_LINK_ERRORS[name], link] for link in range(links)]
     if all(isinstance(count, int) for count in by_link):
         return tuple(by_link)

@@ -1,7 +1,7 @@
-"""Asks NVML, through the real library. Only what reads is called: nothing here changes a GPU.
+"""Reads NVML through its real library. No call here changes a GPU.
 
-Before each call it says what it does and how long that may take, so that whoever waits can tell a hang from a slow
-start. Runs in a probe's process: a call may never return.
+Each call is announced with the time that it may take, so that the parent can tell a hang from a slow start. This runs
+in a probe's process: a call may never return.
 """
 
 from __future__ import annotations
@@ -12,35 +12,36 @@ from typing import Any, Final
 from laggard.probes.nvml import fields as nvml_fields
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, error_name, sysfs_bus_id
 
-Say = Callable[[str, float], None]
+Announce = Callable[[str, float], None]
+"""Announces the next call, and how many seconds it may take."""
 
-CALL_PATIENCE_SECONDS: Final = 3.0
-"""A reading takes at most milliseconds once the driver is up. The driver's own timeout for its firmware is 6 s
-(`Timeout after 6s of waiting for RPC response`, Xid 119): who waits that long has met it."""
+CALL_LIMIT_SECONDS: Final = 3.0
+"""A reading takes milliseconds once the driver is up. A call that exceeds this limit is waiting for the GPU's firmware,
+for which the driver's own timeout is 6 s (`Timeout after 6s of waiting for RPC response`, Xid 119)."""
 
-_MOST_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
-_READ, _WRITE = 0, 1  # NVML_P2P_CAPS_INDEX_*; pynvml's own READ is a tuple by mistake
+_MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
+_READ, _WRITE = 0, 1  # NVML_P2P_CAPS_INDEX_*; pynvml's READ is a tuple by mistake
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
 
 
-def read_nvml(say: Say, init_patience_seconds: float) -> Nvml:
-    """What NVML says now. `say` is told each step and its patience in seconds. Raises nothing."""
-    say("importing pynvml", CALL_PATIENCE_SECONDS)
+def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
+    """NVML's readings of all GPUs. `announce` is called before each call into NVML. Raises nothing."""
+    announce("importing pynvml", CALL_LIMIT_SECONDS)
     try:
         import pynvml
     except ImportError as error:
         return Nvml(error=f"nvidia-ml-py is not installed: {error}")
-    say("nvmlInit", init_patience_seconds)
+    announce("nvmlInit", init_limit_seconds)
     try:
         pynvml.nvmlInit()
-        say("nvmlDeviceGetCount", CALL_PATIENCE_SECONDS)
+        announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
         count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError as error:
         return Nvml(error=error_name(error.value))
-    handles = [_handle(pynvml, index, say) for index in range(count)]
-    gpus = tuple(_gpu(pynvml, index, handle, say) for index, handle in enumerate(handles))
-    say("nvmlDeviceGetP2PStatus", CALL_PATIENCE_SECONDS)
+    handles = [_handle(pynvml, index, announce) for index in range(count)]
+    gpus = tuple(_gpu(pynvml, index, handle, announce) for index, handle in enumerate(handles))
+    announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
     read, read_error = _p2p(pynvml, handles, _READ)
     write, write_error = _p2p(pynvml, handles, _WRITE)
     return Nvml(
@@ -59,31 +60,31 @@ def _driver_version(nvml: Any) -> str:
         return ""
 
 
-def _handle(nvml: Any, index: int, say: Say) -> Any:
-    """The device's handle, or the name of the error in its place."""
-    say(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_PATIENCE_SECONDS)
+def _handle(nvml: Any, index: int, announce: Announce) -> Any:
+    """The GPU's handle, or the name of the error."""
+    announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS)
     try:
         return nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
         return error_name(error.value)
 
 
-def _gpu(nvml: Any, index: int, handle: Any, say: Say) -> Gpu:
+def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
     if isinstance(handle, str):
         return Gpu(index=index, errors={"handle": handle})
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, read in _READINGS.items():
-        say(f"{name} of GPU {index}", CALL_PATIENCE_SECONDS)
+        announce(f"{name} of GPU {index}", CALL_LIMIT_SECONDS)
         try:
             values[name] = read(nvml, handle)
         except nvml.NVMLError as error:
             errors[name] = error_name(error.value)
-    say(f"nvmlDeviceGetFieldValues of GPU {index}", CALL_PATIENCE_SECONDS)
+    announce(f"nvmlDeviceGetFieldValues of GPU {index}", CALL_LIMIT_SECONDS)
     fields, field_errors = nvml_fields.read_fields(nvml, handle, len(values.get("links") or ()))
     if not fields.get("throttled_nanoseconds"):
         fields.pop("throttled_nanoseconds", None)
-        say(f"nvmlDeviceGetViolationStatus of GPU {index}", CALL_PATIENCE_SECONDS)
+        announce(f"nvmlDeviceGetViolationStatus of GPU {index}", CALL_LIMIT_SECONDS)
         nvml_fields.read_violations(nvml, handle, fields, field_errors)
     return Gpu(index=index, errors={**errors, **field_errors}, **values, **fields)
 
@@ -111,9 +112,9 @@ def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
 
 
 def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
-    """Up to the first that the device does not know. The first one's error is the device's."""
+    """Whether each NVLink is up, as far as the GPU has them. An error for the first link is the error of all."""
     states: list[bool] = []
-    for link in range(_MOST_LINKS):
+    for link in range(_MAX_LINKS):
         try:
             states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
         except (nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotSupported):

@@ -1,8 +1,8 @@
-"""What NVML says of a machine, as plain values: read live, or kept in NVML_PATH of a recorded machine.
+"""NVML's readings of a machine as plain values: read live, or from the file NVML_PATH of a recorded machine.
 
-Each value stands beside the error that NVML gave in its place: a field that is None has a line in `errors`, so that
-"this board has no ECC" and "the GPU fell off the bus in this very call" stay two different things. Units are in the
-names; numbers without one are NVML's own constants (nvml.h).
+Where NVML returned an error instead of a value, the field is None and `errors` has the error, so that "this board has
+no ECC" and "the GPU fell off the bus in this very call" can be told apart. Units are in the names; numbers without a
+unit are NVML's own constants (nvml.h).
 """
 
 from __future__ import annotations
@@ -44,8 +44,10 @@ ERRORS: Final[dict[int, str]] = {
 """nvmlReturn_t without its prefix NVML_ERROR_."""
 
 LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
+"""The GPU no longer works."""
+
 UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
-"""The device says that it has no such thing. An old library that lacks a call (FUNCTION_NOT_FOUND) says nothing."""
+"""The GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library lacks the call."""
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -53,7 +55,8 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 class RemappedRows(_Value, frozen=True):
-    """Row remapping of HBM (Ampere and newer)."""
+    """Row remapping of HBM (Ampere and newer): rows remapped for correctable and uncorrectable errors; whether a
+    remapping waits for a reset (`pending`), and whether one failed."""
 
     correctable: int
     uncorrectable: int
@@ -62,44 +65,47 @@ class RemappedRows(_Value, frozen=True):
 
 
 class GpuProcess(_Value, frozen=True):
+    """A process with a compute context on a GPU."""
+
     pid: int
     used_bytes: int | None = None
 
 
 class GpuFabricInfo(_Value, frozen=True):
-    """nvmlGpuFabricInfo: the GPU's registration with the NVLink fabric. Constants NVML_GPU_FABRIC_*."""
+    """nvmlGpuFabricInfo: the GPU's registration with the NVLink fabric. Its constants are NVML_GPU_FABRIC_*."""
 
     state: int  # 0 not supported, 1 not started, 2 in progress, 3 completed
-    status: int = 0  # an nvmlReturn_t, of the registration; means something once it is completed
+    status: int = 0  # an nvmlReturn_t; valid once the registration is completed
     health_mask: int | None = None
     cluster_uuid: str = ""
     clique: int = 0
 
 
 class Gpu(_Value, frozen=True):
-    """One GPU. `errors` holds, by field, the error that stood in the value's place; "handle": there is no more."""
+    """One GPU. `errors` holds, by field, the error that NVML returned instead of the value. With an error for "handle"
+    there is no other value."""
 
     index: int
     errors: dict[str, str] = {}
     bus_id: str | None = None  # as sysfs names it: 0000:9b:00.0
     uuid: str | None = None
     name: str | None = None
-    minor: int | None = None  # N of /dev/nvidiaN, which is how SLURM counts
+    minor: int | None = None  # N of /dev/nvidiaN, which SLURM counts GPUs by
     mig: bool | None = None
     persistence: bool | None = None
     ecc_volatile: int | None = None  # uncorrected errors since the driver was loaded
-    ecc_aggregate: int | None = None  # in the board's life
+    ecc_aggregate: int | None = None  # in the lifetime of the board
     rows: RemappedRows | None = None
     recovery_action: int | None = None  # NVML_GPU_RECOVERY_ACTION_*; 0 none
     clocks_event_reasons: int | None = None  # nvmlClocksEventReason* bits
-    throttled_nanoseconds: dict[str, int] | None = None  # how long in all, by reason; see THROTTLE_REASONS
+    throttled_nanoseconds: dict[str, int] | None = None  # in all, by reason: see THROTTLE_REASONS
     temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
     shutdown_celsius: int | None = None
     slowdown_celsius: int | None = None
     gpu_max_celsius: int | None = None
     memory_max_celsius: int | None = None
-    margin_celsius: int | None = None  # how far below the limit (T.limit) of Hopper and newer
+    margin_celsius: int | None = None  # degrees below the limit (T.limit), Hopper and newer
     slowdown_margin_celsius: int | None = None  # the margin at which the hardware slows down
     gpu_max_margin_celsius: int | None = None
     max_sm_mhz: int | None = None
@@ -117,17 +123,18 @@ class Gpu(_Value, frozen=True):
 
     @property
     def device(self) -> str:
-        """How findings name it."""
+        """The name of this GPU in findings."""
         return f"GPU {self.index}" + (f" ({self.bus_id})" if self.bus_id else "")
 
     @property
     def key(self) -> str:
-        """A name that stays when another GPU goes missing."""
+        """A name for counters, which stays the same when another GPU goes missing."""
         return self.uuid or self.bus_id or str(self.index)
 
 
 class Hang(_Value, frozen=True):
-    """A process that gave no answer: in which call, for how long, and how the kernel shows it."""
+    """A process that hangs: in which call, for how many seconds, and what the kernel shows of it. `limit_seconds`: how
+    long the call may take; `state`, `wchan` and `stack` are those of /proc/PID, empty where unreadable."""
 
     call: str = msgspec.field(name="doing")
     seconds: float
@@ -139,7 +146,8 @@ class Hang(_Value, frozen=True):
 
 
 class Nvml(_Value, frozen=True, omit_defaults=False):
-    """The whole answer. `error` stands where NVML itself could not be asked; `hung` where it was recorded as hung."""
+    """NVML's readings of all GPUs. `error`: why NVML itself could not be used; `hung`: the call that hung when the
+    machine was recorded."""
 
     laggard_nvml: int = 1  # the version of this document
     error: str = ""
@@ -152,22 +160,24 @@ class Nvml(_Value, frozen=True, omit_defaults=False):
 
 
 THROTTLE_REASONS: Final = ("sw_thermal", "hw_thermal", "hw_power_brake", "thermal", "board_limit")
-"""Of `throttled_nanoseconds`: the first three of newer drivers, which tell them apart; the last two of older ones."""
+"""The keys of `throttled_nanoseconds`. Newer drivers have the first three, older ones only the last two."""
 
 
 def encode_nvml(nvml: Nvml) -> bytes:
-    """What stands in NVML_PATH of a recorded machine: one GPU a line, to be read and changed by hand. Processes are
-    kept by number alone; nothing in it tells a user or a command."""
+    """The content of NVML_PATH: JSON with one GPU a line, so that people can read and change it. Processes have
+    numbers alone, no user and no command."""
     whole = msgspec.json.encode(msgspec.structs.replace(nvml, gpus=()))
     gpus = b",\n ".join(msgspec.json.encode(gpu) for gpu in nvml.gpus)
     return whole.replace(b'"gpus":[]', b'"gpus":[\n ' + gpus + b"\n]", 1) + b"\n"
 
 
 def error_name(code: int) -> str:
+    """The name of an nvmlReturn_t, without NVML_ERROR_."""
     return ERRORS.get(code, f"ERROR_{code}")
 
 
 def sysfs_bus_id(text: str) -> str:
-    """NVML's `00000000:9B:00.0` as sysfs writes it: four digits of domain unless it has more, small letters."""
+    """NVML's PCI address `00000000:9B:00.0` as sysfs writes it, `0000:9b:00.0`: four digits of domain unless it has
+    more, and lower case."""
     domain, _, rest = text.strip().lower().partition(":")
     return f"{domain.lstrip('0').rjust(4, '0')}:{rest}"

@@ -1,6 +1,6 @@
-"""`nvidia-smi -q -x`, or the same of one GPU, as the values that NVML gives: for files that somebody sent.
+"""Parses `nvidia-smi -q -x`, of all GPUs or one, into the values that NVML gives: for files that somebody sent.
 
-What it shows as N/A is not supported; what an older nvidia-smi does not print was not read. Neither is a zero.
+N/A means not supported, and what an older nvidia-smi does not print was not read. Neither becomes a zero.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
 
-_MOST_CHARACTERS: Final = 64 << 20
+_MAX_CHARACTERS: Final = 64 << 20
 _DECLARATIONS = re.compile(r"<!(?:ENTITY|ELEMENT|ATTLIST|NOTATION)|<!DOCTYPE[^>\[]*\[")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _STATES: Final = {"not supported": 0, "not started": 1, "in progress": 2, "completed": 3}
@@ -42,9 +42,10 @@ class NotNvidiaSmi(ValueError):
 
 
 def parse_nvidia_smi(text: str) -> Nvml:
-    """Raises NotNvidiaSmi. Entities and other declarations are refused: they can make a small file endless."""
-    if len(text) > _MOST_CHARACTERS:
-        raise NotNvidiaSmi(f"larger than {_MOST_CHARACTERS >> 20} MiB")
+    """The readings in `text`. Raises NotNvidiaSmi. Entities and other declarations are refused, since they can make a
+    small file endless."""
+    if len(text) > _MAX_CHARACTERS:
+        raise NotNvidiaSmi(f"larger than {_MAX_CHARACTERS >> 20} MiB")
     if _DECLARATIONS.search(text):
         raise NotNvidiaSmi("declares XML entities or elements, which nvidia-smi does not")
     try:
@@ -78,7 +79,8 @@ def _gpu(index: int, element: ElementTree.Element) -> Gpu:
 
 
 def _text(element: ElementTree.Element, path: str) -> str | None:
-    """Of the first path, of those between bars, that there is."""
+    """The text of the first element that exists among the paths in `path`, which are separated by `|`; None without
+    any."""
     for one in path.split("|"):
         found = element.find(one)
         if found is not None and found.text is not None and found.text.strip():

@@ -17,7 +17,7 @@ from laggard.probes.host.host import Host, open_host
 from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import PROFILES, choose
+from laggard.probes.profiles import PROFILES, choose_probes
 from laggard.probes.record.journal import put_together
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost
@@ -46,7 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     source = open_host(arguments.host_root)
     folder = _made(arguments.directory)
-    probes = tuple(_patient(probe) for probe in choose(PROFILES["full"], (), (), "profile full"))
+    probes = tuple(_patient(probe) for probe in choose_probes(PROFILES["full"], (), (), "profile full"))
     _say(f"asking {len(probes)} probes")
     live = _record(source, folder, probes)
     if arguments.mask:

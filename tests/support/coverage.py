@@ -9,7 +9,7 @@ from typing import Final
 from laggard.catalogue.findings import FINDINGS
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import DEFAULT, choose, find_profile
+from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import run
 from support.materialise import expectation, names
@@ -57,7 +57,7 @@ def raisers(code: str, machine: Callable[[str], Path]) -> list[str]:
 def probes_of(name: str) -> tuple[Probe, ...]:
     """The probes that the machine's expectation is about, as its profile has them."""
     expected = expectation(name)
-    return choose(find_profile(expected.get("profile", DEFAULT)), expected.get("only", ()), (), name)
+    return choose_probes(find_profile(expected.get("profile", DEFAULT)), expected.get("only", ()), (), name)
 
 
 def codes(name: str, probes: Sequence[Probe], machine: Callable[[str], Path]) -> set[str]:

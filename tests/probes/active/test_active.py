@@ -29,7 +29,7 @@ from laggard.probes.active.memory import copy
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.profiles import ACTIVE_NAMES, Profile, choose
+from laggard.probes.profiles import ACTIVE_NAMES, Profile, choose_probes
 
 pytestmark = pytest.mark.torch
 
@@ -255,9 +255,10 @@ def test_what_the_profile_expects_is_judged_end_to_end(tmp_path: Path) -> None:
 
 
 def test_they_never_run_unasked(capsys: pytest.CaptureFixture[str]) -> None:
-    assert not ACTIVE_NAMES & {probe.name for probe in choose(Profile(), (), (), "")}
-    assert not ACTIVE_NAMES & {probe.name for probe in choose(Profile(active=True), (), (), "")}  # as the daemon asks
-    assert {probe.name for probe in choose(Profile(), (), (), "", active=True)} >= ACTIVE_NAMES
+    assert not ACTIVE_NAMES & {probe.name for probe in choose_probes(Profile(), (), (), "")}
+    as_the_daemon_chooses = choose_probes(Profile(active=True), (), (), "")
+    assert not ACTIVE_NAMES & {probe.name for probe in as_the_daemon_chooses}
+    assert {probe.name for probe in choose_probes(Profile(), (), (), "", active=True)} >= ACTIVE_NAMES
     assert main(["healthcheck", "--only", "active_copy"]) == 64
     assert "say --active" in capsys.readouterr().err
     assert main(["healthcheck", "--active", "--host-root", str(MACHINES / "plain")]) == 64
