@@ -41,7 +41,7 @@ def locate(timings: JobTimings) -> Location:
         verdict = Verdict.UNKNOWN
     if verdict is not Verdict.FAIL and steps and culprit_may_be_missing(timings, steps):
         verdict = Verdict.UNKNOWN
-        text = "the ranks that are seen wait for others; the slow one may be one that is not"
+        text = "the ranks that are seen wait for others; the slow rank may be one that is not"
         notes.append(Note("unseen_ranks", text))
     return Location(
         verdict=verdict,

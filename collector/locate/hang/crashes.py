@@ -32,7 +32,7 @@ def _culprit(timings: JobTimings, column: int) -> Culprit:
         group=state.in_flight.group if state.in_flight else None,
         since_step=_step_of_death(state),
         confidence=0.9,
-        evidence=(f"its process ended without a word {_place(state)}",),
+        evidence=(f"its process died without notice {_place(state)}",),
         findings=timings.findings_by_node.get(node or "", ()),
         victims=tuple(int(other) for other in timings.ranks if other != rank)[:64],
     )

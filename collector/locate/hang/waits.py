@@ -75,7 +75,7 @@ def _operation_text(op: str, group: str, peer: int) -> str:
 
 
 def _least_seconds(step_seconds: float | None) -> float:
-    """From how many seconds in a collective on a rank is said to wait."""
+    """The shortest time in a collective, in seconds, that counts as a wait."""
     if step_seconds is None:
         return WAITING_UNTIMED_SECONDS
     return max(WAITING_SECONDS, WAITING_STEPS * step_seconds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
-from laggard.text.words import ascii_line
+from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
 GRAVITY: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
@@ -30,13 +30,13 @@ def headline(report: Report, age_seconds: float | None = None) -> str:
     unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     if unknown:
         return fit(f"unknown, {_named_reason(unknown[0])}", more(len(unknown) - 1))
-    return fit(f"unknown, nothing was judged: {_count(len(report.probes), 'probe')} skipped", "")
+    return fit(f"unknown, nothing was judged: {counted(len(report.probes), 'probe')} skipped", "")
 
 
 def _passed(report: Report) -> str:
     verdicts = [probe.verdict for probe in report.probes]
     skipped = verdicts.count(Verdict.SKIPPED)
-    return f"{_count(verdicts.count(Verdict.OK), 'probe')} passed" + (f" and {skipped} skipped" if skipped else "")
+    return f"{counted(verdicts.count(Verdict.OK), 'probe')} passed" + (f" and {skipped} skipped" if skipped else "")
 
 
 def _when(report: Report, age_seconds: float | None) -> str:
@@ -44,15 +44,11 @@ def _when(report: Report, age_seconds: float | None) -> str:
 
 
 def _warned(serious: list[Finding]) -> str:
-    return f", {_count(len(serious), 'warning')}" if serious else ""
+    return f", {counted(len(serious), 'warning')}" if serious else ""
 
 
 def _named_reason(probe: ProbeResult) -> str:
     return probe.reason if f"probe {probe.name}" in probe.reason else f"{probe.name}: {probe.reason}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def more(number: int) -> str:
@@ -60,7 +56,7 @@ def more(number: int) -> str:
 
 
 def fit(answer: str, tail: str) -> str:
-    """`tail` is kept whole; the answer gives way."""
+    """`laggard: ANSWER` and `tail` in HEADLINE_LENGTH characters of ASCII: `tail` is kept whole, the answer is cut."""
     answer = ascii_line(f"laggard: {answer}")
     room = HEADLINE_LENGTH - len(tail)
     return (answer if len(answer) <= room else answer[: room - 3] + "...") + tail
