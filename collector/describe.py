@@ -3,11 +3,8 @@ words."""
 
 from __future__ import annotations
 
-from laggard.model import Culprit, Location, Note, Verdict
+from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
 from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
-
-MAX_VICTIMS = 64
-"""A list of so many victims may have been cut."""
 
 SURROUNDING = ("partial", "rank_died", "agents_silent", "ended")
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
@@ -88,7 +85,7 @@ def _consequences(culprit: Culprit, location: Location) -> list[str]:
 def _victims(culprit: Culprit, location: Location) -> str:
     """The ranks that wait. Where the list of victims may have been cut, their number out of all ranks."""
     count, others = len(culprit.victims), location.ranks_seen - len(culprit.ranks)
-    if count < MAX_VICTIMS or others <= count:
+    if count < MAX_NAMED_RANKS or others <= count:
         return ranks_text(culprit.victims)
     return f"{count} and more of the other {others} ranks"
 

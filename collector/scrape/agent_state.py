@@ -11,7 +11,7 @@ from laggard.model import Finding, Report, Verdict
 from laggard.text.words import printable_line
 from laggard.wire import NodeRow, RanksDocument
 
-_MOST_REASON_CHARACTERS = 200
+_MAX_REASON_CHARACTERS = 200
 
 
 @dataclasses.dataclass
@@ -98,4 +98,4 @@ class AgentState:
 
 
 def _short(text: str) -> str:
-    return printable_line(text, _MOST_REASON_CHARACTERS)
+    return printable_line(text, _MAX_REASON_CHARACTERS)

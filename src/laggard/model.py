@@ -82,6 +82,10 @@ class Report(msgspec.Struct, frozen=True):
     schema: str = REPORT_SCHEMA
 
 
+MAX_NAMED_RANKS = 64
+"""How many victims a culprit lists, and how many ranks a note, at most."""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
 

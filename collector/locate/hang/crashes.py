@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import PartialVerdict
-from laggard.model import Culprit, Note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 
 
 def crashed_ranks(timings: JobTimings) -> PartialVerdict:
@@ -34,7 +34,7 @@ def _culprit(timings: JobTimings, column: int) -> Culprit:
         confidence=0.9,
         evidence=(f"its process died without notice {_place(state)}",),
         findings=timings.findings_by_node.get(node or "", ()),
-        victims=tuple(int(other) for other in timings.ranks if other != rank)[:64],
+        victims=tuple(int(other) for other in timings.ranks if other != rank)[:MAX_NAMED_RANKS],
     )
 
 

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
 from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds
-from laggard.collector.locate.hang.notes import MOST_NAMED, deadlock_note, root_note, suspended_note, waiting_notes
+from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
 from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.model import Culprit, Note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import seconds_text
 
 HUNG_STOPPED_SECONDS = 10.0
@@ -42,7 +42,7 @@ class _Victims(NamedTuple):
         distinct = {wait.not_arrived: wait for wait in by_length}  # thousands wait for the same ranks
         ordered = sorted(distinct.values(), key=lambda wait: wait.seconds)
         longest_for = {column: wait for wait in ordered for column in wait.not_arrived}
-        return cls(tuple(sorted(waits)[: MOST_NAMED + 1]), by_length[-1] if by_length else None, longest_for)
+        return cls(tuple(sorted(waits)[: MAX_NAMED_RANKS + 1]), by_length[-1] if by_length else None, longest_for)
 
     def wait_for(self, root: int) -> Wait | None:
         """The longest wait for this rank; where there is none, because it waits in the collective itself, the longest
@@ -107,7 +107,7 @@ def _culprit(timings: JobTimings, root: int, victims: _Victims, step_seconds: fl
         confidence=0.9 if state.stopped else 0.8 if is_silent(state) else 0.6,
         evidence=tuple(_evidence(state, root, wait)),
         findings=timings.findings_by_node.get(node or "", ()),
-        victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MOST_NAMED],
+        victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MAX_NAMED_RANKS],
     )
 
 

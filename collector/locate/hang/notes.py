@@ -7,13 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from laggard.collector.locate.hang.liveness import is_silent
 from laggard.collector.locate.hang.waits import Wait
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.model import Note
+from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text, seconds_text
 
-MOST_NAMED = 64
-"""How many ranks a note or culprit lists at most."""
-
-_MOST_WAITS = 32
+_MAX_NOTES = 32
 
 
 def suspended_note(ranks: int) -> Note:
@@ -25,7 +22,7 @@ def suspended_note(ranks: int) -> Note:
 def deadlock_note(timings: JobTimings, columns: Iterable[int]) -> Note:
     ranks = tuple(int(timings.ranks[column]) for column in sorted(columns))
     text = f"{ranks_text(ranks)} wait for one another, a deadlock: each has yet to come to what another is in"
-    return Note("deadlock", text, ranks[:MOST_NAMED])
+    return Note("deadlock", text, ranks[:MAX_NAMED_RANKS])
 
 
 def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:
@@ -43,15 +40,15 @@ def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:
 
 
 def waiting_notes(timings: JobTimings, waits: Mapping[int, Wait], remark: str = "") -> Iterable[Note]:
-    """One note for each collective, send or receive that ranks wait in; beyond _MOST_WAITS one note for all the rest.
+    """One note for each collective, send or receive that ranks wait in; beyond _MAX_NOTES one note for all the rest.
     `remark` is added to each text."""
     by_operation: dict[tuple[str, int], list[Wait]] = {}
     for wait in waits.values():
         by_operation.setdefault((wait.operation, wait.number), []).append(wait)
     operations = list(by_operation.items())
-    for (operation, number), same in operations[:_MOST_WAITS]:
+    for (operation, number), same in operations[:_MAX_NOTES]:
         yield _waiting_note(timings, same, f"{operation}, number {number}, for", remark)
-    rest = [wait for _, same in operations[_MOST_WAITS:] for wait in same]
+    rest = [wait for _, same in operations[_MAX_NOTES:] for wait in same]
     if rest:
         yield _waiting_note(timings, rest, "others, for up to", remark)
 
@@ -61,4 +58,4 @@ def _waiting_note(timings: JobTimings, waits: Sequence[Wait], where: str, remark
     longest = max(wait.seconds for wait in waits)
     verb = "waits" if len(ranks) == 1 else "wait"
     text = f"{ranks_text(ranks)} {verb} in {where} {seconds_text(longest)}{remark}"
-    return Note("waiting", text, ranks[:MOST_NAMED])
+    return Note("waiting", text, ranks[:MAX_NAMED_RANKS])

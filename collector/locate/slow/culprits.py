@@ -12,7 +12,7 @@ from laggard.collector.locate.slow.payoff import payoff
 from laggard.collector.locate.slow.ranks import SlowRank
 from laggard.collector.locate.slow.steps import Steps
 from laggard.constants import PHASES
-from laggard.model import Culprit, Note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, seconds_text
 
 INPUT = PHASES.index("input")
@@ -34,7 +34,7 @@ def brief_notes(timings: JobTimings, slow: list[SlowRank]) -> list[Note]:
     longest = max(slow, key=lambda rank: rank.seconds)
     when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
     text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
-    return [Note("brief", text, ranks=ranks[:64])]
+    return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
 
 
 def _culprit(timings: JobTimings, steps: Steps, slow: SlowRank, saved: float) -> Culprit:
@@ -58,7 +58,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: SlowRank, saved: float) ->
         confidence=_confidence(slow, len(steps.numbers)),
         evidence=_evidence(steps, slow, own, peers, peers_waited, phase),
         findings=_explaining_findings(timings, node),
-        victims=tuple(itertools.islice((int(other) for other in timings.ranks if other != rank), 64)),
+        victims=tuple(itertools.islice((int(other) for other in timings.ranks if other != rank), MAX_NAMED_RANKS)),
     )
 
 

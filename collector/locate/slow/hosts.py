@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.model import Culprit
+from laggard.model import MAX_NAMED_RANKS, Culprit
 
 
 def merge_hosts(timings: JobTimings, culprits: list[Culprit]) -> list[Culprit]:
@@ -39,5 +39,5 @@ def _host_culprit(timings: JobTimings, culprits: list[Culprit]) -> Culprit:
         confidence=min(culprit.confidence for culprit in culprits),
         evidence=(f"all {len(ranks)} ranks of the machine are slow", *culprits[0].evidence),
         findings=culprits[0].findings,
-        victims=tuple(int(rank) for rank in timings.ranks if rank not in ranks)[:64],
+        victims=tuple(int(rank) for rank in timings.ranks if rank not in ranks)[:MAX_NAMED_RANKS],
     )

@@ -7,14 +7,14 @@ import numpy as np
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.slow.ranks import SLOW_RATIO
 from laggard.collector.locate.slow.steps import Steps
-from laggard.model import Note
+from laggard.model import MAX_NAMED_RANKS, Note
 
 
 def missing_ranks_notes(timings: JobTimings) -> list[Note]:
     """One note that names the missing ranks; none where there are none."""
     if len(timings.ranks) >= timings.world_size:
         return []
-    missing = sorted(set(range(timings.world_size)) - {int(rank) for rank in timings.ranks})[:64]
+    missing = sorted(set(range(timings.world_size)) - {int(rank) for rank in timings.ranks})[:MAX_NAMED_RANKS]
     text = f"{len(timings.ranks)} of {timings.world_size} ranks are seen"
     return [Note("partial", text, ranks=tuple(missing))]
 
