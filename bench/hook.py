@@ -35,7 +35,7 @@ from laggard.trainer_hooks.collectives.process_group import hook
 from laggard.trainer_hooks.device.collectives import DeviceCalls
 from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.output.rank_file import RankFileSink
-from laggard.trainer_hooks.output.writer_thread import Scribe
+from laggard.trainer_hooks.output.writer_thread import WriterThread
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to be compiled for this
@@ -101,7 +101,7 @@ def set_up(directory: str, device: Device) -> Recorder:
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
     recorder = Recorder([RankFileSink(writer)], writer.words, device.find)
-    Scribe(recorder).start()
+    WriterThread(recorder).start()
     return recorder
 
 
@@ -204,15 +204,15 @@ def beside(recorder: Recorder) -> list[Figure]:
             recorder.end_step(number + 1)
 
     logs = [recorder.lane(Lane(op, "dp", "dp:0-7"), range(8)) for op in ("all_reduce", "all_gather")]
-    scribe = recorder.events.background
-    assert scribe is not None
-    scribe.stop()
-    recorder.set_background(scribe)  # or the training thread would take its notes in itself
+    thread = recorder.events.background
+    assert thread is not None
+    thread.stop()
+    recorder.set_background(thread)  # or the training thread would take its notes in itself
     figures = [
         quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
         quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),
     ]
-    scribe.start()
+    thread.start()
     return figures
 
 

@@ -15,8 +15,8 @@ from laggard.environment import ENV_HOST_CLOCK
 from laggard.trainer_hooks.collectives import process_group as collectives
 from laggard.trainer_hooks.collectives.groups import Groups, sharding_groups
 from laggard.trainer_hooks.collectives.native import Unseen
-from laggard.trainer_hooks.output import open_outputs as outlets
 from laggard.trainer_hooks.output.identity import identify
+from laggard.trainer_hooks.output.open_outputs import open_outputs
 from laggard.trainer_hooks.pytorch import dataloader as input_pipeline
 from laggard.trainer_hooks.pytorch.ddp import Reducers
 from laggard.trainer_hooks.pytorch.forward import TorchForward
@@ -70,7 +70,7 @@ class Session:
             self._opened = True
             self._close_at_exit()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
-            outlets.open_all(self.recorder, identify(os.environ))
+            open_outputs(self.recorder, identify(os.environ))
 
     def _close_at_exit(self) -> None:
         if not self._closes:

@@ -64,7 +64,7 @@ def test_a_rank_dir_that_takes_no_file_is_one_line(mounted: Callable[[str], Path
     done = train(place)
     assert (done.returncode, done.stdout) == (7, "trained 20 0\n")
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"laggard: no rank file in {place}, this rank stays unseen: ") and reason in line
+    assert line.startswith(f"laggard: no rank file in {place}, the agent cannot see this rank: ") and reason in line
     assert list(place.iterdir()) == []
 
 
@@ -80,7 +80,9 @@ def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
         "import os\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)
-    assert done.returncode == 7 and "this rank stays unseen" in done.stderr and "Permission denied" in done.stderr
+    assert (
+        done.returncode == 7 and "the agent cannot see this rank" in done.stderr and "Permission denied" in done.stderr
+    )
 
 
 def test_a_rank_dir_that_vanishes_under_the_trainer(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""This rank's metrics as Prometheus reads them: the names, labels and values that an agent would serve of it."""
+"""Renders this rank's metrics in Prometheus' text format, with the names, labels and values that an agent serves."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from laggard.trainer_hooks.record.recorder import INPUT, Recorder, clock
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-_PATIENCE_SECONDS = 0.5
+_DRAIN_TIMEOUT_SECONDS = 0.5
 
 
-def exposition(identity: Identity, recorder: Recorder) -> str:
-    """In the text format, version 0.0.4."""
-    recorder.drain(_PATIENCE_SECONDS)
+def render_metrics(identity: Identity, recorder: Recorder) -> str:
+    """The rank's metrics in the text format, version 0.0.4."""
+    recorder.drain(_DRAIN_TIMEOUT_SECONDS)
     build = _family(BUILD_INFO, [((__version__,), 1.0)])
-    return build + "".join(_family(metric, samples) for metric, samples in families([row(identity, recorder)]))
+    return build + "".join(_family(metric, samples) for metric, samples in families([_stats(identity, recorder)]))
 
 
-def row(identity: Identity, recorder: Recorder) -> RankStats:
-    """The rank as it stands now. Read from beside the training thread: a number may be a moment older than another."""
+def _stats(identity: Identity, recorder: Recorder) -> RankStats:
+    """The rank's present values. Another thread than the training's reads them, so one may be a moment older than
+    another."""
     totals, words, now, wall = recorder.totals, recorder.live.words, clock(), time.time()
     issued, progress = words[WORD_ISSUED], words[WORD_PROGRESS]
     phases, lanes = totals.phases_ns, totals.lanes

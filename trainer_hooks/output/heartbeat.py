@@ -1,8 +1,7 @@
-"""A sign of life from beside the training: what is written into the rank file, about once a second, of how far each
-lane and each process group has come.
+"""The heartbeat: about once a second it writes into the rank file how far each lane and each process group has come.
 
-It uses no process group, takes no lock that the training takes, and stops where the interpreter does: with every thread
-stopped (SIGSTOP) or kept from running (a call that holds the GIL) the beat grows old, which the reader sees.
+It runs on the writer thread, uses no process group and takes no lock that the training takes. Where every thread is
+stopped (SIGSTOP), or kept from running by a call that holds the GIL, the last beat grows old, and the reader sees that.
 """
 
 from __future__ import annotations
@@ -16,16 +15,17 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, Progress, look
 from laggard.trainer_hooks.record.facts import Facts
 
-_DEAR_NS: Final = 100_000  # what torch's answer may take with the GIL held, before it is asked for less often
-_DEAR_IN_A_ROW: Final = 3  # the first answer of all often is, and one now and then
-_SELDOM: Final = 10  # beats from one dear answer to the next
+_SLOW_READ_NS: Final = 100_000  # reading the Flight Recorder holds the GIL: slower reads are made less often
+_SLOW_READS: Final = 3  # in a row, until they are: the first read of all is often slow, and one now and then
+_SKIPPED_BEATS: Final = 10  # beats without a read, from then on
 
 Lanes = Callable[[], tuple[tuple[int, int], ...]]
-"""How many collectives of each lane were entered, and are done."""
+"""Returns how many collectives of each lane were entered, and how many are done."""
 
 
 class Heartbeat:
-    """One rank's. Whoever calls beat() does so each `interval_seconds`."""
+    """The heartbeat of one rank. Its owner calls beat() every `interval_seconds`, and beat() calls `on_beat`, which may
+    set facts."""
 
     def __init__(
         self,
@@ -33,43 +33,43 @@ class Heartbeat:
         lanes: Lanes,
         facts: Facts,
         interval_seconds: float,
-        watch: Callable[[], None] = lambda: None,
+        on_beat: Callable[[], None] = lambda: None,
     ) -> None:
         self._writer = writer
         self._lanes = lanes
         self._facts = facts
-        self._watch = watch  # called at each beat: may set facts
+        self._on_beat = on_beat
         self._interval_ns = int(interval_seconds * 1e9)
         self._progress = Progress(ABSENT, ())
-        self._dear = 0  # answers in a row that were
-        self._rest = 0  # beats that torch is still left alone for
+        self._slow_reads = 0  # in a row
+        self._skip = 0  # beats that still come without a read
         self._moved: dict[str, GroupState] = {}  # each group as it was when it last moved
 
     def beat(self) -> None:
-        """One sign of life."""
+        """Writes one beat, and the facts where they have changed."""
         now = time.perf_counter_ns()
         groups = self._groups(now)
         self._writer.write_beat(BeatRecord(now, self._interval_ns, self._progress.state, self._lanes(), groups))
-        self._watch()
-        news = self._facts.changed_json()
-        if news is not None:
-            self._writer.write_facts(news)
+        self._on_beat()
+        facts = self._facts.changed_json()
+        if facts is not None:
+            self._writer.write_facts(facts)
 
     def _groups(self, now: int) -> tuple[GroupState, ...]:
-        self._ask_torch()
-        marks = []
+        self._read_flight_recorder()
+        states = []
         for group in self._progress.groups:
             before = self._moved.get(group[0])
-            marks.append(before if before and before[:4] == group else GroupState(*group, now))
-        self._moved = {mark.name: mark for mark in marks}
-        return tuple(marks)
+            states.append(before if before and before[:4] == group else GroupState(*group, now))
+        self._moved = {state.name: state for state in states}
+        return tuple(states)
 
-    def _ask_torch(self) -> None:
-        if self._rest:
-            self._rest -= 1
+    def _read_flight_recorder(self) -> None:
+        if self._skip:
+            self._skip -= 1
             return
-        began = time.thread_time_ns()  # of this thread alone: a busy machine does not make the answer dear
+        began = time.thread_time_ns()  # this thread's CPU time: a busy machine does not make a read slow
         self._progress = look()
-        self._dear = self._dear + 1 if time.thread_time_ns() - began > _DEAR_NS else 0
-        self._rest = _SELDOM if self._dear >= _DEAR_IN_A_ROW else 0
+        self._slow_reads = self._slow_reads + 1 if time.thread_time_ns() - began > _SLOW_READ_NS else 0
+        self._skip = _SKIPPED_BEATS if self._slow_reads >= _SLOW_READS else 0
         self._facts.set("flight_recorder", FLIGHT_RECORDER[self._progress.state])

@@ -1,6 +1,7 @@
-"""`LAGGARD_EXPORT=:PORT`: this rank's metrics from within the training process, for clusters without agents.
+"""`LAGGARD_EXPORT=:PORT`: serves this rank's metrics from the training process, for clusters without agents.
 
-Read-only, on threads of its own, for few clients at a time; where it cannot be had, the training goes on without it.
+The server is read-only, has threads of its own and few clients at a time. Where it cannot start, the training goes on
+without it.
 """
 
 from __future__ import annotations
@@ -17,35 +18,36 @@ from laggard.http.listen import bind, split_address, url_of
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler, Server
-from laggard.trainer_hooks.output.exposition import CONTENT_TYPE, exposition
+from laggard.trainer_hooks.output.exposition import CONTENT_TYPE, render_metrics
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.record.recorder import Recorder
 
 MOST_CLIENTS: Final = 4
 
 
-def export(address: str, identity: Identity, recorder: Recorder) -> str:
-    """Serves until the process ends; returns the URL. Raises UsageError where nobody can listen there."""
-    listener = bind(of_rank(address, identity.local_rank), ENV_EXPORT)
+def serve_metrics(address: str, identity: Identity, recorder: Recorder) -> str:
+    """Serves until the process ends. `address`: HOST:PORT or :PORT, for local rank 0. Returns the URL. Raises
+    UsageError where the address cannot be bound; RuntimeError where the process can have no further thread."""
+    listener = bind(rank_address(address, identity.local_rank), ENV_EXPORT)
 
     def handle(request: Request) -> Response:
         if request.path != "/metrics":
             raise HttpError(HTTPStatus.NOT_FOUND, "nothing here; there is /metrics")
         if request.method not in ("GET", "HEAD"):
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
-        return Response(HTTPStatus.OK, CONTENT_TYPE, exposition(identity, recorder).encode(), NO_PAGE)
+        return Response(HTTPStatus.OK, CONTENT_TYPE, render_metrics(identity, recorder).encode(), NO_PAGE)
 
     url = url_of(listener)
-    server = Server(listener, _guarded(handle), _error_response, MOST_CLIENTS)
+    server = Server(listener, _report_defects(handle), _error_response, MOST_CLIENTS)
     server.start()
-    atexit.register(_stop_in, os.getpid(), server)
-    os.register_at_fork(after_in_child=listener.close)  # or a worker that lives on would keep the port
+    atexit.register(_stop_server_of, os.getpid(), server)
+    os.register_at_fork(after_in_child=listener.close)  # else a worker that outlives the rank would keep the port
     return url
 
 
-def of_rank(address: str, local_rank: int) -> str:
-    """The address of one of a node's ranks: its port is the one that was given and the local rank on top. Port 0, any
-    free one, is every rank's. Raises UsageError."""
+def rank_address(address: str, local_rank: int) -> str:
+    """The address at which a local rank serves: its port is the given one plus the local rank. Port 0, for any free
+    port, stays 0. Raises UsageError for an address that is none, or that leaves no port for this rank."""
     host, port = split_address(address)
     if port and port + local_rank > 65535:
         raise UsageError(f"{ENV_EXPORT}={address} leaves no port for local rank {local_rank}: choose a lower one")
@@ -53,13 +55,15 @@ def of_rank(address: str, local_rank: int) -> str:
     return f"{shown}:{port + local_rank if port else 0}"
 
 
-def _guarded(handle: Handler) -> Handler:
+def _report_defects(handle: Handler) -> Handler:
+    """`handle`, with a defect of laggard as an answer to the client, and no traceback in the job's output."""
+
     def guarded(request: Request) -> Response:
         try:
             return handle(request)
         except HttpError:
             raise
-        except Exception as error:  # a defect of ours: for the client to see, and no traceback in the job's output
+        except Exception as error:
             reason = f"a defect in laggard: {type(error).__name__}: {error}"
             raise HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, reason) from None
 
@@ -70,7 +74,7 @@ def _error_response(error: HttpError) -> Response:
     return Response(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE)
 
 
-def _stop_in(process: int, server: Server) -> None:
-    if os.getpid() == process:  # not in a child: it would wake the parent's threads
+def _stop_server_of(process: int, server: Server) -> None:
+    if os.getpid() == process:  # not in a forked child: that would wake the parent's threads
         with contextlib.suppress(OSError):
             server.stop()

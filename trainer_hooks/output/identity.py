@@ -1,4 +1,4 @@
-"""Who this rank is, as the launcher's environment and torch tell it."""
+"""Finds out which rank this process is, from the launcher's environment and torch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from laggard.environment import job_id, node_name
 
 
 class Identity(NamedTuple):
+    """A rank's identity; docs/contracts.md has the meaning of the fields. `gpu`: the GPU's UUID, where it has one."""
+
     job_id: str
     rank: int
     local_rank: int
@@ -23,8 +25,9 @@ class Identity(NamedTuple):
 
 
 def identify(environ: Mapping[str, str]) -> Identity:
-    """From torch.distributed where it is up, else from the launcher's variables (torchrun, deepspeed, srun)."""
-    rank, world_size = _rank_and_world(environ)
+    """This process's identity: from torch.distributed where it is initialized, else from the variables of the launcher
+    (torchrun, deepspeed, srun)."""
+    rank, world_size = _rank_and_world_size(environ)
     return Identity(
         job_id=job_id(environ),
         rank=rank,
@@ -37,7 +40,7 @@ def identify(environ: Mapping[str, str]) -> Identity:
 
 
 def header(identity: Identity) -> dict[str, object]:
-    """The identity as the rank file's header carries it, with the clock pair that dates monotonic times."""
+    """The identity for the rank file's header, with the pair of clocks that converts its times to Unix time."""
     return {
         **identity._asdict(),
         "pid": os.getpid(),
@@ -47,7 +50,7 @@ def header(identity: Identity) -> dict[str, object]:
     }
 
 
-def _rank_and_world(environ: Mapping[str, str]) -> tuple[int, int]:
+def _rank_and_world_size(environ: Mapping[str, str]) -> tuple[int, int]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -63,7 +66,8 @@ def _number(environ: Mapping[str, str], *names: str, default: int) -> int:
 
 
 def _gpu_uuid() -> str | None:
-    """UUID of the GPU that this process computes on. Only where CUDA is up already: asking must not start it."""
+    """UUID of the GPU that this process computes on. None where CUDA is not initialized: this function must not do
+    that."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
         return None

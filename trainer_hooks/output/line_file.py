@@ -11,82 +11,83 @@ from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 
 log = logging.getLogger("laggard")
 
-MOST_BYTES: Final = 1 << 30
-"""Of one rank's recording: a day of a thousand collectives a minute. What comes after is left out and counted."""
+MAX_BYTES: Final = 1 << 30
+"""The most bytes of one rank's recording: a day of a thousand collectives a minute. Later lines are counted as lost."""
 
-_MOST_WAITING: Final = 64 << 20  # bytes that wait for a disk that is slow or stuck
+_MOST_QUEUED: Final = 64 << 20  # bytes, while the disk is slow or stuck
 
 
 class LineFile:
-    """Lines are kept until flush(), and written by a thread: whoever writes lines never waits for a disk. On a
-    descriptor of its own, so that what a forked child inherits of it is nothing that could be written twice. The first
-    write that fails is the last; from there on lines are counted as lost."""
+    """Keeps lines until flush(), and writes them on a thread of its own: the caller never waits for a disk. Nothing is
+    buffered in a file object, so a forked child inherits nothing that could be written twice. After the first write
+    that fails nothing more is written, and lines are counted as lost in `lost`."""
 
-    def __init__(self, path: str, most_bytes: int = MOST_BYTES) -> None:
-        """Raises OSError; FileExistsError where the file is there already."""
+    def __init__(self, path: str, max_bytes: int = MAX_BYTES) -> None:
+        """Creates the file. Raises OSError where that fails; FileExistsError where the file exists."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._path = path
-        self._most = most_bytes
-        self._size = 0  # with what waits
+        self._max_bytes = max_bytes
+        self._size = 0  # of the file with what is queued
         self._written = 0
         self._lines: list[str] = []
-        self._waiting: list[bytes] = []
-        self._full = False
-        self._told = 0
+        self._queue: list[bytes] = []
+        self._stopped = False
+        self._reported_lost = 0
         self.lost = 0
-        self._rounds = PeriodicThread(self._write_out)
-        self._rounds.pause_around_forks()
-        with contextlib.suppress(RuntimeError):  # no thread to be had: close() writes
-            self._rounds.start()
+        self._thread = PeriodicThread(self._write_queue)
+        self._thread.pause_around_forks()
+        with contextlib.suppress(RuntimeError):  # no further thread: close() writes
+            self._thread.start()
 
     def write(self, line: str) -> None:
+        """Keeps a line, without its line feed, until flush()."""
         self._lines.append(line)
 
     def flush(self) -> None:
-        """Has written what was kept, or counts it as lost. Never raises."""
+        """Queues the kept lines for writing, or counts them as lost. Never raises."""
         lines, self._lines = self._lines, []
         data = "".join(f"{line}\n" for line in lines).encode()
-        if not self._full and self._size + len(data) > self._most:
-            self._give_up(f"it has {self._size} bytes, and may have {self._most}")
-        if not self._full and sum(map(len, self._waiting)) + len(data) > _MOST_WAITING:
-            self._give_up("its disk does not keep up")
-        if self._full:
+        if not self._stopped and self._size + len(data) > self._max_bytes:
+            self._stop_writing(f"it has {self._size} bytes, and the limit is {self._max_bytes}")
+        if not self._stopped and sum(map(len, self._queue)) + len(data) > _MOST_QUEUED:
+            self._stop_writing("its disk is too slow")
+        if self._stopped:
             self.lost += len(lines)
         else:
             self._size += len(data)
-            self._waiting.append(data)
+            self._queue.append(data)
 
-    def _write_out(self) -> None:
-        while self._waiting:
-            data = self._waiting[0]
+    def _write_queue(self) -> None:
+        while self._queue:
+            data = self._queue[0]
             try:
-                self._put(data)
-                del self._waiting[0]
+                self._write_all(data)
+                del self._queue[0]
             except OSError as error:
                 with contextlib.suppress(OSError):
-                    os.ftruncate(self._fd, self._written)  # a line that is cut short is no line
-                self._give_up(error.strerror or "it cannot be written")
-                self.lost += sum(each.count(b"\n") for each in self._waiting)
-                self._waiting.clear()
+                    os.ftruncate(self._fd, self._written)  # do not leave half a line
+                self._stop_writing(error.strerror or "it cannot be written")
+                self.lost += sum(each.count(b"\n") for each in self._queue)
+                self._queue.clear()
 
-    def _put(self, data: bytes) -> None:
+    def _write_all(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest:
             rest = rest[os.write(self._fd, rest) :]
         self._written += len(data)
 
-    def _give_up(self, reason: str) -> None:
-        self._full = True
+    def _stop_writing(self, reason: str) -> None:
+        self._stopped = True
         log.warning("laggard: the recording %s ends here, the training goes on: %s", self._path, reason)
 
-    def news_of_loss(self) -> int:
-        """How many lines were lost since the last time."""
-        before, self._told = self._told, self.lost
+    def newly_lost(self) -> int:
+        """How many lines were lost since the last call."""
+        before, self._reported_lost = self._reported_lost, self.lost
         return self.lost - before
 
     def close(self) -> None:
-        """Writes what is left. Where the disk is stuck it is left behind."""
+        """Writes what is left and closes the file. Where the disk is stuck, the rest is not written."""
         self.flush()
-        if self._rounds.stop():
-            self._write_out()
+        if self._thread.stop():
+            self._write_queue()
             os.close(self._fd)

@@ -1,4 +1,4 @@
-"""Where a rank's records go: its rank file, and a recording where one was asked for."""
+"""Writes a rank's records into its rank file, for the agent of this node."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from laggard.trainer_hooks.record.step_timer import INPUT
 
 
 class RankFileSink:
-    """The rank file, for the agent of this node."""
+    """A sink (record/records.py) that writes the rank file."""
 
     def __init__(self, writer: RankFileWriter) -> None:
         self._writer = writer
-        self._lost = 0  # lanes beyond the table: their counters are not exported
+        self._lost_lanes = 0  # that did not fit into the file's table: it has no counters of them
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         if self._writer.add_lane(lane) is None:
-            self._lost += 1
+            self._lost_lanes += 1
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._writer.write_collectives(step, numbers)
@@ -36,7 +36,7 @@ class RankFileSink:
             sum(phases) - phases[INPUT],
             *phases,
             totals.waited_ns,
-            totals.lost + self._lost,
+            totals.lost + self._lost_lanes,
             totals.errors,
         )
         self._writer.write_counters(fixed, totals.lanes[: 3 * LANE_COUNT])

@@ -1,4 +1,4 @@
-"""A rank's recording."""
+"""Writes a rank's records into a recording, for `laggard locate --trace`. docs/contracts.md describes its lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Tot
 
 
 class RecordingSink:
-    """A recording (docs/contracts.md): JSON lines, one file a rank. A process that is killed, or ends by
-    os._exit, leaves out what came within a tenth of a second before, its last, unfinished step and the `end` record."""
+    """A sink (record/records.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
+    or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record."""
 
     def __init__(self, directory: str, identity: Identity) -> None:
-        """Raises OSError; FileExistsError where the directory holds this rank's recording already: nothing is
-        overwritten."""
+        """Raises OSError where the file cannot be created; FileExistsError where the directory holds this rank's
+        recording already: nothing is overwritten."""
         os.makedirs(directory, exist_ok=True)
         attempt = f".{identity.attempt}" if identity.attempt else ""
         self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"))
@@ -40,33 +40,33 @@ class RecordingSink:
         self._lanes.append(lane)
         self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
 
-    def _introduce(self) -> None:
-        """The rank's own line; again when groups have come up since."""
+    def _write_rank_line(self) -> None:
+        """Writes the rank's own line, and again once there are new groups."""
         if self._groups_written == len(self._groups):
             return
         self._groups_written = len(self._groups)
-        who = self._identity
-        position = {  # in the largest group of a role: experts' data-parallel groups are part of the data-parallel one
-            group["role"]: group["ranks"].index(who.rank)
+        identity = self._identity
+        position = {  # in the largest group of a role: an expert's dp group is a part of the whole dp group
+            group["role"]: group["ranks"].index(identity.rank)
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
-            if group["role"] in ("dp", "tp", "pp", "ep") and who.rank in group["ranks"]
+            if group["role"] in ("dp", "tp", "pp", "ep") and identity.rank in group["ranks"]
         }
         self._write(
             {
                 "kind": "rank",
-                "rank": who.rank,
-                "node": who.node,
-                "local_rank": who.local_rank,
-                "gpu": who.gpu,
-                "attempt": who.attempt,
-                "world_size": who.world_size,
+                "rank": identity.rank,
+                "node": identity.node,
+                "local_rank": identity.local_rank,
+                "gpu": identity.gpu,
+                "attempt": identity.attempt,
+                "world_size": identity.world_size,
                 "position": position,
                 "groups": self._groups,
             }
         )
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
-        self._introduce()
+        self._write_rank_line()
         for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self._lanes[word >> LANE_SHIFT]
             peer = {} if lane.peer < 0 else {"peer": lane.peer}
@@ -89,7 +89,7 @@ class RecordingSink:
             )
 
     def step(self, record: StepRecord, totals: Totals) -> None:
-        self._introduce()
+        self._write_rank_line()
         rank, step = self._identity.rank, record.step
         for span in record.spans:
             self._write(
@@ -105,11 +105,11 @@ class RecordingSink:
             )
         self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
         self._file.flush()
-        totals.lost += self._file.news_of_loss()
+        totals.lost += self._file.newly_lost()
 
     def flush(self, totals: Totals) -> None: ...
 
     def close(self) -> None:
-        self._introduce()
+        self._write_rank_line()
         self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost})
         self._file.close()

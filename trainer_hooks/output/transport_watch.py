@@ -1,4 +1,4 @@
-"""Tells now and then how this rank's NCCL talks. Called by the heartbeat, on its thread; nothing here raises."""
+"""Reports now and then which transports this rank's NCCL uses. The heartbeat calls it on its thread; never raises."""
 
 from __future__ import annotations
 
@@ -13,54 +13,56 @@ from laggard.trainer_hooks.record.facts import FACTS, Facts
 
 log = logging.getLogger("laggard")
 
-_EVERY: Final = 15  # beats
-_TRIES: Final = 8  # looks after which a process that has loaded no NCCL is taken not to use it
+_BEATS_PER_CHECK: Final = 15
+_MOST_EMPTY_CHECKS: Final = 8  # in a row, after which a process is taken not to use NCCL
 
 
 class TransportWatch:
-    """One process's. `prepare` before the script runs; `beat` at every beat; `close` at the end."""
+    """Watches the NCCL of one process: prepare() before the script runs, beat() at every beat, close() at the end."""
 
     def __init__(self, facts: Facts = FACTS) -> None:
         self._facts = facts
         self._log: object = None
         self._beats = 0
-        self._silent = 0
+        self._empty_checks = 0
 
     def prepare(self) -> None:
-        """Has NCCL write a log for laggard alone, unless the user has it log already. It lies beside the rank files'
-        folder, in memory, for the time that the process runs."""
+        """Has NCCL write a log for laggard alone, unless the user has it log already. The log is in memory, beside the
+        rank files' folder, as long as the process runs."""
         try:
             from laggard.nccl.observe import prepare_log
 
             self._log = prepare_log(os.environ, f"{rank_dir(os.environ)}.nccl")
         except Exception as error:
-            log.warning("laggard: NCCL is not asked for its log: %s: %s", type(error).__name__, error)
+            log.warning("laggard: no log of NCCL: %s: %s", type(error).__name__, error)
 
     def beat(self) -> None:
+        """Sets the fact TRANSPORT at every 15th beat. Gives up on a process that loads no NCCL, and after an error."""
         self._beats += 1
-        if self._silent >= _TRIES or self._beats % _EVERY != 1:
+        if self._empty_checks >= _MOST_EMPTY_CHECKS or self._beats % _BEATS_PER_CHECK != 1:
             return
         try:
-            self._look()
+            self._check()
         except Exception:
-            self._silent = _TRIES
+            self._empty_checks = _MOST_EMPTY_CHECKS
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         from laggard.nccl.observe import PrivateLog, observe
 
         private = self._log if isinstance(self._log, PrivateLog) else None
         transport = observe(private, os.environ)
         if transport.version_source == "library" or transport.process.connections:
-            self._silent = 0
+            self._empty_checks = 0
             self._facts.set(TRANSPORT, json.loads(transport.to_json()))
         else:
-            self._silent += 1
+            self._empty_checks += 1
 
     def close(self) -> None:
+        """Removes the private log."""
         remove = getattr(self._log, "remove", None)
         if remove is not None:
             remove()
 
 
 WATCH: Final = TransportWatch()
-"""This process's."""
+"""The one of this process."""

@@ -1,8 +1,8 @@
-"""The thread beside the training: several times a second it takes in what the training thread has noted, and once a
-second it gives signs of life.
+"""The thread that writes a rank's outputs: it drains what the training thread has recorded several times a second, and
+about once a second it beats.
 
-So the training thread pays for adding to a list, and nothing for the rest: counting, sums, files. It stops where the
-interpreter does; what was noted within the last tenth of a second of a process that is killed is lost with it.
+So the training thread pays for adding to a list and for nothing else: counters, sums and files are this thread's work.
+The thread stops when the interpreter does. What was recorded in the last tenth of a second of a killed process is lost.
 """
 
 from __future__ import annotations
@@ -14,42 +14,43 @@ from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS, Perio
 from laggard.trainer_hooks.record.recorder import Recorder
 
 BEAT_SECONDS: Final = 1.0
-_ROUNDS_PER_BEAT: Final = round(BEAT_SECONDS / INTERVAL_SECONDS)
+_DRAINS_PER_BEAT: Final = round(BEAT_SECONDS / INTERVAL_SECONDS)
 
 
-class Scribe(PeriodicThread):
-    """One recorder's. `beats` are done about once a second; what they raise is counted, the training is not to hear of
-    it."""
+class WriterThread(PeriodicThread):
+    """The writer thread of one recorder. `on_beat`: called about once a second. An exception in one of them is counted
+    and does not reach the training."""
 
     def __init__(self, recorder: Recorder) -> None:
-        super().__init__(self._round)
-        self.beats: list[Callable[[], None]] = []
+        super().__init__(self._drain_and_beat)
+        self.on_beat: list[Callable[[], None]] = []
         self._recorder = recorder
-        self._rounds = 0
+        self._drains = 0
 
     def start(self) -> None:
-        """Raises RuntimeError where no thread can be had."""
-        self._rounds = 0
+        """Starts the thread. Raises RuntimeError where the process can have no further thread."""
+        self._drains = 0
         super().start()
         self._recorder.set_background(self)
 
     def stop(self) -> bool:
+        """Stops the thread after a last drain and beat. False where the thread is stuck."""
         self._recorder.set_background(None)
         return super().stop()
 
-    def _round(self) -> None:
+    def _drain_and_beat(self) -> None:
         self._recorder.drain()
-        if self._rounds % _ROUNDS_PER_BEAT == 0:
+        if self._drains % _DRAINS_PER_BEAT == 0:
             self._beat()
-        self._rounds += 1
+        self._drains += 1
 
     def _act_last(self) -> None:
-        self._rounds = 0
-        self._round()
+        self._drains = 0
+        self._drain_and_beat()
 
     def _beat(self) -> None:
-        for beat in self.beats:
+        for call in self.on_beat:
             try:
-                beat()
+                call()
             except Exception:
                 self._recorder.totals.errors += 1

@@ -266,12 +266,12 @@ def test_hostile_facts_are_harmless(
         assert file.facts() in ({}, {"a": None}, {"a": None, "b": None, "c": "?[31m"})
 
 
-def test_a_beat_that_cannot_be_is_no_rank_of_ours(written: RankFileWriter, tmp_path: Path) -> None:
-    from laggard.agent.ranks.validation import check_beat
+def test_an_impossible_beat_is_rejected(written: RankFileWriter, tmp_path: Path) -> None:
+    from laggard.agent.ranks.validation import validate_beat
 
     for beat in (BeatRecord(-5, 1, 0, (), ()), BeatRecord(1, 1, 9, (), ()), BeatRecord(1, 1, 0, ((-1, 0),), ())):
         with pytest.raises(RankFileError, match="impossible beat"):
-            check_beat(beat)
+            validate_beat(beat)
 
 
 def test_a_beat_takes_at_most_100_us_of_the_gil(written: RankFileWriter) -> None:

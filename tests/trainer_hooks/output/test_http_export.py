@@ -24,7 +24,7 @@ from laggard.agent.web.metrics import exposition
 from laggard.errors import UsageError
 from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
-from laggard.trainer_hooks.output.http_export import of_rank
+from laggard.trainer_hooks.output.http_export import rank_address
 
 TRAINER = """
 import logging, os, sys
@@ -138,10 +138,10 @@ def test_an_address_that_cannot_be_is_one_line(train: Callable[..., Trainer], ad
 
 
 def test_each_local_rank_has_a_port_of_its_own() -> None:
-    assert [of_rank(":9500", rank) for rank in (0, 7)] == [":9500", ":9507"]
-    assert of_rank("[::1]:9500", 1) == "[::1]:9501" and of_rank("n0:0", 3) == "n0:0"
+    assert [rank_address(":9500", rank) for rank in (0, 7)] == [":9500", ":9507"]
+    assert rank_address("[::1]:9500", 1) == "[::1]:9501" and rank_address("n0:0", 3) == "n0:0"
     with pytest.raises(UsageError, match="leaves no port for local rank 7"):
-        of_rank(":65530", 7)
+        rank_address(":65530", 7)
 
 
 def test_slow_and_garbage_clients_are_in_nobodys_way(train: Callable[..., Trainer]) -> None:

@@ -170,15 +170,15 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_recording_is_bounded_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    file = LineFile(str(tmp_path / "x.jsonl"), most_bytes=1000)
+    file = LineFile(str(tmp_path / "x.jsonl"), max_bytes=1000)
     for _ in range(30):
         for _ in range(3):
             file.write("x" * 19)
         file.flush()
-    assert file.lost == 90 - 48 == file.news_of_loss() and file.news_of_loss() == 0
+    assert file.lost == 90 - 48 == file.newly_lost() and file.newly_lost() == 0
     file.close()
     assert (tmp_path / "x.jsonl").stat().st_size == 960  # 16 times 3 lines of 20
-    assert len(caplog.records) == 1 and "960 bytes, and may have 1000" in caplog.text
+    assert len(caplog.records) == 1 and "960 bytes, and the limit is 1000" in caplog.text
 
 
 def test_a_disk_that_is_stuck_holds_up_nobody(
@@ -195,6 +195,6 @@ def test_a_disk_that_is_stuck_holds_up_nobody(
     assert 0 < file.lost < 30, "what waits is bounded"
     file.close()
     assert time.monotonic() - began < 3
-    assert len(caplog.records) == 1 and "does not keep up" in caplog.text
+    assert len(caplog.records) == 1 and "its disk is too slow" in caplog.text
     monkeypatch.undo()
     gone.set()

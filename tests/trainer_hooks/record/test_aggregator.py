@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.output.writer_thread import Scribe
+from laggard.trainer_hooks.output.writer_thread import WriterThread
 from laggard.trainer_hooks.record.events import EVENT_NUMBERS
 from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
@@ -54,7 +54,7 @@ class Kept:
 
 
 class Beside:
-    """Stands in for a scribe that never gets to run."""
+    """Stands in for a thread that never gets to run."""
 
     def stop(self) -> None: ...
 
@@ -138,7 +138,7 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
 def scribed() -> Callable[[Kept], Recorder]:
     def start(sink: Kept) -> Recorder:
         recorder = Recorder([sink])
-        Scribe(recorder).start()
+        WriterThread(recorder).start()
         return recorder
 
     return start
@@ -187,7 +187,7 @@ def test_a_sink_that_hangs_holds_up_nothing_and_the_loss_is_counted(scribed: Cal
     recorder = scribed(kept)
     training = Training(recorder)
     training.step([], 7)
-    time.sleep(3 * INTERVAL_SECONDS)  # now the scribe hangs
+    time.sleep(3 * INTERVAL_SECONDS)  # now the thread hangs
     began, lost, steps = time.monotonic(), 0, 0
     while not lost and steps < 20_000:
         training.step([(0, 5, False)] * 64, 7)
@@ -234,9 +234,9 @@ def test_a_sink_that_fails_takes_nothing_from_the_others() -> None:
 def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
     kept = Kept()
     recorder = Recorder([kept])
-    scribe = Scribe(recorder)
-    scribe.beats.append(lambda: 1 // 0)  # type: ignore[arg-type]
-    scribe.start()
+    thread = WriterThread(recorder)
+    thread.on_beat.append(lambda: 1 // 0)  # type: ignore[arg-type]
+    thread.start()
     Training(recorder).step([], 7)
     time.sleep(3 * INTERVAL_SECONDS)
     assert len(kept.steps) == 1 and recorder.totals.errors == 1
