@@ -1,59 +1,62 @@
-"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED and NIC_MIXED: are the RDMA devices there, under the names
-that the job's configuration uses, and alike?
-"""
+"""RDMA_DEVICE_MISSING, RDMA_RENAMED, RDMA_FIRMWARE_MIXED and NIC_MIXED: RDMA devices that are missing, that are not
+under the names that the job's configuration uses, or that differ."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
-from laggard.probes.rdma.model.hca_selection import Choice, hca_choice
+from laggard.probes.rdma.model.nccl_settings import HcaSelection, read_hca_selection
 from laggard.probes.rdma.model.nics import Nic, gpu_addresses, read_nics
-from laggard.probes.rdma.model.sysfs import device_names, finish, is_any, is_soft, pci_address
-from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture
+from laggard.probes.rdma.model.sysfs import device_names, is_software_device, matches_any, pci_address
+from laggard.probes.rdma.rules.uniformity import judge_firmware, judge_mixture, read_firmware
+from laggard.probes.unreadable import Unreadable, raise_if_unreadable, split_unreadable
 
 _GUEST_DRIVERS = ("vfio-pci", "pci-stub")  # the NIC is given to a virtual machine
 
 
 class RdmaDeviceThresholds(Thresholds, frozen=True):
     expected: int = 0
-    """How many RDMA devices (physical, not ignored) this machine has; 0: what its PCI bus shows."""
+    """How many RDMA devices (physical, not ignored) this machine has; 0: as many as its PCI bus shows."""
 
     names: dict[str, str] = {}
-    """Which device is where, by name: `mlx5_0: "0000:1a:00.0"`."""
+    """The PCI address at which each named device must be: `mlx5_0: "0000:1a:00.0"`."""
 
     ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns of names (`mlx5_bond_*`) or PCI addresses."""
+    """Patterns of the devices that are not judged, by name (`mlx5_bond_*`) or PCI address."""
 
 
 def check(host: Host, thresholds: RdmaDeviceThresholds) -> Iterator[Finding | Fact]:
-    names = tuple(name for name in device_names(host) if not is_soft(host, name))
-    complaints: list[str] = []
-    try:
-        nics = tuple(nic for nic in read_nics(host) if not is_any(nic.address, thresholds.ignore))
-    except Unknown as error:
-        nics = ()
-        complaints.append(str(error))
-    if not names and not nics and not complaints and not thresholds.expected and not thresholds.names:
+    names = tuple(name for name in device_names(host) if not is_software_device(host, name))
+    nics, unlisted = _nics(host, thresholds.ignore)
+    if not names and not nics and not unlisted and not thresholds.expected and not thresholds.names:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
     places = {name: pci_address(host, name) for name in names}
     yield Fact("devices", places)
-    judged = [name for name in names if not is_any(name, thresholds.ignore)]
+    judged = [name for name in names if not matches_any(name, thresholds.ignore)]
     yield from _judge_missing(nics, judged, thresholds.expected, bool(gpu_addresses(host)))
-    yield from _judge_nodes(host, judged)
-    yield from _judge_names(places, thresholds.names, hca_choice(host))
-    yield from judge_firmware(host, judged, complaints)
+    yield from _judge_device_nodes(host, judged)
+    yield from _judge_names(places, thresholds.names, read_hca_selection(host))
+    firmware, unreadable = split_unreadable(read_firmware(host, judged))
+    yield from judge_firmware(firmware)
     yield from judge_mixture(host, thresholds.ignore)
-    finish(complaints)
+    raise_if_unreadable([*unlisted, *unreadable])
+
+
+def _nics(host: Host, ignore: Sequence[str]) -> tuple[tuple[Nic, ...], tuple[Unreadable, ...]]:
+    try:
+        return tuple(nic for nic in read_nics(host) if not matches_any(nic.address, ignore)), ()
+    except Unknown as error:
+        return (), (Unreadable(str(error)),)
 
 
 def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus: bool) -> Iterator[Finding]:
     for nic in nics:
-        severity = _gravity(nic, nics, gpus and not names)
+        severity = _severity(nic, nics, gpus and not names)
         if severity is not None:
             driver = f"driver {nic.driver}" if nic.driver else "no driver"
             yield _missing(
@@ -67,18 +70,19 @@ def _judge_missing(nics: tuple[Nic, ...], names: list[str], expected: int, gpus:
         yield _missing("this machine", text, Severity.CRITICAL, {"expected": expected, "devices": names})
 
 
-def _gravity(nic: Nic, nics: tuple[Nic, ...], nothing_else: bool) -> Severity | None:
-    """How bad it is that `nic` has no RDMA device; None where that is no fault. An Ethernet NIC may be meant for
-    plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its own."""
+def _severity(nic: Nic, nics: tuple[Nic, ...], needed: bool) -> Severity | None:
+    """Returns how severe it is that `nic` has no RDMA device; None where it has one, or that is no fault. An Ethernet
+    NIC may be used for plain Ethernet, unless its peers are RDMA devices. The second function of a bond has none of its
+    own. `needed`: the machine has GPUs and no RDMA device at all."""
     if nic.rdma_device or nic.driver in _GUEST_DRIVERS or nic.physical_function:
         return None
     peers = [other for other in nics if other.model == nic.model and other.subsystem == nic.subsystem]
     if any(other.rdma_device.find("bond") >= 0 and _card(other) == _card(nic) for other in peers):
         return None
-    having = sum(bool(other.rdma_device) for other in peers)
-    if nic.infiniband or 2 * having > len(peers):
+    peers_with_device = sum(bool(other.rdma_device) for other in peers)
+    if nic.infiniband or 2 * peers_with_device > len(peers):
         return Severity.CRITICAL
-    return Severity.WARNING if having or nothing_else else None
+    return Severity.WARNING if peers_with_device or needed else None
 
 
 def _card(nic: Nic) -> str:
@@ -97,28 +101,28 @@ def _missing(device: str, summary: str, severity: Severity, evidence: Mapping[st
     )
 
 
-def _judge_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
-    """The device nodes through which programs reach RDMA devices: ib_uverbs makes them, a container may lack them."""
+def _judge_device_nodes(host: Host, names: list[str]) -> Iterator[Finding]:
+    """Judges /dev/infiniband, through which programs use RDMA devices: ib_uverbs makes it, a container may lack it."""
     if not names:
         return
     try:
-        there = host.entries("/dev/infiniband") if "infiniband" in host.entries("/dev") else ()
+        entries = host.entries("/dev/infiniband") if "infiniband" in host.entries("/dev") else ()
     except Unknown:  # a recording without /dev
         return
-    if any(name.startswith("uverbs") for name in there):
+    if any(name.startswith("uverbs") for name in entries):
         return
-    inside = _in_container(host)
+    in_container = _in_container(host)
     text = "lacks uverbs devices: " + (
         "programs in this container cannot use RDMA, whatever those outside can"
-        if inside
+        if in_container
         else "ib_uverbs is not loaded"
     )
-    own = not inside or _in_job(host)
+    concerns_jobs = not in_container or _in_job(host)
     yield _missing(
         "/dev/infiniband",
         text,
-        Severity.CRITICAL if own else Severity.WARNING,
-        {"entries": there, "devices": names, "container": inside},
+        Severity.CRITICAL if concerns_jobs else Severity.WARNING,
+        {"entries": entries, "devices": names, "container": in_container},
     )
 
 
@@ -137,17 +141,20 @@ def _in_job(host: Host) -> bool:
         return False
 
 
-def _judge_names(places: Mapping[str, str], expected: Mapping[str, str], choice: Choice | None) -> Iterator[Finding]:
+def _judge_names(
+    places: Mapping[str, str], expected: Mapping[str, str], selection: HcaSelection | None
+) -> Iterator[Finding]:
+    """`places`: PCI addresses by device name; `expected`: the same, from the profile."""
     for name, address in expected.items():
         if places.get(name) != address:
             now = next((other for other, place in places.items() if place == address), "no device")
             yield _renamed(name, f"is not at {address}, where {now} is", {"expected": address, "devices": dict(places)})
-    if choice is None or not places:
+    if selection is None or not places:
         return
-    absent = choice.absent(tuple(places))
+    absent = selection.absent(tuple(places))
     if absent:
-        text = f"is named by NCCL_IB_HCA ({choice.where}) and is not there"
-        yield _renamed(", ".join(absent), text, {"NCCL_IB_HCA": choice.text, "devices": sorted(places)})
+        text = f"is named by NCCL_IB_HCA ({selection.source}) and is not there"
+        yield _renamed(", ".join(absent), text, {"NCCL_IB_HCA": selection.text, "devices": sorted(places)})
 
 
 def _renamed(device: str, summary: str, evidence: Mapping[str, object]) -> Finding:

@@ -18,7 +18,7 @@ _DRIVER = "mlx5_core"
 
 class RdmaDriverThresholds(Thresholds, frozen=True):
     look_back_seconds: float = 86400.0
-    """How long a line of the log counts. A driver that was started anew ends it earlier."""
+    """How long a line of the log counts; it no longer counts when the driver has been started anew since."""
 
 
 def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
@@ -27,9 +27,9 @@ def check(host: Host, thresholds: RdmaDriverThresholds) -> Iterator[Finding]:
         raise NotApplicable(f"none of {len(nics)} RDMA NICs in the PCI tree runs with {_DRIVER}")
     since = _uptime(host) - thresholds.look_back_seconds
     present = {nic.address for nic in nics}
-    for fault in find_device_errors(host.kernel_log(), since):
-        if fault.code == _CODE and fault.device in present:  # one that was taken out is no fault any more
-            yield fault
+    for found in find_device_errors(host.kernel_log(), since):
+        if found.code == _CODE and found.device in present:  # a NIC that was taken out is no fault any more
+            yield found
 
 
 def _uptime(host: Host) -> float:

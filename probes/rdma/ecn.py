@@ -1,7 +1,8 @@
-"""ECN_OFF: whether the RoCE ports that jobs use react to congestion marks (DCQCN), from /sys/class/net/X/ecn.
+"""ECN_OFF: RoCE ports that jobs use and that do not react to congestion marks (DCQCN), by /sys/class/net/X/ecn.
 
 Only NVIDIA's own driver (MLNX_OFED, DOCA) has these files: `roce_np`, the notification point, answers marked packets
-with congestion notifications; `roce_rp`, the reaction point, slows down on them. Both are switched by priority.
+with congestion notifications; `roce_rp`, the reaction point, slows down when it receives them. Both are set by
+priority.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 from laggard.probes.rdma.model.netdev import NET
-from laggard.probes.rdma.rules.roce_priorities import Priorities, RoceThresholds, Setting, look_at_priorities
+from laggard.probes.rdma.rules.roce_priorities import Priorities, RoceSetting, RoceThresholds, check_priorities
 
-_ECN: Final = Setting(
+_ECN: Final = RoceSetting(
     "ECN_OFF",
     "ECN settings to show; NVIDIA's own does",
     "Turn DCQCN on for the priority of the RDMA traffic, both as notification and as reaction point, and ECN marking "
-    'on the switches; or tell the profile that this fabric does without (roce_ecn.expect: "off").',
+    'on the switches; or, where this network runs without it, set it so in the profile (roce_ecn.expect: "off").',
     (
         "grep . /sys/class/net/{netdev}/ecn/roce_*/enable/*",
         "echo 1 > /sys/class/net/{netdev}/ecn/roce_np/enable/3",
@@ -30,7 +31,7 @@ _ECN: Final = Setting(
 
 
 def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
-    return look_at_priorities(host, thresholds, _ECN, _read)
+    return check_priorities(host, thresholds, _ECN, _read)
 
 
 def _read(host: Host, netdev: str) -> Priorities:

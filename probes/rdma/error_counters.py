@@ -1,5 +1,6 @@
-"""RDMA_LINK_FLAPPING and RDMA_ERRORS_RISING: how the ports' counters grew since earlier looks. Their absolute values
-say nothing: a healthy link may carry a count of years ago.
+"""RDMA_LINK_FLAPPING and RDMA_ERRORS_RISING: ports whose error counters increase.
+
+Their values prove nothing: a healthy link may carry a count of years ago.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory, Increase, SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, finding
-from laggard.probes.rdma.model.fabric import fabric
 from laggard.probes.rdma.model.netdev import NET, netdev_name
+from laggard.probes.rdma.model.node_ports import node_ports
 from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, finish, gpu_paths, read_ports
+from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
 from laggard.probes.rdma.rules.counter_limits import HOUR, LIMITS, SATURATED
-from laggard.probes.rdma.rules.traffic import FLOWS, traffic
+from laggard.probes.rdma.rules.traffic import TRAFFIC_COUNTERS, traffic_rates
+from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
-_CARRIER: Final = "carrier_down_count"
-_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER)  # one of the same; rxe has the second
+_CARRIER_DOWNS: Final = "carrier_down_count"
+_LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
+"""Counters of the same events: of the port, of rxe's port, and of the network device."""
 _LEAST_DOWNS = 1
 
 
@@ -32,54 +35,49 @@ class RdmaErrorThresholds(RdmaThresholds, frozen=True):
     flap_seconds: float = 12 * HOUR
 
 
-class Counters(NamedTuple):
+class PortCounters(NamedTuple):
     port: Port
-    values: dict[str, int]
-    flows: dict[str, int]
-    refused: tuple[str, ...]  # there, and not readable: a driver's EINVAL
+    errors: dict[str, int]
+    traffic: dict[str, int]
+    not_readable: tuple[str, ...]  # the file is there and cannot be read: a driver's EINVAL
 
 
 def check(host: Host, thresholds: RdmaErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
-    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
-    node = fabric(ports, gpu_paths(host))
-    complaints = list(unread)
+    readings = read_ports(host, thresholds.ignore, thresholds.soft)
+    node = node_ports(readings.ports, gpu_paths(host))
     read = [_read(host, port) for port in node.ports]
-    yield SaveCounters({f"{one.port.name} {name}": v for one in read for name, v in (one.values | one.flows).items()})
+    yield SaveCounters({f"{each.port.name} {name}": value for each in read for name, value in _all(each).items()})
     yield from _facts(read)
-    yield from traffic(((one.port.name, one.flows) for one in read), host.counter_history)
-    for one in read:
-        compute = one.port.kind == node.compute
-        yield from _judge_flaps(one, host.counter_history, thresholds, compute)
-        yield from _judge_errors(one, host.counter_history, compute)
-        if not one.values:
-            complaints.append(f"no error counter of {one.port.name} can be read")
-    finish(complaints)
+    yield from traffic_rates(((each.port.name, each.traffic) for each in read), host.counter_history)
+    for each in read:
+        compute = each.port.kind == node.compute_kind
+        yield from _judge_flaps(each, host.counter_history, thresholds, compute)
+        yield from _judge_errors(each, host.counter_history, compute)
+    without = [Unreadable(f"no error counter of {each.port.name} can be read") for each in read if not each.errors]
+    raise_if_unreadable([*readings.unreadable, *without])
 
 
-def _facts(read: list[Counters]) -> Iterator[Fact]:
+def _all(counters: PortCounters) -> dict[str, int]:
+    return counters.errors | counters.traffic
+
+
+def _facts(read: list[PortCounters]) -> Iterator[Fact]:
     full = {
-        one.port.name: names
-        for one in read
-        if (names := [name for name, value in one.values.items() if value == SATURATED.get(name)])
+        each.port.name: names
+        for each in read
+        if (names := [name for name, value in each.errors.items() if value == SATURATED.get(name)])
     }
     if full:
         yield Fact("at_their_limit", full)  # they cannot increase until they are reset
-    refused = {one.port.name: one.refused for one in read if one.refused}
-    if refused:
-        yield Fact("not_readable", refused)
+    not_readable = {each.port.name: each.not_readable for each in read if each.not_readable}
+    if not_readable:
+        yield Fact("not_readable", not_readable)
 
 
-def _read(host: Host, port: Port) -> Counters:
+def _read(host: Host, port: Port) -> PortCounters:
     values: dict[str, int] = {}
-    refused: list[str] = []
-    names = {name: f"{port.folder}/{name}" for name in (*_DOWNS[:2], *LIMITS, *FLOWS)}
-    try:
-        netdev = netdev_name(host, port)
-    except Unknown:
-        netdev = ""
-    if netdev:
-        names[_CARRIER] = f"{NET}/{netdev}/{_CARRIER}"
-    for name, path in names.items():
+    not_readable: list[str] = []
+    for name, path in _paths(host, port).items():
         try:
             value = parse_count(host.read(path))
         except NotFound:
@@ -87,56 +85,70 @@ def _read(host: Host, port: Port) -> Counters:
         except Unknown:
             value = None
         if value is None:
-            refused.append(name)
+            not_readable.append(name)
         else:
             values[name] = value
-    flows = {name: values.pop(name) for name in FLOWS if name in values}
-    return Counters(port, values, flows, tuple(name for name in refused if name not in FLOWS))
+    traffic = {name: values.pop(name) for name in TRAFFIC_COUNTERS if name in values}
+    return PortCounters(port, values, traffic, tuple(name for name in not_readable if name not in TRAFFIC_COUNTERS))
+
+
+def _paths(host: Host, port: Port) -> dict[str, str]:
+    """Returns the files of all counters that some driver has, by the counter's name."""
+    paths = {name: f"{port.folder}/{name}" for name in (*_LINK_DOWNS[:2], *LIMITS, *TRAFFIC_COUNTERS)}
+    try:
+        netdev = netdev_name(host, port)
+    except Unknown:
+        netdev = ""
+    if netdev:
+        paths[_CARRIER_DOWNS] = f"{NET}/{netdev}/{_CARRIER_DOWNS}"
+    return paths
 
 
 def parse_count(text: str) -> int | None:
-    """A counter of 64 bits at most; `N/A (no PMA)` and the like are none."""
+    """Parses a counter of at most 64 bits; None for anything else, as `N/A (no PMA)`."""
     text = text.strip()
     return int(text) if text.isascii() and text.isdigit() and len(text) <= 20 and int(text) < 1 << 63 else None
 
 
-def _increase(one: Counters, history: CounterHistory, name: str, seconds: float) -> Increase | None:
-    value = one.values.get(name)
-    return None if value is None else history.increase(f"{one.port.name} {name}", value, seconds)
+def _increase(counters: PortCounters, history: CounterHistory, name: str, seconds: float) -> Increase | None:
+    value = counters.errors.get(name)
+    return None if value is None else history.increase(f"{counters.port.name} {name}", value, seconds)
 
 
 def _judge_flaps(
-    one: Counters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool
+    counters: PortCounters, history: CounterHistory, thresholds: RdmaErrorThresholds, compute: bool
 ) -> Iterator[Finding]:
-    """The counts are of the same events, by the port and by the network device: the largest counts."""
-    long = [increase for name in _DOWNS if (increase := _increase(one, history, name, thresholds.flap_seconds))]
-    downs = max((increase.per(thresholds.flap_seconds) for increase in long), default=0.0)
+    """Takes the largest increase: port and network device count the same events."""
+    increases = [
+        increase for name in _LINK_DOWNS if (increase := _increase(counters, history, name, thresholds.flap_seconds))
+    ]
+    downs = max((increase.per(thresholds.flap_seconds) for increase in increases), default=0.0)
     if downs < _LEAST_DOWNS:
         return
-    increase = max(long, key=lambda increase: increase.count)
+    increase = max(increases, key=lambda increase: increase.count)
     yield finding(
         "RDMA_LINK_FLAPPING",
-        one.port.name,
+        counters.port.name,
         f"lost its link {increase.count} times in {_time(increase.seconds)}",
         severity=Severity.CRITICAL if compute and downs >= thresholds.flaps else Severity.WARNING,
         evidence={
             "losses": increase.count,
             "seconds": round(increase.seconds),
             "critical_from": thresholds.flaps,
-            "state": one.port.state_text,
-            **{name: one.values[name] for name in _DOWNS if name in one.values},
+            "state": counters.port.state_text,
+            **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
         },
         fix="Reseat or swap the cable and the transceiver; look into the switch's log at the same times.",
-        commands=(f"mlxlink -d {one.port.device} --show_module --show_counters", "dmesg -T | grep -i 'link down'"),
+        commands=(f"mlxlink -d {counters.port.device} --show_module --show_counters", "dmesg -T | grep -i 'link down'"),
     )
 
 
-def _judge_errors(one: Counters, history: CounterHistory, compute: bool) -> Iterator[Finding]:
-    """One finding a port, of its worst counter; the others stand in the evidence."""
+def _judge_errors(counters: PortCounters, history: CounterHistory, compute: bool) -> Iterator[Finding]:
+    """Makes one finding for a port, of its worst counter; the others are in the evidence."""
     rising = {
         name: increase
         for name, limit in LIMITS.items()
-        if (increase := _increase(one, history, name, limit.period)) and increase.per(limit.period) > limit.most
+        if (increase := _increase(counters, history, name, limit.period)) and increase.per(limit.period) > limit.most
     }
     if not rising:
         return
@@ -145,20 +157,23 @@ def _judge_errors(one: Counters, history: CounterHistory, compute: bool) -> Iter
     critical = compute and limit.critical
     yield finding(
         "RDMA_ERRORS_RISING",
-        one.port.name,
+        counters.port.name,
         f"counted {increase.count} {short} in {_time(increase.seconds)}: {limit.meaning}",
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
             "counter": short,
             "growth": increase.count,
             "seconds": round(increase.seconds),
-            "value": one.values[worst],
+            "value": counters.errors[worst],
             "most": limit.most,
             "per_seconds": limit.period,
             "also": {name.rpartition("/")[2]: increase.count for name, increase in rising.items() if name != worst},
         },
         fix="Errors of the link: cable, transceiver, switch port. Losses beyond it: PFC, ECN and the switches' drops.",
-        commands=(f"perfquery -x -C {one.port.device}", f"mlxlink -d {one.port.device} --show_counters --show_fec"),
+        commands=(
+            f"perfquery -x -C {counters.port.device}",
+            f"mlxlink -d {counters.port.device} --show_counters --show_fec",
+        ),
     )
 
 

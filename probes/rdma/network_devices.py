@@ -1,88 +1,65 @@
-"""RDMA_NETDEV_DOWN, RDMA_MTU_LOW and RDMA_GID_WRONG: is the network device behind each active port fit for RDMA?
+"""RDMA_NETDEV_DOWN, RDMA_MTU_LOW and RDMA_GID_WRONG: faults of the network device behind an active RDMA port.
 
-Over Ethernet (RoCE) the port's addresses and its packet size come from the network device. Over InfiniBand they do
-not: there the device only carries IP, and a wrong state of it is a warning.
+Over Ethernet (RoCE) the port's addresses and its packet size come from the network device. Over InfiniBand they do not:
+there the device only carries IP, and a wrong state of it is a warning.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from laggard.majority import majority
 from laggard.model import Finding, Severity
-from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, finding
-from laggard.probes.rdma.model.fabric import Fabric, fabric
-from laggard.probes.rdma.model.gid_table import Gid, read_gids
-from laggard.probes.rdma.model.netdev import Netdev, ib_mtu, netdev_name, read_netdev
-from laggard.probes.rdma.model.port import Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, finish, gpu_paths, read_ports
-from laggard.probes.rdma.rules.gid_faults import judge_gids, pinned_index
+from laggard.probes.rdma.model.nccl_settings import read_gid_index
+from laggard.probes.rdma.model.netdev import roce_path_mtu
+from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
+from laggard.probes.rdma.model.port_network import PortNetwork, read_port_network
+from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, read_ports
+from laggard.probes.rdma.rules.gid_faults import judge_gids
+from laggard.probes.unreadable import raise_if_unreadable
 
-_UP = ("up", "unknown")  # operstate of drivers that do not tell is "unknown" (sysfs-class-net)
+_UP = ("up", "unknown")  # drivers that do not report an operstate have "unknown" (sysfs-class-net)
 
 
 class RdmaNetThresholds(RdmaThresholds, frozen=True):
     least_mtu_bytes: int = 4096
-    """RoCE path MTU; 4096 is the most that InfiniBand's verbs know, and what every RoCE NIC for training can do."""
-
-
-class Seen(NamedTuple):
-    port: Port
-    netdev: Netdev | None
-    gids: tuple[Gid, ...] | None  # None: not read, or not RoCE
+    """RoCE path MTU. 4096 is the largest that InfiniBand's verbs have, and every RoCE NIC for training can do it."""
 
 
 def check(host: Host, thresholds: RdmaNetThresholds) -> Iterator[Finding | Fact]:
-    ports, _, unread = read_ports(host, thresholds.ignore, thresholds.soft)
-    node = fabric(ports, gpu_paths(host))
-    complaints = list(unread)
-    seen = [_look(host, port, complaints) for port in node.ports]
-    yield Fact("netdevs", {one.port.name: one.netdev.name for one in seen if one.netdev})
+    readings = read_ports(host, thresholds.ignore, thresholds.soft)
+    node = node_ports(readings.ports, gpu_paths(host))
+    networks = [read_port_network(host, port) for port in node.ports]
+    yield Fact("netdevs", {network.port.name: network.netdev.name for network in networks if network.netdev})
     for kind in node.kinds():
-        peers = [one for one in seen if one.port.kind == kind]
+        peers = [network for network in networks if network.port.kind == kind]
         yield from _judge_netdevs(peers, node)
-        roce = [one for one in peers if one.port.active and one.port.ethernet]
+        roce = [network for network in peers if network.port.active and network.port.ethernet]
         yield from _judge_mtus(roce, node, thresholds.least_mtu_bytes)
-        yield from judge_gids([(one.port, one.netdev, one.gids) for one in roce], node, pinned_index(host))
-    finish(complaints)
+        yield from judge_gids(roce, node, read_gid_index(host))
+    raise_if_unreadable([*readings.unreadable, *(each for network in networks for each in network.unreadable)])
 
 
-def _look(host: Host, port: Port, complaints: list[str]) -> Seen:
-    netdev, gids = None, None
-    try:
-        name = netdev_name(host, port)
-        netdev = read_netdev(host, name) if name else None
-        if not name and port.ethernet and port.active:
-            complaints.append(f"the network device of {port.name} is not told, or is in another network namespace")
-    except Unknown as error:
-        complaints.append(str(error))
-    if port.ethernet and port.active:
-        try:
-            gids = read_gids(host, port)
-        except Unknown as error:
-            complaints.append(str(error))
-    return Seen(port, netdev, gids)
-
-
-def _judge_netdevs(peers: list[Seen], node: Fabric) -> Iterator[Finding]:
-    """Of InfiniBand ports and of those that are down, only what differs from most peers: unused ones are set down."""
-    up = {one.port.name: one.netdev.operstate in _UP for one in peers if one.netdev}
+def _judge_netdevs(peers: list[PortNetwork], node: NodePorts) -> Iterator[Finding]:
+    """Finds devices that are down. For InfiniBand ports, and for ports that are not active, only where most peers are
+    up: unused devices are set down."""
+    up = {network.port.name: network.netdev.operstate in _UP for network in peers if network.netdev}
     most_are_up = majority(up.values(), fewest=2) is True
-    for port, netdev, _ in peers:
+    for port, netdev, *_ in peers:
         if netdev is None or netdev.operstate in _UP:
             continue
         if not (most_are_up and (port.active or not netdev.admin_up)) and not (port.ethernet and port.active):
             continue
-        bad = port.ethernet and port.kind == node.compute
+        critical = port.ethernet and port.kind == node.compute_kind
         state = netdev.operstate if netdev.admin_up else "set down"
         yield finding(
             "RDMA_NETDEV_DOWN",
             port.name,
             f"has its network device {netdev.name} {state}",
-            severity=Severity.CRITICAL if bad else Severity.WARNING,
+            severity=Severity.CRITICAL if critical else Severity.WARNING,
             evidence={
                 "netdev": netdev.name,
                 "operstate": netdev.operstate,
@@ -96,18 +73,17 @@ def _judge_netdevs(peers: list[Seen], node: Fabric) -> Iterator[Finding]:
         )
 
 
-def _judge_mtus(roce: list[Seen], node: Fabric, least: int) -> Iterator[Finding]:
-    """A port below its peers, and all ports that jobs use where they are below what the hardware can."""
-    mtus = {one.port.name: one.netdev.mtu for one in roce if one.netdev}
-    sizes = {name: ib_mtu(mtu) for name, mtu in mtus.items()}
+def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterator[Finding]:
+    """Finds ports below their peers. Where all ports that jobs use are alike and below `least`, it names the first."""
+    sizes = {network.port.name: roce_path_mtu(network.netdev.mtu) for network in roce if network.netdev}
     if not sizes:
         return
     usual = majority(sizes.values(), fewest=2)
     expected = max(sizes.values()) if usual is None else usual
-    low = [one for one in roce if one.netdev and sizes[one.port.name] < expected]
-    if not low and expected < least and roce[0].port.kind == node.compute:
-        low, expected = [one for one in roce if one.netdev][:1], least
-    for port, netdev, _ in low:
+    low = [network for network in roce if network.netdev and sizes[network.port.name] < expected]
+    if not low and expected < least and roce[0].port.kind == node.compute_kind:
+        low, expected = [network for network in roce if network.netdev][:1], least
+    for port, netdev, *_ in low:
         assert netdev is not None
         alike = [name for name, size in sizes.items() if size == sizes[port.name]]
         yield finding(

@@ -1,4 +1,4 @@
-"""PEERMEM_MISSING: GPUs and RDMA NICs, and no way for a NIC to reach a GPU's memory."""
+"""PEERMEM_MISSING: a machine with GPUs and RDMA NICs where no NIC can reach a GPU's memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
 
-_MODULES = ("nvidia_peermem", "nv_peer_mem")  # the driver's own, and the older one that stood apart
-_AMAZON = 0x1D0F  # EFA reaches GPU memory by a way of its own
+_MODULES = ("nvidia_peermem", "nv_peer_mem")  # the module of NVIDIA's driver, and the older separate one
+_AMAZON = 0x1D0F  # EFA needs neither to reach GPU memory
 _DRIVER = "/proc/driver/nvidia/version"
 _RELEASE = "/proc/sys/kernel/osrelease"
 _FIX = (
@@ -26,37 +26,38 @@ _COMMANDS = ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmes
 
 class PeermemThresholds(Thresholds, frozen=True):
     dma_buf_kernel: tuple[int, int] = (5, 12)
-    """First Linux whose RDMA core takes DMA-BUF memory."""
+    """The first Linux whose RDMA core accepts DMA-BUF memory."""
 
     dma_buf_driver: int = 515
-    """First NVIDIA driver branch with open kernel modules, which export it (CUDA 11.7)."""
+    """The first NVIDIA driver branch with open kernel modules, which export DMA-BUF (CUDA 11.7)."""
 
 
 def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
-    loaded = _loaded(host)
+    loaded = _loaded_modules(host)
     present = [module for module in _MODULES if module in loaded]
-    if present:  # whatever is plugged in: the PCI tree, which takes longest to read, does not matter
+    if present:  # then the PCI tree, which takes longest to read, does not matter
         yield Fact("way", present[0])
         return
-    cards = read_pci_gpus(host)
-    nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if cards else []
-    if not cards or not nics:
-        missing = "GPU" if not cards else "RDMA NIC that would need it"
+    gpus = read_pci_gpus(host)
+    nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if gpus else []
+    if not gpus or not nics:
+        missing = "GPU" if not gpus else "RDMA NIC that would need it"
         raise NotApplicable(f"no {missing} in the PCI tree")
     if "nvidia" not in loaded:
         raise Unknown("the NVIDIA driver is not loaded: there is nothing yet that could offer GPU memory")
     driver, release = host.read(_DRIVER), host.read(_RELEASE).strip()
-    evidence = {"modules": list(_MODULES), "driver": _first_line(driver), "kernel": release, "gpus": len(cards)}
-    if _dma_buf(driver, release, thresholds):
+    evidence = {"modules": list(_MODULES), "driver": _first_line(driver), "kernel": release, "gpus": len(gpus)}
+    if _has_dma_buf(driver, release, thresholds):
         yield Fact("way", "DMA-BUF")
         return
-    summary = f"for {len(nics)} RDMA NICs to reach {len(cards)} GPUs: neither nvidia_peermem nor DMA-BUF is there"
+    summary = f"for {len(nics)} RDMA NICs to reach {len(gpus)} GPUs: neither nvidia_peermem nor DMA-BUF is there"
     evidence["nics"] = len(nics)
     yield finding("PEERMEM_MISSING", "nvidia_peermem", summary, evidence=evidence, fix=_FIX, commands=_COMMANDS)
 
 
-def _loaded(host: Host) -> frozenset[str]:
-    """Names of loaded modules. A kernel without modules has no such file, and then /sys tells what is built in."""
+def _loaded_modules(host: Host) -> frozenset[str]:
+    """Returns the names of loaded modules. A kernel without modules has no such file; /sys then lists what is built
+    in."""
     try:
         text = host.read("/proc/modules")
     except NotFound:
@@ -69,7 +70,7 @@ def _loaded(host: Host) -> frozenset[str]:
     return frozenset(names)
 
 
-def _dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:
+def _has_dma_buf(driver: str, release: str, thresholds: PeermemThresholds) -> bool:
     branch = re.search(r"\b(\d{3,4})\.\d+(?:\.\d+)?\b", driver)
     kernel = re.match(r"(\d+)\.(\d+)", release)
     if branch is None or kernel is None:

@@ -1,4 +1,4 @@
-"""PFC_OFF: priority flow control on the RoCE ports that jobs use, from the kernel's Data Center Bridging."""
+"""PFC_OFF: RoCE ports that jobs use without priority flow control, by the kernel's Data Center Bridging."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
-from laggard.probes.rdma.rules.roce_priorities import RoceThresholds, Setting, look_at_priorities
+from laggard.probes.rdma.rules.roce_priorities import RoceSetting, RoceThresholds, check_priorities
 
-_PFC: Final = Setting(
+_PFC: Final = RoceSetting(
     "PFC_OFF",
     "priority flow control (DCB)",
     "Turn PFC on for the priority of the RDMA traffic (most often 3), with trust in DSCP, on the host and on every "
-    'switch port of the fabric alike; or tell the profile that this fabric does without (roce_pfc.expect: "off").',
+    "switch port of the network alike; or, where this network runs without it, set it so in the profile "
+    '(roce_pfc.expect: "off").',
     (
         "dcb pfc show dev {netdev}",
         "mlnx_qos -i {netdev}",
@@ -24,7 +25,7 @@ _PFC: Final = Setting(
 
 
 def check(host: Host, thresholds: RoceThresholds) -> Iterator[Finding | Fact]:
-    return look_at_priorities(host, thresholds, _PFC, lambda host, netdev: host.pfc(netdev).priorities)
+    return check_priorities(host, thresholds, _PFC, lambda host, netdev: host.pfc(netdev).priorities)
 
 
 PROBE: Final = Probe("roce_pfc", check, RoceThresholds())

@@ -1,7 +1,7 @@
-"""RDMA_PORT_DOWN and RDMA_RATE_LOW: can each port that jobs use carry data, and as fast as its peers?
+"""RDMA_PORT_DOWN and RDMA_RATE_LOW: ports that jobs use and that carry no data, or less than their peers.
 
-A port that was never cabled is no fault: storage and management cards have spare ones. What is expected of a port is
-what the profile names, else what its peers do, else as many active ports as there are GPUs.
+A port that was never cabled is no fault: storage and management cards have spare ones. Which ports should be active is
+decided by the profile, else by their peers, else by the number of GPUs.
 """
 
 from __future__ import annotations
@@ -13,61 +13,63 @@ from laggard.majority import majority
 from laggard.model import Finding, Severity
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, finding
-from laggard.probes.rdma.model.fabric import Fabric, fabric
-from laggard.probes.rdma.model.netdev import was_up
-from laggard.probes.rdma.model.port import LINK_UP, Kind, Port
-from laggard.probes.rdma.model.sysfs import RdmaThresholds, finish, gpu_paths, is_any, read_ports
+from laggard.probes.rdma.model.netdev import has_been_up
+from laggard.probes.rdma.model.node_ports import NodePorts, node_ports
+from laggard.probes.rdma.model.port import LINK_UP, Port, PortKind
+from laggard.probes.rdma.model.sysfs import RdmaThresholds, gpu_paths, matches_any, read_ports
+from laggard.probes.unreadable import raise_if_unreadable
 
 
 class RdmaPortThresholds(RdmaThresholds, frozen=True):
     expected: tuple[str, ...] = ()
-    """Devices that must be active, as patterns: `mlx5_[0-7]`. The others are then not judged."""
+    """Patterns of the devices that must be active: `mlx5_[0-7]`. The others are then not judged."""
 
     least_gigabits: float = 0.0
-    """Rate below which a port that jobs use is too slow; 0: its peers tell."""
+    """Rate below which a port that jobs use is too slow; 0: it is compared with its peers."""
 
 
 def check(host: Host, thresholds: RdmaPortThresholds) -> Iterator[Finding | Fact]:
-    ports, soft, unread = read_ports(host, thresholds.ignore, thresholds.soft)
+    ports, software_devices, unreadable = read_ports(host, thresholds.ignore, thresholds.soft)
     if thresholds.expected:
-        ports = tuple(port for port in ports if is_any(port.device, thresholds.expected))
-    node = fabric(ports, gpu_paths(host))
+        ports = tuple(port for port in ports if matches_any(port.device, thresholds.expected))
+    node = node_ports(ports, gpu_paths(host))
     yield Fact("ports", {port.name: f"{port.state_text}, {port.rate_text}" for port in ports})
-    if soft:
-        yield Fact("soft", soft)
+    if software_devices:
+        yield Fact("soft", software_devices)
     for port in node.ports:
         if not port.active:
-            severity = expected_down(port, node, was_up(host, port), bool(thresholds.expected))
+            severity = severity_if_down(port, node, has_been_up(host, port), bool(thresholds.expected))
             if severity is not None:
                 yield _down(port, node, severity)
     for kind in node.kinds():
         yield from _judge_rates(node, kind, thresholds.least_gigabits)
-    finish(unread)
+    raise_if_unreadable(unreadable)
 
 
-def expected_down(port: Port, node: Fabric, was_up: bool, named: bool) -> Severity | None:
-    """How bad it is that `port` is not active; None where it seems to be meant."""
-    trained = port.phys_state == LINK_UP  # INIT and ARMED: a cable, and no subnet manager that says go
+def severity_if_down(port: Port, node: NodePorts, been_up: bool, named: bool) -> Severity | None:
+    """Returns how severe it is that `port` is not active; None where nothing shows that it should be. `been_up`: it has
+    had a link since its driver started; `named`: the profile names it."""
+    trained = port.phys_state == LINK_UP  # INIT and ARMED: it has a cable, and no subnet manager activated it
     if named:
         return Severity.CRITICAL
-    if port.kind != node.compute:
-        return Severity.WARNING if trained or was_up else None
-    peers = node.of(port.kind)
+    if port.kind != node.compute_kind:
+        return Severity.WARNING if trained or been_up else None
+    peers = node.of_kind(port.kind)
     active = sum(peer.active for peer in peers)
     if trained:
         return Severity.CRITICAL
     if active == 0:
         many = node.gpus and len(peers) >= max(2, node.gpus // 2)
-        if was_up or not port.ethernet or many:
+        if been_up or not port.ethernet or many:
             return Severity.CRITICAL
         return Severity.WARNING if node.gpus else None
     if node.gpus and active >= node.gpus:  # each GPU has its port: this one is spare
-        return Severity.WARNING if was_up else None
+        return Severity.WARNING if been_up else None
     return Severity.CRITICAL if 2 * active > len(peers) else Severity.WARNING
 
 
-def _down(port: Port, node: Fabric, severity: Severity) -> Finding:
-    peers = node.of(port.kind)
+def _down(port: Port, node: NodePorts, severity: Severity) -> Finding:
+    peers = node.of_kind(port.kind)
     return finding(
         "RDMA_PORT_DOWN",
         port.name,
@@ -81,22 +83,22 @@ def _down(port: Port, node: Fabric, severity: Severity) -> Finding:
             "peers_active": sum(peer.active for peer in peers),
             "peers": len(peers),
         },
-        fix=_cure(port),
+        fix=_fix(port),
         commands=(f"ibstat {port.device}", f"mlxlink -d {port.device} --show_module", f"cat {port.folder}/phys_state"),
     )
 
 
-def _cure(port: Port) -> str:
+def _fix(port: Port) -> str:
     if port.phys_state == LINK_UP and not port.ethernet:
-        return "The cable is good and no subnet manager has brought the port up: look at it (sminfo) and at the switch."
+        return "The cable is good, and no subnet manager activated the port: check it (sminfo) and the switch."
     if port.ethernet:
-        return "Set the network device up; where it is, look at the cable, the transceiver and the switch's port."
-    return "Look at the cable, the transceiver and the switch's port; swap the cable with a good port's to tell."
+        return "Set the network device up; where it is up, check the cable, the transceiver and the switch's port."
+    return "Check the cable, the transceiver and the switch's port; to find which it is, swap the cable."
 
 
-def _judge_rates(node: Fabric, kind: Kind, least: float) -> Iterator[Finding]:
-    active = [port for port in node.of(kind) if port.active]
-    compute = kind == node.compute
+def _judge_rates(node: NodePorts, kind: PortKind, least: float) -> Iterator[Finding]:
+    active = [port for port in node.of_kind(kind) if port.active]
+    compute = kind == node.compute_kind
     expected = _expected_rate(active, least if compute else 0.0)
     good = sum(port.rate_gigabits >= expected for port in active)
     for port in active:
@@ -104,13 +106,13 @@ def _judge_rates(node: Fabric, kind: Kind, least: float) -> Iterator[Finding]:
         if port.rate_gigabits >= expected and not one_lane:
             continue
         enough = good >= node.gpus if node.gpus else 2 * good <= len(active)
-        bad = compute and (least > 0 or one_lane or not enough)
+        critical = compute and (least > 0 or one_lane or not enough)
         yield finding(
             "RDMA_RATE_LOW",
             port.name,
             f"runs at {port.rate_text}"
             + (f", its peers at {expected:g} Gb/s" if expected > port.rate_gigabits else ""),
-            severity=Severity.CRITICAL if bad else Severity.WARNING,
+            severity=Severity.CRITICAL if critical else Severity.WARNING,
             evidence={
                 "rate_gigabits": port.rate_gigabits,
                 "expected_gigabits": expected,
@@ -124,7 +126,8 @@ def _judge_rates(node: Fabric, kind: Kind, least: float) -> Iterator[Finding]:
 
 
 def _expected_rate(active: list[Port], least: float) -> float:
-    """The profile's, else the one that most of the peers have, else the highest (no majority, as of two)."""
+    """Returns the profile's rate, else that of most peers, else the highest where there is no majority, as of two
+    ports."""
     if least or not active:
         return least
     rates = [port.rate_gigabits for port in active]

@@ -16,7 +16,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
 from laggard.probes.rdma.model.port import RDMA
-from laggard.probes.rdma.model.sysfs import device_names, is_soft, read_ports
+from laggard.probes.rdma.model.sysfs import device_names, is_software_device, read_ports
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _PCI = "/sys/bus/pci/devices"
@@ -60,7 +60,7 @@ def check(host: Host, thresholds: InventoryThresholds) -> Iterator[Finding | Fac
 
 def _rdma(host: Host) -> Iterator[Entry]:
     for name in device_names(host):
-        if not is_soft(host, name):
+        if not is_software_device(host, name):
             device = f"{RDMA}/{name}"
             files = {
                 "firmware": f"{device}/fw_ver",

@@ -1,4 +1,4 @@
-"""The GID table of a RoCE port: which address, in which version of RoCE, stands at which index."""
+"""The GID table of a RoCE port: which address, of which RoCE version, is at which index."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from laggard.probes.rdma.model.port import Port
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
 _MOST_ENTRIES: Final = 64
 _GAP: Final = 8
-"""Tables have 256 entries and are filled from the start: after so many empty ones nothing more is looked for."""
+"""Tables have 256 entries and are filled from the start: after so many empty entries the search ends."""
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
 
 
 class Gid(NamedTuple):
     number: int  # its index in the table
-    address: int  # 128 bits, as of IPv6
+    address: int  # 128 bits, as in IPv6
     type: str
 
     @property
@@ -30,18 +30,18 @@ class Gid(NamedTuple):
 
     @property
     def routable(self) -> bool:
-        """What peers outside the own segment can be reached with, and what NCCL looks for first."""
+        """Whether peers outside the port's own network segment can be reached with it. NCCL prefers such entries."""
         return self.type == V2 and self.scope != "link-local"
 
 
 def parse_gid(text: str) -> int | None:
-    """`0000:0000:0000:0000:0000:ffff:0a64:0011`; None where it is no GID."""
+    """Parses `0000:0000:0000:0000:0000:ffff:0a64:0011`; None where the text is no GID."""
     text = text.strip().lower()
     return int(text.replace(":", ""), 16) if _GID.fullmatch(text) else None
 
 
 def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
-    """The entries in use. Raises Unknown where the table cannot be read."""
+    """Returns the entries in use. Raises Unknown where the table cannot be read."""
     found: list[Gid] = []
     empty = 0
     for index in range(_MOST_ENTRIES):
@@ -60,20 +60,20 @@ def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
                 break
             continue
         empty = 0
-        kind = _type(host, port, index)
-        if kind:
-            found.append(Gid(index, address, kind))
+        gid_type = _type(host, port, index)
+        if gid_type:
+            found.append(Gid(index, address, gid_type))
     return tuple(found)
 
 
-def best(gids: Iterable[Gid]) -> Gid | None:
-    """IPv4 before global IPv6, as NCCL chooses (NCCL_IB_ADDR_FAMILY's default is AF_INET)."""
+def preferred_gid(gids: Iterable[Gid]) -> Gid | None:
+    """Returns the entry that NCCL chooses: IPv4 before global IPv6 (NCCL_IB_ADDR_FAMILY is AF_INET by default)."""
     routable = [gid for gid in gids if gid.routable]
     return min(routable, key=lambda gid: (gid.scope != "ipv4", gid.number), default=None)
 
 
 def _type(host: Host, port: Port, index: int) -> str:
-    """Empty for an entry that went away meanwhile: the kernel answers EINVAL for it."""
+    """Returns the type; empty for an entry that was removed meanwhile, for which the kernel answers EINVAL."""
     try:
         return host.read(f"{port.folder}/gid_attrs/types/{index}").strip()
     except Unknown:

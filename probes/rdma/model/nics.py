@@ -1,4 +1,4 @@
-"""NICs on the PCI bus that are RDMA devices once their driver is there, whether or not they are now."""
+"""NICs on the PCI bus that are RDMA devices when their driver is loaded, whether or not it is now."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class Nic(NamedTuple):
     infiniband: bool  # by its PCI class; else Ethernet
     driver: str  # empty: none is bound
     rdma_device: str  # empty: none is registered
-    physical_function: str  # of a virtual function: its physical one
+    physical_function: str  # address of a virtual function's physical one; empty: this is no virtual function
     subsystem: str
 
     @property
     def model(self) -> tuple[int, int, bool, bool]:
-        """Peers share it."""
+        """The same for peers."""
         return self.vendor, self.device, self.infiniband, bool(self.physical_function)
 
 
 def read_nics(host: Host) -> tuple[Nic, ...]:
-    """NICs of RDMA makes: Mellanox and NVIDIA (ConnectX-4 and newer are all RDMA devices), whatever is InfiniBand by
-    its class, and of other makes those that are RDMA devices now, and their peers. Raises Unknown where the PCI bus
-    cannot be listed."""
+    """Returns the NICs of Mellanox and NVIDIA (ConnectX-4 and newer are all RDMA devices), those of any make whose PCI
+    class is InfiniBand, and of other makes those that are RDMA devices now, with their peers. Raises Unknown where the
+    PCI bus cannot be listed."""
     try:
         addresses = [name for name in host.entries(PCI) if _ADDRESS.fullmatch(name)]
     except NotFound as error:
@@ -45,7 +45,8 @@ def read_nics(host: Host) -> tuple[Nic, ...]:
 
 
 def gpu_addresses(host: Host) -> tuple[str, ...]:
-    """Of the GPUs that have their driver; one directory to list, where the whole bus would be hundreds of files."""
+    """Returns the addresses of the GPUs whose driver is loaded. That is one directory to list; to search the whole bus
+    would be hundreds of files to read."""
     found: list[str] = []
     for driver in _GPU_DRIVERS:
         try:
@@ -58,21 +59,21 @@ def gpu_addresses(host: Host) -> tuple[str, ...]:
 def _nic(host: Host, address: str) -> Nic | None:
     folder = f"{PCI}/{address}"
     try:
-        kind = host.read(f"{folder}/class").strip()[:6]
-        if kind not in (_ETHERNET, _INFINIBAND):
+        pci_class = host.read(f"{folder}/class").strip()[:6]
+        if pci_class not in (_ETHERNET, _INFINIBAND):
             return None
         names = host.entries(folder)
         return Nic(
             address=address,
             vendor=_number(host.read(f"{folder}/vendor")),
             device=_number(host.read(f"{folder}/device")),
-            infiniband=kind == _INFINIBAND,
+            infiniband=pci_class == _INFINIBAND,
             driver=host.read_link(f"{folder}/driver").rsplit("/", 1)[-1] if "driver" in names else "",
             rdma_device=next(iter(host.entries(f"{folder}/infiniband")), "") if "infiniband" in names else "",
             physical_function=host.read_link(f"{folder}/physfn").rsplit("/", 1)[-1] if "physfn" in names else "",
             subsystem=host.read(f"{folder}/subsystem_device").strip() if "subsystem_device" in names else "",
         )
-    except NotFound:  # a recording of other files, or a device that left while it was looked at
+    except NotFound:  # a recording without these files, or a device that was removed while it was read
         return None
 
 

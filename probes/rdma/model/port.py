@@ -1,4 +1,4 @@
-"""An RDMA port as a value, and the formats of the files that tell of it (sysfs-class-infiniband)."""
+"""An RDMA port as a value, and the formats of its files in sysfs (sysfs-class-infiniband)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ _STATE = re.compile(r"(\d{1,2}): (\S.*)")
 _RATE = re.compile(r"(\d{1,6}(?:\.\d+)?) Gb/sec(?: \((\d{1,2})X[^)]*\))?")
 
 
-class Kind(NamedTuple):
-    """Ports of one kind are peers: what most of them do is expected of the others. The function number keeps apart
+class PortKind(NamedTuple):
+    """Ports of one kind are peers: what most of them do is expected of the others. The PCI function number separates
     the two ports of a dual-port card, of which often only the first is cabled."""
 
     type: str
@@ -28,19 +28,19 @@ class Port(NamedTuple):
     number: int
     address: str  # of the PCI device, or empty
     path: tuple[str, ...]  # of PCI addresses, from the root to the device
-    kind: Kind
+    kind: PortKind
     state: int
     state_text: str
     phys_state: int
     phys_text: str
     rate_gigabits: float
-    lanes: int  # 0: not told
+    lanes: int  # 0: not known
     rate_text: str
-    virtual_function: bool  # of a physical function on this very machine: a guest's
+    virtual_function: bool  # of a physical function on this machine: it belongs to a guest
 
     @property
     def name(self) -> str:
-        """As the field writes it: the device, and the port where it is not the first."""
+        """The name that RDMA tools use: the device, with the port's number where it is not the first."""
         return self.device if self.number == 1 else f"{self.device}:{self.number}"
 
     @property
@@ -57,12 +57,12 @@ class Port(NamedTuple):
 
 
 def parse_state(text: str) -> tuple[int, str] | None:
-    """`4: ACTIVE`."""
+    """Parses `4: ACTIVE`."""
     match = _STATE.fullmatch(text.strip())
     return (int(match[1]), match[2]) if match else None
 
 
 def parse_rate(text: str) -> tuple[float, int] | None:
-    """`400 Gb/sec (4X NDR)`: gigabits a second and the number of lanes, 0 where it is not told."""
+    """Parses `400 Gb/sec (4X NDR)` to gigabits a second and the number of lanes, 0 where it is not there."""
     match = _RATE.fullmatch(text.strip())
     return (float(match[1]), int(match[2] or 0)) if match else None

@@ -1,83 +1,76 @@
-"""RDMA devices and their ports as /sys/class/infiniband shows them, read once into values. No judgement here.
+"""RDMA devices and their ports as /sys/class/infiniband shows them, read once into values. Nothing is judged here.
 
-What cannot be read is named in `unread`, and the probe that needs it ends in Unknown; a port without a readable state
-is left out, never taken for a good one.
+A port that cannot be read is Unreadable, never taken for a good one, and the probe that needs it ends in Unknown.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Thresholds
-from laggard.probes.rdma.model.nics import PCI, Nic, gpu_addresses, read_nics
-from laggard.probes.rdma.model.port import RDMA, Kind, Port, parse_rate, parse_state
+from laggard.probes.rdma.model.nics import PCI, gpu_addresses, read_nics
+from laggard.probes.rdma.model.port import RDMA, Port, PortKind, parse_rate, parse_state
+from laggard.probes.unreadable import Unreadable, split_unreadable
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 class RdmaThresholds(Thresholds, frozen=True):
-    """What the probes of RDMA ports have in common."""
+    """The thresholds that all probes of RDMA ports have."""
 
     ignore: tuple[str, ...] = ()
-    """Devices that are not judged, as patterns."""
+    """Patterns of the devices that are not judged."""
 
     soft: bool = False
-    """Judge devices made of software (rxe, siw) as well: for laboratories, where they are all there is."""
+    """Judge software devices (rxe, siw) as well: for test setups that have nothing else."""
 
 
-class Ports(NamedTuple):
-    """Of all hardware devices. `soft`: devices made of software (rxe, siw), which no training job should use."""
+class PortReadings(NamedTuple):
+    """`ports`: of all hardware devices. `software_devices`: names of rxe and siw devices, which no training job should
+    use."""
 
     ports: tuple[Port, ...]
-    soft: tuple[str, ...]
-    unread: tuple[str, ...]
+    software_devices: tuple[str, ...]
+    unreadable: tuple[Unreadable, ...]
 
 
-def is_any(name: str, patterns: Iterable[str]) -> bool:
+def matches_any(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def device_names(host: Host) -> tuple[str, ...]:
-    """An empty answer is believed only of a /sys that could be listed."""
+    """Returns the names of all RDMA devices. That there are none counts only where /sys/class could be listed."""
     return host.entries(RDMA) if "infiniband" in host.entries("/sys/class") else ()
 
 
-def read_ports(host: Host, ignore: Sequence[str] = (), judge_soft: bool = False) -> Ports:
-    """Of the devices that no pattern of `ignore` names. Raises NotApplicable where there is provably no RDMA device,
-    Unknown where that cannot be told."""
+def read_ports(host: Host, ignore: Sequence[str] = (), judge_software: bool = False) -> PortReadings:
+    """Reads the ports of the devices that match no pattern of `ignore`. Raises NotApplicable where there is provably no
+    RDMA device to judge, Unknown where that is not certain."""
     names = device_names(host)
     if not names:
-        _explain_none(host)
-    soft = () if judge_soft else tuple(name for name in names if is_soft(host, name))
-    unread: list[str] = []
-    hard = [name for name in names if name not in soft and not is_any(name, ignore)]
-    ports = tuple(port for name in hard for port in _device_ports(host, name, unread))
-    if not ports and not unread:
+        _raise_no_device(host)
+    software = () if judge_software else tuple(name for name in names if is_software_device(host, name))
+    judged = [name for name in names if name not in software and not matches_any(name, ignore)]
+    ports, unreadable = split_unreadable(port for name in judged for port in _device_ports(host, name))
+    if not ports and not unreadable:
         raise NotApplicable(f"no RDMA hardware to judge, only {', '.join(names)}")
-    return Ports(ports, soft, tuple(unread))
+    return PortReadings(ports, software, unreadable)
 
 
-def finish(unread: tuple[str, ...] | list[str]) -> None:
-    """The end of a probe: it cannot vouch for what it did not read."""
-    if unread:
-        more = f" (and {len(unread) - 3} more)" if len(unread) > 3 else ""
-        raise Unknown("; ".join(unread[:3]) + more)
-
-
-def optional(host: Host, path: str) -> str:
-    """A file that not every driver has."""
+def read_if_present(host: Host, path: str) -> str:
+    """Reads a file that not every driver has; empty where there is none."""
     try:
         return host.read(path).strip()
     except NotFound:
         return ""
 
 
-def is_soft(host: Host, name: str) -> bool:
+def is_software_device(host: Host, name: str) -> bool:
     try:
         return "/virtual/" in host.read_link(f"{RDMA}/{name}")
     except Unknown:  # a recording may hold folders in place of sysfs's links
@@ -85,8 +78,8 @@ def is_soft(host: Host, name: str) -> bool:
 
 
 def pci_path(host: Host, folder: str) -> tuple[str, ...]:
-    """The bridges above the PCI device at `folder`, and itself: ("0000:15:01.0", ..., "0000:1a:00.0"); empty where it
-    is none, or not told."""
+    """Returns the addresses of the bridges above the PCI device at `folder`, and its own: ("0000:15:01.0", ...,
+    "0000:1a:00.0"); empty where it is no PCI device, or its place is not known."""
     try:
         parts = host.real_path(folder).split("/")
     except Unknown:
@@ -102,39 +95,35 @@ def pci_address(host: Host, name: str) -> str:
     return (pci_path(host, f"{RDMA}/{name}/device") or ("",))[-1]
 
 
-def _explain_none(host: Host) -> None:
+def _raise_no_device(host: Host) -> NoReturn:
+    """Raises the reason why the machine has no RDMA device."""
     nics = read_nics(host)
     if not nics:
         raise NotApplicable("no RDMA device, and no NIC on the PCI bus that could be one")
     without = [nic for nic in nics if nic.infiniband]
     if without:
         raise Unknown(f"{without[0].address} has no RDMA device: see probe rdma_devices")
-    raise NotApplicable(f"no RDMA device; {_named(nics)} for plain Ethernet")
+    listed = f"{nics[0].address} is" if len(nics) == 1 else f"{len(nics)} NICs are"
+    raise NotApplicable(f"no RDMA device; {listed} for plain Ethernet")
 
 
-def _named(nics: tuple[Nic, ...]) -> str:
-    return f"{nics[0].address} is" if len(nics) == 1 else f"{len(nics)} NICs are"
-
-
-def _device_ports(host: Host, name: str, unread: list[str]) -> list[Port]:
+def _device_ports(host: Host, name: str) -> Iterator[Port | Unreadable]:
     folder = f"{RDMA}/{name}"
     try:
         numbers = [int(number) for number in host.entries(f"{folder}/ports") if number.isdecimal()]
-        kind = optional(host, f"{folder}/hca_type"), optional(host, f"{folder}/board_id")
+        model = read_if_present(host, f"{folder}/hca_type"), read_if_present(host, f"{folder}/board_id")
     except Unknown as error:
-        unread.append(str(error))
-        return []
+        yield Unreadable(str(error))
+        return
     path = pci_path(host, f"{folder}/device")
-    found = []
     for number in sorted(numbers):
         try:
-            found.append(_port(host, name, number, path, kind))
+            yield _port(host, name, number, path, model)
         except Unknown as error:
-            unread.append(str(error))
-    return found
+            yield Unreadable(str(error))
 
 
-def _port(host: Host, device: str, number: int, path: tuple[str, ...], kind: tuple[str, str]) -> Port:
+def _port(host: Host, device: str, number: int, path: tuple[str, ...], model: tuple[str, str]) -> Port:
     address = path[-1] if path else ""
     folder = f"{RDMA}/{device}/ports/{number}"
     texts = {name: host.read(f"{folder}/{name}").strip() for name in ("state", "phys_state", "rate", "link_layer")}
@@ -148,7 +137,7 @@ def _port(host: Host, device: str, number: int, path: tuple[str, ...], kind: tup
         number=number,
         address=address,
         path=path,
-        kind=Kind(*kind, texts["link_layer"], address.rpartition(".")[2]),
+        kind=PortKind(*model, texts["link_layer"], address.rpartition(".")[2]),
         state=state[0],
         state_text=state[1],
         phys_state=phys[0],

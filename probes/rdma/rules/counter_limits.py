@@ -1,8 +1,8 @@
-"""How fast the error counters of an RDMA port may grow.
+"""How much the error counters of an RDMA port may increase in a period.
 
-The limits follow NVSentinel's monitor of NIC counters where it has one (its fatal ones are critical here if they are
-of the link itself, warnings if a peer that died can cause them). 120 symbol errors an hour are the bit error rate that
-InfiniBand allows its links (10^-12).
+The limits are those of NVSentinel's monitor of NIC counters where it has one. Its fatal counters are critical here if
+they count faults of the link itself, and warnings if a peer that died can raise them. 120 symbol errors an hour are the
+bit error rate that InfiniBand allows a link (10^-12).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 HOUR: Final = 3600.0
 
 
-class Limit(NamedTuple):
-    """More than `most` in `period` seconds is too much."""
+class CounterLimit(NamedTuple):
+    """An increase by more than `most` in `period` seconds is a finding."""
 
     most: float
     period: float
@@ -22,21 +22,23 @@ class Limit(NamedTuple):
     meaning: str
 
 
-LIMITS: Final[Mapping[str, Limit]] = {
-    "counters/symbol_error": Limit(120, HOUR, True, "bits arrive damaged: cable, transceiver"),
-    "counters/local_link_integrity_errors": Limit(0, 1, True, "the link was on the verge of failing"),
-    "counters/excessive_buffer_overrun_errors": Limit(0, 1, True, "buffers overran for many packets in a row"),
-    "counters/link_error_recovery": Limit(5, 60, False, "the link had to be trained anew"),
-    "counters/port_rcv_errors": Limit(10, 1, False, "damaged packets arrive"),
-    "counters/port_xmit_discards": Limit(100, 1, False, "packets are thrown away, as the link is down or congested"),
-    "hw_counters/local_ack_timeout_err": Limit(1, 1, False, "packets are lost: no answer came"),
-    "hw_counters/rnr_nak_retry_err": Limit(0, 1, False, "a peer was not ready to receive until retries ran out"),
-    "hw_counters/packet_seq_err": Limit(10, 1, False, "packets are lost on the way to peers"),
-    "hw_counters/implied_nak_seq_err": Limit(10, 1, False, "answers are lost on the way back"),
-    "hw_counters/out_of_sequence": Limit(100, 1, False, "packets arrive out of order, or are lost before here"),
-    "hw_counters/roce_slow_restart": Limit(10, 1, False, "senders start slowly again after loss"),
+LIMITS: Final[Mapping[str, CounterLimit]] = {
+    "counters/symbol_error": CounterLimit(120, HOUR, True, "bits arrive damaged: cable, transceiver"),
+    "counters/local_link_integrity_errors": CounterLimit(0, 1, True, "the link was on the verge of failing"),
+    "counters/excessive_buffer_overrun_errors": CounterLimit(0, 1, True, "buffers overran for many packets in a row"),
+    "counters/link_error_recovery": CounterLimit(5, 60, False, "the link had to be trained anew"),
+    "counters/port_rcv_errors": CounterLimit(10, 1, False, "damaged packets arrive"),
+    "counters/port_xmit_discards": CounterLimit(
+        100, 1, False, "packets are thrown away, as the link is down or congested"
+    ),
+    "hw_counters/local_ack_timeout_err": CounterLimit(1, 1, False, "packets are lost: no answer came"),
+    "hw_counters/rnr_nak_retry_err": CounterLimit(0, 1, False, "a peer was not ready to receive until retries ran out"),
+    "hw_counters/packet_seq_err": CounterLimit(10, 1, False, "packets are lost on the way to peers"),
+    "hw_counters/implied_nak_seq_err": CounterLimit(10, 1, False, "answers are lost on the way back"),
+    "hw_counters/out_of_sequence": CounterLimit(100, 1, False, "packets arrive out of order, or are lost before here"),
+    "hw_counters/roce_slow_restart": CounterLimit(10, 1, False, "senders start slowly again after loss"),
 }
-SATURATED: Final = {  # of the widths in the PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5
+SATURATED: Final = {  # highest values: PortCounters attribute, InfiniBand Architecture Specification 16.1.3.5
     "counters/symbol_error": 0xFFFF,
     "counters/link_error_recovery": 0xFF,
     "counters/link_downed": 0xFF,

@@ -1,4 +1,4 @@
-"""RDMA probes on what real machines showed: recordings that lie beside the repository, where they do."""
+"""RDMA probes on recordings of real machines, where those are in the folder shared beside the repository."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Check = Callable[..., tuple[list[tuple[str, str, str]], dict[str, str]]]
 @pytest.fixture
 def check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Check:
     def run(*words: str) -> tuple[list[tuple[str, str, str]], dict[str, str]]:
-        """The findings and the probes' verdicts."""
+        """Returns the findings, and the verdicts by probe."""
         only = [word for probe in RDMA for word in ("--only", probe)]
         main(["healthcheck", "--host-root", str(tmp_path), *only, "--format", "json", *words])
         report = json.loads(capsys.readouterr().out)
@@ -47,8 +47,8 @@ def link(root: Path, path: str, target: str) -> None:
     place.symlink_to(target)
 
 
-def lay_json(root: Path, name: str) -> None:
-    """Files by path, without the links that sysfs has to them; these are made again."""
+def unpack_json(root: Path, name: str) -> None:
+    """Writes files given by path. The recording lacks the links that sysfs has to them; they are made here."""
     files: dict[str, str] = json.loads((RECORDED / name).read_text())
     for path, text in files.items():
         write(root, path, text)
@@ -59,7 +59,7 @@ def lay_json(root: Path, name: str) -> None:
             link(root, f"/sys/bus/pci/devices/{address}/{kind}/{device}/device", "../..")
 
 
-def lay_tar(root: Path) -> None:
+def unpack_tar(root: Path) -> None:
     with tarfile.open(RECORDED / "h100-sys-class-infiniband.tar.gz") as archive:
         for member in archive.getmembers():
             if member.isfile():
@@ -70,8 +70,8 @@ def lay_tar(root: Path) -> None:
     (root / "sys/bus/pci/devices").mkdir(parents=True)
 
 
-def lay_ttar(root: Path) -> None:
-    """A text archive: `Path:`, then `Lines:` and that many lines, or `SymlinkTo:`."""
+def unpack_ttar(root: Path) -> None:
+    """Unpacks a text archive: `Path:`, then `Lines:` and that many lines, or `SymlinkTo:`."""
     text = zlib.decompress((RECORDED / "procfs-fixtures.ttar.gz").read_bytes(), 31).decode()
     lines = io.StringIO(text)
     for line in lines:
@@ -86,28 +86,28 @@ def lay_ttar(root: Path) -> None:
             write(root, path, "".join(next(lines) for _ in range(count)).replace("EOF\n", ""))
 
 
-def test_a_saturated_counter_of_long_ago_is_no_fault(tmp_path: Path, check: Check) -> None:
+def test_an_old_saturated_counter_is_no_fault(tmp_path: Path, check: Check) -> None:
     """mlx5_1 of this H100 node is active and healthy, and holds link_downed=255."""
-    lay_tar(tmp_path)
+    unpack_tar(tmp_path)
     found, verdicts = check()
     assert found == []
     assert (verdicts["rdma_ports"], verdicts["rdma_errors"]) == ("ok", "ok")
 
 
 def test_a_healthy_dgx_a100_is_quiet(tmp_path: Path, check: Check) -> None:
-    lay_json(tmp_path, "dgx-a100-learn_good.json")
+    unpack_json(tmp_path, "dgx-a100-learn_good.json")
     found, verdicts = check()
     assert found == [] and verdicts["rdma_ports"] == "ok" and verdicts["rdma_net"] == "ok"
 
 
 def test_ports_stuck_in_init_are_found_and_no_others(tmp_path: Path, check: Check) -> None:
-    lay_json(tmp_path, "dgx-a100-learn_stuck_ib_intf.json")
+    unpack_json(tmp_path, "dgx-a100-learn_stuck_ib_intf.json")
     found, _ = check()
     assert found == [("RDMA_PORT_DOWN", "critical", "mlx5_6"), ("RDMA_PORT_DOWN", "critical", "mlx5_8")]
 
 
-def test_hand_edited_fixtures_of_several_makes_do_not_break_it(tmp_path: Path, check: Check) -> None:
-    lay_ttar(tmp_path)
+def test_hand_edited_fixtures_of_several_makes_can_be_judged(tmp_path: Path, check: Check) -> None:
+    unpack_ttar(tmp_path)
     found, verdicts = check()
     assert all(code.startswith("RDMA") for code, _, _ in found), found
     assert verdicts["rdma_ports"] != "skipped"

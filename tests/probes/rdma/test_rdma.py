@@ -1,4 +1,4 @@
-"""RDMA probes: formats of the kernel's files, who is whose peer, and what is said of files that cannot be read."""
+"""RDMA probes: formats of the kernel's files, which ports are peers, and verdicts where files cannot be read."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from laggard.model import Severity
 from laggard.probes.host.dcb import parse_answer, read_pfc, request
 from laggard.probes.host.kernel import Pfc
 from laggard.probes.rdma.error_counters import parse_count
-from laggard.probes.rdma.model.fabric import fabric, nearest
-from laggard.probes.rdma.model.gid_table import Gid, best, parse_gid
-from laggard.probes.rdma.model.hca_selection import parse_choice
-from laggard.probes.rdma.model.netdev import ib_mtu
-from laggard.probes.rdma.model.port import ACTIVE, Kind, Port, parse_rate, parse_state
-from laggard.probes.rdma.ports import expected_down
+from laggard.probes.rdma.model.gid_table import Gid, parse_gid, preferred_gid
+from laggard.probes.rdma.model.nccl_settings import parse_hca_selection
+from laggard.probes.rdma.model.netdev import roce_path_mtu
+from laggard.probes.rdma.model.node_ports import nearest_ports, node_ports
+from laggard.probes.rdma.model.port import ACTIVE, Port, PortKind, parse_rate, parse_state
+from laggard.probes.rdma.ports import severity_if_down
 
 PROBES = ("rdma_devices", "rdma_ports", "rdma_net", "rdma_errors", "roce_pfc", "roce_ecn")
 
@@ -53,23 +53,23 @@ def test_states_and_rates() -> None:
 
 
 @given(st.text(max_size=40))
-def test_no_text_breaks_the_parsers(text: str) -> None:
+def test_any_text_can_be_parsed(text: str) -> None:
     state, rate, count, gid = parse_state(text), parse_rate(text), parse_count(text), parse_gid(text)
     assert state is None or state[0] >= 0
     assert rate is None or rate[0] >= 0
     assert count is None or 0 <= count < 1 << 63
     assert gid is None or 0 <= gid < 1 << 128
-    choice = parse_choice(text, "test")
-    assert choice is None or all(choice.names)
+    selection = parse_hca_selection(text, "test")
+    assert selection is None or all(selection.names)
 
 
 @given(st.integers(0, (1 << 63) - 1))
-def test_counts_are_read_back(value: int) -> None:
+def test_a_counter_is_parsed_back(value: int) -> None:
     assert parse_count(f"{value}\n") == value
 
 
 @pytest.mark.parametrize("text", ["", "-1", "N/A (no PMA)", "1e3", "٣", "18446744073709551615", "0x10"])
-def test_what_is_no_count(text: str) -> None:
+def test_what_is_no_counter(text: str) -> None:
     assert parse_count(text) is None
 
 
@@ -90,13 +90,13 @@ def test_gid_scopes() -> None:
 
 
 def test_ipv4_is_preferred_and_then_the_lowest_index() -> None:
-    assert best([gid(1, LOCAL), gid(3, IPV6), gid(5, IPV4), gid(7, IPV4)]) == gid(5, IPV4)
-    assert best([gid(1, LOCAL), gid(2, IPV4, "IB/RoCE v1")]) is None
+    assert preferred_gid([gid(1, LOCAL), gid(3, IPV6), gid(5, IPV4), gid(7, IPV4)]) == gid(5, IPV4)
+    assert preferred_gid([gid(1, LOCAL), gid(2, IPV4, "IB/RoCE v1")]) is None
 
 
 @pytest.mark.parametrize(("mtu", "size"), [(9000, 4096), (4192, 4096), (4191, 2048), (1500, 1024), (351, 0)])
 def test_rdma_mtu_of_an_ethernet_mtu(mtu: int, size: int) -> None:
-    assert ib_mtu(mtu) == size
+    assert roce_path_mtu(mtu) == size
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_rdma_mtu_of_an_ethernet_mtu(mtu: int, size: int) -> None:
     ],
 )
 def test_nccl_ib_hca(text: str, absent: tuple[str, ...]) -> None:
-    choice = parse_choice(text, "test")
-    assert choice is not None and choice.absent(("mlx5_0", "mlx5_1")) == absent
+    selection = parse_hca_selection(text, "test")
+    assert selection is not None and selection.absent(("mlx5_0", "mlx5_1")) == absent
 
 
 # Priority flow control over netlink
@@ -137,7 +137,7 @@ def test_pfc_answer() -> None:
 
 
 @given(st.binary(max_size=300))
-def test_no_answer_breaks_the_parser(data: bytes) -> None:
+def test_any_netlink_answer_can_be_parsed(data: bytes) -> None:
     for whole in (data, answer(8)[:20] + data):
         try:
             parse_answer(whole)
@@ -151,7 +151,7 @@ def test_the_request_names_the_device() -> None:
 
 
 def test_the_live_kernel_answers() -> None:
-    """The loopback device has no such thing; a device that is not there is told apart."""
+    """The loopback device has no PFC; a device that does not exist is another error."""
     with pytest.raises(OSError, match="not supported"):
         read_pfc("lo")
     with pytest.raises(OSError, match="No such device"):
@@ -160,12 +160,17 @@ def test_the_live_kernel_answers() -> None:
 
 # Peers
 
-KIND = Kind("MT4129", "MT_0000000838", "InfiniBand", "0")
-STORAGE = Kind("MT4125", "MT_0000000359", "Ethernet", "0")
+KIND = PortKind("MT4129", "MT_0000000838", "InfiniBand", "0")
+STORAGE = PortKind("MT4125", "MT_0000000359", "Ethernet", "0")
 
 
 def port(
-    number: int, state: int = ACTIVE, phys: int = 5, kind: Kind = KIND, rate: float = 400.0, path: tuple[str, ...] = ()
+    number: int,
+    state: int = ACTIVE,
+    phys: int = 5,
+    kind: PortKind = KIND,
+    rate: float = 400.0,
+    path: tuple[str, ...] = (),
 ) -> Port:
     return Port(
         f"mlx5_{number}", 1, "", path, kind, state, "", phys, "", rate, 4, f"{rate:g} Gb/sec", virtual_function=False
@@ -175,8 +180,8 @@ def port(
 GPUS = [(f"r{number}", f"g{number}") for number in range(8)]
 
 
-def severity(ports: list[Port], gpus: int = 8, was_up: bool = False, which: int = 0) -> Severity | None:
-    return expected_down(ports[which], fabric(ports, GPUS[:gpus]), was_up, False)
+def severity(ports: list[Port], gpus: int = 8, been_up: bool = False, which: int = 0) -> Severity | None:
+    return severity_if_down(ports[which], node_ports(ports, GPUS[:gpus]), been_up, False)
 
 
 POLLING = {"state": 1, "phys": 2}
@@ -189,7 +194,7 @@ def test_one_of_eight_is_down() -> None:
 def test_a_ninth_port_is_spare() -> None:
     ports = [port(0, **POLLING), *map(port, range(1, 9))]
     assert severity(ports) is None
-    assert severity(ports, was_up=True) is Severity.WARNING
+    assert severity(ports, been_up=True) is Severity.WARNING
 
 
 def test_a_port_with_a_cable_and_no_subnet_manager_is_never_spare() -> None:
@@ -197,7 +202,7 @@ def test_a_port_with_a_cable_and_no_subnet_manager_is_never_spare() -> None:
 
 
 def test_all_ports_down() -> None:
-    ethernet = Kind("MT4129", "", "Ethernet", "0")
+    ethernet = PortKind("MT4129", "", "Ethernet", "0")
     assert severity([port(number, **POLLING) for number in range(8)]) is Severity.CRITICAL
     assert severity([port(number, **POLLING, kind=ethernet) for number in range(8)]) is Severity.CRITICAL
     assert severity([port(0, **POLLING, kind=ethernet)], gpus=1) is Severity.WARNING
@@ -210,27 +215,27 @@ def test_the_second_ports_of_storage_cards_may_be_empty() -> None:
     assert severity(ports) is None
 
 
-def test_the_job_uses_what_is_beside_the_gpus() -> None:
+def test_the_compute_kind_is_the_kind_nearest_to_the_gpus() -> None:
     beside = [port(number, kind=STORAGE, rate=100.0, path=(f"r{number}", f"n{number}")) for number in range(8)]
     elsewhere = [port(10 + number, path=("x", f"y{number}")) for number in range(8)]
-    assert fabric([*elsewhere, *beside], GPUS).compute == STORAGE
-    assert fabric([*elsewhere, *beside], []).compute == KIND
+    assert node_ports([*elsewhere, *beside], GPUS).compute_kind == STORAGE
+    assert node_ports([*elsewhere, *beside], []).compute_kind == KIND
 
 
-def test_nearest_needs_a_common_bridge() -> None:
+def test_the_nearest_port_has_a_bridge_in_common() -> None:
     near, far = port(0, path=("r0", "n0")), port(1, path=("r1", "n1"))
-    assert nearest(("r0", "g0"), [near, far]) == (near,)
-    assert nearest(("r2", "g2"), [near, far]) == ()
+    assert nearest_ports(("r0", "g0"), [near, far]) == (near,)
+    assert nearest_ports(("r2", "g2"), [near, far]) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6), st.booleans()), max_size=12), st.integers(0, 8))
-def test_active_ports_only_are_never_accused(states: list[tuple[int, int, bool]], gpus: int) -> None:
+def test_any_ports_can_be_judged(states: list[tuple[int, int, bool]], gpus: int) -> None:
     ports = [port(number, state, phys, KIND if mine else STORAGE) for number, (state, phys, mine) in enumerate(states)]
-    node = fabric(ports, GPUS[:gpus])
-    assert (node.compute is None) == (not ports)
+    node = node_ports(ports, GPUS[:gpus])
+    assert (node.compute_kind is None) == (not ports)
     for one in ports:
-        for was_up in (False, True):
-            assert expected_down(one, node, was_up, False) in (None, Severity.WARNING, Severity.CRITICAL)
+        for been_up in (False, True):
+            assert severity_if_down(one, node, been_up, False) in (None, Severity.WARNING, Severity.CRITICAL)
 
 
 # Files that cannot be read
@@ -260,7 +265,7 @@ DAMAGE = {"empty": b"", "binary": b"\x7fELF\0\xff", "words": b"no such thing\n",
         ("roce_pfc", "laggard/pfc.json"),
     ],
 )
-def test_a_damaged_file_is_unknown_and_names_itself(
+def test_a_damaged_file_is_unknown_and_named(
     probe: str, path: str, damage: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("hgx_h100_nics")
@@ -280,7 +285,7 @@ def test_other_ports_are_judged_beside_one_that_cannot_be_read(
     assert [finding["device"] for finding in document["findings"]] == ["mlx5_3"]
 
 
-def test_counters_that_the_driver_refuses_are_named(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counters_that_cannot_be_read_are_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("hgx_h100_nics")
     path = root / PORT / "hw_counters/out_of_sequence"
     path.unlink()
@@ -290,7 +295,7 @@ def test_counters_that_the_driver_refuses_are_named(copy_of: Machine, capsys: py
     assert document["facts"]["rdma_errors"]["not_readable"] == {"mlx5_3": ["hw_counters/out_of_sequence"]}
 
 
-def test_counters_that_are_full_are_named(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saturated_counters_are_facts(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     _, document = report(machine("rdma_link_counts_of_old"), "rdma_errors", capsys)
     full = document["facts"]["rdma_errors"]["at_their_limit"]
     assert full["mlx5_0"] == ["counters/link_downed"]
@@ -305,21 +310,19 @@ def test_a_port_without_any_counter_is_unknown(copy_of: Machine, capsys: pytest.
     assert result["verdict"] == "unknown" and "mlx5_3" in result["reason"]
 
 
-def test_the_first_look_says_so(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_run_reports_that_there_is_no_snapshot(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     _, document = report(copy_of("hgx_h100_nics"), "rdma_errors", capsys)
     assert document["facts"]["rdma_errors"]["last_look"].startswith("no earlier snapshot")
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_without_a_readable_sys_nothing_is_skipped(
-    probe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_a_readable_sys_it_is_unknown(probe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result, _ = report(tmp_path, probe, capsys)
     assert result["verdict"] == "unknown"
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_a_plain_server_is_skipped_with_the_reason(
+def test_a_machine_without_nics_is_skipped_with_the_reason(
     probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     result, _ = report(copy_of("plain"), probe, capsys)
@@ -327,7 +330,7 @@ def test_a_plain_server_is_skipped_with_the_reason(
 
 
 @pytest.mark.parametrize("probe", PROBES)
-def test_devices_of_software_are_no_hardware(probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+def test_software_devices_are_no_hardware(probe: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("plain")
     device = root / "sys/devices/virtual/infiniband/rxe0"
     (device / "ports/1").mkdir(parents=True)
@@ -353,7 +356,7 @@ def profile(root: Path, text: str) -> list[str]:
         ("roce_pfc: {expect: 'off'}", "PFC_OFF", "mlx5_0"),
     ],
 )
-def test_what_the_profile_expects_is_found_missing(
+def test_an_expectation_of_the_profile_that_fails_is_a_finding(
     text: str, code: str, device: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("hgx_h100_nics")
@@ -364,7 +367,7 @@ def test_what_the_profile_expects_is_found_missing(
 
 
 @pytest.mark.parametrize("text", ["rdma_ports: {expected: ['mlx5_[01]']}", "rdma_ports: {ignore: [mlx5_3]}"])
-def test_what_the_profile_leaves_out_is_not_judged(
+def test_devices_left_out_by_the_profile_are_not_judged(
     text: str, copy_of: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("rdma_port_down")

@@ -1,0 +1,76 @@
+"""What the job's NCCL settings choose among RDMA devices: NCCL_IB_HCA and NCCL_IB_GID_INDEX.
+
+Both are read from the environment, where laggard runs in a job, else from /etc/nccl.conf. The forms of NCCL_IB_HCA are
+in NCCL's user guide: `mlx5_0,mlx5_1:1`, names as prefixes; `=` in front: exact names; `^`: all but these.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+
+_CONF: Final = "/etc/nccl.conf"
+
+
+class HcaSelection(NamedTuple):
+    text: str
+    source: str
+    names: tuple[str, ...]
+    exact: bool
+    excludes: bool
+
+    def absent(self, devices: tuple[str, ...]) -> tuple[str, ...]:
+        """Returns the names that match no device. That an excluded device is not there is no fault."""
+        if self.excludes:
+            return ()
+        return tuple(name for name in self.names if not any(self._matches(name, device) for device in devices))
+
+    def _matches(self, name: str, device: str) -> bool:
+        return device == name if self.exact else device.startswith(name)
+
+
+def parse_hca_selection(text: str, source: str) -> HcaSelection | None:
+    """Parses NCCL_IB_HCA; None where it names nothing. `source`: where it was set, for messages."""
+    rest = text.strip()
+    excludes = rest.startswith("^")
+    rest = rest.removeprefix("^")
+    exact = rest.startswith("=")
+    rest = rest.removeprefix("=")
+    names = tuple(name for part in rest.split(",") if (name := part.strip().partition(":")[0]))
+    return HcaSelection(text.strip(), source, names, exact, excludes) if names else None
+
+
+def read_hca_selection(host: Host) -> HcaSelection | None:
+    text = _in_environment(host, "NCCL_IB_HCA")
+    if text:
+        return parse_hca_selection(text, "environment")
+    return parse_hca_selection(_in_conf(host, "NCCL_IB_HCA"), _CONF)
+
+
+def read_gid_index(host: Host) -> int | None:
+    """Returns NCCL_IB_GID_INDEX; None where it is not set, negative (NCCL then chooses itself) or no number."""
+    for text in (_in_environment(host, "NCCL_IB_GID_INDEX"), _in_conf(host, "NCCL_IB_GID_INDEX")):
+        try:
+            index = int(text)
+        except ValueError:
+            continue
+        return index if index >= 0 else None
+    return None
+
+
+def _in_environment(host: Host, name: str) -> str:
+    try:
+        return host.environ().get(name, "")
+    except Unknown:
+        return ""
+
+
+def _in_conf(host: Host, name: str) -> str:
+    try:
+        lines = host.read(_CONF).splitlines()
+    except Unknown:
+        return ""
+    values = [line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == name]
+    return values[-1] if values else ""
