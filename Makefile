@@ -1,8 +1,12 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast check bench demo-table gpu-check format clean
+.PHONY: demo test test-fast test-changed check hooks bench demo-table gpu-check format clean
 
 BIN := .venv/bin
 TESTS ?= tests
+BASE ?= HEAD
+# A process a core; tests that share something dear stay in one (tests/conftest.py). WORKERS=0: all in this process.
+WORKERS ?= logical
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 demo:
 	@scripts/setup
@@ -10,11 +14,17 @@ demo:
 
 test:
 	@scripts/setup --system
-	$(BIN)/python -m pytest $(TESTS)
+	$(PYTEST) $(TESTS)
 
 test-fast:
 	@scripts/setup
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(PYTEST) -m "not slow" $(TESTS)
+
+# The inner loop: the fast tests that what differs from BASE can break.
+test-changed:
+	@scripts/setup
+	@tests=$$($(BIN)/python scripts/changed_tests.py $(BASE)) && if [ -n "$$tests" ]; \
+		then $(PYTEST) -m "not slow" $$tests; else echo "no test depends on what changed"; fi
 
 check:
 	@scripts/setup
@@ -22,6 +32,11 @@ check:
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# Puts `make check` before every commit of this clone.
+hooks:
+	@scripts/setup
+	$(BIN)/pre-commit install
 
 bench:
 	@scripts/setup

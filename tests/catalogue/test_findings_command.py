@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
 
 import pytest
 from support.paths import REPOSITORY
@@ -49,24 +44,3 @@ def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -
     assert main(["findings", "explain", "DISC_FULL"]) == 64
     assert "did you mean DISK_FULL?" in capsys.readouterr().err
     assert main(["findings", "explain"]) == 64
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_an_installed_wheel_has_the_pages(tmp_path: Path) -> None:
-    source = tmp_path / "source"  # a build leaves things in the tree that it builds
-    for name in ("src", "agent", "collector", "probes", "trainer_hooks", "docs"):
-        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(REPOSITORY / name, source)
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(tmp_path)]
-    done = subprocess.run([*pip, str(source)], capture_output=True, text=True)
-    if done.returncode:
-        pytest.skip(f"no wheel can be built here: {done.stderr.strip()[-200:]}")
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(tmp_path / "site")
-    command = [sys.executable, "-m", "laggard", "findings", "explain", "DISK_FULL"]
-    environ = {"PYTHONPATH": str(tmp_path / "site"), "PATH": "/usr/bin:/bin"}
-    shown = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert shown.stdout.startswith("# DISK_FULL\n")

@@ -44,9 +44,15 @@ def unpack(text: str, root: Path) -> None:
             path.unlink(missing_ok=True)
             path.symlink_to(content)
         elif isinstance(content, Patch):
-            path.write_bytes(_over(path.read_bytes(), content.pieces))
+            _replace(path, _over(path.read_bytes(), content.pieces))
         elif content is not None:
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+            _replace(path, content.encode() if isinstance(content, str) else content)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Another file in its place: what lies there may be a hard link to a file of the machine's base."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 def parse(text: str) -> Iterator[tuple[str, str | bytes | Path | Patch | None]]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,13 @@ def expectation(name: str) -> dict[str, Any]:
     return dict(json.loads((MACHINES / name / "expect.json").read_text()))
 
 
-def materialise(name: str, root: Path) -> Path:
-    """Makes the machine in `root`, which is created; returns it."""
+def materialise(name: str, root: Path, lay_base: Callable[[str, Path], object] | None = None) -> Path:
+    """Makes the machine in `root`, which is created, and returns `root`. `lay_base` puts a base machine there; without
+    it the base is made anew. No file that a base has is written to: it may be a hard link (see machines.py)."""
     root.mkdir(parents=True, exist_ok=True)
     expected = expectation(name)
     if "base" in expected:
-        materialise(expected["base"], root)
+        (lay_base or materialise)(expected["base"], root)
     for path in expected.get("absent", ()):
         _remove(root / path)
     folder = MACHINES / name
@@ -62,11 +64,16 @@ def _change(path: Path, changes: dict[str, Any]) -> None:
         for step in steps:
             place = place[step]
         place[last] = value
-    path.write_text(json.dumps(document))
+    _replace(path, json.dumps(document))
 
 
 def _lay_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
+    _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
     path.write_text(text)
 
 

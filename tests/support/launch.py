@@ -1,0 +1,76 @@
+"""A real training job on this machine: its ranks, started as srun would start them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+Ranks = list[subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def launch(tmp_path: Path, launch_in: Callable[..., Ranks]) -> Callable[..., Ranks]:
+    """Runs a script as the ranks of a job on this machine, as srun would; all must end well."""
+    return functools.partial(launch_in, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def launch_in() -> Callable[..., Ranks]:
+    """The same with the folder for the ranks' files, for a job that several tests look at."""
+
+    def run(
+        place: Path,
+        script: Path,
+        words: Sequence[str] = (),
+        ranks: int = 2,
+        hooks: bool = True,
+        extra: Mapping[str, str] | None = None,
+    ) -> Ranks:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        command = [sys.executable, *(("-m", "laggard", "run") if hooks else ()), str(script), *words]
+        processes = [
+            subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={
+                    **os.environ,
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(rank),
+                    "WORLD_SIZE": str(ranks),
+                    "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(port),
+                    "GLOO_SOCKET_IFNAME": "lo",
+                    "OMP_NUM_THREADS": "1",
+                    "DS_ACCELERATOR": "cpu",
+                    "LAGGARD_RANK_DIR": str(place / "ranks"),
+                    "LAGGARD_JOB_ID": "test",
+                    "LAGGARD_NODE": f"n{rank}",
+                    **(extra or {}),
+                },
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            outputs = [process.communicate(timeout=100) for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+        results = [
+            subprocess.CompletedProcess(command, process.returncode, out, err)
+            for process, (out, err) in zip(processes, outputs, strict=True)
+        ]
+        for number, result in enumerate(results):
+            assert result.returncode == 0, f"rank {number} ended with {result.returncode}:\n{result.stderr[-4000:]}"
+        return results
+
+    return run

@@ -1,0 +1,114 @@
+"""The house: no circle of files, every folder in the wheel, and a map that leads where it says.
+
+The floors of the folders are import-linter's, in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import graphlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import grimp
+import pytest
+from support.paths import REPOSITORY
+
+PACKAGE = REPOSITORY / "src" / "laggard"
+SOURCES = ("src", "agent", "collector", "deploy", "docs", "probes", "trainer_hooks")
+ROOMS = ("agent", "collector", "probes", "trainer_hooks", "src/laggard")
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """The modules of one circle of imports, in the order in which each imports the next; empty: there is none."""
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return list(reversed(error.args[1]))
+    return []
+
+
+def test_no_two_files_import_each_other_in_a_circle() -> None:
+    """Imports for type checking and inside functions count: a circle that only they close is one for the reader."""
+    imports = grimp.build_graph("laggard", cache_dir=None)
+    found = circle({name: imports.find_modules_directly_imported_by(name) for name in imports.modules})
+    assert not found, " -> ".join(found)
+
+
+def test_a_circle_would_be_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "round_about"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "one.py").write_text("from round_about import two\n")
+    (package / "two.py").write_text("def later():\n    from round_about.three import value\n")
+    (package / "three.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import round_about.one\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    imports = grimp.build_graph("round_about", cache_dir=None)
+    found = circle({name: imports.find_modules_directly_imported_by(name) for name in imports.modules})
+    assert set(found) == {"round_about.one", "round_about.two", "round_about.three"}
+
+
+def tree_of(package: Path) -> set[str]:
+    """Every file below the package, through the links to the folders at the top."""
+    found = set()
+    for folder, names, files in os.walk(package, followlinks=True):
+        names[:] = [name for name in names if name != "__pycache__"]
+        found |= {os.path.relpath(os.path.join(folder, name), package.parent) for name in files}
+    return found
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that an installed wheel would fill. It is built from a copy: a build leaves things in its tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for name in SOURCES:
+        shutil.copytree(REPOSITORY / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("*.egg-info"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source)
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q", "-w", str(folder)]
+    done = subprocess.run([*pip, str(source)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (built,) = folder.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_wheel_has_every_file_of_the_tree(wheel: Path) -> None:
+    """setuptools leaves out, without a word, a folder that has no __init__.py and data that nobody named."""
+    assert tree_of(wheel / "laggard") == tree_of(PACKAGE)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_an_installed_wheel_runs_and_has_the_pages(wheel: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "laggard", "findings", "explain", "DISK_FULL"]
+    environ = {"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin"}
+    shown = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert shown.stdout.startswith("# DISK_FULL\n")
+
+
+def test_the_map_leads_to_files_that_are_there() -> None:
+    """CONTRIBUTING.md names where things are and where to put them."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    paths = set(re.findall(r"`([a-z][\w./]*/[\w.]*|[\w/]+\.(?:py|md|toml))`", text))
+    missing = sorted(path for path in paths if not any(REPOSITORY.glob(path.rstrip("/"))))
+    assert not missing, f"CONTRIBUTING.md names {', '.join(missing)}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_folder_is_on_the_map(room: str) -> None:
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    folders = {path.parent.relative_to(REPOSITORY / room) for path in (REPOSITORY / room).rglob("__init__.py")}
+    names = sorted(f"{folder}/" for folder in folders if str(folder) != ".")
+    missing = [name for name in names if f" {name} " not in text and f"`{room}/{name}`" not in text]
+    assert not missing, f"CONTRIBUTING.md has no line for {', '.join(missing)} in {room}/"
