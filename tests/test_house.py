@@ -100,7 +100,7 @@ def test_an_installed_wheel_runs_and_has_the_pages(wheel: Path, tmp_path: Path) 
 def test_the_map_leads_to_files_that_are_there() -> None:
     """CONTRIBUTING.md names where things are and where to put them."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
-    paths = set(re.findall(r"`([a-z][\w./]*/[\w.]*|[\w/]+\.(?:py|md|toml))`", text))
+    paths = set(re.findall(r"`([a-z]\w*/[\w./]+|[\w/]+\.(?:py|md|toml))`", text))
     missing = sorted(path for path in paths if not any(REPOSITORY.glob(path.rstrip("/"))))
     assert not missing, f"CONTRIBUTING.md names {', '.join(missing)}"
 
@@ -109,6 +109,9 @@ def test_the_map_leads_to_files_that_are_there() -> None:
 def test_every_folder_is_on_the_map(room: str) -> None:
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
     folders = {path.parent.relative_to(REPOSITORY / room) for path in (REPOSITORY / room).rglob("__init__.py")}
-    names = sorted(f"{folder}/" for folder in folders if str(folder) != ".")
-    missing = [name for name in names if f" {name} " not in text and f"`{room}/{name}`" not in text]
-    assert not missing, f"CONTRIBUTING.md has no line for {', '.join(missing)} in {room}/"
+    missing = [
+        f"{room}/{folder}/"
+        for folder in sorted(folders - {Path(".")})
+        if f" {folder}/ " not in text and f" */{folder.name}/ " not in text
+    ]
+    assert not missing, f"CONTRIBUTING.md has no line for {', '.join(missing)}"

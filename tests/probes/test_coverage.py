@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.coverage import codes, firing, judging_probes, near, probes_of, raised_by_probes, raisers
+from support.coverage import codes, firing, judging_probes, near, raised_by_probes, raisers
 from support.findings_table import README, table
+from support.judge import probes_of
 from support.materialise import expectation, names
 
 from laggard.catalogue.findings import FINDINGS

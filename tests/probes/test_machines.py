@@ -8,25 +8,41 @@ from pathlib import Path
 
 import pytest
 from support.archive import dump
+from support.judge import judge, probes_of
 from support.materialise import MACHINES, expectation, names
 from support.paths import REPOSITORY
 from support.write import MADE_UP
 
+from laggard import wire
 from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
+from laggard.model import EXIT_CODES, Verdict
+
+THROUGH_THE_GATE = ("healthy", "disk_full", "gpu_lost", "hgx_h100", "mount_hung", "rdma_errors_rising")
 
 
 @pytest.mark.parametrize("name", names())
-def test_expected_findings(name: str, machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_expected_findings(name: str, machine: Callable[[str], Path]) -> None:
     expected = expectation(name)
-    only = [word for probe in expected.get("only", ()) for word in ("--only", probe)]
-    only += ["--profile", expected["profile"]] if "profile" in expected else []
-    status = main(["healthcheck", "--host-root", str(machine(name)), "--format", "json", *only])
+    report = judge(machine(name), probes_of(name))
+    found = [[finding.code, finding.severity.value, finding.device] for finding in report.findings]
+    reasons = {probe.name: probe.reason for probe in report.probes if probe.verdict is Verdict.UNKNOWN}
+    said = (found, EXIT_CODES[report.verdict])
+    assert said == (expected["findings"], expected["exit"]), f"{expected['says']}; unknown: {reasons}"
+    assert report.node == name
+
+
+@pytest.mark.parametrize("name", THROUGH_THE_GATE)
+def test_the_gate_judges_alike(name: str, machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Each probe in a process of its own finds what it finds in the test's."""
+    words = [word for probe in expectation(name).get("only", ()) for word in ("--only", probe)]
+    command = ["healthcheck", "--host-root", str(machine(name)), "--format", "json", *words]
+    assert main(command) == expectation(name)["exit"]
     report = json.loads(capsys.readouterr().out)
-    found = [[finding["code"], finding["severity"], finding["device"]] for finding in report["findings"]]
-    reasons = {probe["name"]: probe["reason"] for probe in report["probes"] if probe["verdict"] == "unknown"}
-    assert (found, status) == (expected["findings"], expected["exit"]), f"{expected['says']}; unknown: {reasons}"
-    assert report["node"] == name
+    here = json.loads(wire.encode(judge(machine(name), probes_of(name))))
+    assert report["findings"] == here["findings"] and report["node"] == name
+    judged = [[(it["name"], it["verdict"], it["reason"]) for it in each["probes"]] for each in (report, here)]
+    assert judged[0] == judged[1]
 
 
 @pytest.mark.parametrize("name", MADE_UP)

@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from laggard.catalogue.findings import FINDINGS
-from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
 from laggard.probes.registry import PROBES
-from laggard.probes.runner.runner import run
+from support.judge import judge, probes_of
 from support.materialise import expectation, names
 
 FACTS_ALONE: Final = frozenset({"identity", "inventory"})
@@ -54,16 +52,9 @@ def raisers(code: str, machine: Callable[[str], Path]) -> list[str]:
     return [probe.name for probe in probes_of(name) if code in codes(name, [probe], machine)]
 
 
-def probes_of(name: str) -> tuple[Probe, ...]:
-    """The probes that the machine's expectation is about, as its profile has them."""
-    expected = expectation(name)
-    return choose_probes(find_profile(expected.get("profile", DEFAULT)), expected.get("only", ()), (), name)
-
-
 def codes(name: str, probes: Sequence[Probe], machine: Callable[[str], Path]) -> set[str]:
     """What these probes find on the machine."""
-    report = run(Host(str(machine(name))), probes, deadline_seconds=30.0)
-    return {finding.code for finding in report.findings}
+    return {finding.code for finding in judge(machine(name), probes).findings}
 
 
 def judging_probes() -> list[str]:

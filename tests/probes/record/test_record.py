@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.coverage import firing, raised_by_probes
+from support.judge import judge
 from support.materialise import expectation, names
 
 from laggard.cli import main
 from laggard.probes.record.masking import Mask
+from laggard.probes.registry import PROBES
 
 KEY = b"k" * 32
 Copy = Callable[[str], Path]
@@ -91,10 +93,10 @@ def one_for_each_code() -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", one_for_each_code())
-def test_recorded_machines_replay(name: str, copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source = copy_of(name)
+def test_recorded_machines_replay(name: str, machine: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = machine(name)
     assert main(["record", str(tmp_path / "again"), "--host-root", str(source)]) == 0, capsys.readouterr().err
-    assert report(tmp_path / "again", capsys) == report(source, capsys), expectation(name)["says"]
+    assert judge(tmp_path / "again", PROBES) == judge(source, PROBES), expectation(name)["says"]
 
 
 def test_what_cannot_be_read_replays_with_the_same_reason(
@@ -116,8 +118,8 @@ def test_what_cannot_be_read_replays_with_the_same_reason(
 AS_NOBODY = """
 import importlib, os, pkgutil, sys
 import ctypes, pynvml, msgspec, yaml, subprocess, socket, laggard.probes.record.command, laggard.probes
-for found in pkgutil.iter_modules(laggard.probes.__path__):
-    importlib.import_module(f"laggard.probes.{found.name}")
+for found in pkgutil.walk_packages(laggard.probes.__path__, "laggard.probes."):
+    importlib.import_module(found.name)
 from laggard.cli import main
 os.setgroups([]), os.setgid(65534), os.setuid(65534)
 sys.exit(main(["record", sys.argv[1]]))

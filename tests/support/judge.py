@@ -1,0 +1,45 @@
+"""A recorded machine judged in the test's own process: what the gate says of it, without a process for each probe.
+
+A recorded machine always answers, so that deadlines have nothing to do. tests/probes/test_machines.py compares this
+judgement with the gate's, and the runner's tests own its processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from laggard import wire
+from laggard.model import Report, worst
+from laggard.probes.host.host import Host
+from laggard.probes.probe import Probe
+from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
+from laggard.probes.runner.history_store import HistoryStore
+from laggard.probes.runner.report import ProbeAnswer, probe_results
+from laggard.probes.runner.worker import Observation, encode, observe
+from support.materialise import expectation
+
+
+def probes_of(name: str) -> tuple[Probe, ...]:
+    """The probes that the expectation of the machine `name` is about, as its profile has them."""
+    expected = expectation(name)
+    return choose_probes(find_profile(expected.get("profile", DEFAULT)), expected.get("only", ()), (), name)
+
+
+def judge(root: Path, probes: Iterable[Probe], warnings_fail: bool = False) -> Report:
+    """The report of the machine recorded in `root`. What each probe observed travels as JSON, as from its process."""
+    host = Host(str(root))
+    store = HistoryStore(host)
+    answers = []
+    for probe in probes:
+        host.counter_history = store.history(probe.name)
+        answers.append(ProbeAnswer(probe.name, wire.decode(encode(observe(probe, host)), Observation), 0.0))
+    results = probe_results(answers, warnings_fail)
+    return Report(
+        verdict=worst(result.verdict for result in results),
+        node=host.node(),
+        elapsed_seconds=0.0,
+        probes=results,
+        findings=tuple(finding for answer in answers for finding in answer.observation.findings),
+        facts={answer.name: answer.observation.facts for answer in answers if answer.observation.facts},
+    )
