@@ -2,6 +2,8 @@
 .PHONY: demo test test-fast test-changed check hooks bench demo-table gpu-check format clean
 
 BIN := .venv/bin
+# The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
+unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
 # A process a core; tests that share something dear stay in one (tests/conftest.py). WORKERS=0: all in this process.
