@@ -15,6 +15,8 @@ from support.paths import REPOSITORY
 from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
 
+pytestmark = pytest.mark.slow  # trainings with torch
+
 EXAMPLES = REPOSITORY / "docs" / "examples"
 
 # A script of one process without torch.distributed.
@@ -281,7 +283,6 @@ def test_an_attached_module_is_to_torch_what_it_was(kind: str, tmp_path: Path) -
     )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "the line in it"])
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])
 def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Callable[..., Any], tmp_path: Path) -> None:

@@ -16,9 +16,12 @@ OUT = Path(os.environ.get("LAGGARD_TEST_OUT", "out"))
 ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
-pytestmark = pytest.mark.skipif(
-    not os.path.exists(CHROMIUM), reason="NO CHROMIUM: the page is NOT tested; apt-get install chromium"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not os.path.exists(CHROMIUM), reason="NO CHROMIUM: the page is NOT tested; apt-get install chromium"
+    ),
+]
 
 Start = Callable[..., Any]
 

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, Progress, look
 
+pytestmark = pytest.mark.slow  # trainings with torch
+
 REAL = """
 import os, socket, sys, time
 os.environ["TORCH_FR_BUFFER_SIZE"] = sys.argv[1]

@@ -26,6 +26,8 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import rank_address
 
+pytestmark = pytest.mark.slow  # trainings with torch
+
 TRAINER = """
 import logging, os, sys
 logging.basicConfig(format="%(message)s", level=logging.INFO)

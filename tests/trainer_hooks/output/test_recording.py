@@ -17,6 +17,8 @@ import pytest
 from laggard.collector.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
+pytestmark = pytest.mark.slow  # trainings with torch
+
 TRAINER = """
 import os, signal, sys, time
 from laggard.rankfile import Lane
