@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 import sys
@@ -59,14 +60,20 @@ class RankProcess:
                 stream.close()
 
 
+def let_others_enter(folder: Path) -> None:
+    """Other users can enter `folder`: pytest makes it, and what it stands in, for the user of the tests alone."""
+    for parent in (folder, *folder.parents):
+        if parent.stat().st_uid == os.geteuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+
+
 @pytest.fixture
 def rank_dir(tmp_path: Path) -> Path:
     """Writable for every user, as the real one is, and under folders that other users can enter."""
     directory = tmp_path / "ranks"
     directory.mkdir()
     directory.chmod(0o1777)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o711)
+    let_others_enter(tmp_path)
     return directory
 
 

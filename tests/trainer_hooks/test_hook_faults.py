@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.agents import let_others_enter
 
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.layout import FILE_BYTES
@@ -73,8 +74,7 @@ def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
         pytest.skip("needs root: it becomes another user")
     place = tmp_path / "ranks"
     place.mkdir(mode=0o700)
-    for parent in (tmp_path, *tmp_path.parents[:2]):
-        parent.chmod(0o711)
+    let_others_enter(tmp_path)
     become = (
         "from laggard.trainer_hooks import attach\nfrom laggard.trainer_hooks.output import exposition, http_export\n"
         "import os\nos.setresuid(61001, 61001, 61001)\n"
