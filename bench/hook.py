@@ -29,7 +29,7 @@ from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane, RankFileWriter
-from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.process_group import CALLS as METHODS
 from laggard.trainer_hooks.collectives.process_group import hook
 from laggard.trainer_hooks.device.collectives import DeviceCalls
@@ -112,8 +112,8 @@ class Methods:
         distributed = torch.distributed
         self._classes = (distributed.ProcessGroup, distributed.Work, *distributed.Work.__subclasses__())
         self._bare = self._now()
-        groups = Groups()
-        groups.learn("dp", range(8))
+        groups = ProcessGroups()
+        groups.set_role_of_members("dp", range(8))
         hook(distributed, recorder, groups)
         self._hooked = self._now()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 from laggard.trainer_hooks.attach import attach, is_off, session
 from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.session import harmless
+from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 _done = False
 
@@ -18,9 +17,9 @@ def hook_early() -> None:
     global _done
     if not is_off() and not _done:
         _done = True
-        after_import("torch", functools.partial(harmless, _hook_torch))
-        after_import("torch.distributed.fsdp", functools.partial(harmless, _hook_fsdp))
-        after_import("deepspeed", functools.partial(harmless, _hook_deepspeed))
+        after_import("torch", functools.partial(suppress_errors, _hook_torch))
+        after_import("torch.distributed.fsdp", functools.partial(suppress_errors, _hook_fsdp))
+        after_import("deepspeed", functools.partial(suppress_errors, _hook_deepspeed))
 
 
 def _hook_torch(torch: Any) -> None:
@@ -30,23 +29,11 @@ def _hook_torch(torch: Any) -> None:
 def _hook_fsdp(fsdp: Any) -> None:
     """fully_shard(module), and FSDP's own class before it: the outermost module's forward pass is the script's."""
     if hasattr(fsdp, "fully_shard"):
-        fsdp.fully_shard = _then(fsdp.fully_shard, lambda result, module, *_, **__: session().watch_module(module))
-    initialize = fsdp.FullyShardedDataParallel.__init__
-    fsdp.FullyShardedDataParallel.__init__ = _then(initialize, lambda _, self, *__, **___: session().watch_module(self))
+        call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    made = fsdp.FullyShardedDataParallel
+    call_after(made, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
 
 
 def _hook_deepspeed(deepspeed: Any) -> None:
     """deepspeed.initialize() attaches to the engine that it returns."""
-    deepspeed.initialize = _then(deepspeed.initialize, lambda result, *_, **__: attach(result[0]))
-
-
-def _then(original: Callable[..., Any], act: Callable[..., None]) -> Callable[..., Any]:
-    """`original`, and after it act(result, arguments...)."""
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        harmless(functools.partial(act, result, *args, **kwargs))
-        return result
-
-    return function
+    call_after(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))

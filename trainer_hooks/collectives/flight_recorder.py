@@ -1,7 +1,7 @@
-"""How far each process group has come, as torch's Flight Recorder tells it: a few microseconds, and no pickle.
+"""How far each process group has come, as torch's Flight Recorder reports it: a few microseconds, and no pickle.
 
 torch 2.13 has it on by default, for gloo too; older ones where TORCH_NCCL_TRACE_BUFFER_SIZE is set. The groups' numbers
-are torch's own. Gloo's `enqueued` counts sends and receives with the collectives, and `started` is never told.
+are torch's own. Gloo's `enqueued` counts sends and receives with the collectives, and its `started` is never reported.
 """
 
 from __future__ import annotations
@@ -15,43 +15,45 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 
 ABSENT, ON, OFF = range(len(FLIGHT_RECORDER))
 _NUMBERS: Final = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-_MOST_BYTES: Final = 1 << 20
+_STATUS_BYTES_LIMIT: Final = 1 << 20
 
 
-class Progress(NamedTuple):
-    """`groups`: (name, enqueued, started, completed), -1 for what is not told. Torch numbers the groups in the order in
-    which this process joined them: `#0` is the world, and another's number is not the same on every rank."""
+class FlightRecorderStatus(NamedTuple):
+    """`state`: ABSENT, ON or OFF. `groups`: (name, enqueued, started, completed), -1 for a number that is not reported.
+    Torch numbers the groups in the order in which this process joined them: `#0` is the world, and another's number is
+    not the same on every rank."""
 
     state: int
     groups: tuple[tuple[str, int, int, int], ...]
 
 
-def look() -> Progress:
-    """What torch says now; it is not imported for that. Off: a process group is up, and of none anything is told."""
+def read_status() -> FlightRecorderStatus:
+    """What torch reports now; it is not imported for that. OFF: a process group is up, and nothing is reported of any
+    group."""
     dumps = dump_functions()
     if not dumps:
-        return Progress(ABSENT, ())
+        return FlightRecorderStatus(ABSENT, ())
     status: dict[str, Any] = {}
     for dump in dumps:
-        status |= _status(dump(False, False))
+        status |= _parse_status(dump(False, False))
     if not status:
-        return Progress(OFF if _process_group_is_up() else ABSENT, ())
-    return Progress(ON, tuple((f"#{key}", *_numbers(entry)) for key, entry in status.items()))
+        return FlightRecorderStatus(OFF if _process_group_is_up() else ABSENT, ())
+    return FlightRecorderStatus(ON, tuple((f"#{key}", *_numbers(entry)) for key, entry in status.items()))
 
 
 def dump_functions() -> tuple[Callable[..., Any], ...]:
-    """Torch's own, (include collectives, only active) -> JSON: of the host's backends such as gloo, then of NCCL's, as
-    far as this torch has them; before torch 2.12 there is NCCL's alone."""
+    """Torch's own functions, (include collectives, only active) -> JSON: first that of the host's backends such as
+    gloo, then that of NCCL, as far as this torch has them; before torch 2.12 there is NCCL's alone."""
     module = sys.modules.get("torch._C._distributed_c10d")
     found = (getattr(module, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
     return tuple(function for function in found if function is not None)
 
 
-def _status(text: bytes | str) -> dict[str, Any]:
+def _parse_status(text: bytes | str) -> dict[str, Any]:
     """What stands under pg_status. The rest is not parsed: the groups' members are there, megabytes on a cluster."""
     whole = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     _, found, after = whole.partition('"pg_status":')
-    if not found or len(after) > _MOST_BYTES:
+    if not found or len(after) > _STATUS_BYTES_LIMIT:
         return {}
     status, _ = json.JSONDecoder().raw_decode(after.lstrip())
     return status if isinstance(status, dict) else {}

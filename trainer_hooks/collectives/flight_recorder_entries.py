@@ -1,4 +1,5 @@
-"""What torch's Flight Recorder says of collectives that no Python call made. JSON only, never pickle."""
+"""What torch's Flight Recorder holds of each collective, to find those that no Python call made. JSON only, never
+pickle."""
 
 from __future__ import annotations
 
@@ -29,23 +30,23 @@ _OPS: Final = (
 )
 
 
-class Seen(NamedTuple):
-    """A collective: its operation by laggard's name, its size in bytes."""
+class RecordedCollective(NamedTuple):
+    """A collective as the Flight Recorder or a hook recorded it: its operation by laggard's name, its size in bytes."""
 
     op: str
     size: int
 
 
-class Witness(NamedTuple):
-    """What the Flight Recorder holds of one group since a time. `whole`: nothing since then was overwritten."""
+class GroupEntries(NamedTuple):
+    """What the Flight Recorder holds of one group since a time. `complete`: nothing since then was overwritten."""
 
-    seen: list[Seen]
-    whole: bool
+    collectives: list[RecordedCollective]
+    complete: bool
 
 
-def witness(group: str, backend: str, since_ns: int) -> Witness | None:
-    """The collectives of the group that were launched at or after `since_ns`, Unix time, in order; not send and recv.
-    None where torch keeps none: the Flight Recorder is off, or this torch has none."""
+def read_entries(group: str, backend: str, since_ns: int) -> GroupEntries | None:
+    """Returns the collectives of the group that were launched at or after `since_ns`, Unix time, in order, without send
+    and recv. None where torch keeps none: the Flight Recorder is off, or this torch has none."""
     functions = dump_functions()
     dump = functions[-1 if backend == "nccl" else 0](True, False) if functions else None
     entries = json.loads(dump).get("entries") if dump else None
@@ -53,9 +54,9 @@ def witness(group: str, backend: str, since_ns: int) -> Witness | None:
         return None
     first = min(int(entry.get("time_created_ns", 0)) for entry in entries)
     overwritten = min(int(entry.get("record_id", 0)) for entry in entries) > 0
-    return Witness(
+    return GroupEntries(
         [
-            Seen(_op(entry["profiling_name"]), _size(entry))
+            RecordedCollective(_op(entry["profiling_name"]), _size(entry))
             for entry in sorted(entries, key=lambda entry: int(entry.get("record_id", 0)))
             if entry["process_group"][0] == group and not entry["is_p2p"] and int(entry["time_created_ns"]) >= since_ns
         ],
@@ -63,32 +64,34 @@ def witness(group: str, backend: str, since_ns: int) -> Witness | None:
     )
 
 
-def unseen(witnessed: Sequence[Seen], known: Sequence[Seen]) -> list[Seen]:
-    """`witnessed` less `known`, in order. What is known is taken away where it is the same; else where the operation
-    is; gloo carries out a reduce_scatter as all_reduces, and logs it so."""
-    left = list(witnessed)
-    for match in (_same, _same_operation, _as_carried_out):
-        known = [each for each in known if not _take(left, each, match)]
+def without_known(
+    recorded: Sequence[RecordedCollective], known: Sequence[RecordedCollective]
+) -> list[RecordedCollective]:
+    """Returns `recorded` less `known`, in order. Each known collective removes an equal one; else one of the same
+    operation; else, where it is a reduce_scatter, an all_reduce, as which gloo runs and records it."""
+    left = list(recorded)
+    for match in (_same, _same_operation, _run_by_gloo_as):
+        known = [each for each in known if not _remove_first(left, each, match)]
     return left
 
 
-def _take(left: list[Seen], each: Seen, match: Any) -> bool:
-    place = next((place for place, other in enumerate(left) if match(each, other)), None)
+def _remove_first(left: list[RecordedCollective], known: RecordedCollective, match: Any) -> bool:
+    place = next((place for place, other in enumerate(left) if match(known, other)), None)
     if place is not None:
         del left[place]
     return place is not None
 
 
-def _same(known: Seen, witnessed: Seen) -> bool:
-    return known == witnessed
+def _same(known: RecordedCollective, recorded: RecordedCollective) -> bool:
+    return known == recorded
 
 
-def _same_operation(known: Seen, witnessed: Seen) -> bool:
-    return known.op == witnessed.op
+def _same_operation(known: RecordedCollective, recorded: RecordedCollective) -> bool:
+    return known.op == recorded.op
 
 
-def _as_carried_out(known: Seen, witnessed: Seen) -> bool:
-    return known.op == "reduce_scatter" and witnessed.op == "all_reduce"
+def _run_by_gloo_as(known: RecordedCollective, recorded: RecordedCollective) -> bool:
+    return known.op == "reduce_scatter" and recorded.op == "all_reduce"
 
 
 def _op(name: str) -> str:
@@ -98,16 +101,18 @@ def _op(name: str) -> str:
 
 
 def _size(entry: dict[str, Any]) -> int:
-    """As nccl-tests counts: the larger of the two buffers."""
+    """In bytes, as nccl-tests counts: the larger of the two buffers."""
     return max(
-        _buffer(entry.get("input_sizes"), entry.get("input_dtypes")),
-        _buffer(entry.get("output_sizes"), entry.get("output_dtypes")),
+        _buffer_size(entry.get("input_sizes"), entry.get("input_dtypes")),
+        _buffer_size(entry.get("output_sizes"), entry.get("output_dtypes")),
     )
 
 
-def _buffer(shapes: Iterable[Sequence[int]] | None, dtypes: Sequence[str] | None) -> int:
-    kinds = list(dtypes or ())
+def _buffer_size(shapes: Iterable[Sequence[int]] | None, dtypes: Sequence[str] | None) -> int:
+    """In bytes, of tensors with these shapes. Where there are fewer types than shapes the last type holds for the rest;
+    an unknown type counts one byte."""
+    types = list(dtypes or ())
     return sum(
-        math.prod(shape) * _BYTES.get(kinds[min(place, len(kinds) - 1)] if kinds else "", 1)
+        math.prod(shape) * _BYTES.get(types[min(place, len(types) - 1)] if types else "", 1)
         for place, shape in enumerate(shapes or ())
     )

@@ -10,8 +10,9 @@ from laggard.trainer_hooks.record.events import LaneLog
 from laggard.trainer_hooks.record.recorder import Recorder
 
 OTHER_ROLE: Final = "other"
+_WORLD_ROLE: Final = "world"
 
-_DESCRIBED: Final = {
+_DESCRIPTION_PREFIXES: Final = {
     "dp": ("mesh_dp", "mesh_data", "mesh_fsdp", "mesh_replicate", "mesh_shard", "data_parallel"),
     "tp": ("mesh_tp", "mesh_tensor", "mesh_model", "tensor_model_parallel", "tensor_parallel"),
     "pp": ("mesh_pp", "mesh_pipe", "pipeline_model_parallel", "pipeline_parallel"),
@@ -21,42 +22,44 @@ _DESCRIBED: Final = {
 which torch puts behind `mesh_`, and those that Megatron gives to its groups."""
 
 
-class Groups:
-    """Names process groups. A role is what was told of the group itself, else what its description says, else what was
-    told of a group of the same members: a group of the data-parallel group's members is dp."""
+class ProcessGroups:
+    """Names process groups, and keeps the lane logs of their collectives. A group's role is the one that was set for
+    the group itself, else what its description says, else the one set for a group of the same members: a group of the
+    data-parallel group's members is dp."""
 
     def __init__(self, on_use: Callable[[], None] = lambda: None) -> None:
-        """`on_use` is called before each look at a group's name and members: the process group is up by then."""
+        """`on_use` is called before a group's name and members are read: the process group is up by then."""
         self._on_use = on_use
-        self._roles: dict[tuple[int, ...], str] = {}
-        self._named: dict[str, str] = {}
+        self._roles_by_members: dict[tuple[int, ...], str] = {}
+        self._roles_by_name: dict[str, str] = {}
         self._pipelines: list[tuple[int, ...]] = []
         self._logs: dict[str, dict[Any, LaneLog]] = {}
         self._lanes: dict[str, dict[int, tuple[Lane, LaneLog]]] = {}
-        self.forgotten = 0  # how often
+        self.generation = 0  # how often the lane logs were forgotten
 
-    def learn(self, role: str, members: Sequence[int]) -> None:
-        """From now on a group of these members has this role, unless it was told one already."""
+    def set_role_of_members(self, role: str, members: Sequence[int]) -> None:
+        """From now on a group of these members has this role, unless these members have a role already."""
         if len(members) > 1:
-            self._roles.setdefault(tuple(members), role)
+            self._roles_by_members.setdefault(tuple(members), role)
             self.forget()
 
-    def learn_group(self, role: str, group: Any) -> None:
-        """From now on this very group has this role, and others of the same members unless they were told one."""
+    def set_role(self, role: str, group: Any) -> None:
+        """From now on this very group has this role, and so have others of the same members, unless these members have
+        a role already."""
         members = self.members(group)
         if len(members) > 1:
-            self._named[name_of(group)] = role
+            self._roles_by_name[name_of(group)] = role
             if role == "pp":
                 self._pipelines.append(members)
-            self.learn(role, members)
+            self.set_role_of_members(role, members)
 
-    def logs(self, op: str) -> dict[Any, LaneLog]:
-        """Where the hot path keeps the logs of an operation by process group (and peer)."""
+    def lane_logs(self, op: str) -> dict[Any, LaneLog]:
+        """Where the hot path keeps the lane logs of an operation by process group (and peer)."""
         return self._logs.setdefault(op, {})
 
     def forget(self) -> None:
-        """What is known of process groups is asked anew: their roles changed, or they are gone."""
-        self.forgotten += 1
+        """Forgets which lane log belongs to a process group: roles changed, or the groups are gone."""
+        self.generation += 1
         for logs in self._logs.values():
             logs.clear()
 
@@ -69,27 +72,27 @@ class Groups:
         except (KeyError, ValueError):  # made by hand, torch.distributed does not know it
             return ()
 
-    def log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> LaneLog:
-        """Where `op`'s collectives in `group` are logged; those with `peer`, a rank in the group, where it has one."""
+    def lane_log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> LaneLog:
+        """Where `op`'s collectives in `group` are logged; where it has one, those with `peer`, a rank in the group."""
         self._on_use()
         members = self.members(group)
         if op in ("send", "recv") and 0 <= peer < len(members):
-            return self._pair(recorder, op, group, members, members[peer])
+            return self._pair_log(recorder, op, group, members, members[peer])
         role = self._role(members, group)
-        lane = Lane(op, role, f"{role}:{_span(members)}{_distinction(group)}")
+        lane = Lane(op, role, f"{role}:{_ranks_text(members)}{_name_suffix(group)}")
         return self._keep(recorder, lane, group, members)
 
-    def _pair(self, recorder: Recorder, op: str, group: Any, members: tuple[int, ...], peer: int) -> LaneLog:
+    def _pair_log(self, recorder: Recorder, op: str, group: Any, members: tuple[int, ...], peer: int) -> LaneLog:
         """One lane for a pair and direction, whatever the group: what one side sends first, the other receives first.
         Ranks that send to each other are stages of a pipeline, unless the group is known for something else."""
         role = self._role(members, group)
         role = role if role in ("tp", "ep") else "pp"
         pair = tuple(sorted((members[group.rank()], peer)))
-        line = next((line for line in self._pipelines if set(pair) <= set(line)), pair)
-        lane = self._same_peer(op, peer) or Lane(op, role, f"{role}:{_span(line)}", peer)
-        return self._keep(recorder, lane, group, line)
+        pipeline = next((each for each in self._pipelines if set(pair) <= set(each)), pair)
+        lane = self._lane_to_peer(op, peer) or Lane(op, role, f"{role}:{_ranks_text(pipeline)}", peer)
+        return self._keep(recorder, lane, group, pipeline)
 
-    def _same_peer(self, op: str, peer: int) -> Lane | None:
+    def _lane_to_peer(self, op: str, peer: int) -> Lane | None:
         lanes = (lane for kept in self._lanes.values() for lane, _ in kept.values())
         return next((lane for lane in lanes if (lane.op, lane.peer) == (op, peer)), None)
 
@@ -99,20 +102,17 @@ class Groups:
         return log
 
     def _role(self, members: tuple[int, ...], group: Any) -> str:
-        """Two groups of the same members may have two roles: what was told of members comes last."""
-        own = self._named.get(name_of(group)) or _described(getattr(group, "group_desc", ""))
-        return own or self._roles.get(members) or (_WORLD if _is_world(members) else OTHER_ROLE)
+        """Two groups of the same members may have two roles: the one set for the members comes last."""
+        own = self._roles_by_name.get(name_of(group)) or _described_role(getattr(group, "group_desc", ""))
+        return own or self._roles_by_members.get(members) or (_WORLD_ROLE if _is_world(members) else OTHER_ROLE)
 
     def lanes(self, group: Any) -> list[tuple[Lane, LaneLog]]:
         """Those of a group that the hooks have seen so far."""
         return list(self._lanes.get(name_of(group), {}).values())
 
-    def kept(self, name: str) -> dict[int, tuple[Lane, LaneLog]]:
-        """The lanes of the group of that name; those that come up later will be in it, too."""
+    def lanes_of(self, name: str) -> dict[int, tuple[Lane, LaneLog]]:
+        """The lanes of the group of that name, by the id() of their logs; lanes that come later will be in it, too."""
         return self._lanes.setdefault(name, {})
-
-
-_WORLD: Final = "world"
 
 
 def name_of(group: Any) -> str:
@@ -126,7 +126,7 @@ def name_of(group: Any) -> str:
 
 def sharding_groups(module: Any) -> list[Any]:
     """The process groups over which FSDP, of either kind, shards a module and replicates it; none where it does not.
-    Torch keeps them to itself: a version that does so elsewhere gives none."""
+    Torch keeps them to itself: of a version that keeps them elsewhere there are none."""
     if hasattr(module, "_get_fsdp_state"):
         state = module._get_fsdp_state()
         held = getattr(getattr(state, "_fsdp_param_group", None), "mesh_info", None)
@@ -143,18 +143,18 @@ def _is_world(members: tuple[int, ...]) -> bool:
     return members == tuple(range(dist.get_world_size()))
 
 
-def _described(description: str) -> str | None:
+def _described_role(description: str) -> str | None:
     text = description.lower()
-    return next((role for role, starts in _DESCRIBED.items() if text.startswith(starts)), None)
+    return next((role for role, prefixes in _DESCRIPTION_PREFIXES.items() if text.startswith(prefixes)), None)
 
 
-def _distinction(group: Any) -> str:
-    """Two groups may have the same members."""
+def _name_suffix(group: Any) -> str:
+    """Tells two groups with the same members apart; nothing for the world."""
     name = name_of(group)
     return "" if name in ("0", "default_pg") else f"#{name}"
 
 
-def _span(members: tuple[int, ...]) -> str:
+def _ranks_text(members: tuple[int, ...]) -> str:
     """0-7 for neighbours, 0-12/4 for every fourth, else the first and last with the number of members."""
     if not members:
         return "unknown"

@@ -1,8 +1,8 @@
 """Collectives that no Python call makes: DDP's reducer, functional collectives in compiled graphs, DeepCompile.
 
 Every process group counts its collectives. Where that count has moved further than the hooks have seen, the Flight
-Recorder is asked which the others were. As long as as many are missing as when it was asked last, they are taken for
-the same, and it is asked again only now and then: the answer takes milliseconds.
+Recorder is asked which the others were. While the number that is missing stays the same, the collectives are taken for
+those of the last answer, and the Flight Recorder is asked only now and then: an answer takes milliseconds.
 """
 
 from __future__ import annotations
@@ -14,88 +14,88 @@ from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
-from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen, witness
-from laggard.trainer_hooks.collectives.groups import Groups, name_of
+from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, read_entries, without_known
+from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
 from laggard.trainer_hooks.record.events import LaneLog, Launch
 from laggard.trainer_hooks.record.facts import FACTS, Facts
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 log = logging.getLogger("laggard")
 
-_FREE_QUESTIONS: Final = 64
-_MOST_SHARE: Final = 0.01  # of the time that questions may take after those
+_FREE_QUERIES: Final = 64
+_TIME_SHARE_LIMIT: Final = 0.01  # of the time, for queries after those
 
 
-class _Base(NamedTuple):
-    """Where a group stood when it was looked at last: torch's count, and the hooks'."""
+class _Baseline(NamedTuple):
+    """Where a group stood when it was checked last: torch's count, the hooks' count, and when that was."""
 
     sequence: int
     seen: int
     now: int
 
 
-class _Watched:
-    """One process group. `sequence` asks torch for its count; `lanes`: as Groups.kept; `lessons`: what was missing, by
-    the place in the script and by how many were."""
+class _GroupWatch:
+    """One process group. `sequence` asks torch for its count. `lanes`: as ProcessGroups.lanes_of. `patterns`: what was
+    missing, by the call site and by how many were."""
 
-    def __init__(self, group: Any, groups: Groups) -> None:
+    def __init__(self, group: Any, groups: ProcessGroups) -> None:
         self.group = group
         self.name = name_of(group)
         self.backend = _backend(group)
-        self.base = _Base(0, 0, 0)
-        self.lanes = groups.kept(self.name)
-        self.lessons: dict[tuple[Hashable, int], _Lesson] = {}
+        self.baseline = _Baseline(0, 0, 0)
+        self.lanes = groups.lanes_of(self.name)
+        self.patterns: dict[tuple[Hashable, int], _KnownPattern] = {}
         self.sequence: Callable[[], int] = group._get_sequence_number_for_group
 
     def seen(self) -> int:
-        """How many the hooks have seen. Gloo alone counts sends and receives with the rest."""
+        """How many collectives the hooks have seen. Gloo alone counts sends and receives with the rest."""
         pairs = self.backend == "gloo"
         count = 0
-        for lane, log in self.lanes.values():
+        for lane, lane_log in self.lanes.values():
             if pairs or (lane.peer < 0 and lane.op != "recv"):
-                count += log.last & SEQUENCE_MASK
+                count += lane_log.last & SEQUENCE_MASK
         return count
 
 
-class _Lesson:
+class _KnownPattern:
     """What was missing, in which lanes, and how often it has been since."""
 
-    def __init__(self, missing: list[tuple[LaneLog, int]], groups: int) -> None:
+    def __init__(self, missing: list[tuple[LaneLog, int]], generation: int) -> None:
         self.missing = missing  # with their sizes
-        self.groups = groups  # as they were then: Groups.forgotten
+        self.generation = generation  # ProcessGroups.generation of the lane logs
         self.uses = 0
 
 
-class Unseen:
-    """Looks at the process's groups; not to be shared between threads."""
+class NativeCollectives:
+    """Finds the collectives of this process's groups that were made by C++; not to be shared between threads."""
 
-    def __init__(self, recorder: Recorder, groups: Groups, facts: Facts = FACTS) -> None:
+    def __init__(self, recorder: Recorder, groups: ProcessGroups, facts: Facts = FACTS) -> None:
         self._recorder = recorder
         self._groups = groups
         self._facts = facts
-        self._watched: dict[Any, _Watched | None] = {}  # None: a group of a backend that counts nothing
-        self._questions = 0
-        self._asked = 0  # when, and how long it took
-        self._took = 0
-        self._told = False
+        self._watches: dict[Any, _GroupWatch | None] = {}  # None: a group of a backend that counts nothing
+        self._queries = 0
+        self._queried_at = 0
+        self._query_ns = 0  # how long the last query took
+        self._warned = False
 
-    def begin(self) -> None:
-        """What the groups did before the hooks were there is none of ours."""
-        for group in _groups():
-            watched = self._watch(group)
-            if watched is not None:
-                watched.base = _Base(watched.sequence(), watched.seen(), clock())
+    def start(self) -> None:
+        """Leaves out what the groups did before the hooks were there."""
+        for group in _process_groups():
+            watch = self._watch(group)
+            if watch is not None:
+                watch.baseline = _Baseline(watch.sequence(), watch.seen(), clock())
 
-    def forget(self) -> None:
-        """Process groups are gone."""
-        self._watched.clear()
+    def forget_groups(self) -> None:
+        """The process groups are gone."""
+        self._watches.clear()
 
-    def settle(self, group: Any = None, where: Hashable = None) -> int:
-        """Logs what has passed unseen in `group`, or in all groups, between the last time and now, by the host's
-        clock; returns how many. No wait for them is known."""
+    def record_new(self, group: Any = None, call_site: Hashable = None) -> int:
+        """Records the collectives that C++ made in `group`, or in all groups, since the last time, by the host's clock.
+        Returns how many. No wait for them is known."""
         found = 0
-        for each in _groups() if group is None else [group]:
-            launches = self.take(each, where=where)
+        for each in _process_groups() if group is None else [group]:
+            launches = self.take_new(each, call_site=call_site)
             if launches:
                 now, device = clock(), self._recorder.live.device
                 if device is None:
@@ -105,103 +105,110 @@ class Unseen:
                 found += len(launches)
         return found
 
-    def take(self, group: Any, issued: int = 0, where: Hashable = None) -> list[Launch]:
-        """What has passed unseen in `group` since the last time, for the caller to log. They were launched by
-        `issued`, left out: since the last look. `where` tells one place in the script from another: what is missing
-        there is alike each time. One function for the usual case: see TorchSteps."""
-        watched = self._watched.get(group) or self._watch(group)
-        if watched is None:
+    def take_new(self, group: Any, issued: int = 0, call_site: Hashable = None) -> list[Launch]:
+        """Returns the collectives that C++ made in `group` since the last time, for the caller to record. They were
+        launched by `issued`; 0: since the last time. `call_site` tells one place in the script from another: what is
+        missing there is the same each time. One function for the usual case, for the reason that TorchSteps gives."""
+        watch = self._watches.get(group) or self._watch(group)
+        if watch is None:
             return []
-        base = watched.base
-        sequence, now = watched.sequence(), clock()
-        if sequence == base.sequence and base.now:
+        baseline = watch.baseline
+        sequence, now = watch.sequence(), clock()
+        if sequence == baseline.sequence and baseline.now:
             return []  # it counts more than the hooks see, never less
-        seen = watched.seen()
-        watched.base = _Base(sequence, seen, now)
-        missing = sequence - base.sequence - (seen - base.seen)
+        seen = watch.seen()
+        watch.baseline = _Baseline(sequence, seen, now)
+        missing = sequence - baseline.sequence - (seen - baseline.seen)
         if missing <= 0:
             return []
-        lesson = watched.lessons.get((where, missing))
-        # At the 2nd, 4th, 8th, ... use it is asked for anew: buckets are rebuilt, branches are taken.
-        if lesson is None or not lesson.uses & (lesson.uses - 1) or lesson.groups != self._groups.forgotten:
-            lesson = self._learn(watched, base, where, missing)
-            if lesson is None:
+        pattern = watch.patterns.get((call_site, missing))
+        # Learned anew at the 2nd, 4th, 8th, ... use: buckets are rebuilt, branches are taken.
+        if pattern is None or not pattern.uses & (pattern.uses - 1) or pattern.generation != self._groups.generation:
+            pattern = self._learn(watch, baseline, call_site, missing)
+            if pattern is None:
                 self._recorder.totals.lost += missing
                 return []
-        lesson.uses += 1
-        watched.base = _Base(sequence, seen + len(lesson.missing), now)
-        issued, step = issued or base.now or now, self._recorder.step
-        return [(log.next_word(), log, issued, size, step) for log, size in lesson.missing]
+        pattern.uses += 1
+        watch.baseline = _Baseline(sequence, seen + len(pattern.missing), now)
+        issued, step = issued or baseline.now or now, self._recorder.step
+        return [(lane_log.next_word(), lane_log, issued, size, step) for lane_log, size in pattern.missing]
 
-    def _watch(self, group: Any) -> _Watched | None:
-        if group not in self._watched:
+    def _watch(self, group: Any) -> _GroupWatch | None:
+        if group not in self._watches:
             try:
-                watched = _Watched(group, self._groups)
-                watched.sequence()
-                self._watched[group] = watched
+                watch = _GroupWatch(group, self._groups)
+                watch.sequence()
+                self._watches[group] = watch
             except RuntimeError:
-                self._watched[group] = None
-        return self._watched[group]
+                self._watches[group] = None
+        return self._watches[group]
 
-    def _learn(self, watched: _Watched, base: _Base, where: Hashable, missing: int) -> _Lesson | None:
-        """What the Flight Recorder says now; what it said before, where it is not to be asked or does not tell."""
-        known = watched.lessons.get((where, missing))
-        answer = self._ask(watched, base) if self._may_ask() else None
+    def _learn(
+        self, watch: _GroupWatch, baseline: _Baseline, call_site: Hashable, missing: int
+    ) -> _KnownPattern | None:
+        """What the Flight Recorder answers now. What it answered before, where it may not be asked, or its answer is
+        not complete."""
+        known = watch.patterns.get((call_site, missing))
+        answer = self._query(watch, baseline) if self._may_query() else None
         if answer is None:
             return known
-        lesson = _Lesson([(self._lane(each.op, watched.group), each.size) for each in answer], self._groups.forgotten)
-        lesson.uses = known.uses if known else 0
-        watched.lessons[where, missing] = lesson
-        return lesson
+        pattern = _KnownPattern(
+            [(self._lane_log(each.op, watch.group), each.size) for each in answer], self._groups.generation
+        )
+        pattern.uses = known.uses if known else 0
+        watch.patterns[call_site, missing] = pattern
+        return pattern
 
-    def _lane(self, op: str, group: Any) -> LaneLog:
-        """As the hot path keeps it."""
-        logs = self._groups.logs(op)
-        log = logs.get(group)
-        if log is None:
-            log = logs[group] = self._groups.log(self._recorder, op, group)
-        return log
+    def _lane_log(self, op: str, group: Any) -> LaneLog:
+        """The same that the hot path keeps."""
+        logs = self._groups.lane_logs(op)
+        lane_log = logs.get(group)
+        if lane_log is None:
+            lane_log = logs[group] = self._groups.lane_log(self._recorder, op, group)
+        return lane_log
 
-    def _may_ask(self) -> bool:
-        return self._questions < _FREE_QUESTIONS or self._took < _MOST_SHARE * (clock() - self._asked)
+    def _may_query(self) -> bool:
+        return self._queries < _FREE_QUERIES or self._query_ns < _TIME_SHARE_LIMIT * (clock() - self._queried_at)
 
-    def _ask(self, watched: _Watched, base: _Base) -> list[Seen] | None:
-        self._questions += 1
-        self._asked = clock()
-        answer = witness(watched.name, watched.backend, _unix_time(base.now) if base.now else 0)
-        self._took = clock() - self._asked
-        if answer is None or not answer.whole:
-            self._tell(RECORDER_OFF if answer is None else RECORDER_SMALL)
+    def _query(self, watch: _GroupWatch, baseline: _Baseline) -> list[RecordedCollective] | None:
+        """What C++ made since the baseline. None where the Flight Recorder has no complete answer."""
+        self._queries += 1
+        self._queried_at = clock()
+        answer = read_entries(watch.name, watch.backend, _unix_time(baseline.now) if baseline.now else 0)
+        self._query_ns = clock() - self._queried_at
+        if answer is None or not answer.complete:
+            self._report_unnamed(RECORDER_OFF if answer is None else RECORDER_SMALL)
             return None
         self._facts.set(UNNAMED_COLLECTIVES, None)
-        return unseen(answer.seen, self._known_since(watched.group, base.now))
+        return without_known(answer.collectives, self._seen_by_hooks(watch.group, baseline.now))
 
-    def _known_since(self, group: Any, since: int) -> list[Seen]:
-        """What the hooks saw in the group since, as far as they remember."""
+    def _seen_by_hooks(self, group: Any, since: int) -> list[RecordedCollective]:
+        """What the hooks saw in the group since, as far as the recorder remembers."""
         ops = {lane_log.index: lane.op for lane, lane_log in self._groups.lanes(group) if lane.peer < 0}
         return [
-            Seen(ops[word >> LANE_SHIFT], size)
+            RecordedCollective(ops[word >> LANE_SHIFT], size)
             for word, (issued, size) in self._recorder.recent_launches().items()
             if issued >= since and word >> LANE_SHIFT in ops
         ]
 
-    def _tell(self, reason: str) -> None:
-        """In the log once; in the rank file until an answer is whole, from where the agent tells it."""
+    def _report_unnamed(self, reason: str) -> None:
+        """Logs the reason once; keeps it in the rank file, where the agent finds it, until an answer is complete."""
         self._facts.set(UNNAMED_COLLECTIVES, reason)
-        if not self._told:
+        if not self._warned:
             wrong, fix = UNNAMED_REASONS[reason]
             log.warning("laggard: collectives made outside Python are not recorded: %s; %s", wrong, fix)
-            self._told = True
+            self._warned = True
 
 
-def _groups() -> list[Any]:
+def _process_groups() -> list[Any]:
     from torch.distributed import distributed_c10d
 
     return list(distributed_c10d._world.pg_map) if distributed_c10d.is_initialized() else []
 
 
 def _unix_time(at: int) -> int:
-    """In nanoseconds, of a moment on our clock. The best of a few readings: a thread can lose its core in one."""
+    """Unix time, in nanoseconds, of a moment on our clock. The best of a few readings: a thread can lose its core in
+    one."""
 
     def reading() -> tuple[int, int]:
         before, wall, after = clock(), time.time_ns(), clock()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
 from laggard.trainer_hooks.record.live_state import LiveState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -63,7 +63,7 @@ _NONE: Final = object()
 _HOOKED: Final = "_laggard_hooked"
 
 
-def hook(distributed: Any, recorder: Recorder, groups: Groups) -> None:
+def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
     """Hooks `torch.distributed`'s ProcessGroup and Work; a second time changes nothing."""
     if getattr(distributed.ProcessGroup, _HOOKED, False):
         return
@@ -72,7 +72,7 @@ def hook(distributed: Any, recorder: Recorder, groups: Groups) -> None:
     hook_calls(distributed.ProcessGroup, recorder, groups)
 
 
-def hook_calls(group_class: Any, recorder: Recorder, groups: Groups) -> None:
+def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> None:
     """Records the collectives of a class like ProcessGroup, as far as it has them."""
     for name, call in CALLS.items():
         original = getattr(group_class, name, None)
@@ -98,7 +98,7 @@ def _family(work_class: Any) -> Iterator[Any]:
 
 
 def instrument(
-    original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups, name: str
+    original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups, name: str
 ) -> Callable[..., Any]:
     """The method `original` with its calls recorded. What it is given and returns is unchanged."""
     make = _sized if call.peer < 0 <= call.sized and not call.share else _other
@@ -119,13 +119,13 @@ def _direct(method: Callable[..., Any]) -> Callable[..., Any]:
     return behind
 
 
-def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
+def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     """For the operations that matter. One long function on purpose: a call inside it costs a tenth of what it may
     cost in all; the two arguments by name cost less than any number of them."""
-    logs: dict[Any, LaneLog] = groups.logs(call.op)
+    logs: dict[Any, LaneLog] = groups.lane_logs(call.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
     first, sized_at, listed = call.sized == 0, call.sized, call.op in _OF_ONE
-    new_log = functools.partial(groups.log, recorder, call.op)
+    new_log = functools.partial(groups.lane_log, recorder, call.op)
 
     def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
         try:
@@ -176,12 +176,12 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     return recorded
 
 
-def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: Groups) -> Callable[..., Any]:
+def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     """For what few scripts do often. send and recv have a lane for each peer."""
-    logs: dict[Any, LaneLog] = groups.logs(call.op)
+    logs: dict[Any, LaneLog] = groups.lane_logs(call.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
     sized_at, peer_at = call.sized, call.peer
-    new_log = functools.partial(groups.log, recorder, call.op)
+    new_log = functools.partial(groups.lane_log, recorder, call.op)
 
     def recorded(self: Any, *args: Any, **named: Any) -> Any:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.engines.wrapping import counted, phase
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
@@ -18,7 +18,7 @@ def hook(engine: Any, session: Session) -> None:
     if getattr(engine, _HOOKED, False):
         return
     learn_roles(session.groups)
-    session.unseen.settle()
+    session.native.record_new()
     session.steps.counts = False
     number = session.engines.add()
     if hasattr(engine, "_INSTRUCTION_MAP"):
@@ -37,7 +37,7 @@ def _hook_calls(engine: Any, session: Session, number: int) -> None:
     engine.step = counted(engine, session, number, phase(recorder, OPTIMIZER, engine.step))
 
 
-def learn_roles(groups: Groups) -> None:
+def learn_roles(groups: ProcessGroups) -> None:
     """Which members make a data-, tensor-, expert-, pipeline-parallel group of this rank, as DeepSpeed tells it."""
     import torch.distributed as dist
     from deepspeed.utils import groups as known
@@ -55,8 +55,8 @@ def learn_roles(groups: Groups) -> None:
         except Exception:  # this version of DeepSpeed names it otherwise: the group's role stays unknown
             continue
         if group is not None:
-            groups.learn_group(role, group)
-    groups.learn("world", tuple(range(dist.get_world_size())))
+            groups.set_role(role, group)
+    groups.set_role_of_members("world", tuple(range(dist.get_world_size())))
 
 
 def _in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:

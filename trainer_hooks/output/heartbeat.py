@@ -12,7 +12,7 @@ from typing import Final
 
 from laggard.rankfile import BeatRecord, GroupState, RankFileWriter
 from laggard.rankfile.layout import FLIGHT_RECORDER
-from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, Progress, look
+from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, FlightRecorderStatus, read_status
 from laggard.trainer_hooks.record.facts import Facts
 
 _SLOW_READ_NS: Final = 100_000  # reading the Flight Recorder holds the GIL: slower reads are made less often
@@ -40,7 +40,7 @@ class Heartbeat:
         self._facts = facts
         self._on_beat = on_beat
         self._interval_ns = int(interval_seconds * 1e9)
-        self._progress = Progress(ABSENT, ())
+        self._progress = FlightRecorderStatus(ABSENT, ())
         self._slow_reads = 0  # in a row
         self._skip = 0  # beats that still come without a read
         self._moved: dict[str, GroupState] = {}  # each group as it was when it last moved
@@ -69,7 +69,7 @@ class Heartbeat:
             self._skip -= 1
             return
         began = time.thread_time_ns()  # this thread's CPU time: a busy machine does not make a read slow
-        self._progress = look()
+        self._progress = read_status()
         self._slow_reads = self._slow_reads + 1 if time.thread_time_ns() - began > _SLOW_READ_NS else 0
         self._skip = _SKIPPED_BEATS if self._slow_reads >= _SLOW_READS else 0
         self._facts.set("flight_recorder", FLIGHT_RECORDER[self._progress.state])

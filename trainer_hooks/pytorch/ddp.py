@@ -7,12 +7,13 @@ of them, which go once it is known; one stays. Gradients and buckets are not tou
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from typing import Any, Final
 
-from laggard.trainer_hooks.collectives.groups import Groups
-from laggard.trainer_hooks.collectives.native import Unseen
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
+from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -24,14 +25,14 @@ _AGREEING: Final = 2  # backward passes in a row with the same last gradient, be
 class Reducer:
     """One DDP module's."""
 
-    def __init__(self, module: Any, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
+    def __init__(self, module: Any, recorder: Recorder, groups: ProcessGroups, native: NativeCollectives) -> None:
         self._module = weakref.ref(module)
         self._group = module.process_group
         self._place = "ddp", next(_PLACES)
         self._elsewhere = "ddp", next(_PLACES)
         self._recorder = recorder
         self._groups = groups
-        self._unseen = unseen
+        self._native = native
         self._handles: dict[int, Any] = {}
         self._last = (-1, 0)  # the parameter whose gradient came last, and when
         self._mark: Any = None  # of that, where the module is on a device
@@ -83,14 +84,14 @@ class Reducer:
                 self._settle_on_device(device, began, counts)
             if self._agreeing < _AGREEING or place != self._believed:
                 self._learn(place)
-        elif self._believed >= 0 and self._unseen.settle(self._group, self._elsewhere):
+        elif self._believed >= 0 and self._native.record_new(self._group, self._elsewhere):
             # Its gradient comes no more, or what passed was somebody else's: not to be taken for this module's buckets.
             self._believed, self._agreeing = -1, 0
             self._watch()
 
     def _settle_on_host(self, began: int, launched: int, counts: bool) -> None:
         end, pending = clock(), self._recorder.live.pending
-        launches = self._unseen.take(self._group, launched, self._place)
+        launches = self._native.take_new(self._group, launched, self._place)
         if pending:
             handed = pending.take(began, self._logs())
             launches += handed
@@ -100,7 +101,7 @@ class Reducer:
     def _settle_on_device(self, device: DeviceTimer, began: int, counts: bool) -> None:
         handed, before = device.take(began, self._logs(), self._mark)
         after, self._mark = device.mark(), None
-        device.passed([*self._unseen.take(self._group, self._last[1], self._place), *handed], before, after, counts)
+        device.passed([*self._native.take_new(self._group, self._last[1], self._place), *handed], before, after, counts)
 
     def _learn(self, place: int) -> None:
         self._agreeing = self._agreeing + 1 if place == self._believed else 1
@@ -117,16 +118,16 @@ class Reducer:
 class Reducers:
     """Those of a process, by module."""
 
-    def __init__(self, recorder: Recorder, groups: Groups, unseen: Unseen) -> None:
+    def __init__(self, recorder: Recorder, groups: ProcessGroups, native: NativeCollectives) -> None:
         self._recorder = recorder
         self._groups = groups
-        self._unseen = unseen
+        self._native = native
         self._known: weakref.WeakKeyDictionary[Any, Reducer] = weakref.WeakKeyDictionary()
         self._alive: list[Reducer] = []
 
     def add(self, module: Any) -> None:
         if module not in self._known:
-            self._known[module] = Reducer(module, self._recorder, self._groups, self._unseen)
+            self._known[module] = Reducer(module, self._recorder, self._groups, self._native)
             self._alive = list(self._known.values())
 
     def after_backward(self, began: int) -> None:
@@ -137,3 +138,31 @@ class Reducers:
         # Those that took part come first: one that rests would take their buckets for its own, being in the same group.
         for reducer in sorted(reducers, key=lambda reducer: reducer.arrived < began):
             reducer.after_backward(began, counts=reducer.arrived == last)
+
+
+def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeCollectives) -> None:
+    """Records DDP's broadcasts of its buffers: one call into C++ that returns when all of them are there."""
+    original = distributed._broadcast_coalesced
+
+    @functools.wraps(original)
+    def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        device, began = recorder.live.device, clock()
+        before = device.mark() if device is not None else None
+        result = original(group, tensors, *args, **kwargs)
+        try:
+            end = clock()
+            if device is None:
+                recorder.ended_on_host(native.take_new(group, began, _buffers_id(tensors)), end, end - began)
+            else:
+                after = device.mark() if device.carries(tensors, group) else None
+                device.passed(native.take_new(group, began, _buffers_id(tensors)), before, after)
+        except Exception:
+            recorder.totals.errors += 1
+        return result
+
+    distributed._broadcast_coalesced = broadcast
+
+
+def _buffers_id(tensors: Any) -> tuple[int, int]:
+    """Tells one broadcast of buffers from another."""
+    return tensors[0].data_ptr(), sum(each.nbytes for each in tensors)

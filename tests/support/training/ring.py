@@ -25,7 +25,7 @@ def main() -> None:
     recorder = here.recorder
     if bare:
         recorder.set_native_check(lambda: False)  # what passes the hooks is not looked for either
-    here.groups.learn("dp", tuple(range(dist.get_world_size())))
+    here.groups.set_role_of_members("dp", tuple(range(dist.get_world_size())))
     tensor = torch.ones(1024)
     for step in range(steps):
         for phase in (FORWARD, BACKWARD):

@@ -12,26 +12,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, Progress, look
+from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, FlightRecorderStatus, read_status
 
 pytestmark = pytest.mark.slow  # trainings with torch
 
 REAL = """
 import os, socket, sys, time
 os.environ["TORCH_FR_BUFFER_SIZE"] = sys.argv[1]
-from laggard.trainer_hooks.collectives.flight_recorder import look
-before = look()
+from laggard.trainer_hooks.collectives.flight_recorder import read_status
+before = read_status()
 import torch, torch.distributed as dist
 with socket.create_server(("127.0.0.1", 0)) as probe:
     port = probe.getsockname()[1]
-up = look()
+up = read_status()
 dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
 for _ in range(5):
     dist.all_reduce(torch.ones(1))
 until = time.monotonic() + 5  # what is done is told by another thread
-while look().groups and look().groups[0][3] < 5 and time.monotonic() < until:
+while read_status().groups and read_status().groups[0][3] < 5 and time.monotonic() < until:
     time.sleep(0.01)
-print([tuple(each) for each in (before, up, look())])
+print([tuple(each) for each in (before, up, read_status())])
 dist.destroy_process_group()
 """
 
@@ -73,11 +73,11 @@ def test_numbers_arrive_whatever_stands_around_them(
     text = f'{{"pg_config":{config},"pg_status":{json.dumps(shown)}{tail}'
     torch_says.text = text.encode()  # type: ignore[attr-defined]
     expected = tuple((f"#{key}", *each) for key, each in status.items())
-    assert look() == Progress(ON, expected)
+    assert read_status() == FlightRecorderStatus(ON, expected)
 
 
 def test_an_answer_without_numbers_tells_none(torch_says: ModuleType) -> None:
     torch_says.text = b'{"pg_status":{"0":{},"1":7,"2":{"last_enqueued_collective":"soon"}}}'  # type: ignore[attr-defined]
-    assert look() == Progress(ON, (("#0", -1, -1, -1), ("#1", -1, -1, -1), ("#2", -1, -1, -1)))
+    assert read_status() == FlightRecorderStatus(ON, (("#0", -1, -1, -1), ("#1", -1, -1, -1), ("#2", -1, -1, -1)))
     torch_says.text = b"{}"  # type: ignore[attr-defined]
-    assert look().groups == ()
+    assert read_status().groups == ()

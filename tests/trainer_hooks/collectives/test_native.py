@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES
-from laggard.trainer_hooks.collectives.flight_recorder_entries import Seen, unseen
+from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
 
 TRAINING = """
 import socket, time, torch, torch.distributed as dist
@@ -32,30 +32,39 @@ dist.destroy_process_group()
 """
 
 COLLECTIVES = st.lists(
-    st.builds(Seen, st.sampled_from(["all_reduce", "broadcast", "all_gather"]), st.sampled_from([4, 8, 4096])),
+    st.builds(
+        RecordedCollective, st.sampled_from(["all_reduce", "broadcast", "all_gather"]), st.sampled_from([4, 8, 4096])
+    ),
     max_size=12,
 )
 
 
 @given(COLLECTIVES, COLLECTIVES, st.randoms())
-def test_what_is_known_is_taken_away(known: list[Seen], others: list[Seen], random: object) -> None:
-    witnessed = known + others
-    random.shuffle(witnessed)  # type: ignore[attr-defined]
-    left = unseen(witnessed, known)
+def test_what_is_known_is_taken_away(
+    known: list[RecordedCollective], others: list[RecordedCollective], random: object
+) -> None:
+    recorded = known + others
+    random.shuffle(recorded)  # type: ignore[attr-defined]
+    left = without_known(recorded, known)
     assert Counter(left) == Counter(others)
-    remaining = iter(witnessed)
+    remaining = iter(recorded)
     assert all(each in remaining for each in left), "in the order in which they were launched"
 
 
 @given(COLLECTIVES, st.sampled_from([4, 8, 4096]))
-def test_a_reduce_scatter_is_known_as_what_gloo_makes_of_it(others: list[Seen], size: int) -> None:
-    left = unseen([*others, Seen("all_reduce", size)], [Seen("reduce_scatter", size)])
+def test_a_reduce_scatter_is_known_as_what_gloo_makes_of_it(others: list[RecordedCollective], size: int) -> None:
+    left = without_known(
+        [*others, RecordedCollective("all_reduce", size)], [RecordedCollective("reduce_scatter", size)]
+    )
     assert len(left) == len(others)
     assert Counter(each.op for each in left) == Counter(each.op for each in others)
 
 
 def test_one_of_another_size_is_known_by_its_operation() -> None:
-    assert unseen([Seen("scatter", 2048), Seen("all_reduce", 4)], [Seen("scatter", 1024)]) == [Seen("all_reduce", 4)]
+    assert without_known(
+        [RecordedCollective("scatter", 2048), RecordedCollective("all_reduce", 4)],
+        [RecordedCollective("scatter", 1024)],
+    ) == [RecordedCollective("all_reduce", 4)]
 
 
 @pytest.mark.slow

@@ -46,10 +46,10 @@ class Kept:
 
 
 class Groups:
-    def logs(self, op: str) -> dict[Any, Any]:
+    def lane_logs(self, op: str) -> dict[Any, Any]:
         return {}
 
-    def log(self, recorder: Recorder, op: str, group: Any) -> Any:
+    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
         return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
 
 

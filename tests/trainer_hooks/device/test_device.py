@@ -31,10 +31,10 @@ MS = 0.0025  # a "millisecond" of these tests: long enough for a busy machine's 
 class Groups:
     """Stands in for torch's process groups: a group is its own name."""
 
-    def logs(self, op: str) -> dict[Any, Any]:
+    def lane_logs(self, op: str) -> dict[Any, Any]:
         return {}
 
-    def log(self, recorder: Recorder, op: str, group: Any) -> Any:
+    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
         return recorder.lane(Lane(op, "dp", f"dp:{group}"), (0, 1, 2))
 
 

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from support.lazy_device import LazyDevice, Network, as_torch
 from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
 from laggard.trainer_hooks.device.collectives import DeviceCalls
-from laggard.trainer_hooks.collectives.groups import Groups
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.output.recording import RecordingSink
@@ -39,8 +39,8 @@ class Training:
         self.recorder = Recorder([sink], find_device=self.find)
         network = Network(device, lambda tensor, group: dist.all_reduce(tensor, group=group))
         hook_waits(network.work_class, self.recorder)
-        call, groups = Call("all_reduce", 0), Groups()
-        groups.learn("dp", range(dist.get_world_size()))
+        call, groups = Call("all_reduce", 0), ProcessGroups()
+        groups.set_role_of_members("dp", range(dist.get_world_size()))
         self.reduce = as_torch(instrument(network.allreduce, call, self.recorder, groups, "allreduce"))
 
     def find(self, recorder):

@@ -114,10 +114,10 @@ class Groups:
     def __init__(self) -> None:
         self._logs: dict[Any, Any] = {}
 
-    def logs(self, op: str) -> dict[Any, Any]:
+    def lane_logs(self, op: str) -> dict[Any, Any]:
         return self._logs
 
-    def log(self, recorder: Recorder, op: str, group: Any) -> Any:
+    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
         return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
 
 

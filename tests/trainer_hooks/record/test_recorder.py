@@ -26,9 +26,9 @@ recorder = Recorder([RankFileSink(writer)], writer.words)
 
 class Groups:
     "Stands in for torch's process groups: the group is its own name."
-    def logs(self, op):
+    def lane_logs(self, op):
         return {}
-    def log(self, recorder, op, group):
+    def lane_log(self, recorder, op, group):
         return recorder.lane(Lane(op, "dp", str(group)), (0, 1))
 
 class Tensor:
@@ -170,7 +170,7 @@ class Group:
     def _start_coalescing(self, device): pass
     def _end_coalescing(self, device): return Work()
 class Peers(Groups):
-    def log(self, recorder, op, group, peer):
+    def lane_log(self, recorder, op, group, peer):
         return recorder.lane(Lane(op, "pp", "pp:0-1", peer), (0, 1))
 hook_waits(Work, recorder)
 hook_calls(Group, recorder, Peers())
@@ -268,7 +268,7 @@ try:
 except ConnectionError as error:
     told.append(str(error))
 class Broken(Groups):
-    def log(self, *_): raise KeyError("ours")
+    def lane_log(self, *_): raise KeyError("ours")
 told.append(hooked(lambda tensor, group=None: "result", "reduce", Broken())(1, "a"))
 told.append(hooked(lambda thing, group=None: "no size")(object(), "a"))
 step()

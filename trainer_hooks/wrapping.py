@@ -1,0 +1,44 @@
+"""Functions of a library that get a call of ours before or after them."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger("laggard")
+
+
+def call_before(owner: Any, name: str, act: Callable[[], None]) -> None:
+    """From now on a call of owner.name is preceded by act(), which must not raise."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        act()
+        return original(*args, **kwargs)
+
+    setattr(owner, name, function)
+
+
+def call_after(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """From now on a call of owner.name, a function or a class's method, is followed by act(result, arguments...). What
+    act raises is logged and goes no further."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        suppress_errors(functools.partial(act, result, *args, **kwargs))
+        return result
+
+    setattr(owner, name, function)
+
+
+def suppress_errors(act: Callable[..., None], *args: Any) -> None:
+    """Calls act(...); an exception is logged in one line, and the training goes on."""
+    try:
+        act(*args)
+    except Exception as error:
+        log.warning("laggard: not hooked, the training goes on without it: %s: %s", type(error).__name__, error)
