@@ -1,5 +1,4 @@
-"""`laggard record DIR`: a copy of what the probes read here, for a bug report or a test; `--host-root DIR` replays
-it."""
+"""`laggard record DIR`: copies what the probes read here, for a bug report or a test; `--host-root DIR` replays it."""
 
 from __future__ import annotations
 
@@ -18,16 +17,16 @@ from laggard.probes.host.kernel import FACTS_PATH
 from laggard.probes.host.mount_table import REMOTE_TYPES, read_mounts
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import PROFILES, choose_probes
-from laggard.probes.record.journal import put_together
+from laggard.probes.record.journal import write_documents
 from laggard.probes.record.masking import Mask
 from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.record.sweep import SWEEP
+from laggard.probes.runner.history_store import FILE_NAME, RECORDED_PATH
 from laggard.probes.runner.runner import run
 from laggard.probes.runner.state_file import read_state
 
 _DEADLINE_SECONDS = 120.0
-_PROBE_SECONDS = 15.0  # keeping takes longer than looking
-_LAST_LOOK = "last_look.json"
+_PROBE_SECONDS = 15.0  # to record takes longer than to read
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -45,50 +44,50 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     source = open_host(arguments.host_root)
-    folder = _made(arguments.directory)
-    probes = tuple(_patient(probe) for probe in choose_probes(PROFILES["full"], (), (), "profile full"))
-    _say(f"asking {len(probes)} probes")
-    live = _record(source, folder, probes)
+    folder = _make_empty_folder(arguments.directory)
+    probes = tuple(_with_long_deadline(probe) for probe in choose_probes(PROFILES["full"], (), (), "profile full"))
+    _print_progress(f"running {len(probes)} probes")
+    recorded = _record(source, folder, probes)
     if arguments.mask:
-        _say("hiding names, addresses and serial numbers")
+        _print_progress("masking names, addresses and serial numbers")
         _mask(folder, Mask(_names(source)))
-    again = run(Host(folder), probes, deadline_seconds=_DEADLINE_SECONDS)
+    replayed = run(Host(folder), probes, deadline_seconds=_DEADLINE_SECONDS)
     count = sum(len(files) for _, _, files in os.walk(folder))
-    print(
-        f"laggard: {count} files of {again.node} are in {folder}; laggard healthcheck --host-root {folder} replays it"
-    )
-    return _compare(live, again)
+    command = f"laggard healthcheck --host-root {folder}"
+    print(f"laggard: {count} files of {replayed.node} are in {folder}; {command} replays it")
+    return _compare(recorded, replayed)
 
 
 def _record(source: Host, folder: str, probes: tuple[Probe, ...]) -> Report:
-    """The report of the machine, made while its answers are kept."""
-    known = _recorded_answers(source, folder)
+    """The report of the machine, made while its answers are recorded."""
+    facts = _prepare(source, folder)
     host = RecordingHost(source.root, folder)
     with contextlib.suppress(Unknown):  # a recorded machine of files alone has no time
         host.time()
     report = run(host, probes, deadline_seconds=_DEADLINE_SECONDS)
-    _say("copying what the probes of other machines would ask for")
+    _print_progress("copying the files that probes read on other machines")
     swept = run(host, [SWEEP], deadline_seconds=_DEADLINE_SECONDS)
     if swept.probes[0].reason:
-        _say(f"not all of it: {swept.probes[0].reason}")
-    put_together(folder, known)
+        _print_progress(f"not all of it: {swept.probes[0].reason}")
+    write_documents(folder, facts)
     return report
 
 
-def _patient(probe: Probe) -> Probe:
+def _with_long_deadline(probe: Probe) -> Probe:
     return probe._replace(deadline_seconds=max(_PROBE_SECONDS, probe.deadline_seconds))
 
 
-def _recorded_answers(source: Host, folder: str) -> dict[str, Any]:
-    """What is not asked for by path: the looks before this one, and of a recorded machine its answers."""
+def _prepare(source: Host, folder: str) -> dict[str, Any]:
+    """Copies the counters' snapshots of earlier runs into `folder`. Returns the facts of a recorded machine, and none
+    for a live one."""
     os.mkdir(f"{folder}/laggard")
     try:
-        looks = read_state(_LAST_LOOK) if not source.recorded else b""
+        snapshots = read_state(FILE_NAME) if not source.recorded else b""
     except Unknown:
-        looks = b""
-    if looks:
-        with open(f"{folder}/laggard/{_LAST_LOOK}", "wb") as file:
-            file.write(looks)
+        snapshots = b""
+    if snapshots:
+        with open(folder + RECORDED_PATH, "wb") as file:
+            file.write(snapshots)
     try:
         return dict(wire.decode(source.read_bytes(FACTS_PATH), dict[str, Any])) if source.recorded else {}
     except (Unknown, wire.WireError):
@@ -96,7 +95,7 @@ def _recorded_answers(source: Host, folder: str) -> dict[str, Any]:
 
 
 def _mask(folder: str, mask: Mask) -> None:
-    """Text files and symlinks; what holds no text holds no names."""
+    """Masks the text files and the symlinks in `folder`. Other files hold no names."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             path = os.path.join(place, name)
@@ -123,8 +122,8 @@ def _mask_file(path: str, mask: Mask) -> None:
 
 
 def _names(source: Host) -> set[str]:
-    """Of this host, with and without its domain, and of its file servers. One called nfs keeps its name: so is the
-    type of its file system called."""
+    """The names to mask: of this host, with and without its domain, and of its file servers. A server called nfs keeps
+    its name, which is also a type of file system."""
     node = source.node()
     servers: set[str] = set()
     with contextlib.suppress(Unknown):
@@ -132,22 +131,23 @@ def _names(source: Host) -> set[str]:
     return {node, node.partition(".")[0]} | (servers - REMOTE_TYPES)
 
 
-def _compare(live: Report, again: Report) -> int:
-    """A recording that is judged otherwise is told of: what hung, or changed meanwhile, cannot be replayed."""
-    before, after = _judged(live), _judged(again)
+def _compare(recorded: Report, replayed: Report) -> int:
+    """Reports each probe that replays differently, and returns the exit status. What hung, or changed meanwhile, cannot
+    be replayed."""
+    before, after = _verdicts(recorded), _verdicts(replayed)
     for name in before:
         if before[name] != after[name]:
-            _say(f"probe {name} replays differently: {after[name]} instead of {before[name]}")
+            _print_progress(f"probe {name} replays differently: {after[name]} instead of {before[name]}")
     return 0 if before == after else 2
 
 
-def _judged(report: Report) -> dict[str, str]:
+def _verdicts(report: Report) -> dict[str, str]:
     verdicts = {result.name: result.verdict.value for result in report.probes}
     codes = sorted(f"{finding.code} ({finding.severity.value})" for finding in report.findings)
     return {**verdicts, "findings": ", ".join(codes) or "nothing found"}
 
 
-def _made(directory: str) -> str:
+def _make_empty_folder(directory: str) -> str:
     try:
         os.makedirs(directory, exist_ok=True)
         if os.listdir(directory):
@@ -157,5 +157,5 @@ def _made(directory: str) -> str:
     return os.path.realpath(directory)
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(f"laggard: {text}", file=sys.stderr)

@@ -1,4 +1,5 @@
-"""What a recording holds beside files: noted line by line while the probes run, put together when they are done."""
+"""What a recording holds beside files: a journal that probes' processes write line by line, and the documents that are
+made of it when they have ended."""
 
 from __future__ import annotations
 
@@ -14,49 +15,53 @@ from laggard import wire
 from laggard.probes.host.kernel import FACTS_PATH, PFC_PATH, REFUSED_PATH, REPLIES_PATH
 
 NOT_RECORDED: Final = "not recorded"
-_NOTES: Final = "/laggard/.notes"
+_JOURNAL: Final = "/laggard/.notes"
 
 
-class Note(msgspec.Struct, frozen=True, array_like=True):
-    """`kind`: file_system, clock, environ, time, pfc, reply; error: `key` could not be asked; refused: `key` could not
-    be read; empty: a file that is truly so. `value` is JSON, or the kernel's words."""
+class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
+    """One answer of the machine. `kind`: file_system, clock, environ, time, pfc or reply, with the answer as JSON in
+    `value`; error, where the call `key` failed, and refused, where `key` could not be read, with the kernel's message;
+    empty, where the file `key` really is empty."""
 
     kind: str
     key: str
     value: str
 
 
-def notes_path(folder: str, pid: int) -> str:
-    return f"{folder}{_NOTES}.{pid}"
+def journal_path(folder: str, pid: int) -> str:
+    """The journal of process `pid` for the recording in `folder`."""
+    return f"{folder}{_JOURNAL}.{pid}"
 
 
-def put_together(folder: str, known: dict[str, Any]) -> None:
-    """Writes the answers that are no files. `known`: facts to begin with, those of a recorded machine."""
-    notes = list(_take(folder))
-    facts = {**known}
-    for note in notes:
-        if note.kind == "file_system":
-            facts["file_systems"] = {**facts.get("file_systems", {}), note.key: _value(note)}
-        elif note.kind in ("clock", "environ", "time"):
-            facts[note.kind] = _value(note)
-        elif note.kind == "error":
-            facts["errors"] = {**facts.get("errors", {}), note.key: note.value}
+def write_documents(folder: str, facts: dict[str, Any]) -> None:
+    """Reads and removes the journals of all processes, and writes their entries as the documents of a recorded machine.
+    `facts`: values to begin with, those of the recorded machine that is recorded again."""
+    entries = list(_remove_journals(folder))
+    facts = {**facts}
+    for entry in entries:
+        if entry.kind == "file_system":
+            facts["file_systems"] = {**facts.get("file_systems", {}), entry.key: _value(entry)}
+        elif entry.kind in ("clock", "environ", "time"):
+            facts[entry.kind] = _value(entry)
+        elif entry.kind == "error":
+            facts["errors"] = {**facts.get("errors", {}), entry.key: entry.value}
     if "time" in facts:  # else the recorded machine had none
         _write(folder + FACTS_PATH, facts)
-    _write(folder + REFUSED_PATH, _refused(folder, notes))
+    _write(folder + REFUSED_PATH, _refused(folder, entries))
     for kind, path in (("pfc", PFC_PATH), ("reply", REPLIES_PATH)):
-        _write(folder + path, {note.key: _value(note) for note in notes if note.kind == kind})
+        _write(folder + path, {entry.key: _value(entry) for entry in entries if entry.kind == kind})
 
 
-def _refused(folder: str, notes: Iterable[Note]) -> dict[str, str]:
-    """A file that one probe only listed and another one read was not refused."""
+def _refused(folder: str, entries: Iterable[JournalEntry]) -> dict[str, str]:
+    """The refused actions and the kernel's messages. A file that one probe only listed and another one read was not
+    refused."""
     refused: dict[str, str] = {}
-    empty = {note.key for note in notes if note.kind == "empty"}
-    for note in notes:
-        verb, _, place = note.key.partition(" ")
+    empty = {entry.key for entry in entries if entry.kind == "empty"}
+    for entry in entries:
+        verb, _, place = entry.key.partition(" ")
         was_read = verb == "read" and (place in empty or _size(folder + place))
-        if note.kind == "refused" and not was_read and refused.get(note.key, NOT_RECORDED) == NOT_RECORDED:
-            refused[note.key] = note.value
+        if entry.kind == "refused" and not was_read and refused.get(entry.key, NOT_RECORDED) == NOT_RECORDED:
+            refused[entry.key] = entry.value
     return refused
 
 
@@ -67,18 +72,19 @@ def _size(path: str) -> int:
         return 0
 
 
-def _take(folder: str) -> Iterator[Note]:
-    for path in sorted(glob.glob(glob.escape(folder + _NOTES) + ".*")):
+def _remove_journals(folder: str) -> Iterator[JournalEntry]:
+    """Yields the entries of each journal, then removes it."""
+    for path in sorted(glob.glob(glob.escape(folder + _JOURNAL) + ".*")):
         with open(path, "rb") as file:
             lines = file.read().split(b"\n")
         for line in lines:
             with contextlib.suppress(wire.WireError):  # the last line of a process that was killed
-                yield wire.decode(line, Note)
+                yield wire.decode(line, JournalEntry)
         os.unlink(path)
 
 
-def _value(note: Note) -> Any:
-    return wire.decode(note.value.encode(), Any)
+def _value(entry: JournalEntry) -> Any:
+    return wire.decode(entry.value.encode(), Any)
 
 
 def _write(path: str, document: dict[str, Any]) -> None:

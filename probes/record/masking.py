@@ -1,6 +1,8 @@
-"""Takes out of a recording what says whose machine it is: names, addresses, serial numbers. The same text becomes the
-same mask everywhere, so that what belongs together still does; the key is thrown away, so that nobody can try out all
-MAC addresses. Zeros, loopbacks and the prefixes that probes judge by stay."""
+"""Masks what shows whose machine a recording is of: names, addresses, serial numbers.
+
+The same text gets the same mask everywhere, so that related values stay related. The key is thrown away, so that nobody
+can find a MAC address by trying all of them. Zeros, loopback addresses and the prefixes that probes judge by are kept.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from typing import Final
 
 _HEX: Final = "0-9a-fA-F"
 _GUID: Final = rf"[{_HEX}]{{4}}(?::[{_HEX}]{{4}}){{3}}"
-_KINDS: Final = re.compile(
+_PATTERN: Final = re.compile(
     "|".join(
         (
             rf"(?P<gid>(?<![{_HEX}:]){_GUID}:{_GUID}(?![{_HEX}:]))",
@@ -32,7 +34,7 @@ _MAPPED: Final = "0000:0000:0000:0000:0000:ffff:"  # an IPv4 address within a GI
 
 
 class Mask:
-    """`names`: host names to take out wherever they stand alone."""
+    """Masks texts. `names`: host names to mask wherever they stand alone; `key`: of the hash, random by default."""
 
     def __init__(self, names: Collection[str], key: bytes | None = None) -> None:
         self._key = os.urandom(32) if key is None else key
@@ -40,13 +42,15 @@ class Mask:
         self._names = re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, known))})(?![\w-])") if known else None
 
     def text(self, text: str) -> str:
-        text = _KINDS.sub(lambda found: self._of(str(found.lastgroup), found[0]), text)
+        """`text` with everything masked."""
+        text = _PATTERN.sub(lambda found: self._mask(str(found.lastgroup), found[0]), text)
         return self._names.sub(lambda found: self.name(found[0]), text) if self._names else text
 
     def name(self, name: str) -> str:
+        """The mask of a host name."""
         return f"node-{self._digits(name, 6)}"
 
-    def _of(self, kind: str, text: str) -> str:
+    def _mask(self, kind: str, text: str) -> str:
         if kind == "gid":
             return self._gid(text)
         if kind == "ipv4":
@@ -59,7 +63,8 @@ class Mask:
         return self._hex(text)
 
     def _hex(self, text: str) -> str:
-        """Digits for digits. Zeros mean that there is none, and stay; so do all-ones, the broadcast address."""
+        """Replaces each hexadecimal digit. All zeros mean that there is no address, and are kept; so are all ones, the
+        broadcast address."""
         digits = re.sub(rf"[^{_HEX}]", "", text).lower()
         if not digits.strip("0") or not digits.strip("f"):
             return text
@@ -67,7 +72,7 @@ class Mask:
         return "".join(next(new) if re.match(f"[{_HEX}]", letter) else letter for letter in text)
 
     def _gid(self, text: str) -> str:
-        """Prefix and interface apart: the interface is a GUID that stands elsewhere alone."""
+        """Masks the prefix and the interface separately: the interface is a GUID that also occurs alone."""
         if text.lower().startswith(_MAPPED):
             number = int(text.replace(":", "")[-8:], 16)
             masked = int(ipaddress.IPv4Address(self._ipv4(str(ipaddress.IPv4Address(number)))))

@@ -1,5 +1,5 @@
-"""What a recording holds beyond what the probes asked of this machine: a probe stops early where it finds nothing, and
-the next version of it asks for more. Files that are cheap to read and change nothing when they are read."""
+"""The files that a recording holds beyond those that the probes read on this machine: a probe stops early where it
+finds nothing, and its next version may read more. All are cheap to read, and change nothing when they are read."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ TREES: Final = (
     "/proc/{cmdline,meminfo,mounts,modules,swaps,uptime,version}",
     "/proc/sys/kernel/{hostname,osrelease,random/boot_id,numa_balancing}",
 )
-MOST_FILES: Final = 50_000
+MAX_FILES: Final = 50_000
 
 
-def look_at_trees(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    """Reads them all; the Host that it is given keeps them."""
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    """Reads all files in TREES. A RecordingHost records them."""
     count = 0
     for pattern in TREES:
         for path in _matching(host, "", _alternatives(pattern)):
@@ -46,21 +46,21 @@ def look_at_trees(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact
             except Unknown:
                 continue
             count += 1
-            if count >= MOST_FILES:
-                raise Unknown(f"there are more than {MOST_FILES} files")
+            if count >= MAX_FILES:
+                raise Unknown(f"there are more than {MAX_FILES} files")
     yield Fact("files", count)
 
 
-SWEEP: Final = Probe("trees", look_at_trees, Thresholds(), deadline_seconds=60.0)
+SWEEP: Final = Probe("trees", check, Thresholds(), deadline_seconds=60.0)
 
 
 def _alternatives(pattern: str) -> tuple[tuple[str, ...], ...]:
-    """By part of the path, the names that it may have: `{a,b}` is either."""
+    """The names that each part of the path may have: `{a,b}` is either of them."""
     return tuple(_expanded(part) for part in _parts(pattern))
 
 
 def _parts(pattern: str) -> list[str]:
-    """Split at slashes, but for those within braces."""
+    """The parts of `pattern` between slashes. Slashes within braces do not count."""
     parts, depth = [""], 0
     for letter in pattern.lstrip("/"):
         depth += (letter == "{") - (letter == "}")
@@ -80,6 +80,7 @@ def _expanded(part: str) -> tuple[str, ...]:
 
 
 def _matching(host: Host, folder: str, parts: tuple[tuple[str, ...], ...]) -> Iterator[str]:
+    """The paths below `folder` that match `parts`, which are as _alternatives() returns them."""
     if not parts:
         yield folder
         return

@@ -33,7 +33,7 @@ def record(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def report(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """Without the times that it took."""
+    """The gate's report on the machine in `root`, without durations."""
     capsys.readouterr()
     main(["healthcheck", "--host-root", str(root), "--format", "json"])
     document: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -47,7 +47,7 @@ def test_this_machine_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     done = record(tmp_path / "machine")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("\n") == 1 and str(tmp_path / "machine") in done.stdout
-    assert done.stderr.startswith("laggard: asking ")
+    assert done.stderr.startswith("laggard: running ")
     replayed = report(tmp_path / "machine", capsys)
     assert replayed["node"] == os.uname().nodename
     assert not list((tmp_path / "machine").rglob(".notes*"))
@@ -86,7 +86,7 @@ def test_the_mask_hides_file_servers(copy_of: Copy, tmp_path: Path) -> None:
 
 
 def one_for_each_code() -> list[str]:
-    """A machine for each finding, and those that others are made of: all of them would take a quarter of an hour."""
+    """One machine for each finding, and the machines that others are based on. All would take a quarter of an hour."""
     bases = {str(expectation(name)["base"]) for name in names() if "base" in expectation(name)}
     return sorted(bases | {firing(code)[0] for code in raised_by_probes()})
 
@@ -102,7 +102,7 @@ def test_recorded_machines_replay(name: str, machine: Copy, tmp_path: Path, caps
 def test_what_cannot_be_read_replays_with_the_same_reason(
     copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A loop of symlinks, a folder in a file's place, and a file of binary."""
+    """What cannot be read: a loop of symlinks, a folder in the place of a file, and a binary file."""
     source = copy_of("plain")
     mounts, comm = source / "proc/self/mounts", source / "proc/sys/vm/swappiness"
     mounts.unlink()
@@ -128,7 +128,8 @@ sys.exit(main(["record", sys.argv[1]]))
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_what_is_forbidden_replays_as_forbidden() -> None:
-    """Live, as nobody: configuration space beyond 64 bytes, other users' environments, the kernel's log."""
+    """Recorded live as user nobody, who may not read configuration space beyond 64 bytes, other users' environments and
+    the kernel's log."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         command = [sys.executable, "-c", AS_NOBODY, f"{folder}/machine"]
@@ -136,7 +137,7 @@ def test_what_is_forbidden_replays_as_forbidden() -> None:
         assert done.returncode == 0, done.stderr
 
 
-def test_of_an_environment_only_what_is_asked_for_is_kept(tmp_path: Path) -> None:
+def test_of_an_environment_only_what_probes_use_is_recorded(tmp_path: Path) -> None:
     secret = {**os.environ, "AWS_SECRET_ACCESS_KEY": "swordfish", "NCCL_DEBUG": "INFO"}
     command = [sys.executable, "-m", "laggard", "record", str(tmp_path / "machine")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=secret)
@@ -156,7 +157,7 @@ def test_only_an_empty_folder_is_written_to(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-def test_a_hung_probe_does_not_hang_it(copy_of: Copy, tmp_path: Path) -> None:
+def test_a_hung_probe_does_not_hang_the_recording(copy_of: Copy, tmp_path: Path) -> None:
     source = copy_of("plain")
     (source / "proc/self/mounts").unlink()
     os.mkfifo(source / "proc/self/mounts")
@@ -177,7 +178,7 @@ gpu-a-07 gpu-a-07.example.org
 """
 
 
-def test_the_mask_hides_and_keeps_what_belongs_together() -> None:
+def test_the_mask_hides_names_and_keeps_related_values_related() -> None:
     masked = Mask({"gpu-a-07", "gpu-a-07.example.org", "filer.example.org"}, KEY).text(IDENTIFYING)
     for secret in ("506b", "a4d2", "c0a8", "b8:59", "12345678", "1654321001234", "filer", "alice", "192.168", "gpu-a"):
         assert secret not in masked, masked
@@ -199,13 +200,13 @@ def test_the_mask_hides_and_keeps_what_belongs_together() -> None:
         "MemTotal:       65842180 kB\n",
     ],
 )
-def test_the_mask_leaves_what_names_nobody(text: str) -> None:
+def test_the_mask_leaves_what_identifies_nobody(text: str) -> None:
     assert Mask({"gpu-a-07"}, KEY).text(text) == text
 
 
 @given(st.text())
-def test_the_mask_takes_any_text(text: str) -> None:
-    assert Mask({"n1"}, KEY).text(text) == Mask({"n1"}, KEY).text(text)  # the same name is masked the same way
+def test_any_text_is_masked_the_same_way_each_time(text: str) -> None:
+    assert Mask({"n1"}, KEY).text(text) == Mask({"n1"}, KEY).text(text)
 
 
 def test_two_recordings_are_masked_differently() -> None:
