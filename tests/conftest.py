@@ -32,7 +32,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = str(folder.path / "t")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests, and says which of them stay in one process when they run on several cores.
 
     A folder's tests stay together where they share a cluster, a file's where they share what a module makes once; each
@@ -40,8 +40,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tests that import torch into their own process come last (see support/later.py).
     """
     items.sort(key=_place)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:
