@@ -1,12 +1,11 @@
-"""Constants that more than one part of laggard uses. Standard library only: the training process imports this."""
+"""Constants that several parts of laggard use. Standard library only: the training process imports this."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PHASES: Final = ("input", "forward", "backward", "optimizer", "other")
-"""What a rank's own time in a step is split into; `other` is what no phase claims (logging, evaluation)."""
-
+"""The phases of a step: parts of a rank's own time. `other` is what belongs to no other phase (logging, evaluation)."""
 
 OPS: Final = (
     "all_reduce",
@@ -21,9 +20,8 @@ OPS: Final = (
     "gather",
     "scatter",
 )
-
+"""The operations of collectives, with send and recv, as the rank file, the recording and the documents name them."""
 
 AGENT_PORT: Final = 19400
-
 
 COLLECTOR_PORT: Final = 19401

@@ -1,4 +1,7 @@
-"""Names that more than one part of laggard uses. Standard library only: the training process imports this."""
+"""laggard's environment variables, and the paths and names that follow from the environment.
+
+docs/hooks.md describes the variables. Standard library only: the training process imports this.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ FALLBACK_RANK_DIR: Final = "/dev/shm/laggard"
 
 
 def rank_dir(environ: Mapping[str, str]) -> str:
-    """Where the ranks of this node leave their files: LAGGARD_RANK_DIR, else the shared mount, else /dev/shm."""
+    """The directory of this node's rank files: LAGGARD_RANK_DIR, else /run/laggard/ranks where that exists, else
+    /dev/shm/laggard."""
     chosen = environ.get(ENV_RANK_DIR)
     if chosen:
         return chosen
@@ -29,8 +33,8 @@ def rank_dir(environ: Mapping[str, str]) -> str:
 
 
 def state_dir(environ: Mapping[str, str]) -> str:
-    """Where this user's laggard keeps what it saw last: LAGGARD_STATE_DIR, else /run/laggard/state for root, else a
-    directory of the user's own."""
+    """The directory where this user's laggard keeps its state from one run to the next: LAGGARD_STATE_DIR, else
+    /run/laggard/state for root, else a directory of the user's own."""
     if environ.get(ENV_STATE_DIR):
         return environ[ENV_STATE_DIR]
     if os.geteuid() == 0:
@@ -47,12 +51,12 @@ def job_id(environ: Mapping[str, str]) -> str:
     run_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if run_id and run_id != "none":  # torchrun's default, the same for every job
         return run_id
-    import hashlib  # OpenSSL's loading is a tenth of the gate's time, and the gate asks for no job
+    import hashlib  # only here: it loads OpenSSL, a tenth of the gate's time, and the gate needs no job
 
     address = f"{environ.get('MASTER_ADDR', 'localhost')}:{environ.get('MASTER_PORT', '0')}"
     return "job-" + hashlib.sha256(address.encode()).hexdigest()[:12]
 
 
 def node_name(environ: Mapping[str, str]) -> str:
-    """The name under which this machine is reported: LAGGARD_NODE, else its host name."""
+    """The name of this machine in reports: LAGGARD_NODE, else its host name."""
     return environ.get(ENV_NODE) or os.uname().nodename

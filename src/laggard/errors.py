@@ -1,4 +1,4 @@
-"""How laggard refuses bad input. Standard library only."""
+"""The error for bad input, and its exit status. Standard library only."""
 
 from typing import Final
 

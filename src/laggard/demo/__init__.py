@@ -1,1 +1,0 @@
-"""`laggard demo`: a real DeepSpeed job with one slow rank on this machine, and the whole path that names it."""

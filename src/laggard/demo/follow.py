@@ -1,4 +1,4 @@
-"""What the demo shows while it runs, and what it asks the collector."""
+"""Follows the demo: shows its progress, and reads the collector's answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import urllib.request
 from laggard.demo.processes import DemoError
 
 
-class Progress:
-    """A line on stderr: rewritten in a terminal, one for each stage elsewhere."""
+class ProgressBar:
+    """Shows on standard error how far the demo has come: a line that is rewritten in a terminal, else one line for each
+    stage."""
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
@@ -20,9 +21,11 @@ class Progress:
         self._last = -1
 
     def stage(self, text: str) -> None:
+        """A stage of the demo begins."""
         self._show(text, "\n")
 
     def step(self, step: int | None) -> None:
+        """The collector's newest step is `step`; None: it has none yet."""
         if step is None or step == self._last:
             return
         self._last = step
@@ -38,30 +41,30 @@ class Progress:
         sys.stderr.flush()
 
 
-def location_of(url: str) -> dict[str, object]:
-    """The collector's location document."""
+def fetch_location(url: str) -> dict[str, object]:
+    """The collector's location document. Raises DemoError where the collector does not answer with one."""
     try:
         with urllib.request.urlopen(f"{url}/api/v1/location", timeout=10) as answer:
             document = json.load(answer)
     except (OSError, ValueError) as error:
         raise DemoError(f"the collector does not answer: {error}") from None
     if not isinstance(document, dict):
-        raise DemoError("the collector answers something else than a location")
+        raise DemoError("the collector answered with something else than a location")
     return document
 
 
 def last_step(url: str) -> int | None:
-    """The newest step that the collector has judged by; None before the first, or while it is busy."""
+    """The newest step of the collector's verdict; None before the first, or while the collector does not answer."""
     try:
-        window = location_of(url)["window"]
+        window = fetch_location(url)["window"]
     except DemoError:
         return None
     step = window["last_step"] if isinstance(window, dict) else None
     return step if isinstance(step, int) else None
 
 
-def sentence_of(location: dict[str, object]) -> list[str]:
-    """The location in words, as `laggard locate` says it."""
+def location_lines(location: dict[str, object]) -> list[str]:
+    """The location in words, as `laggard locate` prints it."""
     import msgspec
 
     from laggard.collector.describe import details, sentence

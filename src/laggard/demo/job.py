@@ -1,4 +1,4 @@
-"""The demo's training job: who is slowed, and how its ranks are started."""
+"""The demo's training job: which rank is slowed, and how the ranks start."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard.demo.nodes import Node
+from laggard.demo.nodes import DemoNode
 from laggard.demo.processes import LAGGARD, DemoError, Processes
 from laggard.errors import UsageError
 
@@ -18,19 +18,19 @@ SLOW_PHASES = ("input", "forward", "backward", "optimizer")
 SCRIPT = Path(__file__).with_name("train.py")
 JOB_ID = "demo"
 
-_NO_SERVICE_ABOVE = 20000  # that a machine is likely to run
-_TRIES = 50
+_LOWEST_PORT = 20000  # above those on which services usually listen
+_PORT_TRIES = 50
 
 
 class Injected(NamedTuple):
-    """What is slowed. The training script alone is told."""
+    """The fault that the demo injects: a slow rank, and its slow phase. Only the training script knows of it."""
 
     rank: int
     phase: str
 
 
-def choose(options: argparse.Namespace) -> Injected | None:
-    """Who is slowed, as the flags say. Raises UsageError for a rank that there is not."""
+def choose_fault(options: argparse.Namespace) -> Injected | None:
+    """The fault that the flags ask for; None: no rank is slowed. Raises UsageError for a rank that does not exist."""
     if options.slow_rank == "none":
         return None
     if options.slow_rank == "random":
@@ -46,11 +46,11 @@ def choose(options: argparse.Namespace) -> Injected | None:
 def start_ranks(
     processes: Processes,
     options: argparse.Namespace,
-    nodes: tuple[Node, ...],
+    nodes: tuple[DemoNode, ...],
     rank_dirs: Mapping[str, Path],
     injected: Injected | None,
 ) -> list[str]:
-    """Starts the job's ranks, spread over the nodes. Returns the processes' names, in the order of ranks."""
+    """Starts the job's ranks, spread over the nodes. Returns the names of their processes, in order of the ranks."""
     words = ["--steps", str(options.steps), "--zero", str(options.zero)]
     if injected:
         words += ["--slow-rank", str(injected.rank), "--slow-phase", injected.phase, "--slow-by", str(options.slow_by)]
@@ -80,21 +80,22 @@ def start_ranks(
     return names
 
 
-def installed() -> bool:
+def is_installed() -> bool:
+    """Whether the packages that the demo needs are installed."""
     from importlib.util import find_spec
 
     return all(find_spec(name) for name in ("torch", "deepspeed", "starlette", "uvicorn", "httpx", "numpy"))
 
 
 def _free_port() -> int:
-    """A port for the ranks' meeting: free on every address, and below those that the kernel gives to who asks for any,
-    or another's socket may take it until rank 0 listens."""
-    lowest = _lowest_ephemeral_port()
-    for _ in range(_TRIES):
-        port = random.randrange(_NO_SERVICE_ABOVE, lowest) if lowest > _NO_SERVICE_ABOVE else 0
+    """A port for the ranks' rendezvous, free on every address. It is below the ephemeral ports, because the kernel
+    could give one of those to another process before rank 0 listens."""
+    ephemeral = _lowest_ephemeral_port()
+    for _ in range(_PORT_TRIES):
+        port = random.randrange(_LOWEST_PORT, ephemeral) if ephemeral > _LOWEST_PORT else 0
         with contextlib.suppress(OSError), socket.create_server(("", port)) as probe:
             return int(probe.getsockname()[1])
-    raise DemoError(f"no port is free between {_NO_SERVICE_ABOVE} and {lowest} for the job's ranks to meet on")
+    raise DemoError(f"no port between {_LOWEST_PORT} and {ephemeral} is free for the rendezvous of the job's ranks")
 
 
 def _lowest_ephemeral_port() -> int:

@@ -15,9 +15,9 @@ from pathlib import Path
 from types import FrameType
 
 from laggard.constants import AGENT_PORT
-from laggard.demo.follow import Progress, last_step, location_of, sentence_of
-from laggard.demo.job import SLOW_PHASES, Injected, choose, installed, start_ranks
-from laggard.demo.nodes import Node, machines
+from laggard.demo.follow import ProgressBar, fetch_location, last_step, location_lines
+from laggard.demo.job import SLOW_PHASES, Injected, choose_fault, is_installed, start_ranks
+from laggard.demo.nodes import DemoNode, create_nodes
 from laggard.demo.processes import LAGGARD, DemoError, Processes
 from laggard.errors import UsageError
 
@@ -36,21 +36,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """0 exactly where the verdict names the injected rank and phase and no other, or nothing where none was."""
+    """Exits 0 only where the verdict is right: it names the injected rank and phase and no other, or nothing where
+    nothing was injected."""
     if arguments.steps is None:
-        # A calm step takes some milliseconds: in 40 of them nobody could be accused, rightly or wrongly.
+        # A calm step takes some milliseconds: 40 of them are too short a time for any accusation, right or wrong.
         arguments.steps = 160 if arguments.slow_rank == "none" else 40
-    _check(arguments)
-    injected = choose(arguments)
+    _check_flags(arguments)
+    injected = choose_fault(arguments)
     signal.signal(signal.SIGTERM, _interrupted)
     directory = Path(tempfile.mkdtemp(prefix="laggard-demo-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
     try:
-        with machines(arguments.nodes) as nodes, Processes(directory) as processes:
-            location, url = _play(arguments, injected, nodes, processes, directory)
-            right = is_right(location, injected)
-            _say(arguments, location, injected, right)
+        with create_nodes(arguments.nodes) as nodes, Processes(directory) as processes:
+            location, url = _run(arguments, injected, nodes, processes, directory)
+            right = verdict_is_right(location, injected)
+            _print_verdict(arguments, location, injected, right)
             if arguments.keep:
-                _keep(url)
+                _wait_for_interrupt(url)
         return 0 if right else 2 if location["verdict"] == "unknown" else 1
     except DemoError as error:
         raise UsageError(f"the demo failed: {error}") from None
@@ -58,8 +59,8 @@ def main(arguments: argparse.Namespace) -> int:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _check(arguments: argparse.Namespace) -> None:
-    if not installed():
+def _check_flags(arguments: argparse.Namespace) -> None:
+    if not is_installed():
         raise UsageError("the demo needs torch and deepspeed; `pip install 'laggard[all]'`, or `make demo` in a clone")
     if not 1 <= arguments.nodes <= arguments.ranks <= 64:
         raise UsageError("give at least one node, at least one rank a node, at most 64 ranks")
@@ -73,15 +74,15 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"{arguments.record} is not empty: give --record a new directory")
 
 
-def _play(
+def _run(
     arguments: argparse.Namespace,
     injected: Injected | None,
-    nodes: tuple[Node, ...],
+    nodes: tuple[DemoNode, ...],
     processes: Processes,
     directory: Path,
 ) -> tuple[dict[str, object], str]:
-    """Runs the whole path. Returns the collector's last location, and the page's address."""
-    progress = Progress(arguments.steps)
+    """Runs agents, collector and ranks. Returns the collector's last location, and the address of its page."""
+    progress = ProgressBar(arguments.steps)
     progress.stage(f"starting {arguments.nodes} agents, a collector and {arguments.ranks} ranks")
     rank_dirs = {node.name: directory / node.name for node in nodes}
     ranks = start_ranks(processes, arguments, nodes, rank_dirs, injected)
@@ -91,10 +92,10 @@ def _play(
     targets = [word for node in nodes for word in ("--target", f"{node.address}:{AGENT_PORT}")]
     command = [*LAGGARD, "collector", "--interval", "1", "--web.listen-address", "127.0.0.1:0", *targets]
     processes.start("collector", command)
-    url = processes.listening("collector")
+    url = processes.wait_for_url("collector")
     progress.stage(f"the page is {url}/")
-    check = partial(processes.must_run, "collector", *(f"agent-{node.name}" for node in nodes))
-    while not processes.done(ranks):
+    check = partial(processes.check_running, "collector", *(f"agent-{node.name}" for node in nodes))
+    while not processes.all_finished(ranks):
         check()
         progress.step(last_step(url))
         time.sleep(0.25)
@@ -103,18 +104,18 @@ def _play(
 
 
 def _final_location(url: str, steps: int, check: Callable[[], None]) -> dict[str, object]:
-    """The location once the collector has seen the last step, and had one more round for the slower agents."""
+    """The location after the collector has read the last step, and one more round for the slower agents."""
     deadline = time.monotonic() + 10.0
     while last_step(url) != steps - 1 and time.monotonic() < deadline:
         check()
         time.sleep(0.25)
     time.sleep(1.5)
     check()
-    return location_of(url)
+    return fetch_location(url)
 
 
-def is_right(location: dict[str, object], injected: Injected | None) -> bool:
-    """Whether the verdict names what was injected, and nothing else."""
+def verdict_is_right(location: dict[str, object], injected: Injected | None) -> bool:
+    """Whether the verdict names the injected rank and phase, and nothing else."""
     culprits = location["culprits"]
     assert isinstance(culprits, list)
     if injected is None:
@@ -122,17 +123,19 @@ def is_right(location: dict[str, object], injected: Injected | None) -> bool:
     return [(each["ranks"], each["phase"]) for each in culprits] == [([injected.rank], injected.phase)]
 
 
-def _say(arguments: argparse.Namespace, location: dict[str, object], injected: Injected | None, right: bool) -> None:
+def _print_verdict(
+    arguments: argparse.Namespace, location: dict[str, object], injected: Injected | None, right: bool
+) -> None:
     if arguments.format == "json":
         print(json.dumps({**location, "injected": injected._asdict() if injected else None}), flush=True)
         return
-    for line in sentence_of(location):
+    for line in location_lines(location):
         print(line)
-    told = f"rank {injected.rank} in {injected.phase}, {arguments.slow_by:g} s a step" if injected else "nothing"
-    print(f"Injected: {told}. The verdict is {'right' if right else 'WRONG'}.", flush=True)
+    fault = f"rank {injected.rank} in {injected.phase}, {arguments.slow_by:g} s a step" if injected else "nothing"
+    print(f"Injected: {fault}. The verdict is {'right' if right else 'WRONG'}.", flush=True)
 
 
-def _keep(url: str) -> None:
+def _wait_for_interrupt(url: str) -> None:
     print(f"The page stays at {url}/ until Ctrl-C.", file=sys.stderr, flush=True)
     try:
         signal.pause()

@@ -1,4 +1,4 @@
-"""The demo's processes: started in groups of their own, their output kept, all ended when the demo ends."""
+"""The demo's processes: each starts in a session of its own and logs into a file; all end when the demo ends."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from laggard.demo.nodes import Node
+from laggard.demo.nodes import DemoNode
 
 LAGGARD = (sys.executable, "-m", "laggard")
 
 
 class DemoError(Exception):
-    """Something the demo started did not work. The text says what, and where its output is."""
+    """A part of the demo failed. The text says which part and why."""
 
 
 class Processes:
-    """Starts commands and remembers them. Use as a context manager."""
+    """Starts commands under a name each. Use it as a context manager: leaving it ends them all."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -45,12 +45,12 @@ class Processes:
                 process.wait(max(0.0, deadline - time.monotonic()))
 
     def start(
-        self, name: str, command: Sequence[str], node: Node | None = None, extra: Mapping[str, str] | None = None
+        self, name: str, command: Sequence[str], node: DemoNode | None = None, extra: Mapping[str, str] | None = None
     ) -> None:
-        """Starts `command` on `node`, here where that is None, with `extra` in its environment."""
+        """Starts `command` on `node` (None: on this machine), with `extra` added to its environment."""
         with open(self.logs / f"{name}.log", "wb") as log:
             self._running[name] = subprocess.Popen(
-                [*(node.enter if node else ()), *command],
+                [*(node.command_prefix if node else ()), *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -59,10 +59,12 @@ class Processes:
             )
 
     def output(self, name: str) -> str:
+        """What the process has written so far, to standard output and standard error."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
-    def listening(self, name: str, seconds: float = 20.0) -> str:
-        """The URL that a daemon says it listens on."""
+    def wait_for_url(self, name: str, seconds: float = 20.0) -> str:
+        """Waits for a daemon to log the URL on which it listens, and returns that. Raises DemoError where the daemon
+        ends before, or takes longer than `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             found = re.search(r"listening on (http\S+)", self.output(name))
@@ -73,21 +75,22 @@ class Processes:
             time.sleep(0.05)
         raise DemoError(f"the {name} did not start: {self.last_line(name)}")
 
-    def done(self, names: Sequence[str]) -> bool:
-        """Whether all of these have ended well. Raises DemoError for one that has not."""
+    def all_finished(self, names: Sequence[str]) -> bool:
+        """Whether all of these processes have ended. Raises DemoError for one that ended with an error."""
         for name in names:
             status = self._running[name].poll()
             if status not in (None, 0):
                 raise DemoError(f"{name} ended with status {status}: {self.last_line(name)}")
         return all(self._running[name].poll() == 0 for name in names)
 
-    def must_run(self, *names: str) -> None:
-        """Raises DemoError for a daemon that has ended."""
+    def check_running(self, *names: str) -> None:
+        """Raises DemoError where one of these daemons has ended."""
         for name in names:
             status = self._running[name].poll()
             if status is not None:
                 raise DemoError(f"the {name} ended with status {status}: {self.last_line(name)}")
 
     def last_line(self, name: str) -> str:
+        """The last line that the process has written."""
         lines = [line for line in self.output(name).splitlines() if line.strip()]
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "without any output"

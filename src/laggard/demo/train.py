@@ -1,6 +1,6 @@
 """The demo's training script: a small transformer under DeepSpeed, on CPU and gloo, with one rank slowed in a phase.
 
-It knows nothing of laggard. `laggard run` puts the hooks in; what is slowed is told to this script alone.
+The script contains nothing of laggard: `laggard run` installs the hooks. Only this script knows what is slowed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import deepspeed
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles one, where there may be no compiler
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it is compiled, perhaps without a compiler
 
 VOCABULARY, SEQUENCE, WIDTH, LAYERS, HEADS = 512, 32, 64, 2, 4
 
@@ -33,7 +33,7 @@ def arguments() -> argparse.Namespace:
 
 
 class Delay:
-    """Sleeps in one phase of one rank, as a throttled GPU or a slow disk would make it wait."""
+    """Sleeps in one phase of one rank, as long as a throttled GPU or a slow disk would delay it."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._phase = options.slow_phase if int(os.environ["RANK"]) == options.slow_rank else None
@@ -63,7 +63,7 @@ class Tokens(Dataset[torch.Tensor]):
 
 
 class SlowBackward(torch.autograd.Function):
-    """The identity, whose gradient takes its time."""
+    """The identity function with a slow gradient."""
 
     @staticmethod
     def forward(context: Any, hidden: torch.Tensor, delay: Delay) -> torch.Tensor:
@@ -77,7 +77,7 @@ class SlowBackward(torch.autograd.Function):
 
 
 class Transformer(torch.nn.Module):
-    """A language model of a few hundred thousand parameters. Returns the loss."""
+    """A language model of a few hundred thousand parameters. forward() returns the loss."""
 
     def __init__(self, delay: Delay) -> None:
         super().__init__()
@@ -131,8 +131,8 @@ def main() -> None:
         engine.backward(loss)
         engine.step()
     torch.distributed.destroy_process_group()
-    # gloo's threads may still hold the last collective's tensors; one that lets go of them while the interpreter ends
-    # takes the process down with it (seen in 2 % of runs: pthread_exit through C++ frames, SIGABRT).
+    # gloo's threads may still hold the last collective's tensors. A thread that releases them while the interpreter
+    # ends kills the process (in 2 % of runs: pthread_exit through C++ frames, SIGABRT).
     time.sleep(0.5)
 
 
