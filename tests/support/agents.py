@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -129,20 +129,37 @@ class AgentProcess:
 @pytest.fixture
 def start_agent(rank_dir: Path, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
     """Starts `laggard agent` with these flags on a free port, and waits until it listens."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[AgentProcess] = []
 
     def start(*flags: str, node: str = "n0") -> AgentProcess:
-        log = tmp_path / f"agent-{len(started)}.log"
-        command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
-        with log.open("w") as stderr:
-            process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *flags], stderr=stderr, text=True)
-        started.append(process)
-        return AgentProcess(process, log, _url(process, log))
+        started.append(_start(rank_dir, tmp_path / f"agent-{len(started)}.log", node, flags))
+        return started[-1]
 
     yield start
-    for process in started:
-        process.terminate()
-        process.wait(10)
+    for agent in started:
+        _stop(agent)
+
+
+@pytest.fixture(scope="module")
+def idle_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """One agent without ranks, for all tests of a file that only ask it something."""
+    folder = tmp_path_factory.mktemp("idle-agent")
+    (folder / "ranks").mkdir()
+    agent = _start(folder / "ranks", folder / "agent.log", "n0", ())
+    yield agent
+    _stop(agent)
+
+
+def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str]) -> AgentProcess:
+    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
+    with log.open("w") as stderr:
+        process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *flags], stderr=stderr, text=True)
+    return AgentProcess(process, log, _url(process, log))
+
+
+def _stop(agent: AgentProcess) -> None:
+    agent.process.terminate()
+    agent.process.wait(10)
 
 
 def _url(process: subprocess.Popen[str], log: Path) -> str:

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.agents import AgentProcess
 
 from laggard.agent.web import page
 from laggard.collector.scrape.validation import validate_ranks, validate_report
@@ -94,16 +95,15 @@ def test_the_page_answers_first(start_agent: Start, start_rank: Start) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks", "/nowhere"])
-def test_every_response_carries_the_security_headers(start_agent: Start, path: str) -> None:
-    headers = start_agent().request(path).headers
+def test_every_response_carries_the_security_headers(idle_agent: AgentProcess, path: str) -> None:
+    headers = idle_agent.request(path).headers
     assert set(headers.items()) >= set(page.HEADERS if path == "/" else NO_PAGE)
 
 
 @pytest.mark.parametrize("path", ["/", "/metrics", "/-/healthy", "/api/v1/report", "/api/v1/ranks?since=0"])
-def test_head_is_get_without_the_body(start_agent: Start, path: str) -> None:
-    agent = start_agent()
-    wait_ready(agent)
-    got, head = agent.request(path), agent.request(path, method="HEAD")
+def test_head_is_get_without_the_body(idle_agent: AgentProcess, path: str) -> None:
+    wait_ready(idle_agent)
+    got, head = idle_agent.request(path), idle_agent.request(path, method="HEAD")
     assert head.status == got.status == 200 and head.body == b"" and got.body
     assert head.headers["Content-Type"] == got.headers["Content-Type"]
     for headers in (got.headers, head.headers):
@@ -112,21 +112,20 @@ def test_head_is_get_without_the_body(start_agent: Start, path: str) -> None:
     assert int(got.headers["Content-Length"]) == len(got.body)
 
 
-def test_what_is_refused(start_agent: Start) -> None:
-    agent = start_agent()
+def test_what_is_refused(idle_agent: AgentProcess) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
-        refused = agent.request("/metrics", method=method)
+        refused = idle_agent.request("/metrics", method=method)
         assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
         assert "nothing can be changed" in refused.json()["error"]
     for path in ("/nope", "//", "/metrics/", "/../etc/passwd", "/%2e%2e/etc/passwd", "/api/v1/ranks/x"):
-        assert agent.request(path).status == 404 and "/metrics" in agent.request(path).json()["error"]
+        assert idle_agent.request(path).status == 404 and "/metrics" in idle_agent.request(path).json()["error"]
     for query in ("x", "", "-1", "nan", "inf", "1e400", "0x10", "1,5"):
-        assert agent.request(f"/api/v1/ranks?since={query}").status == 400
-        assert "since is a time" in agent.request(f"/api/v1/ranks?since={query}").json()["error"]
-    assert agent.request("/" + "x" * 2000).status == 414
-    assert agent.request("/metrics", Accept="x" * 9000).status == 431
+        assert idle_agent.request(f"/api/v1/ranks?since={query}").status == 400
+        assert "since is a time" in idle_agent.request(f"/api/v1/ranks?since={query}").json()["error"]
+    assert idle_agent.request("/" + "x" * 2000).status == 414
+    assert idle_agent.request("/metrics", Accept="x" * 9000).status == 431
     senseless = "application/openmetrics-text;version=x;q=y"
-    assert agent.request("/metrics?" + "&".join("ab"), Accept=senseless).status == 200
+    assert idle_agent.request("/metrics?" + "&".join("ab"), Accept=senseless).status == 200
 
 
 @pytest.mark.parametrize(
@@ -144,8 +143,8 @@ def test_what_is_refused(start_agent: Start) -> None:
         (b"GET /-/healthy HTTP/1.0\r\n\r\n", b"200"),
     ],
 )
-def test_what_is_no_request(start_agent: Start, words: bytes, status: bytes) -> None:
-    assert say(start_agent(), words).startswith(b"HTTP/1.1 " + status)
+def test_what_is_no_request(idle_agent: AgentProcess, words: bytes, status: bytes) -> None:
+    assert say(idle_agent, words).startswith(b"HTTP/1.1 " + status)
 
 
 def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
