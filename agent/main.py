@@ -1,4 +1,4 @@
-"""`laggard agent`: the daemon on each node. It serves what the probes and the rank files of this node tell."""
+"""`laggard agent`: the daemon on each node. It runs the probes, reads the rank files, and serves both over HTTP."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import os
 import signal
 from typing import Final
 
-from laggard.agent.prober.loop import Rounds
+from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, settle
-from laggard.agent.web.routes import Site, error_response
+from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
+from laggard.agent.web.routes import Router, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
 from laggard.http.listen import bind, url_of
 from laggard.http.server import Server
@@ -22,15 +22,15 @@ from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 log = logging.getLogger("laggard.agent")
 
 PROBER_START_SECONDS: Final = 10.0
-"""For an answer, on top of the round's own deadline: the prober may have to start first."""
+"""Time for the prober to start, on top of a round's own deadline."""
 
-_STOPPING: Final = (signal.SIGTERM, signal.SIGINT)
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     add_config_flag(parser)
     add_listen_flag(parser, LISTEN_ADDRESS)
-    parser.add_argument("--rank-dir", metavar="DIR", help="where this node's ranks leave their files")
+    parser.add_argument("--rank-dir", metavar="DIR", help="where this node's ranks write their files")
     parser.add_argument("--node", metavar="NAME", help="the name to report this machine under (default: its host name)")
     parser.add_argument(
         "--profile", metavar="NAME|FILE", help=f"the probes' profile: {', '.join(PROFILES)} (default: {PROFILE})"
@@ -39,30 +39,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM or SIGINT, then 0. Raises UsageError where it cannot start."""
-    settings = settle(arguments, os.environ)
+    """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
+    settings = resolve_settings(arguments, os.environ)
     profile = find_profile(settings.profile)
     # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
     choose_probes(profile, (), (), f"profile {settings.profile}")
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level)
-        # Blocked before there is any thread, so that the signals wait for sigwait and interrupt nobody.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-        patience = profile.deadline_seconds + PROBER_START_SECONDS
-        prober = Prober(prober_command(settings.profile), settings.node, patience)
-        rounds = Rounds(prober.ask, settings.node, settings.probe_interval_seconds)
-        server = Server(listener, _site(settings, rounds).handle, error_response)
+        # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS
+        prober = Prober(prober_command(settings.profile), settings.node, deadline_seconds)
+        probe_loop = ProbeLoop(prober.run_probes, settings.node, settings.probe_interval_seconds)
+        server = Server(listener, _router(settings, probe_loop).handle, error_response)
         log.info("listening on %s", url_of(listener))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
-        rounds.start()
+        probe_loop.start()
         server.start()
-        log.info("%s: stopping", signal.Signals(signal.sigwait(_STOPPING)).name)
+        log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
-        rounds.stop()
+        probe_loop.stop()
         prober.stop()
     return 0
 
 
-def _site(settings: AgentSettings, rounds: Rounds) -> Site:
+def _router(settings: AgentSettings, probe_loop: ProbeLoop) -> Router:
     ranks = RankFiles(settings.rank_dir, settings.node)
-    return Site(settings.node, ranks, RankCache(ranks.read, settings.rank_interval_seconds), rounds)
+    return Router(settings.node, ranks, RankCache(ranks.read, settings.rank_interval_seconds), probe_loop)

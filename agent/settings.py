@@ -1,4 +1,4 @@
-"""The agent's configuration: a YAML file, with flags over it, with the environment under it. Durations in seconds."""
+"""The agent's settings: from flags, else from a YAML file, else from the environment. Durations in seconds."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ PROFILE = "periodic"
 class AgentSettings(Settings, frozen=True):
     listen_address: str = LISTEN_ADDRESS
     rank_dir: str = ""
-    """Empty: LAGGARD_RANK_DIR, /run/laggard/ranks where that is, else /dev/shm/laggard."""
+    """Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that exists, else /dev/shm/laggard."""
     node: str = ""
-    """Empty: LAGGARD_NODE, else the host name."""
+    """Where empty: LAGGARD_NODE, else the host name."""
     profile: str = PROFILE
-    """Which probes, and how strictly they are taken: a name, or a file, as `laggard healthcheck --profile` has it."""
+    """Which probes run, and how strictly they judge: a name or a file, as for `laggard healthcheck --profile`."""
     probe_interval_seconds: float = 60.0
     rank_interval_seconds: float = 5.0
-    """The age up to which a scrape takes an earlier look at the rank files. The API always looks anew."""
+    """How old the rank files' contents may be in a response to a scrape. The API reads the files for every request."""
 
 
 _POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
 
 
-def settle(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentSettings:
-    """Flag, else file, else environment. Raises UsageError."""
+def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentSettings:
+    """Returns the settings with every empty one filled in. Raises UsageError."""
     settings = load(arguments.config, AgentSettings) if arguments.config else AgentSettings()
     for name in ("listen_address", "rank_dir", "node", "profile"):
         given = getattr(arguments, name)
@@ -53,10 +53,10 @@ def settle(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentSe
         settings,
         rank_dir=directory,
         node=settings.node or node_name(environ),
-        profile=_profile(settings.profile),
+        profile=_absolute_profile(settings.profile),
     )
 
 
-def _profile(name: str) -> str:
-    """The prober works in another directory: a file's path must not depend on ours."""
+def _absolute_profile(name: str) -> str:
+    """Makes the path of a profile file absolute, because the prober runs in another directory. Names stay."""
     return os.path.abspath(name) if name not in PROFILES and os.path.exists(name) else name

@@ -1,4 +1,4 @@
-"""HOOK_BLIND in the jobs that run here: ranks whose hooks see that collectives pass and cannot say which. Pure."""
+"""HOOK_BLIND in the jobs that run here: ranks whose hooks notice collectives made by C++ and cannot name them. Pure."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.text.words import ranks_text
 from laggard.wire import RankRow
 
-_MOST_RANKS = 64
+_MAX_RANKS = 64
 
 
-def blind_jobs(rows: Iterable[RankRow]) -> tuple[Finding, ...]:
-    """One finding for each job and reason. What names no known reason is left out: the file is anybody's."""
+def hook_blind_findings(rows: Iterable[RankRow]) -> tuple[Finding, ...]:
+    """Returns one finding for each job and reason. Any user may have written the files: reasons that are not known are
+    left out."""
     blind: dict[tuple[int, str, str], list[RankRow]] = {}
     for row in rows:
         reason = row.facts.get(UNNAMED_COLLECTIVES)
@@ -30,6 +31,6 @@ def _finding(job: str, reason: str, rows: list[RankRow]) -> Finding:
         "HOOK_BLIND",
         f"job {job}",
         f"collectives that C++ makes are not recorded on {ranks_text(ranks)}: {wrong}",
-        evidence={"ranks": ranks[:_MOST_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
+        evidence={"ranks": ranks[:_MAX_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
         fix=fix[0].upper() + fix[1:] + ".",
     )

@@ -1,5 +1,6 @@
-"""TCP_FALLBACK and its like in the jobs that run here: what their ranks say of themselves, judged with what the probes
-know of the node. They are findings about jobs: no gate keeps the next job from a node for them.
+"""Findings about NCCL's transport in the jobs that run here, such as TCP_FALLBACK: what the ranks report in their
+facts, judged with what the probes know of the node. They are findings about jobs: no gate keeps the next job from a
+node for what this one does.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ from laggard.probes.nccl.rules.rank_findings import judge_transports
 from laggard.rankfile.fact_names import TRANSPORT
 from laggard.wire import RankRow
 
-_PORTS = "rdma_ports"
+_PORTS_PROBE = "rdma_ports"
+_GPUS_PROBE = "gpu_count"
 _NO_GPUDIRECT = ("GeForce", "GB10")  # CUDA's GPUDirect RDMA guide, "Supported systems"
 
 
-class _Said(NamedTuple):
+class _TransportFact(NamedTuple):
+    """The fact `transport` of one rank, as JSON."""
+
     owner: int
     job_id: str
     rank: int
@@ -27,53 +31,52 @@ class _Said(NamedTuple):
 
 
 class JobTransports:
-    """Judges when there is something new to judge: ranks repeat themselves at every look."""
+    """Judges the jobs' transports, and keeps the findings until the ranks' facts or the node's report change: ranks
+    report the same facts at every scrape."""
 
     def __init__(self) -> None:
-        self._judged: tuple[tuple[_Said, ...], Report] | None = None
+        self._judged: tuple[tuple[_TransportFact, ...], Report] | None = None
         self._findings: tuple[Finding, ...] = ()
 
     def findings(self, rows: Iterable[RankRow], report: Report) -> tuple[Finding, ...]:
-        said = tuple(sorted(_said(row) for row in rows if row.state == "running" and TRANSPORT in row.facts))
-        if self._judged is None or self._judged[0] != said or self._judged[1] is not report:
-            self._findings = judge(said, job_facts(report))
-            self._judged = said, report
+        facts = tuple(sorted(_fact_of(row) for row in rows if row.state == "running" and TRANSPORT in row.facts))
+        if self._judged is None or self._judged[0] != facts or self._judged[1] is not report:
+            self._findings = judge(facts, job_facts(report))
+            self._judged = facts, report
         return self._findings
 
 
-def _said(row: RankRow) -> _Said:
-    return _Said(row.owner, row.job_id, row.rank, json.dumps(row.facts[TRANSPORT], separators=(",", ":")))
-
-
-def judge(said: Iterable[_Said], facts: JobFacts) -> tuple[Finding, ...]:
-    """Pure. What is no transport is left out: the file is anybody's."""
+def judge(facts: Iterable[_TransportFact], node: JobFacts) -> tuple[Finding, ...]:
+    """Returns the findings of each job. Any user may have written the files: what is no transport is left out. Pure."""
     jobs: dict[tuple[int, str], list[Transport]] = {}
-    for one in said:
+    for fact in facts:
         try:
-            transport = Transport.from_json(one.text)
+            transport = Transport.from_json(fact.text)
         except ValueError:
             continue
-        jobs.setdefault((one.owner, one.job_id), []).append(transport._replace(rank=one.rank))
+        jobs.setdefault((fact.owner, fact.job_id), []).append(transport._replace(rank=fact.rank))
     return tuple(
-        finding
-        for (_, job), transports in jobs.items()
-        for finding in judge_transports(job, transports, facts).findings
+        finding for (_, job), transports in jobs.items() for finding in judge_transports(job, transports, node).findings
     )
 
 
 def job_facts(report: Report) -> JobFacts:
-    """What a round of probes tells of the node; None where it does not."""
+    """Returns what the probes found out about the node; None for what they did not."""
     verdicts = {probe.name: probe.verdict for probe in report.probes}
-    ports = _fact(report, _PORTS, "ports")
-    models = _fact(report, "gpu_count", "models")
-    minors = _fact(report, "gpu_count", "minors")
+    ports = _node_fact(report, _PORTS_PROBE, "ports")
+    models = _node_fact(report, _GPUS_PROBE, "models")
+    minors = _node_fact(report, _GPUS_PROBE, "minors")
     return JobFacts(
-        rdma=True if ports else False if verdicts.get(_PORTS) is Verdict.SKIPPED else None,
+        rdma=True if ports else False if verdicts.get(_PORTS_PROBE) is Verdict.SKIPPED else None,
         gpudirect=False if models and all(any(no in model for no in _NO_GPUDIRECT) for model in models) else None,
         gpus=len(minors) if minors else None,
     )
 
 
-def _fact(report: Report, probe: str, name: str) -> Any:
+def _fact_of(row: RankRow) -> _TransportFact:
+    return _TransportFact(row.owner, row.job_id, row.rank, json.dumps(row.facts[TRANSPORT], separators=(",", ":")))
+
+
+def _node_fact(report: Report, probe: str, name: str) -> Any:
     values = report.facts.get(probe)
     return values.get(name) if isinstance(values, dict) else None

@@ -1,4 +1,4 @@
-"""The probe rounds: when they run, and the latest one's report."""
+"""The loop that runs the probes at an interval, and keeps the latest report."""
 
 from __future__ import annotations
 
@@ -17,58 +17,61 @@ RETRY_SECONDS: Final = 10.0
 """Until the next round after one that failed, where the interval is longer."""
 
 PROBER: Final = "prober"
-"""The name under which the helper itself stands among the probes when it failed."""
+"""The name that the prober has among the probes of a report when the prober itself failed."""
 
 
-class Round(NamedTuple):
-    """A report and when it was finished, Unix time. `complete`: by the probes, and not in their place."""
+class ProbeRound(NamedTuple):
+    """A report and when it was finished, Unix time. `complete`: whether the probes ran; where they did not, the report
+    says why."""
 
     report: Report
     finished_at: float
     complete: bool
 
 
-class Rounds:
-    """Asks for a report again and again, on a thread of its own. Readers take `latest` whole."""
+class ProbeLoop:
+    """Runs the probes again and again, on a thread of its own. `run_probes` raises ProberError where there is no
+    report. Readers take `latest` as a whole: it is replaced, never changed."""
 
-    def __init__(self, ask: Callable[[], Report], node: str, interval_seconds: float) -> None:
-        self._ask = ask
+    def __init__(self, run_probes: Callable[[], Report], node: str, interval_seconds: float) -> None:
+        self._run_probes = run_probes
         self._node = node
         self._interval_seconds = interval_seconds
         self._stopped = threading.Event()
-        self.latest = Round(_unknown(node, "the first round of probes is under way", 0.0), time.time(), False)
+        self.latest = ProbeRound(_unknown(node, "the first round of probes is under way", 0.0), time.time(), False)
         self.ready = False
-        """Whether there was a complete round since the start."""
+        """Whether any round since the start was complete."""
 
     def start(self) -> None:
-        threading.Thread(target=self._run, name="rounds", daemon=True).start()
+        threading.Thread(target=self._run, name="probes", daemon=True).start()
 
     def stop(self) -> None:
         self._stopped.set()
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            began = time.monotonic()
-            self._round()
-            pause = self._interval_seconds if self.latest.complete else min(self._interval_seconds, RETRY_SECONDS)
-            self._stopped.wait(max(0.0, pause - (time.monotonic() - began)))
-
-    def _round(self) -> None:
-        began = time.monotonic()
+    def run_round(self) -> None:
+        """Runs the probes once and replaces `latest`."""
+        started = time.monotonic()
         try:
-            report, complete = self._ask(), True
+            report, complete = self._run_probes(), True
         except ProberError as error:
-            report, complete = _unknown(self._node, str(error), time.monotonic() - began), False
+            report, complete = _unknown(self._node, str(error), time.monotonic() - started), False
             if not self._stopped.is_set():
                 log.warning("no probe report: %s", error)
-        except Exception as error:  # the rounds go on: a report that grows old would look like one that holds
+        except Exception as error:  # the loop goes on: an old report would look like a valid one
             report, complete = _unknown(self._node, f"a defect in laggard: {error!r}", 0.0), False
             log.exception("a defect in laggard, in a round of probes")
-        self.latest = Round(report, time.time(), complete)
+        self.latest = ProbeRound(report, time.time(), complete)
         self.ready = self.ready or complete
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            started = time.monotonic()
+            self.run_round()
+            pause = self._interval_seconds if self.latest.complete else min(self._interval_seconds, RETRY_SECONDS)
+            self._stopped.wait(max(0.0, pause - (time.monotonic() - started)))
 
 
 def _unknown(node: str, reason: str, elapsed_seconds: float) -> Report:
-    """The report where there is none. Not looking is never `ok`."""
-    prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds, unknown=reason)
+    """Returns the report that stands in where the probes did not run. That is never `ok`."""
+    prober = ProbeResult(PROBER, Verdict.UNKNOWN, reason, elapsed_seconds)
     return Report(Verdict.UNKNOWN, node, elapsed_seconds, (prober,), (), {})

@@ -1,7 +1,7 @@
-"""The agent's side of its prober: a helper process that runs the probes.
+"""The agent's side of the prober, the helper process that runs the probes (worker.py).
 
-Probes run in forked children, and forking a process that has threads is unsafe: the agent has threads, the prober
-has none. It is a fresh interpreter rather than a fork of the agent, so that it can be started again at any time.
+Probes run in forked children, and forking a process that has threads is unsafe: the agent has threads, the prober has
+none. The prober is a fresh interpreter, not a fork of the agent, so that it can be started again at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from msgspec import structs
 from laggard.model import Report
 from laggard.wire import WireError, decode
 
-MOST_BYTES: Final = 4 << 20
+MAX_BYTES: Final = 4 << 20
+
+_EXIT_SECONDS: Final = 0.3
 
 
 class ProberError(Exception):
@@ -30,7 +32,7 @@ class ProberError(Exception):
 
 
 class Prober:
-    """Starts the helper when it is first asked, and again after it died or was killed for its silence."""
+    """The helper process. It starts at the first round, and again after it ended or was killed for not answering."""
 
     def __init__(self, command: Sequence[str], node: str, deadline_seconds: float) -> None:
         self._command = tuple(command)
@@ -40,19 +42,19 @@ class Prober:
         self._lock = threading.Lock()
         self._stopped = False
 
-    def ask(self) -> Report:
-        """One round of probes. Raises ProberError."""
-        process = self._started()
+    def run_probes(self) -> Report:
+        """Runs one round of probes in the helper. Raises ProberError."""
+        process = self._running_process()
         try:
             _write(process, b"round\n")
             report = decode(_read_line(process, self._deadline_seconds), Report)
         except WireError as error:
-            raise self._given_up(process, f"the prober's answer is no report: {error}") from None
+            raise self._abandon(process, f"the prober's answer is no report: {error}") from None
         except TimeoutError:
             reason = f"the prober did not answer within {self._deadline_seconds:g} s and was killed"
-            raise self._given_up(process, reason) from None
+            raise self._abandon(process, reason) from None
         except (OSError, EOFError, ValueError):
-            raise self._given_up(process, f"the prober ended: {_how_it_ended(process)}") from None
+            raise self._abandon(process, f"the prober ended: {_exit_reason(process)}") from None
         return structs.replace(report, node=self._node)
 
     def stop(self) -> None:
@@ -63,12 +65,12 @@ class Prober:
         if process is None:
             return
         assert process.stdin is not None
-        process.stdin.close()  # at which it ends its probes, and itself
+        process.stdin.close()  # the helper then ends its probes, and itself
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.3)
-        _end(process)
+            process.wait(_EXIT_SECONDS)
+        _kill(process)
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _running_process(self) -> subprocess.Popen[bytes]:
         with self._lock:
             if self._stopped:
                 raise ProberError("the agent is stopping")
@@ -76,8 +78,9 @@ class Prober:
                 self._process = _start(self._command)
             return self._process
 
-    def _given_up(self, process: subprocess.Popen[bytes], reason: str) -> ProberError:
-        _end(process)
+    def _abandon(self, process: subprocess.Popen[bytes], reason: str) -> ProberError:
+        """Kills the helper and returns the error to raise."""
+        _kill(process)
         with self._lock:
             self._process = None
         return ProberError(f"{reason}; the next round starts another")
@@ -88,8 +91,8 @@ def prober_command(profile: str) -> tuple[str, ...]:
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """In a session of its own: a terminal's Ctrl-C is for the agent, which ends it. In `/`: `python -m` imports from
-    the working directory first, and that may be anybody's."""
+    """Starts the helper in a session of its own: a terminal's Ctrl-C reaches the agent alone, which then ends the
+    helper. In `/`: `python -m` imports from the working directory first, and any user may write that."""
     try:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"
@@ -103,10 +106,11 @@ def _write(process: subprocess.Popen[bytes], data: bytes) -> None:
     process.stdin.write(data)
 
 
-def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
-    """Raises TimeoutError; EOFError where the helper closed its end; WireError where it says more than a report can."""
+def _read_line(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes:
+    """Raises TimeoutError; EOFError where the helper closed its output; WireError where a line is longer than a report
+    can be."""
     assert process.stdout is not None
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + timeout_seconds
     line = bytearray()
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -117,26 +121,26 @@ def _read_line(process: subprocess.Popen[bytes], seconds: float) -> bytes:
             if not chunk:
                 raise EOFError
             line += chunk
-            if len(line) > MOST_BYTES:
-                raise WireError(f"more than {MOST_BYTES} bytes")
+            if len(line) > MAX_BYTES:
+                raise WireError(f"more than {MAX_BYTES} bytes")
     return bytes(line)
 
 
-def _how_it_ended(process: subprocess.Popen[bytes]) -> str:
+def _exit_reason(process: subprocess.Popen[bytes]) -> str:
     try:
-        status = process.wait(0.3)
+        status = process.wait(_EXIT_SECONDS)
     except subprocess.TimeoutExpired:
         return "it closed its output"
     return f"killed by signal {-status}" if status < 0 else f"exit status {status}"
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Probes have process groups of their own, and alarms; what else the helper started goes with it."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills the helper's process group, if it still runs. Probes have process groups and alarms of their own."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(0.3)
+            process.wait(_EXIT_SECONDS)
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             pipe.close()

@@ -1,6 +1,6 @@
-"""The agent's helper: `python -m laggard.agent.prober.worker PROFILE`. Reads one line for each round that is
-wanted, answers with one line, the report. Single-threaded, so that its probes can be forked; ends with whoever holds
-its input."""
+"""The agent's helper process: `python -m laggard.agent.prober.worker PROFILE`. It reads one line for each round of
+probes and answers with one line, the report. It has one thread, so that its probes can be forked. It ends when the
+agent closes its input or ends."""
 
 from __future__ import annotations
 
@@ -21,28 +21,29 @@ _REQUESTS, _REPORTS = 0, 1
 def main(profile_name: str) -> None:
     profile = find_profile(profile_name)
     probes = choose_probes(profile, (), (), f"profile {profile_name}")
-    reports = _take_over_output()
-    _end_with_the_agent()
-    host, runner = Host(), Runner()  # the runner is kept: it remembers what is stuck
-    while _requested():
+    reports = _redirect_output()
+    _exit_with_agent()
+    host, runner = Host(), Runner()  # one runner for all rounds: it knows which probes of earlier rounds are stuck
+    while _wait_for_request():
         report = runner.run(
             host, probes, deadline_seconds=profile.deadline_seconds, warnings_fail=profile.warnings_fail
         )
         _send(reports, encode(report) + b"\n")
 
 
-def _take_over_output() -> int:
-    """Whatever prints goes to the log; the reports alone go to the agent."""
+def _redirect_output() -> int:
+    """Redirects standard output to standard error, which is the agent's log: whatever prints must not reach the agent.
+    Returns the descriptor for reports."""
     reports = os.dup(_REPORTS)
     os.dup2(sys.stderr.fileno(), _REPORTS)
     return reports
 
 
-def _end_with_the_agent() -> None:
-    """The kernel signals the end of the input at once, also in the middle of a round. (PR_SET_PDEATHSIG would come
-    when the thread that started us ends.)"""
+def _exit_with_agent() -> None:
+    """Makes the kernel send SIGIO at the end of the input, so that the helper ends at once, also in the middle of a
+    round. (PR_SET_PDEATHSIG would come when the agent's thread that started the helper ends.)"""
     signal.signal(signal.SIGIO, _on_input)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the agent's threads leave its signals to one of them
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # inherited from the agent, whose threads block its signals
     fcntl.fcntl(_REQUESTS, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(_REQUESTS, fcntl.F_SETFL, fcntl.fcntl(_REQUESTS, fcntl.F_GETFL) | os.O_ASYNC)
 
@@ -54,7 +55,8 @@ def _on_input(*_: object) -> None:
         raise SystemExit(0)  # through the runner, which ends the probes that it has started
 
 
-def _requested() -> bool:
+def _wait_for_request() -> bool:
+    """Returns False at the end of the input."""
     return bool(os.read(_REQUESTS, 4096))
 
 

@@ -1,4 +1,4 @@
-"""The page at `/`: how this node is, in one sentence, then the evidence. Whatever was read somewhere is escaped."""
+"""The page at `/`: the node's state in one sentence, then the findings. Text that was read from anywhere is escaped."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Final
 
 from laggard.http import security_headers
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.text.words import counted
 from laggard.wire import RanksDocument
 
 _STYLE: Final = """
@@ -34,7 +35,7 @@ _PAGE: Final = Template("""<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>laggard: $node</title>
 <style>$style</style>
-<h1>$sentence</h1>
+<h1>$headline</h1>
 <p>$ranks</p>
 $sections
 <h2>More</h2>
@@ -48,55 +49,55 @@ $sections
 </html>
 """)
 
-_MOST_LISTED: Final = 50
+_MAX_LISTED: Final = 50
 
 
 def render(node: str, ranks: RanksDocument, report: Report, version: str) -> str:
-    undecided = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
+    unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     sections = [
         _section("Findings", [_finding(finding) for finding in report.findings]),
-        _section("Could not tell", [_probe(probe) for probe in undecided]),
+        _section("Could not tell", [_probe(probe) for probe in unknown]),
     ]
     return _PAGE.substitute(
         node=escape(node),
         style=_STYLE,
-        sentence=escape(sentence(node, report)),
-        ranks=escape(ranks_sentence(ranks)),
+        headline=escape(headline(node, report)),
+        ranks=escape(ranks_summary(ranks)),
         sections="\n".join(filter(None, sections)),
         version=escape(version),
     )
 
 
-def sentence(node: str, report: Report) -> str:
-    """The answer about this node."""
+def headline(node: str, report: Report) -> str:
+    """Returns the node's state in one sentence."""
     if report.verdict is Verdict.FAIL:
-        return f"{node} is not fit for training{_worst(report.findings)}."
+        return f"{node} is not fit for training{_worst_finding(report.findings)}."
     if report.verdict is not Verdict.OK:
         reason = next((it.reason for it in report.probes if it.verdict is Verdict.UNKNOWN), "no probe applies")
         return f"{node}: could not tell; {reason}."
-    looked = _count(sum(probe.verdict is Verdict.OK for probe in report.probes), "probe")
+    passed = counted(sum(probe.verdict is Verdict.OK for probe in report.probes), "probe")
     warnings = sum(finding.severity is Severity.WARNING for finding in report.findings)
     if warnings:
-        return f"{node} can train, with {_count(warnings, 'warning')} from {looked}."
-    return f"{node}: {looked} found nothing wrong."
+        return f"{node} can train, with {counted(warnings, 'warning')} from {passed}."
+    return f"{node}: {passed} found nothing wrong."
 
 
-def _worst(findings: Sequence[Finding]) -> str:
-    """Critical before the rest, in the order of the probes."""
+def _worst_finding(findings: Sequence[Finding]) -> str:
+    """Names the first critical finding, else the first, in the order of the probes."""
     ranked = sorted(findings, key=lambda finding: finding.severity is not Severity.CRITICAL)
     more = f", and {len(ranked) - 1} more" if len(ranked) > 1 else ""
     return f": {ranked[0].code} ({ranked[0].device}){more}" if ranked else ""
 
 
-def ranks_sentence(ranks: RanksDocument) -> str:
+def ranks_summary(ranks: RanksDocument) -> str:
     states = Counter(row.state for row in ranks.ranks)
-    ignored = sum(it.count for it in ranks.ignored)
+    rejected = sum(it.count for it in ranks.ignored)
     jobs = len({(row.owner, row.job_id) for row in ranks.ranks if row.state == "running"})
-    parts = [f"{_count(states['running'], 'rank')} of {_count(jobs, 'job')} run here"]
+    parts = [f"{counted(states['running'], 'rank')} of {counted(jobs, 'job')} run here"]
     parts += [f"{states['died']} died"] if states["died"] else []
     parts += [f"{states['finished']} finished"] if states["finished"] else []
-    parts += [f"{_count(ignored, 'rank file')} ignored"] if ignored else []
-    return (", ".join(parts) if ranks.ranks or ignored else "No rank trains here") + "."
+    parts += [f"{counted(rejected, 'rank file')} ignored"] if rejected else []
+    return (", ".join(parts) if ranks.ranks or rejected else "No rank trains here") + "."
 
 
 def _finding(finding: Finding) -> str:
@@ -112,9 +113,5 @@ def _probe(probe: ProbeResult) -> str:
 
 
 def _section(title: str, items: Iterable[str]) -> str:
-    lines = "\n".join(f"<li>{item}</li>" for item in list(items)[:_MOST_LISTED])
+    lines = "\n".join(f"<li>{item}</li>" for item in list(items)[:_MAX_LISTED])
     return f"<h2>{title}</h2>\n<ul>\n{lines}\n</ul>" if lines else ""
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

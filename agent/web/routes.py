@@ -1,11 +1,11 @@
-"""What the agent answers over HTTP. Everything is read; no request changes anything."""
+"""The agent's HTTP routes. All of them only read: no request changes anything."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -13,34 +13,34 @@ from urllib.parse import parse_qs
 from msgspec import structs
 
 from laggard import __version__
-from laggard.agent.jobs.hook_blind import blind_jobs
+from laggard.agent.jobs.hook_blind import hook_blind_findings
 from laggard.agent.jobs.transport import JobTransports
-from laggard.agent.prober.loop import Rounds
+from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web import page
-from laggard.agent.web.metrics import exposition
+from laggard.agent.web.metrics import agent_metrics
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
+from laggard.http.server import Handler
 from laggard.wire import RanksDocument, encode
 
 log = logging.getLogger("laggard.agent")
 
-_MOST_SINCE: Final = 1e9  # seconds since boot: 31 years
-
-Route = Callable[[Request], Response]
+_MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
 
 
-class Site:
-    """The agent's pages. `ranks` is read anew for the API, `recent` is what a scrape may share with another."""
+class Router:
+    """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
+    take `cached_ranks`."""
 
-    def __init__(self, node: str, ranks: RankFiles, recent: RankCache, rounds: Rounds) -> None:
+    def __init__(self, node: str, ranks: RankFiles, cached_ranks: RankCache, probe_loop: ProbeLoop) -> None:
         self._node = node
         self._ranks = ranks
-        self._recent = recent
-        self._rounds = rounds
+        self._cached_ranks = cached_ranks
+        self._probe_loop = probe_loop
         self._transports = JobTransports()
-        self._routes: Mapping[str, Route] = {
+        self._handlers: Mapping[str, Handler] = {
             "/": self._page,
             "/metrics": self._metrics,
             "/-/healthy": lambda _: _text(HTTPStatus.OK, "healthy"),
@@ -51,48 +51,52 @@ class Site:
 
     def handle(self, request: Request) -> Response:
         try:
-            return self._find(request)(request)
+            return self._handler(request)(request)
         except HttpError as error:
             return error_response(error)
         except Exception:
             log.exception("a defect in laggard, while answering %s", request.path)
-            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, "a defect in laggard: the agent's log has the traceback")
+            text = "a defect in laggard: the agent's log has the traceback"
+            return _error(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
-    def _find(self, request: Request) -> Route:
-        route = self._routes.get(request.path)
-        if route is None:
-            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(self._routes)}")
+    def _handler(self, request: Request) -> Handler:
+        handler = self._handlers.get(request.path)
+        if handler is None:
+            raise HttpError(HTTPStatus.NOT_FOUND, f"nothing here; there is {', '.join(self._handlers)}")
         if request.method not in ("GET", "HEAD"):
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD: nothing can be changed here")
-        return route
+        return handler
 
     def _page(self, _: Request) -> Response:
-        text = page.render(self._node, self._recent.get(), self._rounds.latest.report, __version__)
-        return Response(HTTPStatus.OK, "text/html; charset=utf-8", text.encode(), page.HEADERS)
+        html = page.render(self._node, self._cached_ranks.get(), self._probe_loop.latest.report, __version__)
+        return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
     def _metrics(self, request: Request) -> Response:
-        body, content_type = exposition(self._judged(self._recent.get()), self._rounds.latest, request.accept)
-        return _answer(HTTPStatus.OK, content_type, body)
+        ranks = self._with_findings(self._cached_ranks.get())
+        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept)
+        return _response(HTTPStatus.OK, content_type, body)
 
     def _ready(self, _: Request) -> Response:
-        if self._rounds.ready:
+        if self._probe_loop.ready:
             return _text(HTTPStatus.OK, "ready")
-        return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {self._rounds.latest.report.probes[0].reason}")
+        reason = self._probe_loop.latest.report.probes[0].reason
+        return _text(HTTPStatus.SERVICE_UNAVAILABLE, f"not ready: {reason}")
 
     def _report(self, _: Request) -> Response:
-        latest = self._rounds.latest
-        answer = _json(HTTPStatus.OK, latest.report)
+        latest = self._probe_loop.latest
+        response = _json(HTTPStatus.OK, latest.report)
         age = time.time() - latest.finished_at
-        if not latest.complete or age < 0:  # without an age no gate takes it for a look of its own
-            return answer
-        return answer._replace(headers=(*answer.headers, ("Age", str(math.ceil(age)))))
+        if not latest.complete or age < 0:  # a gate takes no report without an age in place of its own probes
+            return response
+        return response._replace(headers=(*response.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Response:
-        return _json(HTTPStatus.OK, self._judged(self._ranks.read(_since(request.query))))
+        return _json(HTTPStatus.OK, self._with_findings(self._ranks.read(_since(request.query))))
 
-    def _judged(self, ranks: RanksDocument) -> RanksDocument:
-        transports = self._transports.findings(ranks.ranks, self._rounds.latest.report)
-        findings = transports + blind_jobs(ranks.ranks)
+    def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
+        """Returns `ranks` with the findings about their jobs."""
+        transports = self._transports.findings(ranks.ranks, self._probe_loop.latest.report)
+        findings = transports + hook_blind_findings(ranks.ranks)
         return structs.replace(ranks, findings=findings) if findings else ranks
 
 
@@ -109,23 +113,23 @@ def _since(query: str) -> float | None:
         since = float(given[-1])
     except ValueError:
         since = math.nan
-    if not 0 <= since <= _MOST_SINCE:
+    if not 0 <= since <= _MAX_SINCE:
         raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
     return since
 
 
 def _json(status: HTTPStatus, document: Any) -> Response:
-    return _answer(status, "application/json", encode(document))
+    return _response(status, "application/json", encode(document))
 
 
 def _error(status: HTTPStatus, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    answer = _json(status, {"error": text})
-    return answer._replace(headers=answer.headers + headers)
+    response = _json(status, {"error": text})
+    return response._replace(headers=response.headers + headers)
 
 
 def _text(status: HTTPStatus, text: str) -> Response:
-    return _answer(status, "text/plain; charset=utf-8", f"{text}\n".encode())
+    return _response(status, "text/plain; charset=utf-8", f"{text}\n".encode())
 
 
-def _answer(status: HTTPStatus, content_type: str, body: bytes) -> Response:
+def _response(status: HTTPStatus, content_type: str, body: bytes) -> Response:
     return Response(status, content_type, body, NO_PAGE)

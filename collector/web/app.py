@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api, job_name
-from laggard.collector.web.metrics import exposition
+from laggard.collector.web.metrics import collector_metrics
 from laggard.collector.web.middleware import with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
@@ -47,7 +47,7 @@ class _Site:
 
     def metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
-        body, content_type = exposition(self.source.snapshot, self.settings.max_drain_ratio, accept)
+        body, content_type = collector_metrics(self.source.snapshot, self.settings.max_drain_ratio, accept)
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

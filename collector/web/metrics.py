@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.metrics import metric
+from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.model import Culprit
@@ -18,34 +17,22 @@ from laggard.model import Culprit
 Samples = dict[tuple[str, ...], float]
 
 
-def exposition(snapshot: ClusterSnapshot, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
+def collector_metrics(snapshot: ClusterSnapshot, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(snapshot, max_drain_ratio))
-    encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return exposition(_families(snapshot, max_drain_ratio), accept)
 
 
-class _Families:
-    """Created for each scrape, so that a job that is gone leaves no series behind."""
-
-    def __init__(self, snapshot: ClusterSnapshot, max_drain_ratio: float) -> None:
-        self._picture = snapshot
-        self._drains = drains_document(snapshot, max_drain_ratio, None)
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        jobs = _by_id(self._picture.jobs)
-        slowed = {(name,): job.location.slowdown_ratio or 0.0 for name, job in jobs.items()}
-        yield _family("laggard_build_info", {(__version__,): 1.0})
-        yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in self._picture.nodes})
-        yield _family("laggard_job_ranks", {(name,): float(job.location.ranks_seen) for name, job in jobs.items()})
-        yield _family(
-            "laggard_job_slowdown_ratio", {name: ratio for name, ratio in slowed.items() if ratio is not None}
-        )
-        yield _family("laggard_culprit", dict(_culprits(jobs.values())))
-        yield _family("laggard_fleet_finding", _fleet_findings(self._picture))
-        yield _family("laggard_fleet_failing_nodes", {(): float(self._drains.failing)})
-        yield _family("laggard_fleet_drain_cap_nodes", {(): float(self._drains.cap)})
+def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
+    jobs, drains = _by_id(snapshot.jobs), drains_document(snapshot, max_drain_ratio, None)
+    slowed = {(name,): job.location.slowdown_ratio or 0.0 for name, job in jobs.items()}
+    yield _family(BUILD_INFO.name, {(__version__,): 1.0})
+    yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in snapshot.nodes})
+    yield _family("laggard_job_ranks", {(name,): float(job.location.ranks_seen) for name, job in jobs.items()})
+    yield _family("laggard_job_slowdown_ratio", {name: ratio for name, ratio in slowed.items() if ratio is not None})
+    yield _family("laggard_culprit", dict(_culprits(jobs.values())))
+    yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
+    yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
+    yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
 def _by_id(jobs: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:
@@ -77,9 +64,5 @@ def _rank_labels(culprit: Culprit) -> tuple[str, ...]:
     return tuple(str(rank) for rank in culprit.ranks) or ("",)
 
 
-def _family(name: str, samples: Samples) -> GaugeMetricFamily:
-    described = metric(name)
-    family = GaugeMetricFamily(described.name, described.help, labels=described.labels)
-    for labels, value in samples.items():
-        family.add_metric(labels, value)
-    return family
+def _family(name: str, samples: Samples) -> Metric:
+    return metric_family(name, samples.items())

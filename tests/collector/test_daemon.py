@@ -189,6 +189,8 @@ def test_it_only_reads(start_collector: Start, fake_agent: Start, make: Any) -> 
         own = {"Cache-Control": "no-cache"} if path.startswith("/page/") else {}
         assert {name: headers[name] for name, _ in HEADERS} == {**dict(HEADERS), **own}
         assert "server" not in headers
+    senseless = {"Accept": "application/openmetrics-text;version=x.y;q=z;;;="}
+    assert collector.client.get("/metrics", headers=senseless).status_code == 200
     for path in ("/page/..%2fapp.py", "/page/../app.py", "/page/index.html", "/docs", "/openapi.json"):
         assert collector.get(path).status_code == 404
     for parameters in ({"rows": "0"}, {"rows": "x"}, {"rows": "9" * 20}, {"measure": "speed"}):

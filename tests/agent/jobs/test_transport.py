@@ -1,4 +1,4 @@
-"""From what ranks tell of their NCCL in their files to findings about their job, through the agent."""
+"""From the NCCL facts in rank files to findings about their job, through the agent."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def facts_of(name: str, folder: Path) -> list[Path]:
     processes = parse_nccl_log(log_text(name)).processes
     paths = []
     for number, process in enumerate(one for one in processes if one.host == processes[0].host):
-        said = Transport(process.version, "library", (), 0, LOG_READ, process)
+        transport = Transport(process.version, "library", (), 0, LOG_READ, process)
         paths.append(folder / f"facts-{number}.json")
-        paths[-1].write_text(json.dumps({"transport": json.loads(said.to_json())}))
+        paths[-1].write_text(json.dumps({"transport": json.loads(transport.to_json())}))
     return paths
 
 
@@ -52,7 +52,7 @@ def findings(rank_dir: Path, start_rank: Start, tmp_path: Path) -> Callable[...,
     return of
 
 
-def test_ranks_that_talk_tcp_beside_rdma_are_named(findings: Callable[..., tuple[Finding, ...]]) -> None:
+def test_ranks_that_use_tcp_beside_rdma_are_named(findings: Callable[..., tuple[Finding, ...]]) -> None:
     (found,) = findings("tcp_no_libibverbs", WITH_RDMA)
     assert (found.code, found.device) == ("TCP_FALLBACK", "job j1")
     assert found.evidence["ranks"] == [0, 1] and "libibverbs" in found.summary
@@ -63,7 +63,7 @@ def test_healthy_ranks_are_quiet(log: str, node: Report, findings: Callable[...,
     assert findings(log, node) == ()
 
 
-def test_what_is_no_transport_accuses_nobody(rank_dir: Path, start_rank: Start, tmp_path: Path) -> None:
+def test_a_fact_that_is_no_transport_makes_no_finding(rank_dir: Path, start_rank: Start, tmp_path: Path) -> None:
     for number, value in enumerate(('"x"', "[]", '{"transport": 99}', "null", '{"transport":1,"ways":{}}')):
         path = tmp_path / f"{number}.json"
         path.write_text(f'{{"transport": {value}}}')
@@ -72,14 +72,14 @@ def test_what_is_no_transport_accuses_nobody(rank_dir: Path, start_rank: Start, 
 
 
 @pytest.mark.parametrize(("node", "rdma"), [(WITH_RDMA, True), (WITHOUT, False), (NOT_KNOWN, None)])
-def test_whether_there_is_rdma_is_what_the_probe_says(node: Report, rdma: bool | None) -> None:
+def test_whether_the_node_has_rdma_comes_from_the_probe(node: Report, rdma: bool | None) -> None:
     assert job_facts(node).rdma is rdma
 
 
-def test_the_agent_tells_it_of_the_job_and_not_of_the_node(
+def test_the_agent_reports_it_of_the_job_and_not_of_the_node(
     start_agent: Start, start_rank: Start, tmp_path: Path
 ) -> None:
-    """A gate must not keep the next job away because this one talks TCP."""
+    """A gate must not keep the next job away because this one uses TCP."""
     (first, *_) = facts_of("tcp_no_libibverbs", tmp_path)
     start_rank(rank=0, world_size=16).do(f"facts {first}")
     agent = start_agent()

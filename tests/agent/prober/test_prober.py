@@ -1,4 +1,4 @@
-"""The prober and its rounds: whatever becomes of the helper, there is a report that says so."""
+"""The prober and the probe loop: whatever happens to the helper process, there is a report, and it says why."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from laggard.agent.prober.loop import Rounds
-from laggard.agent.prober.process import MOST_BYTES, Prober, ProberError, prober_command
-from laggard.agent.web.page import ranks_sentence, sentence
-from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import RanksDocument, RejectedFiles
+from laggard.agent.prober.loop import ProbeLoop
+from laggard.agent.prober.process import MAX_BYTES, Prober, ProberError, prober_command
+from laggard.model import ProbeResult, Report, Verdict
 
 REPORT = (
     '{"verdict":"ok","node":"x","elapsed_seconds":0.1,"probes":[],"findings":[],"facts":{},"schema":"laggard.report/1"}'
@@ -28,7 +26,7 @@ Children = Callable[[], list[psutil.Process]]
 
 @pytest.fixture
 def children() -> Children:
-    """Tells the processes that the test has started and not reaped. Tests before it may have left dead ones."""
+    """Lists the processes that the test has started and not reaped. Tests before it may have left dead ones."""
     before = psutil.Process().children()
     return lambda: [child for child in psutil.Process().children() if child not in before]
 
@@ -38,7 +36,7 @@ def python(script: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("script", "complaint"),
+    ("script", "message"),
     [
         ("import time; time.sleep(60)", "did not answer within 0.5 s and was killed"),
         ("input(); print('no report')", "is no report: JSON is malformed"),
@@ -46,51 +44,51 @@ def python(script: str) -> list[str]:
         ("input(); raise SystemExit(3)", "the prober ended: exit status 3"),
         ("import os; os.kill(os.getpid(), 11)", "the prober ended: killed by signal 11"),
         ("import os, time; os.close(1); time.sleep(60)", "the prober ended: it closed its output"),
-        (f"print('x' * {2 * MOST_BYTES})", f"more than {MOST_BYTES} bytes"),
+        (f"print('x' * {2 * MAX_BYTES})", f"more than {MAX_BYTES} bytes"),
     ],
 )
-def test_a_prober_without_a_report(children: Children, script: str, complaint: str) -> None:
+def test_a_helper_that_returns_no_report(children: Children, script: str, message: str) -> None:
     prober = Prober(python(script), "n0", 0.5)
     began = time.monotonic()
-    with pytest.raises(ProberError, match=complaint):
-        prober.ask()
+    with pytest.raises(ProberError, match=message):
+        prober.run_probes()
     assert time.monotonic() - began < 2.0
     assert children() == []
 
 
-def test_a_command_that_is_not_there() -> None:
+def test_a_command_that_does_not_exist() -> None:
     with pytest.raises(ProberError, match="cannot start the prober: No such file or directory"):
-        Prober(["/nowhere/python"], "n0", 0.5).ask()
+        Prober(["/nowhere/python"], "n0", 0.5).run_probes()
 
 
-def test_another_is_started_after_one_that_failed(children: Children, tmp_path: Path) -> None:
+def test_another_helper_is_started_after_one_that_failed(children: Children, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     script = f"import os, sys\nif not os.path.exists({str(mark)!r}): open({str(mark)!r}, 'w'); sys.exit(1)\n{ANSWERING}"
     prober = Prober(python(script), "n0", 5.0)
     with pytest.raises(ProberError):
-        prober.ask()
-    assert prober.ask().node == "n0"  # the agent's word for this machine counts
+        prober.run_probes()
+    assert prober.run_probes().node == "n0"  # the agent's name of this machine, not the helper's
     (child,) = children()
-    assert prober.ask().verdict is Verdict.OK and children() == [child]
+    assert prober.run_probes().verdict is Verdict.OK and children() == [child]
     prober.stop()
     assert children() == []
     with pytest.raises(ProberError, match="stopping"):
-        prober.ask()
+        prober.run_probes()
 
 
-def test_the_real_one_ends_its_probes_with_itself(children: Children) -> None:
+def test_the_real_helper_ends_its_probes_with_itself(children: Children) -> None:
     prober = Prober(prober_command("periodic"), "n0", 20.0)
-    assert {probe.name for probe in prober.ask().probes} >= {"limits", "clock", "disks"}
+    assert {probe.name for probe in prober.run_probes().probes} >= {"limits", "clock", "disks"}
     began = time.monotonic()
     prober.stop()
     assert time.monotonic() - began < 1.0 and children() == []
 
 
-def test_it_ends_with_its_input_in_the_middle_of_a_round() -> None:
+def test_the_helper_ends_with_its_input_in_the_middle_of_a_round() -> None:
     script = """
 import time
 from laggard.agent.prober import worker as prober
-prober._end_with_the_agent()
+prober._exit_with_agent()
 print("up", flush=True)
 try:
     time.sleep(60)
@@ -101,7 +99,7 @@ finally:
     with subprocess.Popen(python(script), stdin=pipe, stdout=pipe, text=True) as helper:
         assert helper.stdin is not None and helper.stdout is not None
         assert helper.stdout.readline() == "up\n"
-        helper.stdin.write("round\n")  # a signal, too, but no reason to end
+        helper.stdin.write("round\n")  # input sends the signal too, and is no reason to end
         helper.stdin.flush()
         with pytest.raises(subprocess.TimeoutExpired):
             helper.wait(0.2)
@@ -110,66 +108,36 @@ finally:
         assert helper.wait(2) == 0
 
 
-def test_one_that_heeds_nothing_is_killed(children: Children) -> None:
+def test_a_helper_that_does_not_end_is_killed(children: Children) -> None:
     prober = Prober(python(f"{ANSWERING}\nimport time; time.sleep(60)"), "n0", 5.0)
-    prober.ask()
+    prober.run_probes()
     began = time.monotonic()
     prober.stop()
     assert time.monotonic() - began < 1.0 and children() == []
 
 
-def report(verdict: Verdict, *findings: Finding) -> Report:
+def report(verdict: Verdict) -> Report:
     probes = (ProbeResult("clock", verdict, "no clock", 0.1), ProbeResult("disks", Verdict.OK, "", 0.1))
-    return Report(verdict, "n0", 0.1, probes, findings, {})
+    return Report(verdict, "n0", 0.1, probes, (), {})
 
 
-def test_rounds_until_one_is_complete() -> None:
-    answers = [ProberError("it died"), RuntimeError("a defect"), report(Verdict.OK)]
+def test_the_loop_is_ready_after_the_first_complete_round() -> None:
+    results = [ProberError("it died"), RuntimeError("a defect"), report(Verdict.OK)]
 
-    def ask() -> Report:
-        answer = answers.pop(0)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
+    def run_probes() -> Report:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
 
-    rounds = Rounds(ask, "n0", 0.05)
-    assert rounds.latest.report.verdict is Verdict.UNKNOWN and not rounds.ready
-    seen = []
+    loop = ProbeLoop(run_probes, "n0", 0.05)
+    assert loop.latest.report.verdict is Verdict.UNKNOWN and not loop.ready
+    rounds = []
     for _ in range(3):
-        rounds._round()
-        seen.append((rounds.latest.report.verdict, rounds.latest.report.probes[0].reason, rounds.ready))
-    assert seen == [
+        loop.run_round()
+        rounds.append((loop.latest.report.verdict, loop.latest.report.probes[0].reason, loop.ready))
+    assert rounds == [
         (Verdict.UNKNOWN, "it died", False),
         (Verdict.UNKNOWN, "a defect in laggard: RuntimeError('a defect')", False),
         (Verdict.OK, "no clock", True),
     ]
-
-
-def finding(severity: Severity, code: str = "DISK_FULL") -> Finding:
-    return Finding(code, severity, "/", "is full", {}, Fix("Empty it."), "docs/findings/DISK_FULL.md")
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (report(Verdict.OK), "n0: 2 probes found nothing wrong."),
-        (report(Verdict.OK, finding(Severity.WARNING)), "n0 can train, with 1 warning from 2 probes."),
-        (report(Verdict.UNKNOWN), "n0: could not tell; no clock."),
-        (report(Verdict.SKIPPED), "n0: could not tell; no probe applies."),
-        (report(Verdict.FAIL), "n0 is not fit for training."),
-        (
-            report(Verdict.FAIL, finding(Severity.WARNING, "CLOCK_SKEW"), finding(Severity.CRITICAL)),
-            "n0 is not fit for training: DISK_FULL (/), and 1 more.",
-        ),
-    ],
-)
-def test_the_sentence(given: Report, said: str) -> None:
-    assert sentence("n0", given) == said
-
-
-def test_the_sentence_about_ranks() -> None:
-    assert ranks_sentence(RanksDocument("n0", "", 0.0, (), ())) == "No rank trains here."
-    ignored = (RejectedFiles("truncated", 2, "x.rank"),)
-    assert (
-        ranks_sentence(RanksDocument("n0", "", 0.0, (), ignored)) == "0 ranks of 0 jobs run here, 2 rank files ignored."
-    )

@@ -1,4 +1,4 @@
-"""The real agent as a process: what it serves, how it starts and stops, and who cannot disturb it."""
+"""The real agent as a process: what it serves, how it starts and stops, and that no client can disturb it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from laggard.rankfile import RankFileReader
 Start = Callable[..., Any]
 
 
-def wait_until(true: Callable[[], object], seconds: float = 15.0) -> None:
+def wait_until(condition: Callable[[], object], seconds: float = 15.0) -> None:
     deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come to pass"
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
         time.sleep(0.05)
 
 
@@ -38,18 +38,18 @@ def wait_ready(agent: Any) -> None:
     wait_until(lambda: agent.request("/-/ready").status == 200)
 
 
-def say(agent: Any, words: bytes) -> bytes:
-    """What the agent answers to these bytes, to the end."""
+def send_bytes(agent: Any, data: bytes) -> bytes:
+    """Sends `data` on a connection of its own and returns all that the agent answers."""
     with socket.create_connection(agent.address, timeout=10) as connection:
-        connection.sendall(words)
-        answer = b""
-        while data := connection.recv(65_536):
-            answer += data
-        return answer
+        connection.sendall(data)
+        response = b""
+        while chunk := connection.recv(65_536):
+            response += chunk
+        return response
 
 
-def run_agent(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "laggard", "agent", *words]
+def run_agent(*flags: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "agent", *flags]
     return subprocess.run(command, capture_output=True, text=True, timeout=30)
 
 
@@ -58,8 +58,8 @@ def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     assert agent.request("/api/v1/ranks").json()["ranks"] == []
     rank = start_rank(rank=2)
     rank.do("step", "step")
-    bare = validate_ranks(agent.request("/api/v1/ranks").body)
-    assert [(row.rank, row.state, row.steps, row.rows) for row in bare.ranks] == [(2, "running", 2, ())]
+    without_steps = validate_ranks(agent.request("/api/v1/ranks").body)
+    assert [(row.rank, row.state, row.steps, row.rows) for row in without_steps.ranks] == [(2, "running", 2, ())]
     full = validate_ranks(agent.request("/api/v1/ranks?since=0").body)
     assert [step.step for step in full.ranks[0].rows] == [0, 1]
     assert full.node == "n0" and full.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -69,24 +69,24 @@ def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
 
 def test_the_report_is_unknown_and_the_agent_not_ready_before_the_first_round(start_agent: Start) -> None:
     agent = start_agent()
-    early = agent.request("/api/v1/report")
-    if early.json()["probes"][0]["name"] == "prober":
-        assert early.json()["verdict"] == "unknown"
-        assert "first round" in early.json()["probes"][0]["reason"]
+    report = agent.request("/api/v1/report")
+    if report.json()["probes"][0]["name"] == "prober":
+        assert report.json()["verdict"] == "unknown"
+        assert "first round" in report.json()["probes"][0]["reason"]
     wait_ready(agent)
-    report = validate_report(agent.request("/api/v1/report").body)
-    assert report.node == "n0" and {probe.name for probe in report.probes} >= {"limits", "clock", "disks"}
+    complete = validate_report(agent.request("/api/v1/report").body)
+    assert complete.node == "n0" and {probe.name for probe in complete.probes} >= {"limits", "clock", "disks"}
     assert agent.request("/-/healthy").text == "healthy\n" and agent.request("/-/ready").text == "ready\n"
 
 
-def test_the_page_answers_first(start_agent: Start, start_rank: Start) -> None:
+def test_the_page_begins_with_its_headline(start_agent: Start, start_rank: Start) -> None:
     agent = start_agent(node="<b>n0</b>&\"'")
     start_rank()
     wait_ready(agent)
     page = agent.request("/")
     assert page.headers["Content-Type"] == "text/html; charset=utf-8"
-    first = page.text.partition("<h1>")[2].partition("</h1>")[0]
-    assert first.startswith("&lt;b&gt;n0&lt;/b&gt;&amp;&quot;&#x27;")
+    headline = page.text.partition("<h1>")[2].partition("</h1>")[0]
+    assert headline.startswith("&lt;b&gt;n0&lt;/b&gt;&amp;&quot;&#x27;")
     assert "<b>n0" not in page.text and "1 rank of 1 job run here" in page.text
     assert "default-src 'none'" in page.headers["Content-Security-Policy"]
     assert "unsafe" not in page.headers["Content-Security-Policy"]
@@ -112,7 +112,7 @@ def test_head_is_get_without_the_body(idle_agent: AgentProcess, path: str) -> No
     assert int(got.headers["Content-Length"]) == len(got.body)
 
 
-def test_what_is_refused(idle_agent: AgentProcess) -> None:
+def test_requests_that_are_refused(idle_agent: AgentProcess) -> None:
     for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONSENSE"):
         refused = idle_agent.request("/metrics", method=method)
         assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
@@ -129,25 +129,25 @@ def test_what_is_refused(idle_agent: AgentProcess) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status"),
+    ("data", "status"),
     [
         (b"\r\n\r\n", b"400"),
         (b"GET /\r\n\r\n", b"400"),
         (b"GET / HTTP/2.0\r\n\r\n", b"400"),
         (b"GET http://elsewhere/ HTTP/1.1\r\n\r\n", b"400"),
         (b"GET /a b HTTP/1.1\r\n\r\n", b"400"),
-        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"400"),  # somebody speaks TLS
+        (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"400"),  # the beginning of TLS
         (b"GET /" + b"\xff" * 50 + b" HTTP/1.1\r\n\r\n", b"400"),
         (b"GET / HTTP/1.1\r\nX: " + b"y" * 20_000, b"431"),
         (b"POST / HTTP/1.1\r\nContent-Length: 300000\r\n\r\n" + b"z" * 60_000, b"405"),
         (b"GET /-/healthy HTTP/1.0\r\n\r\n", b"200"),
     ],
 )
-def test_what_is_no_request(idle_agent: AgentProcess, words: bytes, status: bytes) -> None:
-    assert say(idle_agent, words).startswith(b"HTTP/1.1 " + status)
+def test_bytes_that_are_no_request(idle_agent: AgentProcess, data: bytes, status: bytes) -> None:
+    assert send_bytes(idle_agent, data).startswith(b"HTTP/1.1 " + status)
 
 
-def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
+def test_slow_clients_do_not_delay_others(start_agent: Start) -> None:
     agent = start_agent()
     with contextlib.ExitStack() as stack:
         slow = [
@@ -162,11 +162,11 @@ def test_slow_clients_are_in_nobodys_way(start_agent: Start) -> None:
             assert time.perf_counter() - began < 1.0
         assert psutil.Process(agent.process.pid).num_threads() <= 2 * MAX_CONNECTIONS + 3
         answer = slow[-1].recv(4096)
-        assert answer == b"" or answer.startswith(b"HTTP/1.1 408")  # evicted, or out of patience
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 408")  # evicted, or timed out
     wait_until(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
 
 
-def test_clients_that_take_no_answer_are_in_nobodys_way(start_agent: Start, start_rank: Start) -> None:
+def test_clients_that_read_no_response_do_not_delay_others(start_agent: Start, start_rank: Start) -> None:
     for number in range(8):
         rank = start_rank(rank=number)
         rank.send("run")
@@ -202,12 +202,12 @@ def test_many_clients_at_once(start_agent: Start, start_rank: Start) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_stops_within_a_second_and_leaves_nothing(start_agent: Start, number: signal.Signals) -> None:
+def test_it_stops_within_a_second_and_leaves_no_process(start_agent: Start, number: signal.Signals) -> None:
     agent = start_agent()
     wait_ready(agent)
     children = psutil.Process(agent.process.pid).children(recursive=True)
     assert children
-    with socket.create_connection(agent.address):  # a client that is in the middle of something
+    with socket.create_connection(agent.address):  # with a client still connected
         began = time.monotonic()
         agent.process.send_signal(number)
         assert agent.process.wait(5) == 0
@@ -224,17 +224,17 @@ def test_the_prober_does_not_survive_a_killed_agent(start_agent: Start) -> None:
     children = psutil.Process(agent.process.pid).children(recursive=True)
     assert children, "the agent has no prober: nothing was tested"
     agent.process.kill()
-    wait_until(lambda: not any(_lives(child) for child in children), 3.0)
-    assert [child.pid for child in children if _lives(child)] == []
+    wait_until(lambda: not any(_runs(child) for child in children), 3.0)
+    assert [child.pid for child in children if _runs(child)] == []
 
 
-def _lives(process: psutil.Process) -> bool:
+def _runs(process: psutil.Process) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     return False
 
 
-def test_a_prober_that_dies_is_named_and_started_again(start_agent: Start, tmp_path: Path) -> None:
+def test_a_prober_that_dies_is_reported_and_started_again(start_agent: Start, tmp_path: Path) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text("probe_interval_seconds: 0.3\n")
     agent = start_agent("--config", str(config))
@@ -250,7 +250,7 @@ def test_a_prober_that_dies_is_named_and_started_again(start_agent: Start, tmp_p
     wait_until(died)
     (probe,) = reports[-1]["probes"]
     assert probe["name"] == "prober" and "killed by signal 9" in probe["reason"]
-    assert agent.request("/-/ready").status == 200  # it was once
+    assert agent.request("/-/ready").status == 200  # one complete round is enough
     wait_until(lambda: agent.request("/api/v1/report").json()["probes"][0]["name"] != "prober")
     assert "killed by signal 9" in agent.log.read_text()
 
@@ -265,7 +265,7 @@ def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: P
 
 
 @pytest.mark.parametrize(
-    ("text", "complaint"),
+    ("text", "message"),
     [
         ("nodes: x", "agent.yaml: unknown key `nodes`"),
         ("probe_interval_seconds: soon", "probe_interval_seconds"),
@@ -279,13 +279,13 @@ def test_configuration_and_flags(start_agent: Start, rank_dir: Path, tmp_path: P
         ("a: [", "agent.yaml line"),
     ],
 )
-def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text: str, complaint: str) -> None:
+def test_bad_configuration_is_one_line_that_says_what_to_do(tmp_path: Path, text: str, message: str) -> None:
     config = tmp_path / "agent.yaml"
     config.write_text(text + "\n")
     ended = run_agent("--config", str(config))
     assert ended.returncode == 64 and ended.stdout == ""
     assert ended.stderr.startswith("laggard: ") and ended.stderr.count("\n") == 1
-    assert complaint in ended.stderr
+    assert message in ended.stderr
 
 
 def test_a_missing_configuration(tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_missing_configuration(tmp_path: Path) -> None:
     assert ended.returncode == 64 and "check the path given to --config" in ended.stderr
 
 
-def test_a_busy_port() -> None:
+def test_a_port_in_use() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = run_agent("--web.listen-address", address)
@@ -312,7 +312,7 @@ def test_every_interface_without_an_address(start_agent: Start) -> None:
 
 
 def test_it_imports_nothing_from_the_working_directory(start_agent: Start, tmp_path: Path) -> None:
-    """The prober is `python -m`, which looks there first."""
+    """The prober is started with `python -m`, which imports from there first."""
     trap = tmp_path / "trap"
     (trap / "laggard").mkdir(parents=True)
     (trap / "laggard" / "__init__.py").write_text("raise SystemExit(99)\n")

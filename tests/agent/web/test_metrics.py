@@ -17,9 +17,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
-from laggard.agent.prober.loop import Round
+from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web.metrics import TWO_CLAIMS, exposition, one_of_each
+from laggard.agent.web.metrics import DUPLICATE_RANK, agent_metrics, unique_ranks
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
@@ -35,8 +35,8 @@ def probe(name: str, verdict: Verdict = Verdict.OK) -> ProbeResult:
     return ProbeResult(name, verdict, "", 0.25)
 
 
-def a_round(probes: Sequence[ProbeResult] = (), findings: Sequence[Finding] = ()) -> Round:
-    return Round(Report(Verdict.OK, "n0", 0.5, tuple(probes), tuple(findings), {}), 1_800_000_000.0, True)
+def a_round(probes: Sequence[ProbeResult] = (), findings: Sequence[Finding] = ()) -> ProbeRound:
+    return ProbeRound(Report(Verdict.OK, "n0", 0.5, tuple(probes), tuple(findings), {}), 1_800_000_000.0, True)
 
 
 def a_finding(code: str, device: str) -> Finding:
@@ -74,8 +74,8 @@ def promtool(text: str) -> None:
 
 
 def test_golden(start_agent: Start, start_rank: Start) -> None:
-    """What a real agent shows of two real ranks; the probes' part is another test's: they see this machine.
-    UPDATE_GOLDEN=1 in the environment writes the text anew."""
+    """The metrics of two real ranks from a real agent. The probes' metrics depend on this machine and are left out.
+    UPDATE_GOLDEN=1 in the environment updates the file."""
     running, dead = start_rank(rank=0, gpu="GPU-1"), start_rank(rank=1, local_rank=1, attempt=1)
     running.do("step", "step", "step")
     dead.do("step")
@@ -92,10 +92,10 @@ def test_golden(start_agent: Start, start_rank: Start) -> None:
     assert shown == GOLDEN.read_text()
 
 
-def test_the_probes_part() -> None:
+def test_the_metrics_of_probes() -> None:
     probes = [probe("limits"), probe("clock", Verdict.FAIL)]
     findings = [a_finding("CLOCK_SKEW", HOSTILE), a_finding("CLOCK_SKEW", HOSTILE), a_finding("DISK_FULL", "/")]
-    body, _ = exposition(document(), a_round(probes, findings), "")
+    body, _ = agent_metrics(document(), a_round(probes, findings), "")
     promtool(body.decode())
     found = series(body.decode())
     assert found["laggard_probe_verdict", "probe=clock", "verdict=fail"] == 1
@@ -106,9 +106,9 @@ def test_the_probes_part() -> None:
     assert len([key for key in found if key[0] == "laggard_finding"]) == 2
 
 
-def test_openmetrics_when_it_is_asked_for() -> None:
+def test_openmetrics_on_request() -> None:
     rows = document(a_rank(0, job_id=HOSTILE))
-    body, content_type = exposition(rows, a_round(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+    body, content_type = agent_metrics(rows, a_round(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = {family.name: family for family in parse_openmetrics(body.decode())}
     (sample,) = families["laggard_rank_steps"].samples
@@ -116,15 +116,15 @@ def test_openmetrics_when_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", ",,;;q=", "application/openmetrics-text;version=x.y;q=z;;;="])
-def test_an_accept_header_without_sense(accept: str) -> None:
-    assert exposition(document(), a_round(), accept)[1].startswith("text/plain; version=0.0.4")
+def test_a_senseless_accept_header(accept: str) -> None:
+    assert agent_metrics(document(), a_round(), accept)[1].startswith("text/plain; version=0.0.4")
 
 
 def test_names_labels_and_limits() -> None:
     """A node with 8 ranks of every kind of collective, 16 probes and 20 findings."""
     rows = document(*(a_rank(rank, pairs=10) for rank in range(8)), ignored=(RejectedFiles("truncated", 2, "x.rank"),))
     findings = [a_finding("DISK_FULL", f"/mnt/{number}") for number in range(20)]
-    body, _ = exposition(rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "")
+    body, _ = agent_metrics(rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "")
     promtool(body.decode())
     found = series(body.decode())
     assert len(found) <= MOST_SERIES
@@ -135,22 +135,24 @@ def test_names_labels_and_limits() -> None:
 
 
 def test_two_users_with_one_job_name() -> None:
-    """The one whom SLURM confirms is shown, whoever came first; nobody's claim makes a scrape invalid."""
-    liar = a_rank(0, job_id="77", owner=1, steps=1)
-    true = a_rank(0, job_id="77", owner=2, steps=2, cgroup="/system.slice/slurmstepd.scope/job_77/step_0/user/task_0")
-    for rows in ((liar, true), (true, liar)):
-        assert [row.owner for row in one_of_each(rows)[0]] == [2]
-    found = series(exposition(document(liar, true), a_round(), "")[0].decode())
+    """The rank that SLURM confirms is shown, whichever came first; no rank makes a scrape invalid."""
+    other = a_rank(0, job_id="77", owner=1, steps=1)
+    confirmed = a_rank(
+        0, job_id="77", owner=2, steps=2, cgroup="/system.slice/slurmstepd.scope/job_77/step_0/user/task_0"
+    )
+    for rows in ((other, confirmed), (confirmed, other)):
+        assert [row.owner for row in unique_ranks(rows)[0]] == [2]
+    found = series(agent_metrics(document(other, confirmed), a_round(), "")[0].decode())
     assert found["laggard_rank_steps_total", "job_id=77", "rank=0"] == 2
-    assert found["laggard_rank_files_ignored", f"reason={TWO_CLAIMS}"] == 1
-    living, dead = a_rank(0, owner=3), a_rank(0, owner=1, state="died")
-    assert [row.owner for row in one_of_each((living, dead))[0]] == [3]
+    assert found["laggard_rank_files_ignored", f"reason={DUPLICATE_RANK}"] == 1
+    running, dead = a_rank(0, owner=3), a_rank(0, owner=1, state="died")
+    assert [row.owner for row in unique_ranks((running, dead))[0]] == [3]
 
 
 def test_a_job_name_that_slurm_does_not_confirm_is_shown() -> None:
     """LAGGARD_JOB_ID may be any number, within any SLURM job."""
     own_name = a_rank(0, job_id="20261121", cgroup="/slurm/uid_1000/job_77/step_0")
-    assert one_of_each([own_name]) == ([own_name], 0)
+    assert unique_ranks([own_name]) == ([own_name], 0)
 
 
 @pytest.mark.slow
@@ -162,6 +164,6 @@ def test_a_scrape_of_eight_ranks_takes_at_most_20_ms(rank_dir: Path, start_rank:
     times = []
     for _ in range(15):
         began = time.perf_counter()
-        exposition(files.read(), latest, "")
+        agent_metrics(files.read(), latest, "")
         times.append(time.perf_counter() - began)
     assert sorted(times)[len(times) // 2] < 0.020

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
 
-from laggard.agent.prober.loop import Round
+from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web.metrics import exposition
+from laggard.agent.web.metrics import agent_metrics
 from laggard.errors import UsageError
 from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
@@ -111,8 +111,8 @@ def refusal(request: str | urllib.request.Request) -> int:
 def test_the_metrics_are_those_that_the_agent_serves(train: Callable[..., Trainer], tmp_path: Path) -> None:
     trainer = train(LAGGARD_NODE="n0")
     own = samples(fetch(trainer.url()))
-    nothing = Round(Report(Verdict.OK, "n0", 0.1, (), (), {}), 0.0, True)
-    theirs = samples(exposition(RankFiles(str(tmp_path), "n0").read(), nothing, "")[0].decode())
+    nothing = ProbeRound(Report(Verdict.OK, "n0", 0.1, (), (), {}), 0.0, True)
+    theirs = samples(agent_metrics(RankFiles(str(tmp_path), "n0").read(), nothing, "")[0].decode())
     assert own.keys() == theirs.keys()
     moments = ("laggard_rank_last_progress_timestamp_seconds", "laggard_rank_last_beat_timestamp_seconds")
     for key, value in own.items():

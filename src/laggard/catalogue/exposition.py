@@ -1,0 +1,48 @@
+"""The catalogue's metrics in Prometheus' text formats, for the agent and the collector. A training process, which may
+not import prometheus_client, writes its own metrics in trainer_hooks/output/exposition.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from laggard.catalogue.metrics import metric
+from laggard.catalogue.rank_metrics import Labels
+
+
+def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
+    """Returns the catalogue's metric `name` with its samples: label values, in the catalogue's order, and the sample's
+    value."""
+    described = metric(name)
+    family_type = CounterMetricFamily if described.kind == "counter" else GaugeMetricFamily
+    # prometheus_client takes `_total` off a counter's name, and puts it back.
+    family = family_type(described.name, described.help, labels=described.labels)
+    for labels, value in samples:
+        family.add_metric(labels, value)
+    return family
+
+
+def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
+    """Returns the body and its content type, in the format that the Accept header `accept` asks for."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(families))
+    try:
+        encode, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a header without sense counts as none
+        encode, content_type = choose_encoder("")
+    return encode(registry), content_type
+
+
+class _Families(Collector):
+    """prometheus_client collects from such an object. It lives for one scrape, so that a rank, job or finding that is
+    gone leaves no series behind."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
