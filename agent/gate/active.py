@@ -1,4 +1,4 @@
-"""The gate's second part, when asked for: the probes that load the GPUs, after those that only look."""
+"""The second part of the gate, on request: the probes that load the GPUs. They run after the others."""
 
 from __future__ import annotations
 
@@ -12,18 +12,21 @@ from laggard.probes.profiles import ACTIVE_NAMES, Profile
 from laggard.probes.runner.report import merge_reports
 from laggard.probes.runner.runner import run
 
-LEAST_SECONDS = 0.1
+MIN_SECONDS = 0.1
 
 
-def passive(probes: Sequence[Probe]) -> tuple[Probe, ...]:
+def passive_probes(probes: Sequence[Probe]) -> tuple[Probe, ...]:
+    """Those of `probes` that load nothing."""
     return tuple(probe for probe in probes if probe.name not in ACTIVE_NAMES)
 
 
-def with_active(report: Report, host: Host, probes: Sequence[Probe], profile: Profile, until: float | None) -> Report:
-    """`report` with what the active ones of `probes` say. `until`: the monotonic time at which all must be answered."""
-    chosen = tuple(probe for probe in probes if probe.name in ACTIVE_NAMES)
-    if not chosen:
+def run_active_probes(
+    report: Report, host: Host, probes: Sequence[Probe], profile: Profile, deadline: float | None
+) -> Report:
+    """`report` with the results of the active ones of `probes`, which run here. `deadline`: when all must have answered
+    (monotonic seconds); None: the profile's time from now on."""
+    active = tuple(probe for probe in probes if probe.name in ACTIVE_NAMES)
+    if not active:
         return report
-    left = profile.active_deadline_seconds if until is None else max(LEAST_SECONDS, until - time.monotonic())
-    active = run(host, chosen, deadline_seconds=left, warnings_fail=profile.warnings_fail)
-    return merge_reports(report, active)
+    left = profile.active_deadline_seconds if deadline is None else max(MIN_SECONDS, deadline - time.monotonic())
+    return merge_reports(report, run(host, active, deadline_seconds=left, warnings_fail=profile.warnings_fail))

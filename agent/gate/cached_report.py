@@ -1,8 +1,8 @@
-"""What the agent of this node found a moment ago, so that a prolog need not look again.
+"""The last report of this node's agent, which saves a prolog from running the probes again.
 
-The port is anybody's while no agent has it, and a forged `ok` would open the gate (a forged failure would close it):
-so the answer counts only from a listener that root, this user or the user `laggard` owns, only under this node's
-name, only while it is fresh, and only where it holds every probe that the gate itself would run.
+While no agent runs, any user can listen on its port, and a forged `ok` would open the gate (a forged failure would
+close it). So an answer counts only from a listener that root, this user or the user `laggard` owns, only under this
+node's name, only while it is fresh, and only where it holds every probe that the gate itself would run.
 """
 
 from __future__ import annotations
@@ -22,35 +22,38 @@ SERVICE_USER: Final = "laggard"
 _LISTENING: Final = "0A"  # TCP_LISTEN of the kernel's include/net/tcp_states.h
 
 
-class Fresh(NamedTuple):
+class CachedReport(NamedTuple):
+    """A report of the agent, and how long ago it was made."""
+
     report: Report
     age_seconds: float
 
 
-def ask_agent(port: int, node: str, most_seconds: float, probes: Collection[str]) -> Fresh:
-    """The agent's last report, at most `most_seconds` old. Raises NoResponse, which says why it cannot stand in."""
-    owners = _owners(port)
-    if not owners:
+def fetch_cached_report(port: int, node: str, max_age_seconds: float, probes: Collection[str]) -> CachedReport:
+    """The last report of the agent on `port`. `node` is its name, `probes` are the names of the probes that it must
+    hold. Raises NoResponse with the reason why there is no report that the gate can use."""
+    users = _listening_users(port)
+    if not users:
         raise NoResponse("nothing listens there")
-    strangers = owners - {0, os.geteuid(), _service_uid()}
-    if strangers:
-        raise NoResponse(f"user {min(strangers)} listens there, who is not trusted")
+    untrusted = users - {0, os.geteuid(), _service_uid()}
+    if untrusted:
+        raise NoResponse(f"user {min(untrusted)} listens there, who is not trusted")
     response = get(f"http://127.0.0.1:{port}/api/v1/report", ANSWER_SECONDS)
     age = _age(response)
-    if age > most_seconds:
+    if age > max_age_seconds:
         raise NoResponse(f"its report is {age:.0f} s old")
-    return Fresh(_believed(response.body, node, probes), age)
+    return CachedReport(_validated(response.body, node, probes), age)
 
 
 def _age(response: ClientResponse) -> float:
-    """An agent that has no complete round to tell of sends no age."""
+    """The report's age in seconds, from the header Age. An agent that has completed no round sends none."""
     age = response.headers.get("age", "")
     if not (age.isascii() and age.isdecimal() and len(age) < 10):
         raise NoResponse("it has no complete report yet")
     return float(age)
 
 
-def _believed(data: bytes, node: str, probes: Collection[str]) -> Report:
+def _validated(data: bytes, node: str, probes: Collection[str]) -> Report:
     try:
         report = decode(data, Report)
     except WireError as error:
@@ -58,7 +61,7 @@ def _believed(data: bytes, node: str, probes: Collection[str]) -> Report:
     if report.schema != REPORT_SCHEMA:
         raise NoResponse(f"its answer is no {REPORT_SCHEMA}")
     if report.node != node:
-        raise NoResponse(f"it speaks for {report.node}, and this is {node}")
+        raise NoResponse(f"it is of node {report.node}, and this is {node}")
     missing = sorted(set(probes) - {result.name for result in report.probes})
     if missing:
         raise NoResponse(f"it does not run probe {missing[0]}")
@@ -67,9 +70,9 @@ def _believed(data: bytes, node: str, probes: Collection[str]) -> Report:
     return report
 
 
-def _owners(port: int) -> set[int]:
-    """The users who listen on `port`, of whatever address: one of them answers."""
-    owners: set[int] = set()
+def _listening_users(port: int) -> set[int]:
+    """The user ids of all listeners on `port`, on any address: one of them answers."""
+    users: set[int] = set()
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             with open(table, encoding="ascii") as file:
@@ -77,12 +80,12 @@ def _owners(port: int) -> set[int]:
         except OSError:  # a kernel without IPv6
             continue
         sockets = [line.split() for line in lines]
-        owners.update(int(it[7]) for it in sockets if it[1].endswith(f":{port:04X}") and it[3] == _LISTENING)
-    return owners
+        users.update(int(it[7]) for it in sockets if it[1].endswith(f":{port:04X}") and it[3] == _LISTENING)
+    return users
 
 
 def _service_uid() -> int:
-    """Root's where there is no such user: nobody else's."""
+    """The id of the user `laggard`; root's, which is trusted anyway, where there is no such user."""
     import pwd
 
     try:

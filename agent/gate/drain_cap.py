@@ -1,8 +1,8 @@
-"""May this node go out? Asked of the collector before every drain and every rejected job.
+"""Asks the collector whether this node may be drained, before every drain and every rejected job.
 
-What makes all nodes fail at once is a defect of the checks, or of what they share (the fabric's manager, a file
-server): draining them all would be the outage. So no answer is a no: a collector that cannot be reached is most likely
-away for the same reason. The price is one job on a sick node, which is what the cluster had before.
+Where all nodes fail at once, the cause is a defect of the checks, or of something that the nodes share (the fabric
+manager, a file server), and to drain them all would be the outage. So no answer means no: a collector that cannot be
+reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ ANSWER_SECONDS: Final = 1.0
 NO_CAP: Final = "none"
 
 
-def objection(collector: str, node: str) -> str:
-    """Why `node` may not be drained; empty where it may. `collector`: its address, or `none` for no cap."""
+def drain_refusal(collector: str, node: str) -> str:
+    """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
     if collector == NO_CAP:
         return ""
-    from urllib.parse import quote  # sockets are slow to import, and few need them
+    from urllib.parse import quote  # sockets are slow to import, and few runs need them
 
     from laggard.http.client import NoResponse, get
 
@@ -30,6 +30,6 @@ def objection(collector: str, node: str) -> str:
         return f"no answer from the collector {collector}: {error}"
     if not answer.may_drain:
         return f"the cap on drains: {answer.reason}"
-    if not answer.asker_fails:  # others cannot count what the collector has not seen
+    if not answer.asker_fails:  # else it is not counted for the nodes that ask next
         return f"the collector does not know yet that {node} fails"
     return ""

@@ -1,4 +1,4 @@
-"""The gate's flags, and what they may not say together."""
+"""The gate's flags, and which of them exclude each other."""
 
 from __future__ import annotations
 
@@ -30,16 +30,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", metavar="FILE", help="YAML with `thresholds:` that go over the profile's")
     parser.add_argument("--host-root", metavar="DIR", help="judge the machine recorded in DIR instead of this one")
     parser.add_argument("--only", action="append", default=[], metavar="PROBE", help="run this probe (repeatable)")
-    parser.add_argument("--skip", action="append", default=[], metavar="PROBE", help="leave out (repeatable)")
+    parser.add_argument("--skip", action="append", default=[], metavar="PROBE", help="leave it out (repeatable)")
     parser.add_argument("--active", action="store_true", help="also load the GPUs for seconds: speed, right results")
-    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time, come what may")
+    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time in any case")
     parser.add_argument(
         "--gpus",
         metavar="LIST",
         help="judge these GPUs and what all share, by device minor as in SLURM_JOB_GPUS (default: that variable)",
     )
     parser.add_argument("--agent-port", type=_port, default=AGENT_PORT, metavar="PORT", help="of this node's agent")
-    parser.add_argument("--no-agent", action="store_true", help="look anew, whatever the agent saw a moment ago")
+    parser.add_argument(
+        "--no-agent", action="store_true", help="run the probes, also where the agent has a fresh report"
+    )
     _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
 
 
@@ -57,8 +59,9 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def check(arguments: argparse.Namespace) -> None:
-    """Raises UsageError: a drain without a word on the cap is none."""
+def check_flags(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for flags that do not go together. A drain needs --collector, if only to say that there is no
+    cap."""
     drains = arguments.gate == ENFORCE or (arguments.drain and arguments.gate is None)
     if drains and not arguments.collector:
         raise UsageError(f"say --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
@@ -68,8 +71,9 @@ def check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--scontrol takes an absolute path, not {arguments.scontrol!r}")
 
 
-def disabled(arguments: argparse.Namespace) -> bool:
-    """Where SLURM is to be told, one file switches laggard off. A switch that cannot be looked at counts as set."""
+def is_disabled(arguments: argparse.Namespace) -> bool:
+    """Whether the kill-switch file is there. It counts only where the gate may act on SLURM; a file that cannot be
+    checked counts as there."""
     if not (arguments.gate or arguments.drain or arguments.resume):
         return False
     try:

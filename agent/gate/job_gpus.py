@@ -1,4 +1,4 @@
-"""A job that has some of a node's GPUs is judged by those, and by what all GPUs share: links, disks, limits."""
+"""Judges a job by the GPUs that it has, and by what all GPUs share: links, disks, limits."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from laggard.probes.host.host import Host
 from laggard.probes.runner.report import drop_findings, finding_name
 
 _VARIABLE = "SLURM_JOB_GPUS"
-_MOST = 4096
+_MAX_GPUS = 4096
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 def job_gpus(flag: str | None, host: Host) -> frozenset[int] | None:
-    """The device minors of the job's GPUs; None where all are to be judged. Raises UsageError for a bad flag."""
+    """The device minors of the job's GPUs; None where all GPUs are to be judged. `flag`: the value of --gpus. Raises
+    UsageError where it is no list."""
     if flag:
         gpus = parse_gpus(flag)
         if gpus is None:
@@ -32,7 +33,7 @@ def job_gpus(flag: str | None, host: Host) -> frozenset[int] | None:
 
 
 def parse_gpus(text: str) -> frozenset[int] | None:
-    """`0,1,4-7` as SLURM writes it. None where it is something else: then nothing is left out."""
+    """The numbers of a list such as `0,1,4-7`, as SLURM writes it; None where `text` is something else."""
     gpus: set[int] = set()
     for word in text.split(","):
         first, dash, last = word.partition("-")
@@ -40,7 +41,7 @@ def parse_gpus(text: str) -> frozenset[int] | None:
         if not all(end.isascii() and end.isdecimal() and len(end) < 5 for end in ends):
             return None
         gpus.update(range(int(ends[0]), int(ends[1]) + 1))
-    return frozenset(gpus) if 0 < len(gpus) <= _MOST else None
+    return frozenset(gpus) if 0 < len(gpus) <= _MAX_GPUS else None
 
 
 def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) -> Report:
@@ -51,7 +52,7 @@ def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) 
     if wanted is None or not wanted <= addresses.keys():
         return report
     others = {address for minor, address in addresses.items() if minor not in wanted}
-    dropped = {place for place, finding in enumerate(report.findings) if _is_on(others, finding.device)}
+    dropped = {place for place, finding in enumerate(report.findings) if _is_only_on(others, finding.device)}
     if not dropped:
         return report
     names = sorted({finding_name(report.findings[place]) for place in dropped})
@@ -60,13 +61,13 @@ def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) 
 
 
 def gpu_addresses(report: Report) -> Mapping[int, str]:
-    """PCI addresses of the GPUs by device minor, the N of /dev/nvidiaN, which is what SLURM counts GPUs by (gres.conf:
+    """PCI addresses of the GPUs by device minor, the N of /dev/nvidiaN, which SLURM counts GPUs by (gres.conf:
     File=/dev/nvidia[0-7])."""
     minors = report.facts.get("gpu_count", {}).get("minors", {})
     return {int(minor): address for minor, address in minors.items()}
 
 
-def _is_on(addresses: Collection[str], device: str) -> bool:
-    """Whether `device` is some of these GPUs and nothing besides."""
+def _is_only_on(addresses: Collection[str], device: str) -> bool:
+    """Whether `device` names GPUs, and only GPUs at `addresses`."""
     named = _ADDRESS.findall(device)
     return bool(named) and all(address in addresses for address in named)

@@ -1,5 +1,7 @@
-"""What follows from a report: the exit status, and what SLURM is told. Guards come before every drain, in this order:
-the mode, the kill-switch file (checked before anything is looked at), the cluster's cap."""
+"""Decides what follows from a report: the exit status, and whether SLURM drains or resumes the node.
+
+Three guards come before every drain: the kill-switch file (checked before any probe runs), the mode, the cluster's cap.
+"""
 
 from __future__ import annotations
 
@@ -14,63 +16,67 @@ ENFORCE: Final = "enforce"
 MODES: Final = (REPORT_ONLY, ENFORCE)
 
 REJECT: Final = "gate: reject"
-"""The line that the scripts of deploy/slurm wait for: a crash, a traceback or an odd exit status is no verdict."""
 PASS: Final = "gate: pass"
+"""The lines that the scripts of deploy/slurm take for a verdict. A crash or an exit status alone is none."""
 
 
-class Orders(NamedTuple):
-    """`mode`: how SLURM takes the exit status, None where a person asks. `objection` says why this node may not be
-    drained now; it is asked only where a drain is due."""
+class GatePolicy(NamedTuple):
+    """What the gate may do. `mode`: what SLURM makes of the exit status, one of MODES; None where a person asks.
+    `drain_refusal` returns why this node may not be drained now, empty where it may be; it is called only where a drain
+    or a rejection is due."""
 
     mode: str | None
     drain: bool
     resume: bool
     slurm: Slurm
-    objection: Callable[[], str]
+    drain_refusal: Callable[[], str]
 
 
-class Outcome(NamedTuple):
+class Decision(NamedTuple):
+    """The exit status, and the lines that tell what was done."""
+
     status: int
-    says: tuple[str, ...] = ()
+    messages: tuple[str, ...] = ()
 
 
-def follow(report: Report, reason: str, orders: Orders) -> Outcome:
-    """`reason`: the report's first line, which becomes the drain's reason."""
+def decide(report: Report, reason: str, policy: GatePolicy) -> Decision:
+    """Decides on `report`, and drains or resumes the node. `reason`: the report's first line, which becomes the reason
+    of a drain."""
     if is_critical(report):
-        return _bad(report, reason, orders)
-    says = _resumed(orders) if report.verdict is Verdict.OK and orders.resume and orders.mode != REPORT_ONLY else ()
-    if orders.mode is None:
-        return Outcome(EXIT_CODES[report.verdict], says)
-    return Outcome(0, (f"{PASS}, {_why_not_critical(report)}", *says))
+        return _on_critical(report, reason, policy)
+    messages = _resume(policy) if report.verdict is Verdict.OK and policy.resume and policy.mode != REPORT_ONLY else ()
+    if policy.mode is None:
+        return Decision(EXIT_CODES[report.verdict], messages)
+    return Decision(0, (f"{PASS}, {_why_not_critical(report)}", *messages))
 
 
 def is_critical(report: Report) -> bool:
     return any(finding.severity is Severity.CRITICAL for finding in report.findings)
 
 
-def _bad(report: Report, reason: str, orders: Orders) -> Outcome:
-    if orders.mode == REPORT_ONLY:
-        return Outcome(0, (f"{PASS}, {REPORT_ONLY}: to enforce is to reject",))
-    if orders.mode is None and not orders.drain:
-        return Outcome(EXIT_CODES[report.verdict])
-    objection = orders.objection()
-    if objection:
-        said = f"{PASS}, not drained: {objection}"
-        return Outcome(0 if orders.mode else EXIT_CODES[report.verdict], (said,))
-    says = _drained(reason, orders) if orders.drain else ()
-    return Outcome(1, (*says, REJECT) if orders.mode else says)
+def _on_critical(report: Report, reason: str, policy: GatePolicy) -> Decision:
+    if policy.mode == REPORT_ONLY:
+        return Decision(0, (f"{PASS}, {REPORT_ONLY}: with enforce it would be rejected",))
+    if policy.mode is None and not policy.drain:
+        return Decision(EXIT_CODES[report.verdict])
+    refusal = policy.drain_refusal()
+    if refusal:
+        status = 0 if policy.mode else EXIT_CODES[report.verdict]
+        return Decision(status, (f"{PASS}, not drained: {refusal}",))
+    messages = _drain(reason, policy) if policy.drain else ()
+    return Decision(1, (*messages, REJECT) if policy.mode else messages)
 
 
-def _drained(reason: str, orders: Orders) -> tuple[str, ...]:
+def _drain(reason: str, policy: GatePolicy) -> tuple[str, ...]:
     try:
-        return (f"slurm: {orders.slurm.drain(reason)}",)
+        return (f"slurm: {policy.slurm.drain(reason)}",)
     except SlurmError as error:
         return (f"slurm: not drained: {error}",)
 
 
-def _resumed(orders: Orders) -> tuple[str, ...]:
+def _resume(policy: GatePolicy) -> tuple[str, ...]:
     try:
-        done = orders.slurm.resume()
+        done = policy.slurm.resume()
     except SlurmError as error:
         return (f"slurm: not resumed: {error}",)
     return (f"slurm: {done}",) if done else ()

@@ -1,7 +1,7 @@
-"""This node as SLURM has it: asked, drained and resumed through scontrol, which gets words and never a shell's line.
+"""Reads, drains and resumes this node in SLURM through scontrol, which is run without a shell.
 
-What is not certainly ours to change is left alone: a reason that somebody else gave, and a node that is down, boots,
-is powered off, is planned for a job or is reserved for maintenance.
+A node is left alone unless it is certainly laggard's to change: not where somebody else gave a reason, and not where
+the node is down, boots, is powered off, is planned for a job or is reserved for maintenance.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ _REASON: Final = re.compile(r"^ +Reason=(.*?)(?: \[\S+@\S+\])?$", re.MULTILINE)
 
 
 class SlurmError(Exception):
-    """SLURM gave no answer, or refused. The text says why."""
+    """SLURM gave no answer, or refused. The message says why."""
 
 
-class Node(NamedTuple):
-    """A node's state, as its base and its flags, and the reason that stands with it."""
+class SlurmNode(NamedTuple):
+    """A node's state, in its base and its flags, and the reason that was given for it."""
 
     base: str
     flags: frozenset[str]
     reason: str
 
     @property
-    def drained(self) -> bool:
-        """Also while a job still runs there."""
+    def is_drained(self) -> bool:
+        """Whether it takes no more jobs. One may still run there."""
         return "DRAIN" in self.flags
 
     @property
-    def ours(self) -> bool:
+    def has_laggards_reason(self) -> bool:
         return self.reason.startswith(PREFIX)
 
     @property
-    def may_be_changed(self) -> bool:
+    def may_change(self) -> bool:
         return self.base in _BASE and self.flags <= _FLAGS
 
     @property
@@ -57,7 +57,7 @@ class Node(NamedTuple):
 
 
 class Slurm:
-    """`node`: the name that SLURM knows this machine under."""
+    """Changes one node. `node`: its name in SLURM; `scontrol`: the program; `seconds`: how long it may take."""
 
     def __init__(self, node: str, scontrol: str = SCONTROL, seconds: float = SECONDS) -> None:
         self.node = node
@@ -65,45 +65,45 @@ class Slurm:
         self._seconds = seconds
 
     def drain(self, reason: str) -> str:
-        """Drain the node, where that is ours to do. Returns what was done. Raises SlurmError."""
-        node = self._look()
-        if node.drained:
+        """Drains the node, unless it has to be left alone. Returns what was done. Raises SlurmError."""
+        node = self._show()
+        if node.is_drained:
             return f"{self.node} is drained already: {node.reason}"
-        if node.reason and not node.ours:
+        if node.reason and not node.has_laggards_reason:
             return f"{self.node} was left alone, it has a reason of somebody else's: {node.reason}"
-        if not node.may_be_changed:
+        if not node.may_change:
             return f"{self.node} was left alone, it is {node.state}"
         self._run("update", f"NodeName={self.node}", "State=DRAIN", f"Reason={reason}")
         return f"{self.node} was drained"
 
     def resume(self) -> str:
-        """Resume the node where laggard drained it. Returns what was done, or nothing. Raises SlurmError."""
-        node = self._look()
-        if not node.drained or not node.ours:
+        """Resumes the node where laggard drained it. Returns what was done, empty for nothing. Raises SlurmError."""
+        node = self._show()
+        if not node.is_drained or not node.has_laggards_reason:
             return ""
-        if not node.may_be_changed:
+        if not node.may_change:
             return f"{self.node} was not resumed, it is {node.state}"
         self._run("update", f"NodeName={self.node}", "State=RESUME")
         return f"{self.node} was resumed, it had been drained for: {node.reason}"
 
-    def _look(self) -> Node:
+    def _show(self) -> SlurmNode:
         return parse_node(self._run("show", "node", self.node))
 
     def _run(self, *words: str) -> str:
         return _run((self._scontrol, *words), self._seconds)
 
 
-def parse_node(text: str) -> Node:
-    """One node as `scontrol show node` prints it. Raises SlurmError."""
+def parse_node(text: str) -> SlurmNode:
+    """Parses the node that `scontrol show node` prints. Raises SlurmError where it is not exactly one."""
     state, reason = _STATE.findall(text), _REASON.findall(text)
     if len(state) != 1 or not text.startswith("NodeName="):
         raise SlurmError("scontrol shows no node")
     base, *flags = state[0].replace("*", "+NOT_RESPONDING").split("+")
-    return Node(base, frozenset(flags), reason[0] if reason else "")
+    return SlurmNode(base, frozenset(flags), reason[0] if reason else "")
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and whatever it started, and wait for none of them that does not die."""
+    """Kills the process and everything that it started, and waits for none that does not die."""
     from subprocess import TimeoutExpired
 
     with contextlib.suppress(ProcessLookupError):
@@ -116,8 +116,8 @@ def _give_up(process: subprocess.Popen[bytes]) -> None:
 
 
 def _run(command: Sequence[str], seconds: float) -> str:
-    """Its output. It is not waited for longer than `seconds`: slurmctld may be away for minutes."""
-    import subprocess  # a tenth of the gate's start, and hardly ever wanted
+    """Returns the output of `command`, within `seconds`: slurmctld may be away for minutes. Raises SlurmError."""
+    import subprocess  # a tenth of the gate's start, and rarely needed
 
     try:
         process = subprocess.Popen(
@@ -126,11 +126,11 @@ def _run(command: Sequence[str], seconds: float) -> str:
     except OSError as error:
         raise SlurmError(f"cannot run {command[0]}: {error.strerror}") from None
     try:
-        output, complaint = process.communicate(timeout=seconds)
+        output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _give_up(process)
         raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:g} s") from None
     if process.returncode:
-        words = complaint.decode(errors="replace").split()
+        words = errors.decode(errors="replace").split()
         raise SlurmError(f"{command[0]} {command[1]}: {' '.join(words) or f'exit status {process.returncode}'}")
     return output.decode(errors="replace")

@@ -1,4 +1,4 @@
-"""The gate takes the verdict of the node's agent where that is fresh and trustworthy, else it looks itself."""
+"""The gate takes a fresh report of the node's agent from a trusted listener; else it runs the probes itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from laggard.agent.gate.cached_report import ask_agent
+from laggard.agent.gate.cached_report import fetch_cached_report
 from laggard.cli import main
 from laggard.http.client import NoResponse, get
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
@@ -48,7 +48,7 @@ Serve = Callable[..., int]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """An agent that answers what it is told to; its port."""
+    """Starts an agent that gives the answer it is made with; returns its port."""
     with contextlib.ExitStack() as stack:
 
         def start(body: bytes, age: str | None = "12", status: int = 200, delay: float = 0.0) -> int:
@@ -75,7 +75,7 @@ def serve() -> Iterator[Serve]:
 
 
 def ask(port: int) -> tuple[Report, float]:
-    return ask_agent(port, NODE, 90.0, NAMES)
+    return fetch_cached_report(port, NODE, 90.0, NAMES)
 
 
 def test_a_fresh_report_is_taken(serve: Serve) -> None:
@@ -93,7 +93,7 @@ def test_an_older_agents_report_without_findings_is_taken(serve: Serve) -> None:
         ({"body": encode(report()), "age": None}, "no complete report yet"),
         ({"body": encode(report()), "age": "-5"}, "no complete report yet"),
         ({"body": encode(report()), "age": "soon"}, "no complete report yet"),
-        ({"body": encode(report(node="n7"))}, f"speaks for n7, and this is {NODE}"),
+        ({"body": encode(report(node="n7"))}, f"is of node n7, and this is {NODE}"),
         ({"body": encode(report(names=NAMES[1:]))}, f"does not run probe {NAMES[0]}"),
         ({"body": b"<html>"}, "is no report"),
         ({"body": b"{}"}, "is no report"),
@@ -103,7 +103,7 @@ def test_an_older_agents_report_without_findings_is_taken(serve: Serve) -> None:
         ({"body": from_an_older_agent(report(verdict=Verdict.FAIL))}, "does not name each probe's findings"),
     ],
 )
-def test_any_other_answer_is_none(serve: Serve, answer: dict[str, Any], why: str) -> None:
+def test_any_other_answer_is_refused(serve: Serve, answer: dict[str, Any], why: str) -> None:
     port = serve(**answer)
     started = time.monotonic()
     with pytest.raises(NoResponse, match=re.escape(why)):
@@ -117,8 +117,8 @@ def test_nobody_listens() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
-def test_a_strangers_port_is_not_believed() -> None:
-    """While no agent runs anybody may take its port, and say that all is well."""
+def test_another_users_listener_is_not_trusted() -> None:
+    """While no agent runs, any user can listen on its port and answer that all is well."""
     program = (
         "import os, socket, time\n"
         "os.setuid(65534)\n"
@@ -126,17 +126,17 @@ def test_a_strangers_port_is_not_believed() -> None:
         "print(listener.getsockname()[1], flush=True)\n"
         "time.sleep(60)\n"
     )
-    stranger = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     try:
-        assert stranger.stdout
+        assert other.stdout
         with pytest.raises(NoResponse, match="user 65534 listens there"):
-            ask(int(stranger.stdout.readline()))
+            ask(int(other.stdout.readline()))
     finally:
-        stranger.kill()
-        stranger.communicate()
+        other.kill()
+        other.communicate()
 
 
-def test_the_gate_says_whose_verdict_it_is(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_line_shows_that_the_report_is_the_agents(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     port = str(serve(encode(report(verdict=Verdict.FAIL))))
     words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
     assert main([*words, "--gate", "report-only"]) == 0
@@ -161,7 +161,7 @@ def test_the_gate_says_whose_verdict_it_is(serve: Serve, capsys: pytest.CaptureF
     ],
     ids="_".join,
 )
-def test_who_asks_for_something_else_gets_a_look(
+def test_the_gate_runs_the_probes_where_it_asks_for_more(
     words: list[str], serve: Serve, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = serve(encode(report()))
@@ -170,7 +170,7 @@ def test_who_asks_for_something_else_gets_a_look(
 
 
 def test_a_real_agent() -> None:
-    """Until its first round is complete the gate looks itself."""
+    """A real agent has a report once its first round is complete."""
     command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0"]
     agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
@@ -181,8 +181,8 @@ def test_a_real_agent() -> None:
         while "age" not in get(f"{found[0]}/api/v1/report", 5.0).headers:
             assert time.monotonic() < until, "the agent completed no round"
             time.sleep(0.1)
-        fresh = ask_agent(int(found[1]), NODE, 90.0, NAMES)
-        assert fresh.age_seconds < 60 and fresh.report.node == NODE
+        cached = fetch_cached_report(int(found[1]), NODE, 90.0, NAMES)
+        assert cached.age_seconds < 60 and cached.report.node == NODE
     finally:
         agent.terminate()
         agent.communicate(timeout=20)

@@ -24,7 +24,7 @@ EVERY_OTHER = [word for name in NAMES if name not in THREE for word in ("--skip"
 
 @pytest.fixture
 def judge(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., tuple[int, str]]:
-    """Runs the gate's three oldest probes on a recorded machine, by name or folder: exit status and stdout."""
+    """Runs the gate with three probes on a recorded machine, by name or folder. Returns exit status and stdout."""
 
     def run(machine: str | Path, *words: str) -> tuple[int, str]:
         root = machine if isinstance(machine, Path) else tmp_path / "machines" / machine
@@ -75,7 +75,7 @@ def test_text_gives_evidence_fix_and_probes(judge: Judge) -> None:
     ]
 
 
-def test_a_warning_is_told_and_does_not_fail(judge: Judge, tmp_path: Path) -> None:
+def test_a_warning_is_reported_and_does_not_fail(judge: Judge, tmp_path: Path) -> None:
     status, out = judge("clock_off")
     assert status == 0 and out.splitlines()[0].endswith(", 1 warning") and "warning CLOCK_SKEW clock off by" in out
     strict = profile(tmp_path, "warnings_fail: true\n")
@@ -84,7 +84,7 @@ def test_a_warning_is_told_and_does_not_fail(judge: Judge, tmp_path: Path) -> No
 
 
 def broken_machine(folder: Path, *names: str) -> Path:
-    """disk_full's and memlock_low's faults together, and a mount with a long name full of control characters."""
+    """A machine with the faults of disk_full and memlock_low, and a mount with a long name of control characters."""
     machine = materialise("memlock_low", folder / "machine")
     shutil.copytree(materialise("disk_full", folder / "disk_full") / "laggard", machine / "laggard", dirs_exist_ok=True)
     facts = json.loads((machine / "laggard/facts.json").read_text())
@@ -100,7 +100,7 @@ def broken_machine(folder: Path, *names: str) -> Path:
     return machine
 
 
-def test_several_findings_are_counted_and_control_characters_harmless(judge: Judge, tmp_path: Path) -> None:
+def test_several_findings_are_counted_and_control_characters_are_harmless(judge: Judge, tmp_path: Path) -> None:
     machine = broken_machine(tmp_path)
     status, out = judge(machine)
     first, *rest = out.splitlines()
@@ -198,7 +198,9 @@ def test_wrong_usage_is_64_with_one_line_and_one_document(
         ("- 1\n", "profile.yaml"),
     ],
 )
-def test_a_wrong_profile_is_named(text: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_in_a_profile_is_named(
+    text: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["healthcheck", "--profile", profile(tmp_path, text)]) == 64
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and hint in err
@@ -226,7 +228,7 @@ def healthcheck(*words: str, options: tuple[str, ...] = ()) -> subprocess.Comple
 
 
 def test_a_probe_that_hangs_is_named_in_time(tmp_path: Path) -> None:
-    """A pipe that nobody writes to hangs its reader, as a dead server does."""
+    """A pipe that nobody writes to makes its reader hang, as a dead file server does."""
     machine = materialise("plain", tmp_path / "machine")
     (machine / "proc/self/mounts").unlink()
     os.mkfifo(machine / "proc/self/mounts")

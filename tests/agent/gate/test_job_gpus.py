@@ -1,4 +1,4 @@
-"""A job that has some of the GPUs is judged by those, and by what all share."""
+"""A job that has some of the GPUs is judged by those, and by what all GPUs share."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def report(*findings: Finding, unknown: str = "", warnings_fail: bool = False) -
         (["GPUs"], "", Verdict.FAIL),
     ],
 )
-def test_whose_finding_counts(devices: list[str], unknown: str, verdict: Verdict) -> None:
+def test_which_findings_count(devices: list[str], unknown: str, verdict: Verdict) -> None:
     judged = for_job(report(*map(found, devices), unknown=unknown), frozenset({0, 1}), False)
     assert judged.verdict is verdict
     assert [finding.device for finding in judged.findings] == [
@@ -93,7 +93,7 @@ def test_a_warning_that_fails_is_judged_by_its_gpu_too(device: str, verdict: Ver
     assert for_job(made, frozenset({0, 1}), True).verdict is verdict
 
 
-def test_what_is_left_out_is_told() -> None:
+def test_findings_on_other_gpus_stay_among_the_facts() -> None:
     assert for_job(report(found(THEIRS)), frozenset({0}), False).facts["other_gpus"] == [f"GPU_XID {THEIRS}"]
 
 
@@ -119,7 +119,7 @@ def test_slurms_list(text: str, gpus: set[int] | None) -> None:
 
 
 @given(st.frozensets(st.integers(0, 4000), min_size=1, max_size=64))
-def test_any_list_is_read(gpus: frozenset[int]) -> None:
+def test_any_list_is_parsed(gpus: frozenset[int]) -> None:
     assert parse_gpus(",".join(map(str, sorted(gpus)))) == gpus
 
 
@@ -138,12 +138,12 @@ def test_a_recorded_machine(gpus: str, status: int, tmp_path: Path, capsys: pyte
     assert capsys.readouterr().out.startswith("laggard: ok, 2 probes" if status == 0 else "laggard: GPU_ECC")
 
 
-def test_a_wrong_list_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_value_that_is_no_list_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["healthcheck", "--gpus", "all"]) == 64
     assert "0,1,4-7" in capsys.readouterr().err
 
 
-def test_expected_values_go_over_the_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_expected_values_override_the_profiles(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = materialise("disk_full", tmp_path / "disk_full")
     profile, expect = tmp_path / "profile.yaml", tmp_path / "expect.yaml"
     profile.write_text("thresholds: {disks: {enough_bytes: 1000, warning_used_ratio: 0.5}}\n")

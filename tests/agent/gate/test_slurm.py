@@ -1,5 +1,5 @@
-"""What the gate tells SLURM, and what it refuses to. scontrol is a script here that notes its words; tests/slurm has
-the real one."""
+"""What the gate changes in SLURM, and what it leaves alone. scontrol is a script here that logs its arguments;
+tests/slurm has the real one."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ NodeName=n1 Arch=x86_64 CoresPerSocket=8
 
 
 class Scontrol:
-    """Shows a node as it is told to, and notes what it is asked to change."""
+    """Stands in for scontrol: shows a node in a given state, and logs the arguments of each update."""
 
     def __init__(self, folder: Path) -> None:
         self.path, self._node, self._log = folder / "scontrol", folder / "node", folder / "log"
-        self.be("IDLE")
+        self.set("IDLE")
 
-    def be(self, state: str, reason: str = "", answer: str | None = None) -> None:
+    def set(self, state: str, reason: str = "", answer: str | None = None) -> None:
         line = f"   Reason={reason} [root@2026-11-20T10:00:00]" if reason else ""
         self._node.write_text(SHOW.format(state=state, reason=line))
         default = f'[ "$1" = show ] && exec cat {shlex.quote(str(self._node))}\nprintf "%s\\n" "$@" >> {self._log}\n'
@@ -45,7 +45,7 @@ class Scontrol:
         self.path.chmod(0o755)
 
     @property
-    def told(self) -> list[str]:
+    def updates(self) -> list[str]:
         return self._log.read_text().splitlines() if self._log.exists() else []
 
 
@@ -59,7 +59,7 @@ Gate = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def gate(scontrol: Scontrol, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Gate:
-    """Runs the gate with probe `disks` on a recorded machine: exit status and stdout."""
+    """Runs the gate with the probe `disks` on a recorded machine. Returns exit status and stdout."""
 
     def run(machine: str, *words: str) -> tuple[int, str]:
         root = tmp_path / "machine" / machine
@@ -111,16 +111,16 @@ def test_warnings_reject_nothing_even_where_they_fail(gate: Gate, tmp_path: Path
     assert (status, out.splitlines()[-1]) == (0, "gate: pass, warnings alone")
 
 
-def test_a_drain_carries_the_first_line_as_one_word(gate: Gate, scontrol: Scontrol) -> None:
+def test_the_reason_of_a_drain_is_the_first_line(gate: Gate, scontrol: Scontrol) -> None:
     status, out = gate("disk_full", *DRAIN)
     reason = out.splitlines()[0]
     assert status == 1 and out.endswith("slurm: n1 was drained\n")
-    assert scontrol.told == ["update", "NodeName=n1", "State=DRAIN", f"Reason={reason}"]
+    assert scontrol.updates == ["update", "NodeName=n1", "State=DRAIN", f"Reason={reason}"]
     assert reason.startswith("laggard: DISK_FULL /") and len(reason) <= 80
 
 
 def test_without_the_flag_scontrol_is_not_run(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
-    scontrol.be("IDLE", answer=f"touch {tmp_path}/ran")
+    scontrol.set("IDLE", answer=f"touch {tmp_path}/ran")
     gate("disk_full", "--gate", "enforce", "--collector", "none")
     gate("plain", *DRAIN)
     gate("disk_full", "--gate", "report-only", "--drain", "--resume")
@@ -146,17 +146,17 @@ def test_without_the_flag_scontrol_is_not_run(gate: Gate, scontrol: Scontrol, tm
         ("UNKNOWN+INVALID_REG", ""),
     ],
 )
-def test_what_is_not_ours_is_left_alone(gate: Gate, scontrol: Scontrol, state: str, reason: str) -> None:
-    scontrol.be(state, reason)
+def test_nodes_that_others_hold_are_left_alone(gate: Gate, scontrol: Scontrol, state: str, reason: str) -> None:
+    scontrol.set(state, reason)
     status, out = gate("disk_full", *DRAIN)
-    assert status == 1 and scontrol.told == [] and out.splitlines()[-1].startswith("slurm: n1 ")
+    assert status == 1 and scontrol.updates == [] and out.splitlines()[-1].startswith("slurm: n1 ")
 
 
 @pytest.mark.parametrize("state", ["IDLE", "ALLOCATED", "MIXED", "MIXED+COMPLETING", "IDLE+CLOUD"])
 def test_a_node_in_use_is_drained(gate: Gate, scontrol: Scontrol, state: str) -> None:
-    scontrol.be(state)
+    scontrol.set(state)
     gate("disk_full", *DRAIN)
-    assert "State=DRAIN" in scontrol.told
+    assert "State=DRAIN" in scontrol.updates
 
 
 @pytest.mark.parametrize(
@@ -172,37 +172,37 @@ def test_a_node_in_use_is_drained(gate: Gate, scontrol: Scontrol, state: str) ->
     ],
 )
 def test_only_own_drains_are_resumed(gate: Gate, scontrol: Scontrol, state: str, reason: str, resumed: bool) -> None:
-    scontrol.be(state, reason)
+    scontrol.set(state, reason)
     assert gate("plain", "--resume")[0] == 0
-    assert scontrol.told == (["update", "NodeName=n1", "State=RESUME"] if resumed else [])
+    assert scontrol.updates == (["update", "NodeName=n1", "State=RESUME"] if resumed else [])
 
 
-def test_neither_the_sick_nor_the_unknown_is_resumed(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
-    scontrol.be("IDLE+DRAIN", "laggard: DISK_FULL /")
+def test_a_failed_or_unknown_node_is_not_resumed(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
+    scontrol.set("IDLE+DRAIN", "laggard: DISK_FULL /")
     gate("disk_full", "--resume")
     gate("plain")
     (tmp_path / "machine/plain/proc/self/mounts").unlink()
     gate("plain", "--resume")
-    assert scontrol.told == []
+    assert scontrol.updates == []
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         ("echo 'slurm_load_node error: Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
         ("echo nonsense", "shows no node"),
         ("trap '' TERM; sleep 30", "did not answer within"),
     ],
 )
-def test_a_controller_that_is_away_costs_little(gate: Gate, scontrol: Scontrol, answer: str, says: str) -> None:
-    scontrol.be("IDLE", answer=answer)
+def test_a_controller_that_is_away_costs_little(gate: Gate, scontrol: Scontrol, answer: str, message: str) -> None:
+    scontrol.set("IDLE", answer=answer)
     started = time.monotonic()
     status, out = gate("disk_full", "--gate", "enforce", *DRAIN)
     assert time.monotonic() - started < 8  # the gate's own time and 3 s
-    assert status == 1 and says in out and out.endswith("gate: reject\n")  # SLURM drains by the exit status
+    assert status == 1 and message in out and out.endswith("gate: reject\n")  # SLURM drains by the exit status
 
 
-def test_no_scontrol_is_said(gate: Gate) -> None:
+def test_a_missing_scontrol_is_reported(gate: Gate) -> None:
     assert (
         "slurm: not drained: cannot run /nowhere/scontrol: No such"
         in gate("disk_full", *DRAIN, "--scontrol", "/nowhere/scontrol")[1]
@@ -210,24 +210,24 @@ def test_no_scontrol_is_said(gate: Gate) -> None:
 
 
 def test_the_kill_switch_comes_first(gate: Gate, scontrol: Scontrol, tmp_path: Path) -> None:
-    (tmp_path / "disabled").symlink_to("/nowhere")  # whatever it is
+    (tmp_path / "disabled").symlink_to("/nowhere")  # a dangling symlink counts too
     for words in (DRAIN, ("--resume",), ("--gate", "enforce", "--collector", "none")):
         status, out = gate("disk_full", *words)
         assert (status, out) == (0, f"laggard: disabled by {tmp_path / 'disabled'}\n")
     status, out = gate("disk_full", *DRAIN, "--format", "json")
     assert status == 0 and json.loads(out)["schema"] == "laggard.report/1"
     assert gate("disk_full")[0] == 1, "who asks without SLURM gets an answer"
-    assert scontrol.told == []
+    assert scontrol.updates == []
 
 
-def test_a_drain_needs_a_word_on_the_cap(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_drain_needs_the_collector_flag(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     assert gate("disk_full", "--drain")[0] == 64
     assert gate("disk_full", "--gate", "enforce")[0] == 64
     assert gate("disk_full", "--gate", "report-only", "--drain")[0] == 0
     assert gate("disk_full", *DRAIN, "--scontrol", "scontrol")[0] == 64
 
 
-def test_json_tells_what_was_done(gate: Gate) -> None:
+def test_json_holds_what_was_done(gate: Gate) -> None:
     status, out = gate("disk_full", "--gate", "enforce", *DRAIN, "--format", "json")
     assert status == 1 and out.count("\n") == 1
     assert json.loads(out)["facts"]["gate"]["says"] == ["slurm: n1 was drained", "gate: reject"]
@@ -237,19 +237,19 @@ def test_json_tells_what_was_done(gate: Gate) -> None:
 def test_any_text_is_a_node_or_a_refusal(text: str) -> None:
     with contextlib.suppress(SlurmError):
         node = parse_node(text)
-        assert f"State={node.base}" in text or node.base in text, "a state that slurmctld did not say"
+        assert f"State={node.base}" in text or node.base in text, "a state that is not in the text"
 
 
 def test_a_reason_cannot_pose_as_a_state() -> None:
     node = parse_node(
         SHOW.format(state="IDLE", reason="   Reason=x State=DOWN Reason=laggard: y [a@2026-01-01T00:00:00]")
     )
-    assert (node.base, node.reason) == ("IDLE", "x State=DOWN Reason=laggard: y") and not node.ours
+    assert (node.base, node.reason) == ("IDLE", "x State=DOWN Reason=laggard: y") and not node.has_laggards_reason
 
 
-def test_words_reach_scontrol_as_they_are(scontrol: Scontrol, tmp_path: Path) -> None:
+def test_arguments_reach_scontrol_unchanged(scontrol: Scontrol, tmp_path: Path) -> None:
     Slurm("n1; touch x", str(scontrol.path)).drain("laggard: $(touch y) `touch z` 'quoted' \"too\"")
-    assert scontrol.told[1:] == [
+    assert scontrol.updates[1:] == [
         "NodeName=n1; touch x",
         "State=DRAIN",
         "Reason=laggard: $(touch y) `touch z` 'quoted' \"too\"",
