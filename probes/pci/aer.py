@@ -1,4 +1,4 @@
-"""PCIE_AER_ERRORS: errors that the links between GPUs, NICs and the root reported since the last look."""
+"""PCIE_AER_ERRORS: errors that the links between GPUs, NICs and the root reported since the last snapshot."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.sysfs import endpoints, read_tree
+from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
 from laggard.probes.pci.model.tree import PciDevice
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
+from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
 _FILES: Final = {
     "correctable": ("aer_dev_correctable", "TOTAL_ERR_COR"),
@@ -19,46 +20,46 @@ _FILES: Final = {
     "fatal": ("aer_dev_fatal", "TOTAL_ERR_FATAL"),
 }
 _FIX: Final = (
-    "Seat the card, riser or cable anew and look at the kernel's log (`AER:`) for the kind of error. Where errors come "
-    "back, exchange the device, then the board. Do not hide them with `pci=noaer`."
+    "Reseat the card, riser or cable and look at the kernel's log (`AER:`) for the kind of error. If errors come "
+    "back, replace the device, then the board. Do not hide them with `pci=noaer`."
 )
 _HOUR: Final = 3600.0
 
 
-class ErrorThresholds(Thresholds, frozen=True):
+class AerThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
+    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
     correctable_per_hour: float = 1800.0
-    """A bit error ratio of 1e-12, the most that PCI Express allows a lane up to 32 GT/s (Base Specification, 8.4), on
-    16 lanes at 32 GT/s: one error in two seconds. Each costs a replay of about a microsecond; good links have none."""
+    """One error in two seconds: the bit error ratio of 1e-12, the highest that PCI Express allows a lane up to 32 GT/s
+    (Base Specification, 8.4), on 16 lanes at 32 GT/s. Each error costs a replay of about a microsecond; good links have
+    none."""
 
     nonfatal_per_hour: float = 0.0
-    """More than these: critical. A transaction was lost."""
+    """More are critical: each is a transaction that was lost."""
 
 
-def check(host: Host, thresholds: ErrorThresholds) -> Iterator[Finding | Fact | SaveCounters]:
+def check(host: Host, thresholds: AerThresholds) -> Iterator[Finding | Fact | SaveCounters]:
     tree = read_tree(host)
-    ends = endpoints(host, tree, thresholds.endpoints)
-    devices = {device.address: device for end in ends for device in tree.path(end.address)}
+    ends = select_endpoints(tree, thresholds.endpoints)
+    devices = {device.address: device for end in ends for device in tree.path_to_root(end.address)}
     counts: dict[str, int] = {}
-    silent: list[str] = []
+    unreadable: list[Unreadable] = []
     for device in devices.values():
         try:
             counts.update(_counts(host, device))
         except NotFound:
-            continue  # the device or the firmware's agreement with the kernel has no error reporting
+            continue  # no error reporting: the device has none, or the firmware did not hand it to the kernel
         except Unknown as error:
-            silent.append(str(error))
+            unreadable.append(Unreadable(str(error)))
     yield SaveCounters(counts)
     yield Fact("errors", {name: count for name, count in counts.items() if count})
     for device in devices.values():
         yield from _judge(host, device, counts, thresholds)
-    if silent:
-        raise Unknown(silent[0])
+    raise_if_unreadable(unreadable)
     if not counts:
         raise NotApplicable(
-            f"the kernel counts no errors of {len(devices)} PCI devices: no AER, or the firmware has it"
+            f"the kernel counts no errors of {len(devices)} PCI devices: they have no AER, or the firmware keeps it"
         )
 
 
@@ -68,15 +69,16 @@ def _counts(host: Host, device: PciDevice) -> Iterator[tuple[str, int]]:
 
 
 def parse_total(text: str, name: str) -> int:
-    """The number after `name` in a list of `KIND COUNT`; without it the sum of the kinds."""
+    """Returns the number after `name` in a list of `KIND COUNT`, or the sum of all if the name is not there. Raises
+    Unknown for any other text."""
     pairs = [line.rsplit(None, 1) for line in text.splitlines() if line.strip()]
     if not pairs or not all(len(pair) == 2 and pair[1].isascii() and pair[1].isdigit() for pair in pairs):
-        raise Unknown("a list of PCI errors holds something else than names and numbers")
+        raise Unknown("a list of PCI errors holds other things than names and numbers")
     counts = {kind: int(count) for kind, count in pairs}
     return counts.get(name, sum(counts.values()))
 
 
-def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: ErrorThresholds) -> Iterator[Finding]:
+def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: AerThresholds) -> Iterator[Finding]:
     limits = {
         "fatal": (0.0, Severity.CRITICAL),
         "nonfatal": (thresholds.nonfatal_per_hour, Severity.CRITICAL),
@@ -99,4 +101,4 @@ def _judge(host: Host, device: PciDevice, counts: dict[str, int], thresholds: Er
         )  # fmt: skip
 
 
-PROBE: Final = Probe("pcie_errors", check, ErrorThresholds())
+PROBE: Final = Probe("pcie_errors", check, AerThresholds())

@@ -1,4 +1,4 @@
-"""IOMMU_ENABLED: GPUs or NICs whose every memory access is translated by the IOMMU."""
+"""IOMMU_ENABLED: GPUs or NICs of which the IOMMU translates every memory access."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.pci.model.sysfs import endpoints, read_tree
+from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _GROUPS: Final = "/sys/kernel/iommu_groups"
 _TRANSLATING: Final = ("DMA", "DMA-FQ", "DMA-SVA")
 _FIX: Final = (
-    "Add `iommu=pt` to the kernel's command line (on Arm `iommu.passthrough=1`), or switch the IOMMU off where this "
-    "host passes no device to virtual machines, and restart. Leave it where kernel or users' drivers are not trusted."
+    "Add `iommu=pt` to the kernel's command line (on Arm `iommu.passthrough=1`), or turn the IOMMU off where this "
+    "host passes no device to virtual machines, and restart. Keep it where devices or their drivers are not trusted."
 )
 _PARAMETERS: Final = ("iommu", "intel_iommu", "amd_iommu", "iommu.passthrough", "iommu.strict")
 
 
 class IommuThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
+    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
 
 def check(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
-    ends = endpoints(host, read_tree(host), thresholds.endpoints)
+    ends = select_endpoints(read_tree(host), thresholds.endpoints)
     units = host.entries("/sys/class/iommu")
     parameters = _parameters(host)
     yield Fact("units", len(units))
@@ -47,7 +47,8 @@ def check(host: Host, thresholds: IommuThresholds) -> Iterator[Finding | Fact]:
 def _finding(
     translating: list[str], modes: Mapping[str, str], parameters: Mapping[str, str], virtual: bool | None
 ) -> Finding:
-    """Peer traffic between a GPU and a NIC needs an entry in the IOMMU's cache for each page that it touches."""
+    """Makes one finding for all devices. The cost: traffic between a GPU and a NIC needs an entry in the IOMMU's cache
+    for each page that it touches."""
     where = " of this virtual machine" if virtual else ""
     return finding(
         "IOMMU_ENABLED",
@@ -60,7 +61,8 @@ def _finding(
 
 
 def _mode(host: Host, folder: str) -> str:
-    """`identity` is passthrough; a device in no group has no IOMMU before it."""
+    """Returns the type of the device's IOMMU group: `identity` is passthrough; `none` where the device is in no group
+    and behind no IOMMU; `unknown` where it cannot be read."""
     try:
         group = host.read_link(f"{folder}/iommu_group").rsplit("/", 1)[-1]
     except NotFound:
@@ -74,7 +76,7 @@ def _mode(host: Host, folder: str) -> str:
 
 
 def _parameters(host: Host) -> dict[str, str]:
-    """What the command line says of the IOMMU; evidence only."""
+    """Returns the kernel parameters about the IOMMU; evidence only."""
     try:
         words = host.read("/proc/cmdline").split()
     except Unknown:

@@ -1,4 +1,4 @@
-"""PCIE_LINK_DEGRADED: a link on a GPU's or RDMA NIC's way to the root that runs slower or narrower than it should."""
+"""PCIE_LINK_DEGRADED: a link between a GPU or RDMA NIC and the root that runs slower or narrower than it should."""
 
 from __future__ import annotations
 
@@ -9,85 +9,79 @@ from laggard.model import Finding
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
-from laggard.probes.pci.model.sysfs import endpoints, read_tree, with_config, with_links
+from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_config, with_links
 from laggard.probes.pci.model.tree import PciDevice, PciTree
-from laggard.probes.pci.rules.slow_links import Segment, Slow, segments, slow_links, unjudged
+from laggard.probes.pci.rules.slow_links import PcieLink, SlowLink, find_slow_links, links_to_root, unjudged_links
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX = (
-    "Seat the card, riser or cable anew and look at the slot's settings in the firmware (link speed, bifurcation). "
-    "Where it stays, exchange the device, then the board. A speed set too low by hand is undone by a restart."
+    "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed, bifurcation). If that "
+    "does not help, replace the device, then the board. A speed that was set too low by hand is reset by a restart."
 )
-_LANE_BYTES_PER_TRANSFER = {2.5: 0.8 / 8, 5.0: 0.8 / 8, 64.0: 1 / 8}  # 8b/10b at first, later 128b/130b, then flits
+_LANE_BYTES_PER_TRANSFER = {2.5: 0.8 / 8, 5.0: 0.8 / 8, 64.0: 1 / 8}  # 8b/10b, flits; the speeds between: 128b/130b
 
 
-class LinkThresholds(Thresholds, frozen=True):
+class PcieLinkThresholds(Thresholds, frozen=True):
     endpoints: tuple[str, ...] = ()
-    """PCI addresses of the devices to judge, and the bridges above them. None named: all GPUs and RDMA NICs."""
+    """PCI addresses of the devices to judge, with the bridges above them. None named: all GPUs and RDMA NICs."""
 
     virtual: bool | None = None
-    """Is this a virtual machine, whose ports are made up? None: what the kernel says."""
+    """This is a virtual machine, whose ports are made up. None: decided by what the kernel reports."""
 
     expected: dict[str, tuple[float, int]] = {}
-    """GT/s and lanes by PCI address of a link's lower end, as {"0000:1a:00.0": [32.0, 16]}."""
+    """GT/s and lanes by the PCI address of a link's lower end, as {"0000:1a:00.0": [32.0, 16]}."""
 
 
-def check(host: Host, thresholds: LinkThresholds) -> Iterator[Finding | Fact]:
+def check(host: Host, thresholds: PcieLinkThresholds) -> Iterator[Finding | Fact]:
     tree = read_tree(host)
-    ends = endpoints(host, tree, thresholds.endpoints)
-    tree = tree.replaced(with_links(host, _on_the_way(tree, ends)))
-    tree = tree.replaced(with_config(host, _above_lowered_gpus(tree, ends)))
-    judged = segments(tree, tree_ends(tree, ends))
-    yield Fact("links", {segment.device.address: _shown(segment.speed, segment.width) for segment in judged})
-    yield from judge(judged, thresholds, is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual)
-    if unknown := unjudged(judged):
+    ends = select_endpoints(tree, thresholds.endpoints)
+    tree = tree.updated(with_links(host, _paths_to_root(tree, ends)))
+    tree = tree.updated(with_config(host, _ports_of_slowed_gpus(tree, ends)))
+    links = links_to_root(tree, ends)
+    yield Fact("links", {link.device.address: _shown(link.speed, link.width) for link in links})
+    yield from judge(links, thresholds, is_virtual_machine(host) if thresholds.virtual is None else thresholds.virtual)
+    if unknown := unjudged_links(links):
         raise Unknown(f"{len(unknown)} links cannot be judged, that of {unknown[0]} for one: no speed, width or peer")
-    if strangers := [device.address for device in tree if device.kind is None and not device.uses]:
-        raise Unknown(f"what {strangers[0]} and {len(strangers) - 1} others are cannot be read: GPUs may be among them")
+    if unidentified := [device.address for device in tree if device.pci_class is None and not device.subsystems]:
+        raise Unknown(
+            f"the class of {unidentified[0]} and {len(unidentified) - 1} others cannot be read: some may be GPUs"
+        )
 
 
-def judge(judged: tuple[Segment, ...], thresholds: LinkThresholds, virtual: bool | None) -> Iterator[Finding]:
-    """Pure: also for what `lspci` printed."""
-    for slow in slow_links(judged, thresholds.expected, virtual):
+def judge(links: tuple[PcieLink, ...], thresholds: PcieLinkThresholds, virtual: bool | None) -> Iterator[Finding]:
+    """Judges links of sysfs or of `lspci`. Pure."""
+    for slow in find_slow_links(links, thresholds.expected, virtual):
         yield _finding(slow)
 
 
-def tree_ends(tree: PciTree, ends: Iterable[PciDevice]) -> tuple[PciDevice, ...]:
-    return tuple(tree.devices[end.address] for end in ends)
+def _paths_to_root(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
+    return list({device.address: device for end in ends for device in tree.path_to_root(end.address)}.values())
 
 
-def _on_the_way(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
-    return list({device.address: device for end in ends for device in tree.path(end.address)}.values())
+def _ports_of_slowed_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
+    """Returns the ports of GPUs whose links are slower now than they could be, to find whether a port is set so."""
+    slowed = (link for link in links_to_root(tree, ends) if link.device.is_gpu and link.speed < link.max_speed)
+    return [link.port for link in slowed if link.port]
 
 
-def _above_lowered_gpus(tree: PciTree, ends: Iterable[PciDevice]) -> list[PciDevice]:
-    """The ports of GPUs whose links are slower now than they could be: is it the port that is set so?"""
-    lowered = (
-        segment
-        for segment in segments(tree, tree_ends(tree, ends))
-        if segment.device.is_gpu and segment.speed < segment.most_speed
-    )
-    return [segment.port for segment in lowered if segment.port]
-
-
-def _finding(slow: Slow) -> Finding:
-    segment = slow.segment
-    unit = "GT/s" if slow.what == "speed" else "lanes"
-    device, port = segment.device, segment.port
+def _finding(slow: SlowLink) -> Finding:
+    link = slow.link
+    unit = "GT/s" if slow.quantity == "speed" else "lanes"
+    device, port = link.device, link.port
     evidence: dict[str, Any] = {
-        "speed_gigatransfers_per_second": segment.speed,
-        "width_lanes": segment.width,
-        "most_speed_gigatransfers_per_second": segment.most_speed or None,
-        "most_width_lanes": segment.most_width or None,
-        "bytes_per_second": round(bytes_per_second(segment.speed, segment.width)),
+        "speed_gigatransfers_per_second": link.speed,
+        "width_lanes": link.width,
+        "most_speed_gigatransfers_per_second": link.max_speed or None,
+        "most_width_lanes": link.max_width or None,
+        "bytes_per_second": round(bytes_per_second(link.speed, link.width)),
         "above": port.address if port else None,
-        "serves": list(segment.serves),
+        "serves": list(link.serves),
     }
-    whom = "" if segment.serves == (device.address,) else f" on the way of {', '.join(segment.serves[:4])}"
+    users = "" if link.serves == (device.address,) else f" on the path of {', '.join(link.serves[:4])}"
     return finding(
         "PCIE_LINK_DEGRADED",
         device.address,
-        f"link{whom} runs at {slow.value:g} {unit}, {slow.should:g} {slow.reason}",
+        f"link{users} runs at {slow.value:g} {unit}, {slow.expected:g} {slow.reason}",
         evidence=evidence,
         fix=_FIX,
         commands=(f"lspci -vvv -s {device.address}", *((f"lspci -vvv -s {port.address}",) if port else ())),
@@ -96,7 +90,7 @@ def _finding(slow: Slow) -> Finding:
 
 
 def bytes_per_second(speed: float, width: int) -> float:
-    """What the link carries in each direction, before packet headers."""
+    """Returns what the link carries in each direction, packet headers included."""
     return speed * 1e9 * width * _LANE_BYTES_PER_TRANSFER.get(speed, 128 / 130 / 8)
 
 
@@ -104,4 +98,4 @@ def _shown(speed: float, width: int) -> str:
     return f"{speed:g} GT/s x{width}" if speed and width else "unknown"
 
 
-PROBE: Final = Probe("pcie_links", check, LinkThresholds())
+PROBE: Final = Probe("pcie_links", check, PcieLinkThresholds())

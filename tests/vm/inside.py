@@ -18,7 +18,7 @@ import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
 from laggard.probes.host.counter_history import MIN_INTERVAL_SECONDS
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.config_space import Config
+from laggard.probes.pci.model.config_space import ConfigSpace
 from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.sysfs import read_tree, with_config
 from laggard.probes.pci.model.tree import PciTree
@@ -119,13 +119,13 @@ def seen_twice() -> dict[str, Any]:
 
 def registers(tree: PciTree) -> dict[str, Any]:
     return {
-        device.address: [device.parent, device.kind, device.vendor, device.device, _express(config), config.acs]
+        device.address: [device.parent, device.pci_class, device.vendor, device.device, _express(config), config.acs]
         for device in tree
         if (config := device.config)
     }
 
 
-def _express(config: Config) -> Any:
+def _express(config: ConfigSpace) -> Any:
     """Without the target speed: where the register holds none, lspci prints the lowest."""
     return config.express and config.express._replace(target_speed=0.0)
 

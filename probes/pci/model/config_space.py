@@ -1,4 +1,4 @@
-"""PCI configuration space: bytes to registers by name. Pure, and defined for every byte string.
+"""Parses PCI configuration space to named registers. Pure, and every byte string has a result.
 
 Offsets and bits: the PCI Express Base Specification, 7.5 and 7.7.11, as in Linux' include/uapi/linux/pci_regs.h.
 """
@@ -20,7 +20,7 @@ UPSTREAM_PORT: Final = 5
 DOWNSTREAM_PORT: Final = 6
 
 SPEEDS: Final = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
-"""GT/s by the number that the link registers hold."""
+"""Speed in GT/s by the number in the link registers."""
 
 ACS_BITS: Final = {
     0x01: "SrcValid",
@@ -31,19 +31,19 @@ ACS_BITS: Final = {
     0x20: "EgressCtrl",
     0x40: "DirectTrans",
 }
-"""The ACS control register's bits, by lspci's names."""
+"""Names of the bits of the ACS control register, as lspci has them."""
 
 SOURCE_VALID, TRANSLATION_BLOCK, REQUEST_REDIRECT, COMPLETION_REDIRECT, UPSTREAM_FORWARD, EGRESS, DIRECT = ACS_BITS
 
 
-class Express(NamedTuple):
+class PciExpress(NamedTuple):
     """The PCI Express capability. Speeds in GT/s, 0.0 where the number is reserved; request sizes in bytes."""
 
-    port: int
+    port_type: int
     speed: float
     width: int
-    most_speed: float
-    most_width: int
+    max_speed: float
+    max_width: int
     target_speed: float
     payload_bytes: int
     read_request_bytes: int
@@ -54,35 +54,35 @@ class Acs(NamedTuple):
     control: int
 
 
-class Config(NamedTuple):
-    """What a device's configuration space says. None: the device has no such capability. Where `extended_known` is
-    false, that of `acs` and `ats` is not known."""
+class ConfigSpace(NamedTuple):
+    """The registers of a device. None: the device has no such capability. Where `extended_known` is false, it is not
+    known whether it has ACS and ATS."""
 
     vendor: int
     device: int
-    answers: bool = True
-    """False: every bit reads as one, which is what a device reads as that fell off the bus."""
+    responds: bool = True
+    """False: every bit reads as one, as those of a device do that fell off the bus."""
 
     standard_known: bool = True
     extended_known: bool = True
-    express: Express | None = None
+    express: PciExpress | None = None
     acs: Acs | None = None
     ats_enabled: bool | None = None
     reports_errors: bool = False  # has AER
 
 
-def parse_config(data: bytes) -> Config:
-    """The registers in `data`: 4096 bytes, or the 256 of a device that is not PCI Express, or as few as there are."""
+def parse_config(data: bytes) -> ConfigSpace:
+    """Parses `data`: 4096 bytes, the 256 of a device that is not PCI Express, or as few as could be read."""
     if len(data) < 4:
-        return Config(_ALL_ONES, _ALL_ONES, False, False, False)
+        return ConfigSpace(_ALL_ONES, _ALL_ONES, False, False, False)
     vendor, device = struct.unpack_from("<HH", data)
     if vendor == _ALL_ONES:
-        return Config(vendor, device, False, False, False)
+        return ConfigSpace(vendor, device, False, False, False)
     standard_known = len(data) >= STANDARD_BYTES
     express = _express(data) if standard_known else None
     extended = dict(_extended(data))
     extended_known = len(data) > STANDARD_BYTES or (standard_known and express is None)
-    return Config(
+    return ConfigSpace(
         vendor,
         device,
         standard_known=standard_known,
@@ -94,10 +94,11 @@ def parse_config(data: bytes) -> Config:
     )
 
 
-def needed_bytes(read: Callable[[int, int], bytes]) -> bytes:
-    """The parts of the space that `parse_config` needs, zeros between. `read` takes an offset and a size.
+def read_needed_bytes(read: Callable[[int, int], bytes]) -> bytes:
+    """Reads the parts that parse_config() needs and returns them with zeros in between. `read` takes an offset and a
+    size.
 
-    A device answers a microsecond or two for each word, so that reading all of it takes milliseconds.
+    A device needs a microsecond or two for each word, so that to read all of its space takes milliseconds.
     """
     data = bytearray(read(0, STANDARD_BYTES))
     if len(data) < STANDARD_BYTES:
@@ -119,21 +120,21 @@ def _fetch(data: bytearray, read: Callable[[int, int], bytes], offset: int) -> N
 
 
 def _standard(data: bytes) -> Iterator[tuple[int, int]]:
-    """(id, offset) of the capabilities in the first 256 bytes."""
+    """Yields (id, offset) of the capabilities in the first 256 bytes."""
     if not data[0x06] & 0x10:  # status: there is a list
         return
-    offset, seen = data[0x34] & 0xFC, set[int]()
-    while offset >= 0x40 and offset not in seen:
-        seen.add(offset)
+    offset, visited = data[0x34] & 0xFC, set[int]()  # a list that leads back to itself ends
+    while offset >= 0x40 and offset not in visited:
+        visited.add(offset)
         yield data[offset], offset
         offset = data[offset + 1] & 0xFC
 
 
 def _extended(data: bytes | bytearray, fetch: Callable[[int], None] = lambda at: None) -> Iterator[tuple[int, int]]:
-    """(id, offset) of the extended capabilities; `fetch` is called before the word at an offset is looked at."""
-    offset, seen = STANDARD_BYTES, set[int]()
-    while STANDARD_BYTES <= offset <= len(data) - 8 and offset not in seen:
-        seen.add(offset)
+    """Yields (id, offset) of the extended capabilities; `fetch` is called with an offset before its word is used."""
+    offset, visited = STANDARD_BYTES, set[int]()
+    while STANDARD_BYTES <= offset <= len(data) - 8 and offset not in visited:
+        visited.add(offset)
         fetch(offset)
         (header,) = struct.unpack_from("<I", data, offset)
         if header in (0, 0xFFFFFFFF):
@@ -142,19 +143,19 @@ def _extended(data: bytes | bytearray, fetch: Callable[[int], None] = lambda at:
         offset = header >> 20 & 0xFFC
 
 
-def _express(data: bytes) -> Express | None:
+def _express(data: bytes) -> PciExpress | None:
     offset = dict(_standard(data)).get(_EXPRESS_ID)
     if offset is None or offset + _EXPRESS_BYTES > len(data):
         return None
     flags, _, control = struct.unpack_from("<HIH", data, offset + 2)
     capable, _, status = struct.unpack_from("<IHH", data, offset + 0xC)
     (target,) = struct.unpack_from("<H", data, offset + 0x30)
-    return Express(
-        port=flags >> 4 & 0xF,
+    return PciExpress(
+        port_type=flags >> 4 & 0xF,
         speed=SPEEDS.get(status & 0xF, 0.0),
         width=status >> 4 & 0x3F,
-        most_speed=SPEEDS.get(capable & 0xF, 0.0),
-        most_width=capable >> 4 & 0x3F,
+        max_speed=SPEEDS.get(capable & 0xF, 0.0),
+        max_width=capable >> 4 & 0x3F,
         target_speed=SPEEDS.get(target & 0xF, 0.0),
         payload_bytes=128 << (control >> 5 & 7),
         read_request_bytes=128 << (control >> 12 & 7),
@@ -170,5 +171,5 @@ def _ats(data: bytes, offset: int | None) -> bool | None:
 
 
 def acs_names(bits: int) -> list[str]:
-    """The names of the set bits, as lspci writes them: ReqRedir+ ..."""
+    """Returns the names of the set bits, as lspci writes them: ReqRedir+ ..."""
     return [f"{name}+" for bit, name in ACS_BITS.items() if bits & bit]

@@ -1,7 +1,7 @@
-"""`lspci -vvv` as text to the same values that /sys gives. Pure, and defined for every text.
+"""Parses `lspci -vvv` to the same values as model/sysfs.py reads. Pure, and every text has a result.
 
-With or without -D (domains), -n and -nn (numbers). Run by others than root it prints `<access denied>` for what the
-kernel keeps from them: then the registers are not known.
+The output may be with or without -D (domains), -n and -nn (numbers). If root did not run it, it has `<access denied>`
+in place of what the kernel hides: then the registers are not known.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from laggard.probes.pci.model.config_space import (
     ROOT_PORT,
     UPSTREAM_PORT,
     Acs,
-    Config,
-    Express,
+    ConfigSpace,
+    PciExpress,
 )
-from laggard.probes.pci.model.tree import AMD, MELLANOX, NVIDIA, Link, PciDevice, PciTree
+from laggard.probes.pci.model.tree import AMD, MELLANOX, NVIDIA, LinkState, PciDevice, PciTree
 
 _HEAD: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) (.+)")
 _NAMED: Final = re.compile(r"([^:\[]+?)(?: \[([0-9a-f]{4})\])?: (.*)")
@@ -38,7 +38,7 @@ _ACS: Final = re.compile(r"ACS(Cap|Ctl):\s*([A-Z][\w+ -]*)")
 _ATS: Final = re.compile(r"ATSCtl:\s*Enable([+-])")
 _EXTENDED: Final = re.compile(r"Capabilities: \[[0-9a-f]{3}( v\d+)?\]")
 
-_KINDS: Final = {
+_CLASSES: Final = {
     "VGA compatible controller": 0x0300,
     "3D controller": 0x0302,
     "Display controller": 0x0380,
@@ -52,15 +52,15 @@ _KINDS: Final = {
 }
 _VENDORS: Final = {"NVIDIA Corporation": NVIDIA, "Mellanox Technologies": MELLANOX, "Advanced Micro Devices": AMD}
 _PORTS: Final = {"Root Port": ROOT_PORT, "Upstream Port": UPSTREAM_PORT, "Downstream Port": DOWNSTREAM_PORT}
-_OTHER_KIND: Final = 0xFFFF  # a class that no rule asks for
+_OTHER_CLASS: Final = 0xFFFF  # a class that no rule uses
 
 
 def parse_lspci(text: str) -> PciTree:
-    """The devices in `text`; none where it is no such output."""
+    """Returns the devices in `text`; none where it is no such output."""
     found = [(device, behind) for head, body in _blocks(text) for device, behind in _device(head, body)]
     above = {f"{device.domain}:{bus}": device.address for device, bus in found if bus}
-    placed = bool(above)
-    devices = (device._replace(parent=_parent(device, above), placed=placed) for device, _ in found)
+    parent_known = bool(above)
+    devices = (device._replace(parent=_parent(device, above), parent_known=parent_known) for device, _ in found)
     return PciTree({device.address: device for device in devices})
 
 
@@ -84,79 +84,79 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def _device(head: re.Match[str], body: str) -> Iterator[tuple[PciDevice, str]]:
-    """The device and the bus behind it, or nothing."""
-    kind, vendor, number, model = _identity(head[3])
+    """Yields the device and the number of the bus behind it, empty where there is none."""
+    pci_class, vendor, number, model = _identity(head[3])
     express = _express(body)
     speed, width = _pair(_STATUS, body)
-    most_speed, most_width = _pair(_CAPABLE, body)
+    max_speed, max_width = _pair(_CAPABLE, body)
     node, bus = _NODE.search(body), _BUS.search(body)
     yield (
         PciDevice(
             address=f"{head[1] or '0000'}:{head[2]}",
-            kind=kind,
+            pci_class=pci_class,
             vendor=vendor,
             device=number,
             model=model,
-            node=int(node[1]) if node else None,
-            link=Link(speed, int(width), most_speed, int(most_width)),
+            numa_node=int(node[1]) if node else None,
+            link=LinkState(speed, int(width), max_speed, int(max_width)),
             config=_config(head[3], body, express, vendor or 0, number or 0),
-            why_no_config="lspci was not run by root: it says <access denied>",
+            config_error="lspci was not run by root: it says <access denied>",
         ),
         bus[1] if bus else "",
     )
 
 
 def _identity(words: str) -> tuple[int | None, int | None, int | None, str]:
-    """Class, vendor, device and the model's name."""
+    """Returns class, vendor, device and the model's name."""
     if numbered := _NUMBERED.match(words):
-        kind, vendor, number = (int(part, 16) for part in numbered.groups())
-        return kind, vendor, number, ""
+        pci_class, vendor, number = (int(part, 16) for part in numbered.groups())
+        return pci_class, vendor, number, ""
     named, ids = _NAMED.match(words), _IDS.search(words)
     if not named:
         return None, None, None, ""
-    kind = int(named[2], 16) if named[2] else _KINDS.get(named[1], _OTHER_KIND)
+    pci_class = int(named[2], 16) if named[2] else _CLASSES.get(named[1], _OTHER_CLASS)
     model = _REVISION.sub("", named[3])
     if ids:
-        return kind, int(ids[1], 16), int(ids[2], 16), model
+        return pci_class, int(ids[1], 16), int(ids[2], 16), model
     vendor = next((number for name, number in _VENDORS.items() if model.startswith(name)), 0)
     unnamed = _NO_NAME.search(model)
-    return kind, vendor, int(unnamed[1], 16) if unnamed else None, model
+    return pci_class, vendor, int(unnamed[1], 16) if unnamed else None, model
 
 
-def _config(words: str, body: str, express: Express | None, vendor: int, number: int) -> Config | None:
+def _config(words: str, body: str, express: PciExpress | None, vendor: int, number: int) -> ConfigSpace | None:
     if "(rev ff)" in words or "!!! Unknown header type" in body:
-        return Config(vendor, number, answers=False, standard_known=False, extended_known=False)
-    none = "Status: Cap-" in body  # it has no capability at all
-    if "<access denied>" in body or ("Capabilities:" not in body and not none):
+        return ConfigSpace(vendor, number, responds=False, standard_known=False, extended_known=False)
+    no_capability = "Status: Cap-" in body
+    if "<access denied>" in body or ("Capabilities:" not in body and not no_capability):
         return None
     acs = dict(_ACS.findall(body))
     ats = _ATS.search(body)
-    told = "Cap" in acs and "Ctl" in acs
-    hidden = "Access Control Services" in body and not told  # one -v alone names it and no more
-    return Config(
+    shown = "Cap" in acs and "Ctl" in acs
+    hidden = "Access Control Services" in body and not shown  # a single -v shows only the name
+    return ConfigSpace(
         vendor,
         number,
         extended_known=not hidden and (express is None or bool(_EXTENDED.search(body))),
         express=express,
-        acs=Acs(_bits(acs["Cap"]), _bits(acs["Ctl"])) if told else None,
+        acs=Acs(_bits(acs["Cap"]), _bits(acs["Ctl"])) if shown else None,
         ats_enabled=None if ats is None else ats[1] == "+",
         reports_errors="Advanced Error Reporting" in body,
     )
 
 
-def _express(body: str) -> Express | None:
+def _express(body: str) -> PciExpress | None:
     found, request = _EXPRESS.search(body), _REQUEST.search(body)
     if not found or not request:
         return None
     speed, width = _pair(_STATUS, body)
-    most_speed, most_width = _pair(_CAPABLE, body)
+    max_speed, max_width = _pair(_CAPABLE, body)
     target = _TARGET.search(body)
-    return Express(
-        port=next((number for name, number in _PORTS.items() if found[1].startswith(name)), 0),
+    return PciExpress(
+        port_type=next((number for name, number in _PORTS.items() if found[1].startswith(name)), 0),
         speed=speed,
         width=int(width),
-        most_speed=most_speed,
-        most_width=int(most_width),
+        max_speed=max_speed,
+        max_width=int(max_width),
         target_speed=_float(target[1]) if target else 0.0,
         payload_bytes=int(request[1]),
         read_request_bytes=int(request[2]),

@@ -1,4 +1,4 @@
-"""The machine's PCI devices as values: what each is, what is above it, what its registers say. Pure."""
+"""The machine's PCI devices as values: what each is, which bridge is above it, and its registers. Pure."""
 
 from __future__ import annotations
 
@@ -6,69 +6,70 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from laggard.probes.pci.model.config_space import Config
+from laggard.probes.pci.model.config_space import ConfigSpace
 
 NVIDIA, MELLANOX, AMD = 0x10DE, 0x15B3, 0x1002
 _HABANA: Final = 0x1DA3
 _VGA, _3D, _DISPLAY, _ACCELERATOR = 0x0300, 0x0302, 0x0380, 0x1200
 _ETHERNET, _INFINIBAND = 0x0200, 0x0207
 
-_GPU_KINDS: Final = {
+_GPU_CLASSES: Final = {
     NVIDIA: (_VGA, _3D),
     AMD: (_3D, _DISPLAY, _ACCELERATOR),  # its VGA devices drive screens
     _HABANA: (_ACCELERATOR,),
 }
+_MAX_DEPTH: Final = 64  # more than any machine has: a parent could name a device below it
 
 
-class Link(NamedTuple):
-    """Speeds in GT/s and lanes; 0 where the device does not say."""
+class LinkState(NamedTuple):
+    """A device's link as it runs now and as it can run: speeds in GT/s, widths in lanes; 0 where it is not reported."""
 
     speed: float = 0.0
     width: int = 0
-    most_speed: float = 0.0
-    most_width: int = 0
+    max_speed: float = 0.0
+    max_width: int = 0
 
 
 class PciDevice(NamedTuple):
     address: str  # 0000:1a:00.0
     parent: str | None = None
-    kind: int | None = None
+    pci_class: int | None = None
     """Class and subclass, as 0x0604; None: not known."""
 
     vendor: int | None = None
     device: int | None = None
-    uses: frozenset[str] = frozenset()
-    """Which kernel subsystems it serves, of infiniband, net and nvme."""
+    subsystems: frozenset[str] = frozenset()
+    """The kernel subsystems in which it has a device, of infiniband, net and nvme."""
 
-    node: int | None = None
-    """NUMA node; -1: the firmware does not tell; None: the kernel does not."""
+    numa_node: int | None = None
+    """-1: the firmware does not report it; None: the kernel does not."""
 
-    link: Link = Link()
-    config: Config | None = None
-    """None: not read, or not readable; then `why_no_config` says why."""
+    link: LinkState = LinkState()
+    config: ConfigSpace | None = None
+    """None: not read, or not readable for the reason in `config_error`."""
 
-    why_no_config: str = ""
-    placed: bool = True
-    """False: what is above the device is not known."""
+    config_error: str = ""
+    parent_known: bool = True
+    """False: which bridge is above the device is not known."""
 
     model: str = ""
-    """A name, where numbers are not known."""
+    """The model's name, where the numbers are not known."""
 
     folder: str = ""
 
     @property
     def is_gpu(self) -> bool:
-        return self.kind is not None and self.kind in _GPU_KINDS.get(self.vendor or 0, ())
+        return self.pci_class is not None and self.pci_class in _GPU_CLASSES.get(self.vendor or 0, ())
 
     @property
     def is_rdma_nic(self) -> bool:
-        """Also one whose driver is not loaded, and so has no RDMA device yet."""
-        network = self.kind in (_ETHERNET, _INFINIBAND)
-        return "infiniband" in self.uses or self.kind == _INFINIBAND or (network and self.vendor == MELLANOX)
+        """True also for a NIC whose driver is not loaded, and that therefore has no RDMA device yet."""
+        network = self.pci_class in (_ETHERNET, _INFINIBAND)
+        return "infiniband" in self.subsystems or self.pci_class == _INFINIBAND or (network and self.vendor == MELLANOX)
 
     @property
     def hardware(self) -> tuple[int | None, int | None, str]:
-        """Alike for devices of one model."""
+        """Equal for devices of one model."""
         return self.vendor, self.device, self.model
 
     @property
@@ -83,27 +84,29 @@ class PciTree:
     def __iter__(self) -> Iterator[PciDevice]:
         return iter(self.devices.values())
 
-    def path(self, address: str) -> tuple[PciDevice, ...]:
-        """The device and all above it, up to the root port."""
+    def path_to_root(self, address: str) -> tuple[PciDevice, ...]:
+        """Returns the device and all bridges above it, up to the root port."""
         found: list[PciDevice] = []
-        step: str | None = address
-        while step is not None and step in self.devices and len(found) < 64:
-            found.append(self.devices[step])
-            step = self.devices[step].parent
+        next_address: str | None = address
+        while next_address is not None and next_address in self.devices and len(found) < _MAX_DEPTH:
+            found.append(self.devices[next_address])
+            next_address = self.devices[next_address].parent
         return tuple(found)
 
     def endpoints(self) -> tuple[PciDevice, ...]:
-        """GPUs and RDMA NICs."""
+        """Returns the GPUs and RDMA NICs."""
         return tuple(device for device in self if device.is_gpu or device.is_rdma_nic)
 
-    def replaced(self, devices: Iterable[PciDevice]) -> PciTree:
+    def updated(self, devices: Iterable[PciDevice]) -> PciTree:
+        """Returns the tree with these devices in the place of those at their addresses."""
         return PciTree({**self.devices, **{device.address: device for device in devices}})
 
 
-def meeting_ports(tree: PciTree, one: str, other: str) -> tuple[PciDevice, ...]:
-    """Where what `one` sends to `other` turns: the two downstream ports of the switch that both are behind. Without
-    such a switch the two root ports; empty where both are behind the same port, or are not in one PCI domain."""
-    first, second = tree.path(one)[::-1], tree.path(other)[::-1]
+def ports_between(tree: PciTree, one: str, other: str) -> tuple[PciDevice, ...]:
+    """Returns the two ports at which traffic from `one` to `other` turns from up to down: the downstream ports of the
+    switch that both are behind, or the two root ports if there is no such switch. Empty where both are behind the same
+    port, or are not in one PCI domain."""
+    first, second = tree.path_to_root(one)[::-1], tree.path_to_root(other)[::-1]
     if not first or not second or first[0].domain != second[0].domain:
         return ()
     shared = 0
@@ -113,6 +116,6 @@ def meeting_ports(tree: PciTree, one: str, other: str) -> tuple[PciDevice, ...]:
     return ports if len(ports) == 2 else ()
 
 
-def behind_one_switch(tree: PciTree, one: str, other: str) -> bool:
-    first, second = tree.path(one), tree.path(other)
+def share_root_port(tree: PciTree, one: str, other: str) -> bool:
+    first, second = tree.path_to_root(one), tree.path_to_root(other)
     return bool(first and second) and first[-1].address == second[-1].address

@@ -1,5 +1,6 @@
-"""What the kernel's log says of PCI devices besides Xids: GPUs that fell off the bus, errors of ConnectX drivers,
-PCIe errors. Pure. Forms: drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c, drivers/pci/pcie/aer.c."""
+"""Findings from the kernel's log about PCI devices, except Xids: GPUs that fell off the bus, errors of ConnectX
+drivers, PCIe errors. Pure. The messages are those of drivers/net/ethernet/mellanox/mlx5/core/{health,events,cmd}.c and
+drivers/pci/pcie/aer.c."""
 
 from __future__ import annotations
 
@@ -12,10 +13,11 @@ from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100
-"""Corrected errors are repeated by the link and cost nothing one by one; a hundred in one log are a bad contact."""
+"""The link repeats what a corrected error damaged, which costs almost nothing; a hundred in one log are a bad
+contact."""
 
 
-class Rule(NamedTuple):
+class MessageRule(NamedTuple):
     pattern: re.Pattern[str]
     """Its first group is the device's PCI address."""
     code: str
@@ -28,67 +30,69 @@ class Rule(NamedTuple):
 _MLX5 = rf"mlx5_core {_ADDRESS}:? .*?"
 _RECOVERED: Final = re.compile(_MLX5 + r"(?:health recovery succeeded|firmware version: )")
 _AER = rf"\S+ {_ADDRESS}: (?:AER: )?PCIe Bus Error: severity="
-_RESEAT = "Reseat the card or its riser; look at the link's width and speed, and at the slot's other cards."
+_RESEAT = "Reseat the card or its riser; check the link's width and speed, and other cards in that slot."
 _RESET_NIC = "Reset the NIC (`mlxfwreset`) or restart the node; then look for newer firmware."
-_RULES: Final = (  # the gravest of a code first
-    Rule(
+_RULES: Final = (  # of each code the most severe first
+    MessageRule(
         re.compile(rf"NVRM: .*?GPU (?:at PCI:)?{_ADDRESS}.*has fallen off the bus"),
         "GPU_LOST",
         Severity.CRITICAL,
         "fell off the bus",
-        "Drain the node and restart it with the power cut; if it happens again, have the GPU and its board looked at.",
+        "Drain the node, power it off and on; if it happens again, have the GPU and its board inspected.",
     ),
-    Rule(
+    MessageRule(
         re.compile(_MLX5 + r"(?:device's health compromised|reached miss count|health poll failed)"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC's firmware stopped answering",
         _RESET_NIC,
     ),
-    Rule(
+    MessageRule(
         re.compile(_MLX5 + r"(?:unrecoverable hardware error|firmware internal error|Fatal error \d+ detected)"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC reports an error of its firmware or hardware",
         _RESET_NIC,
     ),
-    Rule(
+    MessageRule(
         re.compile(_MLX5 + r"timeout\. Will cause a leak of a command resource"),
         "RDMA_DRIVER_ERROR",
         Severity.CRITICAL,
         "the NIC's firmware does not carry out commands",
         _RESET_NIC,
     ),
-    Rule(
+    MessageRule(
         re.compile(_MLX5 + r"(?:[Hh]igh [Tt]emperature|temperature warning event)"),
         "RDMA_DRIVER_ERROR",
         Severity.WARNING,
         "the NIC or its transceiver is too hot",
-        "Look after the airflow, the transceiver and the cable.",
+        "Check the airflow, the transceiver and the cable.",
     ),
-    Rule(
+    MessageRule(
         re.compile(_MLX5 + r"Detected insufficient power on the PCIe slot"),
         "RDMA_DRIVER_ERROR",
         Severity.WARNING,
         "the slot offers less power than the NIC asks for",
-        "Measure the port's bandwidth. Where it is low: another slot, or the slot's power limit in the BIOS. Some "
-        "boards (DGX Spark) report this and lack nothing.",
+        "Measure the port's bandwidth. If it is low, use another slot, or raise the slot's power limit in the BIOS. "
+        "Some boards (DGX Spark) report this and lack nothing.",
     ),
-    Rule(
+    MessageRule(
         re.compile(_AER + r"Uncorrect(?:ed|able) \(Fatal\)"),
         "PCIE_AER_ERRORS",
         Severity.CRITICAL,
         "a fatal PCIe error",
         _RESEAT,
     ),
-    Rule(
-        re.compile(_AER + r"Uncorrect(?:ed|able) \(Non-Fatal\)"),  # also what a driver asks for and a device lacks
+    MessageRule(
+        re.compile(
+            _AER + r"Uncorrect(?:ed|able) \(Non-Fatal\)"
+        ),  # also a request of a driver that a device does not support
         "PCIE_AER_ERRORS",
         Severity.WARNING,
         "an uncorrected PCIe error",
         _RESEAT,
     ),
-    Rule(
+    MessageRule(
         re.compile(_AER + r"Correct(?:ed|able)"),
         "PCIE_AER_ERRORS",
         Severity.WARNING,
@@ -100,8 +104,8 @@ _RULES: Final = (  # the gravest of a code first
 
 
 def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, ...]:
-    """One finding for each device and code, the gravest, of what was logged `since_seconds` after boot
-    or at a time that is not known. What a NIC said before its driver started it anew is over."""
+    """Returns for each device and code the most severe finding. Messages older than `since_seconds` after boot do not
+    count; messages without a time do. Messages of a NIC from before its driver restarted it are dropped."""
     hits: dict[tuple[int, str], list[str]] = {}
     for message in parse_messages(log):
         text = message.text
@@ -113,14 +117,14 @@ def find_device_errors(log: str, since_seconds: float = 0.0) -> tuple[Finding, .
             if match := rule.pattern.search(text):
                 hits.setdefault((number, match[1].lower()), []).append(text)
                 break
-    gravest: dict[tuple[str, str], Finding] = {}
+    worst: dict[tuple[str, str], Finding] = {}
     for (number, address), texts in sorted(hits.items()):
         if len(texts) >= _RULES[number].least:
-            gravest.setdefault((_RULES[number].code, address), _finding(_RULES[number], address, texts))
-    return tuple(gravest.values())
+            worst.setdefault((_RULES[number].code, address), _finding(_RULES[number], address, texts))
+    return tuple(worst.values())
 
 
-def _finding(rule: Rule, address: str, texts: list[str]) -> Finding:
+def _finding(rule: MessageRule, address: str, texts: list[str]) -> Finding:
     times = "" if len(texts) == 1 else f", {len(texts)} lines of the log"
     return finding(
         rule.code,

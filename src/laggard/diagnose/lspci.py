@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 
 from laggard.diagnose.file_format import Kind, Reading, Told
-from laggard.diagnose.lspci_findings import judge_tree, unknowns
+from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
 from laggard.probes.pci.model.lspci import parse_lspci
-from laggard.probes.pci.rules.acs_faults import paths
+from laggard.probes.pci.rules.acs_faults import peer_paths
 
 _DEVICE = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S[^\n]+", re.MULTILINE)
 _LEAST_DEVICES = 2  # a line that begins like a PCI address may stand in any file
@@ -30,9 +30,9 @@ def read(text: str, told: Told) -> Reading:
         "devices": len(tree.devices),
         "gpus": [device.address for device in ends if device.is_gpu],
         "rdma_nics": [device.address for device in ends if device.is_rdma_nic],
-        "bridges_between": sorted({port for path in paths(tree, ends) for port in path.ports}),
+        "bridges_between": sorted({port for path in peer_paths(tree, ends) for port in path.ports}),
     }
-    return Reading(tuple(judge_tree(tree, virtual=False)), facts, "; ".join(unknowns(tree)))
+    return Reading(tuple(judge_pci_tree(tree, virtual=False)), facts, "; ".join(unjudged_parts(tree)))
 
 
 LSPCI = Kind("lspci", recognise, read, tell)

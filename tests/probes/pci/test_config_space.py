@@ -1,5 +1,5 @@
-"""Configuration space and `lspci` text: the registers that the made-up devices have, and nothing worse than "not
-known" for any other bytes and text."""
+"""Parsers of configuration space and `lspci`: the registers of made-up devices, and "not known" for any other bytes and
+text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.config_space import ROOT_PORT, Device, Link, config_space
 
-from laggard.diagnose.lspci_findings import judge_tree, unknowns
-from laggard.probes.pci.model.config_space import Acs, needed_bytes, parse_config
+from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
+from laggard.probes.pci.model.config_space import Acs, parse_config, read_needed_bytes
 from laggard.probes.pci.model.lspci import parse_lspci
 
 SPEEDS = {"2.5": 2.5, "5.0": 5.0, "8.0": 8.0, "16.0": 16.0, "32.0": 32.0}
@@ -34,23 +34,23 @@ DEVICES = st.builds(
 
 
 @given(DEVICES)
-def test_registers_are_read_as_they_were_written(device: Device) -> None:
+def test_registers_are_parsed_as_they_were_written(device: Device) -> None:
     config = parse_config(config_space(device, (0, 1, 2)))
     assert config.express and device.link
-    assert config.express.port == device.port
+    assert config.express.port_type == device.port
     assert (config.express.speed, config.express.width) == (SPEEDS[device.link.speed], device.link.width)
-    assert config.express.most_speed == config.express.target_speed == SPEEDS[device.link.most_speed]
-    assert config.express.most_width == device.link.most_width
+    assert config.express.max_speed == config.express.target_speed == SPEEDS[device.link.most_speed]
+    assert config.express.max_width == device.link.most_width
     assert config.express.read_request_bytes == device.read_request
     assert config.express.payload_bytes == device.payload
     assert config.acs == (Acs(*device.acs) if device.acs else None)
     assert config.ats_enabled is device.ats
-    assert (config.vendor, config.device, config.answers) == (device.vendor, device.device, True)
+    assert (config.vendor, config.device, config.responds) == (device.vendor, device.device, True)
     assert config.extended_known and config.reports_errors
 
 
 @given(DEVICES, st.integers(0, 4096))
-def test_less_than_all_of_it_is_not_known_and_never_wrong(device: Device, size: int) -> None:
+def test_a_part_of_the_space_leaves_registers_unknown_and_none_wrong(device: Device, size: int) -> None:
     config = parse_config(config_space(device, (0, 1, 2))[:size])
     assert config.extended_known is (size > 256)
     if size < 256:
@@ -59,7 +59,7 @@ def test_less_than_all_of_it_is_not_known_and_never_wrong(device: Device, size: 
 
 
 @given(DEVICES)
-def test_the_few_words_that_are_read_say_the_same_as_all(device: Device) -> None:
+def test_the_few_words_that_are_read_give_the_same_registers(device: Device) -> None:
     data = config_space(device, (0, 1, 2))
     words: list[int] = []
 
@@ -67,7 +67,7 @@ def test_the_few_words_that_are_read_say_the_same_as_all(device: Device) -> None
         words.append(size)
         return data[offset : offset + size]
 
-    assert parse_config(needed_bytes(read)) == parse_config(data)
+    assert parse_config(read_needed_bytes(read)) == parse_config(data)
     assert sum(words) < 400, "a device answers slowly: read no more than is needed"
 
 
@@ -76,13 +76,13 @@ def test_the_few_words_that_are_read_say_the_same_as_all(device: Device) -> None
 @example(b"\xff" * 64)
 @example(bytes(4096))
 @example(config_space(Device(1, 1, 0x060400, ROOT_PORT, Link("2.5", 1)), (0, 1, 1))[:256] + b"\x0d\x00\x01\x10" * 960)
-def test_any_bytes_are_read(data: bytes) -> None:
-    assert parse_config(needed_bytes(lambda offset, size: data[offset : offset + size])).answers is not None
+def test_any_bytes_can_be_parsed(data: bytes) -> None:
+    assert parse_config(read_needed_bytes(lambda offset, size: data[offset : offset + size])).responds is not None
     parse_config(data)
 
 
-def test_a_device_that_fell_off_the_bus_does_not_answer() -> None:
-    assert not parse_config(b"\xff" * 4096).answers
+def test_a_device_that_fell_off_the_bus_does_not_respond() -> None:
+    assert not parse_config(b"\xff" * 4096).responds
 
 
 LINES = st.sampled_from(
@@ -113,11 +113,11 @@ LINES = st.sampled_from(
 
 
 @given(st.text() | st.lists(LINES | st.text(max_size=30), max_size=60).map("\n".join))
-def test_any_text_is_read_as_lspci(text: str) -> None:
+def test_any_text_can_be_parsed_as_lspci(text: str) -> None:
     tree = parse_lspci(text)
-    assert all(len(tree.path(device.address)) <= 64 for device in tree)
-    found = list(judge_tree(tree))
-    assert found or list(unknowns(tree)) or tree.endpoints()
+    assert all(len(tree.path_to_root(device.address)) <= 64 for device in tree)
+    found = list(judge_pci_tree(tree))
+    assert found or list(unjudged_parts(tree)) or tree.endpoints()
 
 
 def test_lspci_of_one_switch_with_redirection() -> None:
@@ -135,11 +135,11 @@ def test_lspci_of_one_switch_with_redirection() -> None:
             *_end("1a:00.0 Ethernet controller: Mellanox Technologies MT2910 Family [ConnectX-7]"),
         ]
     )
-    found = [(finding.code, finding.device, finding.severity.value) for finding in judge_tree(parse_lspci(text))]
+    found = [(finding.code, finding.device, finding.severity.value) for finding in judge_pci_tree(parse_lspci(text))]
     assert found == [("ACS_ENABLED", "0000:17:01.0", "critical")]
-    assert list(judge_tree(parse_lspci(text.replace("ReqRedir+ CmpltRedir- U", "ReqRedir- CmpltRedir- U")))) == []
+    assert list(judge_pci_tree(parse_lspci(text.replace("ReqRedir+ CmpltRedir- U", "ReqRedir- CmpltRedir- U")))) == []
     refused = text.replace("\t\tACSC", "\tCapabilities: <access denied>\t\tACSC")
-    assert [reason for reason in unknowns(parse_lspci(refused)) if reason.startswith("ACS of 2 bridges")]
+    assert [reason for reason in unjudged_parts(parse_lspci(refused)) if reason.startswith("ACS of 2 bridges")]
 
 
 def _port(address: str, behind: str, bits: str) -> list[str]:

@@ -1,4 +1,5 @@
-"""PCI probes beyond the recorded machines: what cannot be read, real machines' data, and rules with few examples."""
+"""PCI probes beyond the recorded machines: unreadable files, recordings of real machines, and rules that no recorded
+machine shows."""
 
 from __future__ import annotations
 
@@ -12,21 +13,23 @@ import pytest
 from support.paths import SHARED
 
 from laggard.cli import main
-from laggard.diagnose.lspci_findings import judge_tree, unknowns
+from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
 from laggard.probes.pci.acs import judge
 from laggard.probes.pci.aer import parse_total
-from laggard.probes.pci.model.config_space import ROOT_PORT, Acs, Config, Express
+from laggard.probes.pci.model.config_space import ROOT_PORT, Acs, ConfigSpace, PciExpress
 from laggard.probes.pci.model.lspci import parse_lspci
-from laggard.probes.pci.model.tree import Link, PciDevice, PciTree
-from laggard.probes.pci.rules.acs_faults import Where, faults, paths
+from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
+from laggard.probes.pci.rules.acs_faults import PathType, find_acs_faults, peer_paths
 
 Copy = Callable[[str], Path]
 PROBES = ("pcie_links", "pcie_requests", "pcie_errors", "acs", "iommu", "numa")
 
 
-def run(root: Path, capsys: pytest.CaptureFixture[str], *probes: str, profile: Path | None = None) -> dict[str, Any]:
+def run_gate(
+    root: Path, capsys: pytest.CaptureFixture[str], *probes: str, profile: Path | None = None
+) -> dict[str, Any]:
     words = [word for probe in probes for word in ("--only", probe)]
     words += ["--profile", str(profile)] if profile else []
     status = main(["healthcheck", "--host-root", str(root), "--format", "json", *words])
@@ -34,7 +37,7 @@ def run(root: Path, capsys: pytest.CaptureFixture[str], *probes: str, profile: P
     return {**report, "status": status}
 
 
-def found(report: dict[str, Any]) -> list[tuple[str, str, str]]:
+def findings_of(report: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(finding["code"], finding["severity"], finding["device"]) for finding in report["findings"]]
 
 
@@ -50,26 +53,24 @@ def device(root: Path, address: str) -> Path:
     return (root / "sys/bus/pci/devices" / address).resolve()
 
 
-def test_without_root_registers_are_unknown_and_links_are_not(
+def test_without_root_registers_are_unknown_and_links_are_judged(
     copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("acs_on")
     for path in configs(root):
         path.write_bytes(path.read_bytes()[:64])
-    report = run(root, capsys, "acs", "pcie_requests", "pcie_links")
-    assert (found(report), report["status"]) == ([], 2)
+    report = run_gate(root, capsys, "acs", "pcie_requests", "pcie_links")
+    assert (findings_of(report), report["status"]) == ([], 2)
     assert verdicts(report) == {"acs": "unknown", "pcie_requests": "unknown", "pcie_links": "ok"}
     assert all("root" in probe["reason"] for probe in report["probes"] if probe["verdict"] == "unknown")
 
 
-def test_what_is_found_counts_although_another_bridge_cannot_be_read(
-    copy_of: Copy, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_finding_stays_where_another_bridge_cannot_be_read(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("acs_on")
     (device(root, "0000:39:01.0") / "config").unlink()
-    report = run(root, capsys, "acs")
-    assert ("ACS_ENABLED", "critical", "0000:17:01.0") in found(report)
-    assert "ACS of 1 bridges cannot be told: cannot read" in report["probes"][0]["reason"]
+    report = run_gate(root, capsys, "acs")
+    assert ("ACS_ENABLED", "critical", "0000:17:01.0") in findings_of(report)
+    assert "ACS of 1 bridges is unknown: cannot read" in report["probes"][0]["reason"]
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff" * 4096, b"\xff" * 64])
@@ -78,7 +79,7 @@ def test_a_bridge_that_does_not_answer_is_unknown(
 ) -> None:
     root = copy_of("hgx_h100")
     (device(root, "0000:17:01.0") / "config").write_bytes(content)
-    assert verdicts(run(root, capsys, "acs")) == {"acs": "unknown"}
+    assert verdicts(run_gate(root, capsys, "acs")) == {"acs": "unknown"}
 
 
 @pytest.mark.parametrize(
@@ -88,23 +89,23 @@ def test_a_link_without_a_speed_is_unknown(content: str, copy_of: Copy, capsys: 
     root = copy_of("hgx_h100")
     for address in ("0000:1a:00.0", "0000:17:02.0"):  # both of its ends
         (device(root, address) / "current_link_speed").write_text(content)
-    report = run(root, capsys, "pcie_links")
-    assert (found(report), verdicts(report)) == ([], {"pcie_links": "unknown"})
+    report = run_gate(root, capsys, "pcie_links")
+    assert (findings_of(report), verdicts(report)) == ([], {"pcie_links": "unknown"})
     assert "0000:1a:00.0" in report["probes"][0]["reason"]
 
 
 def test_a_machine_without_a_list_of_devices_is_unknown(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("plain")
     (root / "sys/bus/pci").rename(root / "sys/bus/not_pci")
-    assert set(verdicts(run(root, capsys, *PROBES)).values()) == {"unknown"}
+    assert set(verdicts(run_gate(root, capsys, *PROBES)).values()) == {"unknown"}
 
 
-def test_devices_that_vanish_while_they_are_read_are_no_traceback(
+def test_a_device_that_vanishes_while_it_is_read_is_no_traceback(
     copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("hgx_h100")
     device(root, "0000:19:00.0").rename(root / "gone")
-    for probe in run(root, capsys, *PROBES)["probes"]:
+    for probe in run_gate(root, capsys, *PROBES)["probes"]:
         assert "failed:" not in probe["reason"], probe
 
 
@@ -117,30 +118,30 @@ def test_devices_that_vanish_while_they_are_read_are_no_traceback(
         ("pcie_errors", "sys/bus/pci/devices/0000:1a:00.0/aer_dev_fatal"),
     ],
 )
-def test_damage_is_unknown(probe: str, path: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_file_is_unknown(probe: str, path: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("hgx_h100")
     if (root / path).is_dir():
         (root / path).rmdir()
     (root / path).write_bytes(b"\x7fELF\0")
-    assert verdicts(run(root, capsys, probe)) == {probe: "unknown"}
+    assert verdicts(run_gate(root, capsys, probe)) == {probe: "unknown"}
 
 
 def test_a_group_without_a_type_is_unknown(copy_of: Copy, capsys: pytest.CaptureFixture[str]) -> None:
     root = copy_of("iommu_passthrough")
     (root / "sys/kernel/iommu_groups/3/type").unlink()
-    assert verdicts(run(root, capsys, "iommu")) == {"iommu": "unknown"}
+    assert verdicts(run_gate(root, capsys, "iommu")) == {"iommu": "unknown"}
 
 
-def test_the_profile_says_which_devices_talk_and_whether_it_is_virtual(
+def test_the_profile_sets_endpoints_and_virtual(
     copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root, profile = copy_of("acs_harmless"), tmp_path / "profile.yaml"
 
     def acs(**keys: object) -> list[tuple[str, str, str]]:
         profile.write_text(json.dumps({"thresholds": {"acs": keys}}))
-        return found(run(root, capsys, "acs", profile=profile))
+        return findings_of(run_gate(root, capsys, "acs", profile=profile))
 
-    nvme_and_nic = ["0000:18:00.0", "0000:1a:00.0"]  # storage of which GPUs are fed directly, say
+    nvme_and_nic = ["0000:18:00.0", "0000:1a:00.0"]  # such as storage that GPUs read directly
     assert acs(endpoints=nvme_and_nic) == [("ACS_ENABLED", "critical", "0000:17:00.0")]
     assert acs(endpoints=nvme_and_nic, virtual=True) == [("ACS_ENABLED", "warning", "0000:1a:00.0")]
     assert acs(endpoints=["0000:18:00.0"]) == []
@@ -152,16 +153,14 @@ def test_an_endpoint_that_is_not_there_is_unknown(
 ) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text('thresholds: {acs: {endpoints: ["0000:de:ad.0"]}}')
-    assert verdicts(run(copy_of("hgx_h100"), capsys, "acs", profile=profile)) == {"acs": "unknown"}
+    assert verdicts(run_gate(copy_of("hgx_h100"), capsys, "acs", profile=profile)) == {"acs": "unknown"}
 
 
-def test_the_profile_says_what_a_link_should_be(
-    copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_profile_sets_the_expected_link(copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     profile = tmp_path / "profile.yaml"
     profile.write_text('thresholds: {pcie_links: {expected: {"0000:18:00.0": [16.0, 4], "0000:1b:00.0": [32.0, 16]}}}')
-    report = run(copy_of("hgx_h100"), capsys, "pcie_links", profile=profile)
-    assert found(report) == [("PCIE_LINK_DEGRADED", "critical", "0000:1b:00.0")]
+    report = run_gate(copy_of("hgx_h100"), capsys, "pcie_links", profile=profile)
+    assert findings_of(report) == [("PCIE_LINK_DEGRADED", "critical", "0000:1b:00.0")]
 
 
 # Rules that no recorded machine shows
@@ -169,15 +168,15 @@ def test_the_profile_says_what_a_link_should_be(
 
 def bridge(address: str, parent: str | None, control: int | None) -> PciDevice:
     acs = None if control is None else Acs(0x5F, control)
-    return PciDevice(address, parent, 0x0604, 0x8086, 1, config=Config(0x8086, 1, acs=acs))
+    return PciDevice(address, parent, 0x0604, 0x8086, 1, config=ConfigSpace(0x8086, 1, acs=acs))
 
 
 def gpu(address: str, parent: str | None) -> PciDevice:
-    return PciDevice(address, parent, 0x0302, 0x10DE, 0x26B9, config=Config(0x10DE, 1))
+    return PciDevice(address, parent, 0x0302, 0x10DE, 0x26B9, config=ConfigSpace(0x10DE, 1))
 
 
 def nic(address: str, parent: str | None, ats: bool | None = None) -> PciDevice:
-    return PciDevice(address, parent, 0x0200, 0x15B3, 0x1021, config=Config(0x15B3, 1, ats_enabled=ats))
+    return PciDevice(address, parent, 0x0200, 0x15B3, 0x1021, config=ConfigSpace(0x15B3, 1, ats_enabled=ats))
 
 
 def tree(*devices: PciDevice) -> PciTree:
@@ -196,16 +195,16 @@ def two_root_ports(control: int) -> PciTree:
 @pytest.mark.parametrize("bit", [0x04, 0x08, 0x10, 0x20])
 def test_root_ports_alone_are_a_warning(bit: int) -> None:
     direct = two_root_ports(bit)
-    severities = {finding.severity for finding in judge_tree(direct, virtual=False)}
+    severities = {finding.severity for finding in judge_pci_tree(direct, virtual=False)}
     assert severities == {Severity.WARNING}
 
 
 @pytest.mark.parametrize("bit", [0x00, 0x01, 0x02, 0x40])
 def test_bits_that_redirect_nothing_are_quiet(bit: int) -> None:
-    assert list(judge_tree(two_root_ports(bit), virtual=False)) == []
+    assert list(judge_pci_tree(two_root_ports(bit), virtual=False)) == []
 
 
-def test_a_near_nic_makes_root_ports_harmless() -> None:
+def test_root_ports_are_harmless_where_a_nic_is_behind_the_gpus_switch() -> None:
     one = two_root_ports(0x1D)
     near = tree(
         *one,
@@ -217,10 +216,10 @@ def test_a_near_nic_makes_root_ports_harmless() -> None:
         nic("0000:06:00.0", "0000:04:01.0"),
     )
     only_near = tree(*(device for device in near if device.address != "0000:01:00.0"))
-    assert list(judge_tree(only_near, virtual=False)) == []
+    assert list(judge_pci_tree(only_near, virtual=False)) == []
 
 
-def test_translation_is_blocked_only_for_those_that_translate() -> None:
+def test_blocking_translated_requests_matters_only_with_ats() -> None:
     def behind_a_switch(ats: bool) -> PciTree:
         return tree(
             bridge("0000:00:01.0", None, 0),
@@ -231,12 +230,12 @@ def test_translation_is_blocked_only_for_those_that_translate() -> None:
             nic("0000:04:00.0", "0000:02:01.0", ats),
         )
 
-    assert list(judge(behind_a_switch(False), paths_of(behind_a_switch(False)), False)) == []
-    assert len(list(judge(behind_a_switch(True), paths_of(behind_a_switch(True)), False))) == 2
+    assert list(judge(behind_a_switch(False), peer_paths_of(behind_a_switch(False)), False)) == []
+    assert len(list(judge(behind_a_switch(True), peer_paths_of(behind_a_switch(True)), False))) == 2
 
 
 @pytest.mark.parametrize(("nic_port", "wrong"), [(0x5D, 0), (0x1D, 2), (0x5F, 2)])
-def test_a_nic_that_translates_needs_a_port_that_lets_it(nic_port: int, wrong: int) -> None:
+def test_a_nic_with_ats_needs_a_port_that_passes_translated_requests(nic_port: int, wrong: int) -> None:
     machine = tree(
         bridge("0000:00:01.0", None, 0),
         bridge("0000:01:00.0", "0000:00:01.0", None),
@@ -245,32 +244,32 @@ def test_a_nic_that_translates_needs_a_port_that_lets_it(nic_port: int, wrong: i
         gpu("0000:03:00.0", "0000:02:00.0"),
         nic("0000:04:00.0", "0000:02:01.0", ats=True),
     )
-    assert len(list(judge(machine, paths_of(machine), virtual=False))) == wrong
-    assert len(list(judge(machine, paths_of(machine), virtual=True))) == min(wrong, 1)
+    assert len(list(judge(machine, peer_paths_of(machine), virtual=False))) == wrong
+    assert len(list(judge(machine, peer_paths_of(machine), virtual=True))) == min(wrong, 1)
 
 
-def paths_of(machine: PciTree) -> Any:
-    return paths(machine, machine.endpoints())
+def peer_paths_of(machine: PciTree) -> Any:
+    return peer_paths(machine, machine.endpoints())
 
 
 def data_direct(nic_port: int, gpu_port: int, root: int) -> PciTree:
-    """ConnectX-8 on Grace: its data direct function and the GPU behind one switch."""
+    """ConnectX-8 on Grace: its Data Direct function and the GPU behind one switch."""
     return tree(
         bridge("0009:00:00.0", None, root),
         bridge("0009:01:00.0", "0009:00:00.0", None),
         bridge("0009:02:00.0", "0009:01:00.0", nic_port),
         bridge("0009:02:01.0", "0009:01:00.0", gpu_port),
-        PciDevice("0009:03:00.0", "0009:02:00.0", 0x0880, 0x15B3, 0x2100, config=Config(0x15B3, 0x2100)),
+        PciDevice("0009:03:00.0", "0009:02:00.0", 0x0880, 0x15B3, 0x2100, config=ConfigSpace(0x15B3, 0x2100)),
         gpu("0009:06:00.0", "0009:02:01.0"),
         bridge("0000:00:00.0", None, 0x1D),
         nic("0000:03:00.0", "0000:00:00.0"),
     )
 
 
-def test_data_direct_has_bits_of_its_own() -> None:
+def test_data_direct_needs_its_own_bits() -> None:
     right = data_direct(0x19, 0x15, 0x1C)
-    assert [path.where for path in paths_of(right)] == [Where.DATA_DIRECT]
-    assert faults(right, paths_of(right)) == ()
+    assert [path.type for path in peer_paths_of(right)] == [PathType.DATA_DIRECT]
+    assert find_acs_faults(right, peer_paths_of(right)) == ()
 
 
 @pytest.mark.parametrize(
@@ -278,32 +277,34 @@ def test_data_direct_has_bits_of_its_own() -> None:
     [((0x1D, 0x15, 0x1C), "0009:02:00.0"), ((0x19, 0x1D, 0x1C), "0009:02:01.0"), ((0x19, 0x15, 0x1D), "0009:00:00.0")],
 )
 def test_the_kernels_bits_are_wrong_for_data_direct(ports: tuple[int, int, int], wrong: str) -> None:
-    (finding,) = judge_tree(data_direct(*ports), virtual=False)
+    (finding,) = judge_pci_tree(data_direct(*ports), virtual=False)
     assert (finding.device, finding.severity) == (wrong, Severity.WARNING)
 
 
-def placed(device: PciDevice, node: int) -> PciDevice:
-    return device._replace(node=node)
+def on_node(device: PciDevice, numa_node: int) -> PciDevice:
+    return device._replace(numa_node=numa_node)
 
 
 @pytest.mark.parametrize(("nics", "far"), [(1, []), (2, ["0001:01:00.0"])])
 def test_a_processor_without_a_nic_matters_where_another_has_two(nics: int, far: list[str]) -> None:
-    gpus = [placed(gpu("0000:01:00.0", None), 0), placed(gpu("0001:01:00.0", None), 1)]
-    machine = tree(*gpus, *(placed(nic(f"0000:0{2 + number}:00.0", None), 0) for number in range(nics)))
-    assert [finding.device for finding in judge_tree(machine, virtual=False) if finding.code == "NUMA_MISMATCH"] == far
+    gpus = [on_node(gpu("0000:01:00.0", None), 0), on_node(gpu("0001:01:00.0", None), 1)]
+    machine = tree(*gpus, *(on_node(nic(f"0000:0{2 + number}:00.0", None), 0) for number in range(nics)))
+    assert [
+        finding.device for finding in judge_pci_tree(machine, virtual=False) if finding.code == "NUMA_MISMATCH"
+    ] == far
 
 
-def slots(*links: Link) -> PciTree:
+def slots(*links: LinkState) -> PciTree:
     """NICs of one model, each behind a root port that can do 32 GT/s x16."""
     ports = [bridge(f"0000:00:0{number}.0", None, 0) for number in range(len(links))]
-    able = [port._replace(link=Link(most_speed=32.0, most_width=16)) for port in ports]
+    able = [port._replace(link=LinkState(max_speed=32.0, max_width=16)) for port in ports]
     ends = [
         nic(f"0000:1{number}:00.0", f"0000:00:0{number}.0")._replace(link=link) for number, link in enumerate(links)
     ]
     return tree(*able, *ends)
 
 
-FULL, HALF = Link(32.0, 16, 32.0, 16), Link(32.0, 8, 32.0, 16)
+FULL, HALF = LinkState(32.0, 16, 32.0, 16), LinkState(32.0, 8, 32.0, 16)
 
 
 @pytest.mark.parametrize(
@@ -312,32 +313,37 @@ FULL, HALF = Link(32.0, 16, 32.0, 16), Link(32.0, 8, 32.0, 16)
         ((FULL, FULL, FULL), []),
         ((FULL, FULL, HALF), [Severity.CRITICAL]),
         ((HALF,), [Severity.CRITICAL]),
-        ((HALF, HALF, HALF), [Severity.WARNING] * 3),  # like all of its peers: perhaps meant to be so
-        ((Link(16.0, 16, 16.0, 16), FULL, FULL), []),  # a device that can do no more
-        ((Link(32.0, 16), Link(32.0, 16), Link(16.0, 16)), [Severity.CRITICAL]),  # beside what the ports can do
+        ((HALF, HALF, HALF), [Severity.WARNING] * 3),  # like all of its peers: perhaps intended
+        ((LinkState(16.0, 16, 16.0, 16), FULL, FULL), []),  # a device that can do no more
+        (
+            (LinkState(32.0, 16), LinkState(32.0, 16), LinkState(16.0, 16)),
+            [Severity.CRITICAL],
+        ),  # compared with its peers, not with the port
     ],
 )
-def test_links_of_peers(links: tuple[Link, ...], severities: list[Severity]) -> None:
-    found = [finding for finding in judge_tree(slots(*links), virtual=False) if finding.code == "PCIE_LINK_DEGRADED"]
+def test_links_of_peers(links: tuple[LinkState, ...], severities: list[Severity]) -> None:
+    found = [
+        finding for finding in judge_pci_tree(slots(*links), virtual=False) if finding.code == "PCIE_LINK_DEGRADED"
+    ]
     assert [finding.severity for finding in found] == severities
 
 
 def test_ports_that_a_hypervisor_makes_up_do_not_count() -> None:
-    passed_through = slots(Link(32.0, 16))  # says nothing of what it could be; the made-up port says 32 GT/s x16
-    slower = slots(Link(16.0, 16))
-    assert list(judge_tree(passed_through, virtual=True)) == list(judge_tree(slower, virtual=True)) == []
-    assert len(list(judge_tree(slower, virtual=False))) == 1
+    passed_through = slots(LinkState(32.0, 16))  # the device reports no maximum; the made-up port reports 32 GT/s x16
+    slower = slots(LinkState(16.0, 16))
+    assert list(judge_pci_tree(passed_through, virtual=True)) == list(judge_pci_tree(slower, virtual=True)) == []
+    assert len(list(judge_pci_tree(slower, virtual=False))) == 1
 
 
 def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
-    """Nobody to compare it with, and it may be idle: what its port is set to tells."""
-    port = bridge("0000:00:00.0", None, 0)._replace(link=Link(most_speed=32.0, most_width=16))
-    end = gpu("0000:10:00.0", "0000:00:00.0")._replace(link=Link(2.5, 16, 32.0, 16))
+    """It has no peer and may be idle; the speed that its port is set to shows the fault."""
+    port = bridge("0000:00:00.0", None, 0)._replace(link=LinkState(max_speed=32.0, max_width=16))
+    end = gpu("0000:10:00.0", "0000:00:00.0")._replace(link=LinkState(2.5, 16, 32.0, 16))
 
     def judged(target: float) -> list[str]:
-        express = Express(ROOT_PORT, 2.5, 16, 32.0, 16, target, 256, 512)
+        express = PciExpress(ROOT_PORT, 2.5, 16, 32.0, 16, target, 256, 512)
         config = port.config._replace(express=express) if port.config else None
-        return [finding.summary for finding in judge_tree(tree(port._replace(config=config), end), virtual=False)]
+        return [finding.summary for finding in judge_pci_tree(tree(port._replace(config=config), end), virtual=False)]
 
     assert judged(32.0) == []
     (summary,) = judged(8.0)
@@ -346,16 +352,18 @@ def test_a_lone_gpu_below_a_port_that_is_set_too_slow() -> None:
 
 @pytest.mark.parametrize(("size", "codes"), [(128, ["warning"]), (256, ["warning"]), (512, []), (4096, [])])
 def test_a_read_request_size_without_peers(size: int, codes: list[str]) -> None:
-    express = Express(0, 8.0, 16, 8.0, 16, 8.0, 256, size)
-    end = nic("0000:10:00.0", None)._replace(config=Config(0x15B3, 1, express=express), link=Link(8.0, 16, 8.0, 16))
-    assert [finding.severity.value for finding in judge_tree(tree(end), virtual=False)] == codes
+    express = PciExpress(0, 8.0, 16, 8.0, 16, 8.0, 256, size)
+    end = nic("0000:10:00.0", None)._replace(
+        config=ConfigSpace(0x15B3, 1, express=express), link=LinkState(8.0, 16, 8.0, 16)
+    )
+    assert [finding.severity.value for finding in judge_pci_tree(tree(end), virtual=False)] == codes
 
 
 @pytest.mark.parametrize(("ats", "verdict"), [("", "skipped"), ("0080", "ok")])
-def test_a_guest_cannot_see_the_bridges_that_count(
+def test_in_a_guest_only_ats_is_judged(
     ats: str, verdict: str, copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A virtual machine without a sign of ACS: its hypervisor has it. What can be seen is whether NICs translate."""
+    """A virtual machine in which no bridge has ACS on: its hypervisor has it. Visible is only whether NICs have ATS."""
     root = copy_of("hgx_h100")
     (root / "proc/cpuinfo").write_text("flags\t\t: fpu hypervisor\n")
     for name in ("0000:1b:00.0", "0000:9d:00.0"):  # the storage NICs have no such capability
@@ -367,12 +375,12 @@ def test_a_guest_cannot_see_the_bridges_that_count(
         data = bytearray(config.read_bytes())
         data[0x206 : 0x206 + len(ats) // 2] = bytes.fromhex(ats)
         config.write_bytes(data)
-    report = run(root, capsys, "acs")
-    assert (found(report), verdicts(report)) == ([], {"acs": verdict})
+    report = run_gate(root, capsys, "acs")
+    assert (findings_of(report), verdicts(report)) == ([], {"acs": verdict})
 
 
 @pytest.mark.parametrize("text", ["", "RxErr\n", "RxErr x\n", "RxErr -1\n", "\u00b2 \u00b2\n"])
-def test_a_list_of_errors_that_is_none(text: str) -> None:
+def test_a_text_that_is_no_list_of_errors(text: str) -> None:
     with pytest.raises(Unknown):
         parse_total(text, "TOTAL_ERR_COR")
 
@@ -388,27 +396,28 @@ def shared(name: str) -> Path:
 
 
 def test_a_real_hgx_h100_has_no_pci_problem() -> None:
-    """Six of its bridges have ACS bits set, and none of those is between a GPU and a NIC."""
+    """Six of its bridges have ACS bits set, and none of them is between a GPU and a NIC."""
     text = gzip.decompress(shared("hgx-h100-lspci-vvv.txt.gz").read_bytes()).decode(errors="replace")
     machine = parse_lspci(text)
     set_bits = [device for device in machine if device.config and device.config.acs and device.config.acs.control]
     assert (len(machine.devices), len(set_bits), len(machine.endpoints())) == (517, 6, 20)
-    assert ([*judge_tree(machine)], [*unknowns(machine)]) == ([], [])
+    assert ([*judge_pci_tree(machine)], [*unjudged_parts(machine)]) == ([], [])
     switched_on = text.replace("ReqRedir- CmpltRedir- UpstreamFwd- E", "ReqRedir+ CmpltRedir+ UpstreamFwd+ E")
-    found_on = [finding.device for finding in judge_tree(parse_lspci(switched_on)) if finding.code == "ACS_ENABLED"]
+    found_on = [finding.device for finding in judge_pci_tree(parse_lspci(switched_on)) if finding.code == "ACS_ENABLED"]
     assert len(found_on) == 18  # the ports of 8 GPUs, 8 NICs, 2 storage NICs
 
 
 @pytest.mark.parametrize("lowered", [False, True])
 def test_a_real_dgx_a100(lowered: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Recorded without classes and without what links can do: a NIC is known by its RDMA device, its due by peers."""
+    """It was recorded without classes and maximum link speeds: a NIC is known by its RDMA device, and judged by its
+    peers."""
     for name, content in json.loads(shared("dgx-a100-learn_good.json").read_text()).items():
         path = tmp_path / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
     if lowered:
         (tmp_path / "sys/class/pci_bus/0000:ba/device/0000:ba:00.0/current_link_speed").write_text("8 GT/s\n")
-    report = run(tmp_path, capsys, "pcie_links")
-    assert found(report) == ([("PCIE_LINK_DEGRADED", "critical", "0000:ba:00.0")] if lowered else [])
+    report = run_gate(tmp_path, capsys, "pcie_links")
+    assert findings_of(report) == ([("PCIE_LINK_DEGRADED", "critical", "0000:ba:00.0")] if lowered else [])
     if not lowered:
-        assert verdicts(report) == {"pcie_links": "unknown"}  # which of the others are GPUs was not recorded
+        assert verdicts(report) == {"pcie_links": "unknown"}  # the classes of the other devices were not recorded
