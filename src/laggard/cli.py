@@ -1,4 +1,4 @@
-"""The command line. A subcommand's module is imported only when it is asked for, so that the gate starts fast."""
+"""The command line. A subcommand's module is imported only when that subcommand runs, so that the gate starts fast."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ COMMANDS = (
     Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
     Command("healthcheck", "laggard.agent.gate.command", "check this node: the gate for prologs, epilogs and timers"),
     Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
-    Command("agent", "laggard.agent.main", "the daemon on each node"),
-    Command("collector", "laggard.collector.main", "the daemon that gathers the agents and names the culprit"),
-    Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks in it and no line changed"),
-    Command("diagnose", "laggard.diagnose.command", "what is wrong, from files: lspci, kernel logs, nvidia-smi, env"),
-    Command("findings", "laggard.catalogue.command", "what the codes of findings mean: list, explain CODE"),
-    Command("locate", "laggard.collector.locate_command", "which rank, link or host is slow or hung, and why"),
+    Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
+    Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
+    Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
+    Command("diagnose", "laggard.diagnose.command", "find what is wrong in files: lspci, kernel logs, nvidia-smi, env"),
+    Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
+    Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
 )
 
 
 class CommandModule(Protocol):
-    """What a subcommand's module offers."""
+    """A subcommand's module: configure() adds its flags, main() runs it and returns the exit status."""
 
     def configure(self, parser: argparse.ArgumentParser) -> None: ...
 
@@ -41,7 +41,7 @@ class CommandModule(Protocol):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with laggard's manners: one line that says what to do, exit 64."""
+    """An argument parser whose errors are one line that says what to do, with exit status 64."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see `{self.prog} --help`")
@@ -52,58 +52,58 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(words)
     except UsageError as error:
-        return _complain(words, str(error), EXIT_USAGE)
+        return _report_error(words, str(error), EXIT_USAGE)
     except BaseException as error:
-        if _asked(words) == "run" or isinstance(error, SystemExit):
+        if _command_name(words) == "run" or isinstance(error, SystemExit):
             raise  # a training script ends as it would without laggard
-        return _ended_by(error, words)
+        return _exit_status(error, words)
 
 
-def _ended_by(error: BaseException, words: list[str]) -> int:
+def _exit_status(error: BaseException, words: list[str]) -> int:
     if isinstance(error, KeyboardInterrupt):
         return 130
-    if isinstance(error, BrokenPipeError):  # the reader of our output left, as `head` does
+    if isinstance(error, BrokenPipeError):  # the reader of our output closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 141
     if os.environ.get("LAGGARD_DEBUG"):
         raise error
     text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
-    return _complain(words, text, 2)
+    return _report_error(words, text, 2)
 
 
 def _run(words: list[str]) -> int:
-    parser = _parser(_asked(words))
+    parser = _parser(_command_name(words))
     arguments, rest = parser.parse_known_args(words)
     if not arguments.command:
         parser.print_help(sys.stderr)
-        raise UsageError("say which command")
+        raise UsageError("name a command")
     if rest:
         raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
-    module = cast(CommandModule, importlib.import_module(_module(arguments.command)))
+    module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
     return module.main(arguments)
 
 
-def _asked(words: Sequence[str]) -> str | None:
+def _command_name(words: Sequence[str]) -> str | None:
     return next((word for word in words if not word.startswith("-")), None)
 
 
-def _module(name: str) -> str:
-    return next(command.module for command in COMMANDS if command.name == name)
+def _module_name(command_name: str) -> str:
+    return next(command.module for command in COMMANDS if command.name == command_name)
 
 
-def _parser(asked: str | None) -> Parser:
-    """The parser of all commands, with the flags of the one that was asked for."""
+def _parser(command_name: str | None) -> Parser:
+    """Returns the parser of all commands. Only the command `command_name` gets its flags."""
     parser = Parser(prog="laggard", description="Finds the slow rank, says why, and says what to change.")
     parser.add_argument("--version", action="version", version=f"laggard {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for command in COMMANDS:
         child = commands.add_parser(command.name, help=command.help, description=command.help, allow_abbrev=False)
-        if command.name == asked:
+        if command.name == command_name:
             cast(CommandModule, importlib.import_module(command.module)).configure(child)
     return parser
 
 
-def _complain(words: Sequence[str], text: str, status: int) -> int:
+def _report_error(words: Sequence[str], text: str, status: int) -> int:
     print(f"laggard: {text}", file=sys.stderr)
     if _wants_json(words):
         import json
@@ -113,5 +113,5 @@ def _complain(words: Sequence[str], text: str, status: int) -> int:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Read from the words themselves: the parser may be what failed."""
+    """Returns whether --format is json. Looks at the words themselves, because the parser may be what failed."""
     return "--format=json" in words or any(pair == ("--format", "json") for pair in zip(words, words[1:], strict=False))

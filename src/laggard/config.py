@@ -1,4 +1,4 @@
-"""Configuration files: YAML to typed, immutable values. A key that nobody knows is an error with its path."""
+"""Configuration files: YAML to typed, immutable values. An unknown key is an error that names the key's path."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ T = TypeVar("T", bound="Settings")
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every configuration value: unknown keys are refused."""
+    """The base class of all settings: unknown keys are errors."""
 
 
 def load(path: str | os.PathLike[str], kind: type[T]) -> T:
-    """The settings in the YAML file at `path`. Raises UsageError naming the file and the key that is wrong."""
+    """Returns the settings in the YAML file at `path`. Raises UsageError, which names the file and the key."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
@@ -28,8 +28,8 @@ def load(path: str | os.PathLike[str], kind: type[T]) -> T:
 
 
 def parse(text: str, kind: type[T], where: str) -> T:
-    """The settings in `text`; `where` names their origin in errors."""
-    import yaml  # not at the top: the gate has settings, and most often no file of them
+    """Returns the settings in `text`. Raises UsageError, in which `where` names the origin of the text."""
+    import yaml  # not at the top: the gate rarely has a file of settings, and has to start fast
 
     try:
         tree = yaml.safe_load(text)
@@ -40,9 +40,9 @@ def parse(text: str, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert({} if tree is None else tree, kind, strict=True)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_plain(str(error))}") from None
+        raise UsageError(f"{where}: {_yaml_message(str(error))}") from None
 
 
-def _plain(message: str) -> str:
-    """msgspec's words, with the place in YAML terms: `$.a.b` is `a.b`."""
+def _yaml_message(message: str) -> str:
+    """Returns msgspec's message in the terms of YAML: `$.a.b` becomes `a.b`, a field is a key."""
     return message.replace("`$.", "`").replace("Object contains unknown field", "unknown key")

@@ -1,4 +1,4 @@
-"""The values that laggard's parts exchange. Immutable; the field names are the wire names of docs/contracts.md."""
+"""The values that laggard's parts exchange. They are immutable, and have the field names of docs/contracts.md."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Verdict(str, enum.Enum):
 
 
 EXIT_CODES = {Verdict.OK: 0, Verdict.FAIL: 1, Verdict.UNKNOWN: 2, Verdict.SKIPPED: 2}
-"""Exit status of every command that judges. Having looked at nothing is not an answer: skipped alone is 2."""
+"""Exit status of every command that judges. 2 where all was skipped: nothing checked is no answer."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict of several: fail before unknown before ok; skipped ones do not count, all skipped is skipped."""
+    """Returns the worst of several verdicts: fail before unknown before ok. All skipped, or none: skipped."""
     present = set(verdicts)
     for verdict in (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK):
         if verdict in present:
@@ -41,14 +41,15 @@ class Severity(str, enum.Enum):
 
 
 class Fix(msgspec.Struct, frozen=True):
-    """What a person should do. The commands are for people: laggard itself never runs them."""
+    """What a person should do. The commands are for people: laggard never runs them."""
 
     text: str
     commands: tuple[str, ...] = ()
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One fact about hardware, software or configuration that is wrong, with its evidence and a fix."""
+    """One thing that is wrong with hardware, software or configuration, with its evidence and a fix. `doc` is the path
+    of the code's page."""
 
     code: str
     severity: Severity
@@ -60,7 +61,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True):
-    """What became of one probe. `reason` is for people, and no program reads it back."""
+    """The result of one probe. `reason` is for people, and no program reads it back."""
 
     name: str
     verdict: Verdict
@@ -108,6 +109,9 @@ class Culprit(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that a verdict on a job leaves open, or that its reader should know. The kinds stand in
+    docs/contracts.md."""
+
     kind: str
     text: str
     ranks: tuple[int, ...] = ()
@@ -115,7 +119,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The steps that a verdict was drawn from."""
+    """The steps that a verdict is based on."""
 
     first_step: int | None = None
     last_step: int | None = None
@@ -123,7 +127,7 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """Which rank, machine or link is slow (`laggard.location/1`)."""
+    """The verdict on a job: which ranks, machines or links are slow or hung (`laggard.location/1`)."""
 
     verdict: Verdict
     job_id: str | None

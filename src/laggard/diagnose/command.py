@@ -15,7 +15,7 @@ from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import Dump, read_dump
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
-from laggard.text.report import GRAVITY, finding_line, fit, more
+from laggard.text.report import by_severity, finding_line, fit_headline, more_suffix
 from laggard.text.words import ascii_line
 
 DIAGNOSIS_SCHEMA = "laggard.diagnosis/1"
@@ -107,7 +107,7 @@ def _verdict(files: Sequence[FileRead], findings: Sequence[Finding]) -> Verdict:
 
 
 def render_diagnosis(diagnosis: Diagnosis) -> str:
-    findings = sorted(diagnosis.findings, key=lambda finding: GRAVITY.index(finding.severity))
+    findings = by_severity(diagnosis.findings)
     lines = [_headline(diagnosis, findings), *map(finding_line, findings)]
     lines += [f"file {file.path}  {file.kind or 'unknown'}  {file.unknown}".rstrip() for file in diagnosis.files]
     return "".join(f"{ascii_line(line)}\n" for line in lines)
@@ -118,11 +118,11 @@ def _headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     unclear = [file for file in diagnosis.files if file.unknown]
     if diagnosis.verdict is Verdict.FAIL:
         first = serious[0]
-        return fit(f"{first.code} {first.device} {first.summary}", more(len(serious) - 1))
+        return fit_headline(f"{first.code} {first.device} {first.summary}", more_suffix(len(serious) - 1))
     if unclear:
         named = len(diagnosis.files) > 1 or unclear[0].kind is None
         which = f"{os.path.basename(unclear[0].path)} " if named else ""
-        return fit(f"unknown, {which}{unclear[0].unknown}", more(len(unclear) - 1))
+        return fit_headline(f"unknown, {which}{unclear[0].unknown}", more_suffix(len(unclear) - 1))
     warned = f", {len(serious)} warning{'s' * (len(serious) > 1)}" if serious else ""
     count = len(diagnosis.files)
-    return fit(f"ok, nothing critical in {count} file{'s' * (count > 1)}", warned)
+    return fit_headline(f"ok, nothing critical in {count} file{'s' * (count > 1)}", warned)
