@@ -30,9 +30,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
-from laggard.trainer_hooks.collectives.process_group import CALLS as METHODS
-from laggard.trainer_hooks.collectives.process_group import hook
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.collectives.process_group import COLLECTIVE_METHODS, hook
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.writer_thread import WriterThread
@@ -91,8 +90,8 @@ class Device:
     def __init__(self) -> None:
         self.there = False
 
-    def find(self, recorder: Recorder) -> DeviceCalls | None:
-        return DeviceCalls(FreeEvents(), recorder) if self.there else None
+    def find(self, recorder: Recorder) -> DeviceCollectives | None:
+        return DeviceCollectives(FreeEvents(), recorder) if self.there else None
 
 
 def set_up(directory: str, device: Device) -> Recorder:
@@ -118,7 +117,7 @@ class Methods:
         self._hooked = self._now()
 
     def _now(self) -> list[tuple[type, str, object]]:
-        names = (*METHODS, "wait", "_start_coalescing", "_end_coalescing")
+        names = (*COLLECTIVE_METHODS, "wait", "_start_coalescing", "_end_coalescing")
         return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
 
     def put(self, hooked: bool) -> None:

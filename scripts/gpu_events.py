@@ -24,7 +24,13 @@ from typing import Any, NamedTuple
 REPOSITORY = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "src"))
 
-from laggard.trainer_hooks.collectives.process_group import CALLS, Call, hook, hook_waits, instrument  # noqa: E402
+from laggard.trainer_hooks.collectives.process_group import (  # noqa: E402
+    COLLECTIVE_METHODS,
+    CollectiveMethod,
+    hook,
+    hook_waits,
+    instrument,
+)
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
 from laggard.trainer_hooks.session import device_finder  # noqa: E402
 
@@ -84,7 +90,7 @@ class Lab(abc.ABC):
         self.recorder = Recorder([self.kept], find_device=find_device)
         self.tensor: Any = None
         self.bare = _as_torch(self._allreduce)
-        hooked = instrument(self._allreduce, Call("all_reduce", 0), self.recorder, Groups(), "allreduce")  # type: ignore[arg-type]
+        hooked = instrument(self._allreduce, CollectiveMethod("all_reduce", 0), self.recorder, Groups(), "allreduce")  # type: ignore[arg-type]
         self.reduce = _as_torch(hooked)
         hook_waits(work_class, self.recorder)
 
@@ -343,7 +349,7 @@ class Methods:
         self.hooked = True
 
     def _now(self) -> list[tuple[Any, str, Any]]:
-        names = (*CALLS, "wait", "_start_coalescing", "_end_coalescing")
+        names = (*COLLECTIVE_METHODS, "wait", "_start_coalescing", "_end_coalescing")
         return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
 
     def put(self, hooked: bool) -> None:

@@ -142,4 +142,4 @@ def _find_cuda(recorder: Recorder) -> DeviceTimer | None:
         return None
     from laggard.trainer_hooks.device import cuda
 
-    return cuda.take(recorder)
+    return cuda.create_timer(recorder)

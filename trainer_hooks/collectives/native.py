@@ -101,7 +101,7 @@ class NativeCollectives:
                 if device is None:
                     self._recorder.ended_on_host(launches, now)
                 else:
-                    device.over(launches, now)
+                    device.log_ended(launches, now)
                 found += len(launches)
         return found
 

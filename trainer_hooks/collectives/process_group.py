@@ -1,9 +1,9 @@
 """Wraps collective calls so that each is timed and the one in flight can be read from outside. This is the hot path.
 
-Whatever Python calls, torch.distributed's functions of any version, DeepSpeed, FSDP, object collectives, it ends in one
+Whatever Python calls (torch.distributed's functions of any version, DeepSpeed, FSDP, object collectives) ends in one
 method call on a ProcessGroup and, where it must be waited for, in Work.wait(). Those are hooked, on the classes: no
 name that a script has imported becomes another object, torch.compile sees the functions that it knows, nothing is
-counted twice. What C++ calls by itself does not pass here: unseen.py.
+counted twice. What C++ calls by itself does not pass here: native.py finds it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from laggard.trainer_hooks.record.live_state import LiveState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
-class Call(NamedTuple):
+class CollectiveMethod(NamedTuple):
     """What a method of ProcessGroup does. `sized`: the position of the argument that is as large as nccl-tests counts
-    the operation, the larger of its two buffers; -1: it moves no data. `peer`: the position of the other side's rank.
-    `share`: that argument is one rank's share of it."""
+    the operation, the larger of its two buffers; -1: the operation moves no data. `peer`: the position of the other
+    side's rank; -1: there is none. `share`: the argument at `sized` is one rank's share of the operation."""
 
     op: str
     sized: int
@@ -30,36 +30,36 @@ class Call(NamedTuple):
     share: bool = False
 
 
-CALLS: Final[dict[str, Call]] = {
-    "allreduce": Call("all_reduce", 0),
-    "allreduce_coalesced": Call("all_reduce", 0),
-    "broadcast": Call("broadcast", 0),
-    "reduce": Call("reduce", 0),
-    "allgather": Call("all_gather", 0),
-    "allgather_coalesced": Call("all_gather", 0),
-    "_allgather_base": Call("all_gather", 0),
-    "all_gather_single": Call("all_gather", 0),
-    "allgather_into_tensor_coalesced": Call("all_gather", 0),
-    "all_gather_single_coalesced": Call("all_gather", 0),
-    "reduce_scatter": Call("reduce_scatter", 1),
-    "_reduce_scatter_base": Call("reduce_scatter", 1),
-    "reduce_scatter_single": Call("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced": Call("reduce_scatter", 1),
-    "reduce_scatter_single_coalesced": Call("reduce_scatter", 1),
-    "alltoall": Call("all_to_all", 0),
-    "alltoall_base": Call("all_to_all", 0),
-    "all_to_all_single": Call("all_to_all", 0),
-    "gather": Call("gather", 1, share=True),
-    "scatter": Call("scatter", 0, share=True),
-    "barrier": Call("barrier", -1),
-    "monitored_barrier": Call("barrier", -1),
-    "send": Call("send", 0, peer=1),
-    "recv": Call("recv", 0, peer=1),
-    "recv_anysource": Call("recv", 0),
+COLLECTIVE_METHODS: Final[dict[str, CollectiveMethod]] = {
+    "allreduce": CollectiveMethod("all_reduce", 0),
+    "allreduce_coalesced": CollectiveMethod("all_reduce", 0),
+    "broadcast": CollectiveMethod("broadcast", 0),
+    "reduce": CollectiveMethod("reduce", 0),
+    "allgather": CollectiveMethod("all_gather", 0),
+    "allgather_coalesced": CollectiveMethod("all_gather", 0),
+    "_allgather_base": CollectiveMethod("all_gather", 0),
+    "all_gather_single": CollectiveMethod("all_gather", 0),
+    "allgather_into_tensor_coalesced": CollectiveMethod("all_gather", 0),
+    "all_gather_single_coalesced": CollectiveMethod("all_gather", 0),
+    "reduce_scatter": CollectiveMethod("reduce_scatter", 1),
+    "_reduce_scatter_base": CollectiveMethod("reduce_scatter", 1),
+    "reduce_scatter_single": CollectiveMethod("reduce_scatter", 1),
+    "reduce_scatter_tensor_coalesced": CollectiveMethod("reduce_scatter", 1),
+    "reduce_scatter_single_coalesced": CollectiveMethod("reduce_scatter", 1),
+    "alltoall": CollectiveMethod("all_to_all", 0),
+    "alltoall_base": CollectiveMethod("all_to_all", 0),
+    "all_to_all_single": CollectiveMethod("all_to_all", 0),
+    "gather": CollectiveMethod("gather", 1, share=True),
+    "scatter": CollectiveMethod("scatter", 0, share=True),
+    "barrier": CollectiveMethod("barrier", -1),
+    "monitored_barrier": CollectiveMethod("barrier", -1),
+    "send": CollectiveMethod("send", 0, peer=1),
+    "recv": CollectiveMethod("recv", 0, peer=1),
+    "recv_anysource": CollectiveMethod("recv", 0),
 }
 
-_OF_ONE: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
-_NONE: Final = object()
+_LIST_OPS: Final = ("all_reduce", "broadcast", "reduce")  # take a list, most often of one tensor
+_MISSING: Final = object()
 _HOOKED: Final = "_laggard_hooked"
 
 
@@ -73,36 +73,37 @@ def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
 
 
 def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> None:
-    """Records the collectives of a class like ProcessGroup, as far as it has them."""
-    for name, call in CALLS.items():
+    """Records the calls of those COLLECTIVE_METHODS that `group_class`, a class like ProcessGroup, has."""
+    for name, method in COLLECTIVE_METHODS.items():
         original = getattr(group_class, name, None)
         if original is not None:
-            setattr(group_class, name, instrument(original, call, recorder, groups, name))
+            setattr(group_class, name, instrument(original, method, recorder, groups, name))
     if hasattr(group_class, "_end_coalescing"):
-        group_class._start_coalescing = _batch_start(group_class._start_coalescing, recorder)
-        group_class._end_coalescing = _batch_end(group_class._end_coalescing, recorder)
+        group_class._start_coalescing = _wrap_batch_start(group_class._start_coalescing, recorder)
+        group_class._end_coalescing = _wrap_batch_end(group_class._end_coalescing, recorder)
 
 
 def hook_waits(work_class: Any, recorder: Recorder) -> None:
-    """Measures wait() of a class like Work, and of its subclasses that have their own."""
-    for each in _family(work_class):
+    """Times wait() of `work_class`, a class like Work, and of its subclasses that have a wait() of their own."""
+    for each in _with_subclasses(work_class):
         if "wait" in vars(each):
-            each.wait = _waiter(_direct(each.wait), recorder)
+            each.wait = _wrap_wait(_unbound(each.wait), recorder)
 
 
-def _family(work_class: Any) -> Iterator[Any]:
+def _with_subclasses(work_class: Any) -> Iterator[Any]:
+    """The class and its subclasses that are torch's own, or of the same module."""
     yield work_class
-    for below in work_class.__subclasses__():
-        if below.__module__.startswith(("torch._C", work_class.__module__)):
-            yield from _family(below)
+    for subclass in work_class.__subclasses__():
+        if subclass.__module__.startswith(("torch._C", work_class.__module__)):
+            yield from _with_subclasses(subclass)
 
 
 def instrument(
-    original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups, name: str
+    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups, name: str
 ) -> Callable[..., Any]:
-    """The method `original` with its calls recorded. What it is given and returns is unchanged."""
-    make = _sized if call.peer < 0 <= call.sized and not call.share else _other
-    recorded = make(_direct(original), call, recorder, groups)
+    """Returns the method `original` with its calls recorded. Its arguments and results are unchanged."""
+    wrap = _wrap_sized if method.peer < 0 <= method.sized and not method.share else _wrap_other
+    recorded = wrap(_unbound(original), method, recorder, groups)
     functools.update_wrapper(recorded, original, assigned=("__doc__",), updated=())
     # pybind11 takes a Python method of a C++ class's subclass for an override, unless a frame of that name called it
     recorded.__code__ = recorded.__code__.replace(co_name=name)
@@ -110,24 +111,28 @@ def instrument(
     return recorded
 
 
-def _direct(method: Callable[..., Any]) -> Callable[..., Any]:
-    """What stands behind a method of pybind11's: called with the object as its first argument it does the same, without
-    the tuple that is made for it on the way (0.03 to 0.08 us)."""
+def _unbound(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The function behind a method of pybind11's. Called with the object as its first argument it does the same,
+    without the tuple that is made for the method on the way (0.03 to 0.08 us)."""
     if type(method).__name__ != "instancemethod":
         return method
-    behind: Callable[..., Any] = method.__func__  # type: ignore[attr-defined]
-    return behind
+    function: Callable[..., Any] = method.__func__  # type: ignore[attr-defined]
+    return function
 
 
-def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
-    """For the operations that matter. One long function on purpose: a call inside it costs a tenth of what it may
-    cost in all; the two arguments by name cost less than any number of them."""
-    logs: dict[Any, LaneLog] = groups.lane_logs(call.op)
+def _wrap_sized(
+    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups
+) -> Callable[..., Any]:
+    """For the operations that matter. `recorded` is one long function on purpose: a call inside it costs a tenth of
+    what the whole hook may; named arguments cost less than *args."""
+    logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
-    first, sized_at, listed = call.sized == 0, call.sized, call.op in _OF_ONE
-    new_log = functools.partial(groups.lane_log, recorder, call.op)
+    first, sized_at, listed = method.sized == 0, method.sized, method.op in _LIST_OPS
+    new_log = functools.partial(groups.lane_log, recorder, method.op)
 
-    def recorded(self: Any, one: Any = _NONE, two: Any = _NONE, three: Any = _NONE, *rest: Any, **named: Any) -> Any:
+    def recorded(
+        self: Any, one: Any = _MISSING, two: Any = _MISSING, three: Any = _MISSING, *rest: Any, **named: Any
+    ) -> Any:
         try:
             try:
                 log = logs[self]
@@ -138,20 +143,20 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             words[WORD_ISSUED] = issued = clock()
         except Exception:
             totals.errors += 1
-            return original(self, *_given(one, two, three, rest), **named)
+            return original(self, *_passed(one, two, three, rest), **named)
         if live.device is not None:
-            given = _given(one, two, three, rest)
-            sized = given[sized_at] if len(given) > sized_at else None
-            return live.device.call(original, self, given, named, (word, log, issued), sized, _size)
+            args = _passed(one, two, three, rest)
+            sized = args[sized_at] if len(args) > sized_at else None
+            return live.device.call(original, self, args, named, (word, log, issued), sized, _size)
         try:
-            if named or rest or two is _NONE:
-                work = original(self, *_given(one, two, three, rest), **named)
-            elif three is _NONE:
+            if named or rest or two is _MISSING:
+                work = original(self, *_passed(one, two, three, rest), **named)
+            elif three is _MISSING:
                 work = original(self, one, two)
             else:
                 work = original(self, one, two, three)
         except BaseException:
-            _raised(words, word, log, issued)
+            _log_failed(words, word, log, issued)
             raise
         try:
             words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
@@ -164,7 +169,7 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             except (AttributeError, TypeError, ValueError):  # more than one, in lists; or one without a list
                 size = _size(one if first else two)
             if work is None:
-                _done(live, word, log, issued, size)
+                _log_returned(live, word, log, issued, size)
             else:
                 if pending.work is not None:
                     pending.demote_newest(work)
@@ -176,12 +181,14 @@ def _sized(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     return recorded
 
 
-def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
-    """For what few scripts do often. send and recv have a lane for each peer."""
-    logs: dict[Any, LaneLog] = groups.lane_logs(call.op)
+def _wrap_other(
+    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups
+) -> Callable[..., Any]:
+    """For the operations that few scripts call often. send and recv have a lane for each peer."""
+    logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
-    sized_at, peer_at = call.sized, call.peer
-    new_log = functools.partial(groups.lane_log, recorder, call.op)
+    sized_at, peer_at = method.sized, method.peer
+    new_log = functools.partial(groups.lane_log, recorder, method.op)
 
     def recorded(self: Any, *args: Any, **named: Any) -> Any:
         try:
@@ -198,20 +205,20 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
             return original(self, *args, **named)
         if live.device is not None:
             sized = args[sized_at] if 0 <= sized_at < len(args) else None
-            size_of = _share_of(self) if call.share else _size
+            size_of = _whole_size(self) if method.share else _size
             return live.device.call(original, self, args, named, (word, log, issued), sized, size_of)
         try:
             work = original(self, *args, **named)
         except BaseException:
-            _raised(words, word, log, issued)
+            _log_failed(words, word, log, issued)
             raise
         try:
             words[WORD_ISSUED] = 0
             size = _size(args[sized_at]) if sized_at >= 0 else 0
-            if call.share:
+            if method.share:
                 size *= self.size()
             if work is None:
-                _done(live, word, log, issued, size)
+                _log_returned(live, word, log, issued, size)
             else:
                 pending.add(work, (word, log, issued, size, live.step))
         except Exception:
@@ -221,42 +228,42 @@ def _other(original: Callable[..., Any], call: Call, recorder: Recorder, groups:
     return recorded
 
 
-def _given(*arguments: Any) -> tuple[Any, ...]:
-    """The arguments that were given: one, two, three, and the tuple of the rest."""
+def _passed(*arguments: Any) -> tuple[Any, ...]:
+    """The positional arguments that the caller passed, of one, two, three and the tuple of the rest."""
     *first, rest = arguments
-    return (*(each for each in first if each is not _NONE), *rest)
+    return (*(each for each in first if each is not _MISSING), *rest)
 
 
-def _share_of(group: Any) -> Callable[[Any], int]:
-    """The size of an operation by that of one rank's share."""
+def _whole_size(group: Any) -> Callable[[Any], int]:
+    """Returns a function from one rank's share to the size of the operation in bytes."""
     return lambda sized: _size(sized) * int(group.size())
 
 
 def _size(sized: Any) -> int:
-    """The size in bytes of a tensor, or of tensors in lists; None: it moves no data."""
+    """The size in bytes of a tensor, or of tensors in lists. None: the operation moves no data."""
     if sized is None:
         return 0
     return sum(map(_size, sized)) if isinstance(sized, (list, tuple)) else sized.nbytes
 
 
-def _raised(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:
-    """An exception came out of the collective: it is in flight no longer, and was never seen to end."""
+def _log_failed(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:
+    """The collective raised an exception: it is in flight no longer, and was never seen to end."""
     words[WORD_ISSUED] = 0
     log.append((word, issued, 0, 0, size))
 
 
-def _done(live: LiveState, word: int, log: LaneLog, issued: int, size: int) -> None:
-    """The call has come back and there is nothing to wait for, unless it is one of a batch."""
+def _log_returned(live: LiveState, word: int, log: LaneLog, issued: int, size: int) -> None:
+    """The call has returned, and gave nothing to wait for. It is over, unless it is one of a batch."""
     now = clock()
     if not live.pending.add_to_batch((word, log, issued, size, live.step)):
         log.append((word, issued, now, now - issued, size))
 
 
-def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
 
-    # Named as what it stands for: see instrument().
-    def wait(self: Any, timeout: Any = _NONE) -> Any:
+    # Has the name of the method in whose place it stands: see instrument().
+    def wait(self: Any, timeout: Any = _MISSING) -> Any:
         words = live.words
         if self is pending.work:  # it was launched last, and the words show that
             word, log, issued, size, _ = pending.newest  # type: ignore[misc]
@@ -264,15 +271,15 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
         else:
             pending.demote_newest()
             entry = pending.others.pop(id(self), None)
-            if entry is None:  # waited for a second time, given up, on a device, or many in one
-                return unknown(self, () if timeout is _NONE else (timeout,))
+            if entry is None:  # waited for a second time, expired, on a device, or the one of a batch
+                return wait_for_other(self, () if timeout is _MISSING else (timeout,))
             word, log, issued, size, _ = entry
             words[WORD_CURRENT] = word
         words[WORD_ISSUED] = began = clock()
         try:
-            result = original(self) if timeout is _NONE else original(self, timeout)
+            result = original(self) if timeout is _MISSING else original(self, timeout)
         except BaseException:
-            _raised(words, word, log, issued, size)
+            _log_failed(words, word, log, issued, size)
             raise
         try:
             now = clock()
@@ -283,14 +290,14 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
             totals.errors += 1
         return result
 
-    def unknown(work: Any, args: tuple[Any, ...]) -> Any:
+    def wait_for_other(work: Any, args: tuple[Any, ...]) -> Any:
         if id(work) in pending.batches:
-            return finish(pending.batches.pop(id(work)), work, args)
+            return wait_for_batch(pending.batches.pop(id(work)), work, args)
         if live.device is not None:
             return live.device.wait(work, original, *args)
         return original(work, *args)
 
-    def finish(batch: list[Launch], work: Any, args: tuple[Any, ...]) -> Any:
+    def wait_for_batch(batch: list[Launch], work: Any, args: tuple[Any, ...]) -> Any:
         words, began = live.words, clock()
         words[WORD_CURRENT] = word_of(batch[-1])
         words[WORD_ISSUED] = began
@@ -305,8 +312,9 @@ def _waiter(original: Callable[..., Any], recorder: Recorder) -> Callable[..., A
     return wait
 
 
-def _batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    """Between start and end, calls give works that nobody waits for; the one of the end stands for all of them."""
+def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    """Between start and end, calls return works that nobody waits for; the work that the end returns stands for all of
+    them."""
 
     def _start_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         recorder.begin_batch()
@@ -315,7 +323,7 @@ def _batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[.
     return _start_coalescing
 
 
-def _batch_end(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+def _wrap_batch_end(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     def _end_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         work = original(self, *args, **named)
         recorder.live.words[WORD_ISSUED] = 0

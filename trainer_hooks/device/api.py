@@ -1,7 +1,7 @@
 """What the hooks need of a device that runs behind the host: marks in its streams, and the time between two of them.
 
 Nothing here may ever block: a mark is put into a stream and asked later whether the stream has come past it.
-device_cuda.py has the one for CUDA.
+device/cuda.py has the implementation for CUDA.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ class Mark(Protocol):
     at: int  # host clock, nanoseconds, just before the mark was put there: the stream passed it no earlier
 
 
-class Device(Protocol):
-    """All of it for the training thread alone (with autograd's, which runs while the training thread waits for it)."""
+class AsyncDevice(Protocol):
+    """All of it is for the training thread alone (with autograd's, which runs while the training thread waits for
+    it)."""
 
     def stream(self) -> int | None:
         """The stream on which this thread launches now; None where it is another device's."""
@@ -43,4 +44,5 @@ class Device(Protocol):
         """`mark` is needed no more, done or not."""
 
     def carries(self, tensors: Any, group: Any) -> bool:
-        """Whether a collective on `tensors` (one, lists of them, or None: it moves no data) in `group` runs there."""
+        """Whether a collective on `tensors` in `group` runs there. `tensors`: one, lists of them, or None for an
+        operation that moves no data."""

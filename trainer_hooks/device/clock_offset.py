@@ -1,9 +1,10 @@
-"""Where a device's clock stands against the host's: pure arithmetic on bounds.
+"""The offset of a device's clock from the host's: pure arithmetic on bounds.
 
 A device passes a mark no earlier than the host put it there, and no later than the host first saw it passed. Each mark
-so bounds the offset from both sides, and the bounds of many marks, intersected, pin it down. From below that is tight,
-to the latency of a launch, since the device last ran dry (training that reads its loss does so once a step); from above
-it depends on how soon after a mark somebody looked. So the lower bound is the estimate, and the width its error.
+so bounds the offset from both sides, and the bounds of many marks, intersected, pin it down. The lower bound is tight,
+to the latency of a launch, whenever the device ran dry (training that reads its loss makes it do so once a step); the
+upper bound depends on how soon after a mark the host asked. So the lower bound is the estimate, and the width its
+error.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ class OffsetBounds:
         self._now = now
         self._low = 0
         self._high = UNKNOWN
-        self._fresh = -UNKNOWN  # the best lower bound since the last look,
-        self._fresh_at = now  # and of when it is
+        self._new_low = -UNKNOWN  # the best lower bound since the last not_after(),
+        self._new_low_at = now  # and when it was found
 
     @property
     def width(self) -> int:
@@ -34,26 +35,26 @@ class OffsetBounds:
 
     def not_before(self, device: int, host: int) -> None:
         """What happened at `device` on the mapped clock happened at `host` on the host's or later."""
-        if host - device > self._fresh:
-            self._fresh, self._fresh_at = host - device, host
+        if host - device > self._new_low:
+            self._new_low, self._new_low_at = host - device, host
 
     def not_after(self, device: int, host: int) -> None:
         """What happened at `device` on the mapped clock happened by now, which is `host` on the host's."""
         slack = _drift(host - self._now)
         self._low -= slack
-        if self._fresh > self._low:
-            self._low = max(self._low, self._fresh - _drift(host - self._fresh_at))
+        if self._new_low > self._low:
+            self._low = max(self._low, self._new_low - _drift(host - self._new_low_at))
         self._high = min(self._high + slack, host - device)
-        self._now, self._fresh = host, -UNKNOWN
-        if self._low > self._high:  # a clock that jumped: what was just seen is what holds
+        self._now, self._new_low = host, -UNKNOWN
+        if self._low > self._high:  # a clock that jumped: the newest observation holds
             self._low = self._high
 
-    def take_shift(self) -> int:
-        """What to add to mapped times from here on. The bounds are then of what has been added."""
-        shift = self._low
+    def take_correction(self) -> int:
+        """Returns what to add to mapped times from here on. The bounds are then those of the corrected times."""
+        correction = self._low
         self._low = 0
-        self._high -= shift
-        return shift
+        self._high -= correction
+        return correction
 
 
 def _drift(elapsed: int) -> int:

@@ -1,10 +1,11 @@
-"""The hooks' hot path where the process computes on a device: marks around each call, for the timeline to date.
+"""The hooks' hot path where the process computes on a device: marks around each call, which the timeline dates.
 
 A collective on a device returns at its launch, long before the device has come to it. So what the host's clock could
 tell of it (when it was launched, how long the call took) says nothing about who was late: the marks do.
 
 The live word of the collective in flight is the host's: it shows the last one launched until the training thread has
-seen all of them end, at the next phase's boundary. It may so show one that ended since; never another rank's order.
+seen all of them end, at the next phase's boundary. It may so show one that ended since; never one out of the rank's
+order.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.device.api import Device
+from laggard.trainer_hooks.device.api import AsyncDevice
 from laggard.trainer_hooks.device.phases import DevicePhases
 from laggard.trainer_hooks.device.timeline import once
 from laggard.trainer_hooks.record.events import LaneLog, Launch
@@ -27,14 +28,14 @@ log = logging.getLogger("laggard")
 
 clock = time.perf_counter_ns
 
-_POLL_EVERY: Final = 63  # & the number of collectives: phases can be long
+_POLL_MASK: Final = 63  # of the number of collectives: polled every 64, because phases can be long
 _RECENT: Final = 1024  # collectives
-_AT_ONCE: Final = 2000
+_WAIT_IN_CALL: Final = 2000
 """Nanoseconds of the host's in which nothing is launched: a wait that comes so soon after the call is part of it."""
 
 
-class _Open(NamedTuple):
-    """A collective that nobody has waited for yet."""
+class _PendingCollective(NamedTuple):
+    """A collective that nobody has waited for yet. It begins as a Launch does."""
 
     word: int
     log: LaneLog
@@ -42,7 +43,7 @@ class _Open(NamedTuple):
     size: int
     step: int
     arrival: Any  # its mark; None where none was left
-    device: bool  # or the host's own (gloo)
+    on_device: bool  # or the host's own (gloo)
     returned: int  # the host's call; until then and a little longer there is nothing between the launch and a wait
 
     @property
@@ -50,17 +51,17 @@ class _Open(NamedTuple):
         return self[:5]
 
 
-class DeviceCalls(DevicePhases):
-    """Collectives, too.
+class DeviceCollectives(DevicePhases):
+    """The device timer of a recorder (record/device_timer.py): phases, steps and collectives.
 
     `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
     streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up.
     """
 
-    def __init__(self, device: Device, recorder: Recorder, mark_launches: bool = True) -> None:
+    def __init__(self, device: AsyncDevice, recorder: Recorder, mark_launches: bool = True) -> None:
         super().__init__(device, recorder)
         self.captured = 0  # collectives that went into graphs, and are not recorded
-        self.pending: PendingWork[_Open] = PendingWork(self._never_waited_for)
+        self.pending: PendingWork[_PendingCollective] = PendingWork(self._never_ended)
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
@@ -76,18 +77,18 @@ class DeviceCalls(DevicePhases):
         sized: Any,
         size_of: Callable[[Any], int],
     ) -> Any:
-        """original(group, ...), once, with its marks. `launch`: word, log, issued. `sized`: what has the operation's
-        size; None where it moves no data."""
+        """Returns original(group, ...), called once, between marks. `launch`: word, lane log, issued. `sized`: the
+        argument that has the operation's size; None where the operation moves no data."""
         is_async = _is_async(args, named)
         arrival = self.mark() if self._mark_launches or not is_async else None
         if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
-            self._leave_alone()
+            self._skip_collective()
             return original(group, *args, **named)
         try:
             work = original(group, *args, **named)
         except BaseException:
             self.release(arrival)
-            self._restore_words()
+            self._restore_live_words()
             raise
         try:
             on_device = self._device.carries(sized, group)
@@ -95,56 +96,56 @@ class DeviceCalls(DevicePhases):
         except Exception:  # arguments that are no tensors as we know them
             self._recorder.totals.errors += 1
             self.release(arrival)
-            self._restore_words()
+            self._restore_live_words()
             return work
         if is_async and not on_device and work is not None:
             self.release(arrival)
             arrival = None
-        returned = clock() if is_async else _NEVER_PAST
+        returned = clock() if is_async else _SYNCHRONOUS
         try:
-            self._launched(work, _Open(*launch, size, self._live.step, arrival, on_device, returned))
+            self._launched(work, _PendingCollective(*launch, size, self._live.step, arrival, on_device, returned))
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
         return work
 
-    def _launched(self, work: Any, entry: _Open) -> None:
+    def _launched(self, work: Any, entry: _PendingCollective) -> None:
         self._recent.append((entry.word, entry.issued, entry.size))
         if work is None:
             if not self.pending.add_to_batch(entry):
-                self._done([entry], entry.issued, entry.arrival)
+                self._waited([entry], entry.issued, entry.arrival)
             return
         if self._live.pending:  # launched before there was a device, and dropped
             self._live.pending.demote_newest(work)
         self.pending.add(work, entry)
-        if entry.returned is not _NEVER_PAST:  # else its caller is about to wait for it
-            self._restore_words()
+        if entry.returned is not _SYNCHRONOUS:  # else its caller is about to wait for it
+            self._restore_live_words()
 
     def begin_batch(self, now: int) -> None:
         """As PendingWork.begin_batch."""
         self.pending.begin_batch(now)
 
     def end_batch(self, key: int | None) -> None:
-        """As PendingWork.end_batch."""
+        """As PendingWork.end_batch; logs what is over."""
         over = self.pending.end_batch(key)
         if over:
-            self._done(over, over[-1].issued, over[-1].arrival)
+            self._waited(over, over[-1].issued, over[-1].arrival)
         else:
-            self._restore_words()
+            self._restore_live_words()
 
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
-        """original(work, ...): the caller's own wait, between marks."""
+        """Returns original(work, ...), the caller's own wait, called once, between marks."""
         batch = self.pending.batches.pop(id(work), None) if self.pending.batches else None
         if batch is None:
             entry = self.pending.pop(work)
-            if entry is None:  # waited for a second time, given up, or none of ours
+            if entry is None:  # waited for a second time, expired, or not a collective's
                 return original(work, *args)
             batch = [entry]
         last, began = batch[-1], clock()
-        at_once = last.arrival is not None and began - last.returned < _AT_ONCE
-        before = last.arrival if at_once else self.mark()
+        in_call = last.arrival is not None and began - last.returned < _WAIT_IN_CALL
+        before = last.arrival if in_call else self.mark()
         if before is None:
             self.release(*_marks(batch, before))
-            self._leave_alone()
+            self._skip_collective()
             return original(work, *args)
         words = self._live.words
         words[WORD_ISSUED] = 0
@@ -154,57 +155,58 @@ class DeviceCalls(DevicePhases):
             result = original(work, *args)
         except BaseException:
             self.release(*_marks(batch, before))
-            self._restore_words()
+            self._restore_live_words()
             raise
         try:
-            self._done(batch, began, before)
+            self._waited(batch, began, before)
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
         return result
 
-    def _done(self, batch: Sequence[_Open], began: int, before: Any) -> None:
-        """The host, or the present stream, has waited for these since `before`."""
+    def _waited(self, batch: Sequence[_PendingCollective], began: int, before: Any) -> None:
+        """The host, or the present stream, has waited for these collectives since `before`."""
         ended, after, last = clock(), self.mark(), batch[-1]
         if after is None:
             self._recorder.totals.lost += len(batch)
             self.release(*_marks(batch, before))
-        elif last.device:
+        elif last.on_device:
             self._last = last.word, began
             first = before or after
             others = tuple((each.launch, each.arrival) for each in batch[:-1])
-            self.timeline.collective(last.launch, last.arrival, first, after, self._is_beside(first), others)
+            self.timeline.collective(last.launch, last.arrival, first, after, self._on_other_stream(first), others)
         else:
             self.release(*(mark for mark in _marks(batch, None) if mark is not before))
             for entry in batch[:-1]:
                 self._recorder.events.ended_on_host(entry.launch, ended)
             self.timeline.on_host(last.launch, ended, ended - began, before, after)
-            self._restore_words()
+            self._restore_live_words()
         self._calls += 1
-        if not self._calls & _POLL_EVERY:
+        if not self._calls & _POLL_MASK:
             self.poll()
 
     def carries(self, tensors: Any, group: Any) -> bool:
-        """As Device.carries."""
+        """As AsyncDevice.carries."""
         return self._device.carries(tensors, group)
 
-    def passed(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
-        """Collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still until
-        `after`, for them where `waits`. The marks are the caller's no more."""
+    def log_native(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
+        """Logs collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still
+        until `after`; for them where `waits`. The marks are the caller's no more."""
         if not launches or before is None or after is None:
             self.release(before, after)
-            return self.over(launches, clock())
-        self._note(launches)
+            return self.log_ended(launches, clock())
+        self._remember(launches)
         *others, last = launches
-        first, beside = before if waits else after, self._is_beside(after)
-        self.timeline.collective(last, before, first, after, beside, tuple((each, before) for each in others))
+        first, on_other_stream = before if waits else after, self._on_other_stream(after)
+        rest = tuple((each, before) for each in others)
+        self.timeline.collective(last, before, first, after, on_other_stream, rest)
 
-    def over(self, launches: Sequence[Launch], ended: int) -> None:
-        """Collectives of which nothing is known but that they are over, for the host."""
-        self._note(launches)
+    def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
+        """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
+        self._remember(launches)
         for launch in launches:
             self.timeline.on_host(launch, ended, 0, None, None)
 
-    def _note(self, launches: Sequence[Launch]) -> None:
+    def _remember(self, launches: Sequence[Launch]) -> None:
         self._recent.extend((word, issued, size) for word, _, issued, size, _ in launches)
 
     def take(self, since: int, logs: set[int], before: Any) -> tuple[list[Launch], Any]:
@@ -216,9 +218,10 @@ class DeviceCalls(DevicePhases):
         self.release(*(mark for mark in marks if mark is not newest))
         return [entry.launch for entry in entries], newest
 
-    def join(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """A wait of the present stream for another, or of the host for the device: the user's own, between marks."""
-        before = self.mark() if self.may_join() else None
+    def time_stream_wait(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Returns original(...), called once, between marks: the user's own wait of the present stream for another, or
+        of the host for the device."""
+        before = self.mark() if self._may_wait_for_collective() else None
         if before is None:
             return original(*args, **kwargs)
         try:
@@ -230,19 +233,20 @@ class DeviceCalls(DevicePhases):
         if after is None:
             self.release(before)
         else:
-            self.timeline.joined(before, after)
+            self.timeline.stream_wait(before, after)
         return result
 
-    def may_join(self) -> bool:
+    def _may_wait_for_collective(self) -> bool:
         """Whether a wait on the present stream could be one for a collective."""
         try:
-            return bool(self.timeline.beside) and self._alive and self._device.stream() == self.main
+            return bool(self.timeline.overlapped) and self._enabled and self._device.stream() == self.main
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
             return False
 
     def end_step(self, finished: int, next_step: int) -> None:
-        if self._alive and self.pending:
+        """The step `finished` ends with the phase left last."""
+        if self._enabled and self.pending:
             self.pending.expire(finished)
         super().end_step(finished, next_step)
 
@@ -256,52 +260,52 @@ class DeviceCalls(DevicePhases):
         return self._recent
 
     def facts(self) -> dict[str, Any]:
-        """What there is to say of the device's clock: where it is used, how well it is known, what is not timed."""
+        """What there is to report of the device's clock: where it is used, how well it is known, what is not timed."""
         return {
-            "clock": "device" if self._alive else "host",
+            "clock": "device" if self._enabled else "host",
             "clock_off_by_at_most_ns": self.timeline.clock_width,
             "collectives_in_graphs": self.captured,
             "launches_marked": self._mark_launches,
         }
 
-    def _retire(self, error: Exception) -> None:
-        if self._alive:
+    def _disable(self, error: Exception) -> None:
+        if self._enabled:
             self._recorder.totals.lost += len(self.pending)
-        super()._retire(error)
+        super()._disable(error)
 
-    def _is_beside(self, mark: Any) -> bool:
+    def _on_other_stream(self, mark: Any) -> bool:
         return self.main is not None and mark.stream != self.main
 
-    def _leave_alone(self) -> None:
-        """A collective that gets no marks: in a graph's capture nothing may be put in between."""
-        if self._alive:
+    def _skip_collective(self) -> None:
+        """Counts a collective that gets no marks: in a graph's capture nothing may be put in between."""
+        if self._enabled:
             if not self.may_mark():
                 if not self.captured:
                     log.warning("laggard: collectives captured in CUDA graphs run in them unseen, and are not recorded")
                 self.captured += 1
             else:
                 self._recorder.totals.lost += 1
-        self._restore_words()
+        self._restore_live_words()
 
-    def _restore_words(self) -> None:
-        """The live word shows what it did before a call that is over."""
+    def _restore_live_words(self) -> None:
+        """The live word shows again what it did before a call that is over."""
         words = self._live.words
         words[WORD_ISSUED] = 0
         if self.timeline.in_flight:
             words[WORD_CURRENT], words[WORD_ISSUED] = self._last
 
-    def _never_waited_for(self, entries: Sequence[_Open]) -> None:
+    def _never_ended(self, entries: Sequence[_PendingCollective]) -> None:
         for entry in entries:
-            self.timeline.never_waited_for(entry.launch, entry.arrival)
+            self.timeline.never_ended(entry.launch, entry.arrival)
 
 
-_NEVER_PAST: Final = 1 << 62
+_SYNCHRONOUS: Final = 1 << 62
 """`returned` of a synchronous call, whose wait is part of it whenever it comes: newer torch runs it on the present
 stream, and marks around the wait alone would miss it."""
 
 
 def _is_async(args: Sequence[Any], named: dict[str, Any]) -> bool:
-    """By the options, which come last. Before torch 2.8 they do not say: then it may be either."""
+    """By the options, which come last. Before torch 2.8 they do not say: then the call may be either."""
     options = named.get("opts") if named else args[-1] if args else None
     return getattr(options, "asyncOp", True) is not False
 
@@ -310,6 +314,6 @@ def _serial(mark: Any) -> int:
     return int(mark.serial)
 
 
-def _marks(batch: Sequence[_Open], before: Any) -> list[Any]:
+def _marks(batch: Sequence[_PendingCollective], before: Any) -> list[Any]:
     """The marks of a batch, each once."""
     return once(before, *(entry.arrival for entry in batch))

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from laggard.trainer_hooks.device.api import MARK_LIMIT
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.record.recorder import Recorder
 
 clock = time.perf_counter_ns
@@ -34,7 +34,7 @@ class CudaMark:
 
 
 class CudaDevice:
-    """The CUDA device that is current when it is made (device.Device). Events come from a pool that grows to
+    """The CUDA device that is current when this is made (an api.AsyncDevice). Events come from a pool that grows to
     MARK_LIMIT and is used again from then on."""
 
     def __init__(self) -> None:
@@ -95,24 +95,24 @@ class CudaDevice:
         return bool(tensors.is_cuda)
 
 
-def take(recorder: Recorder) -> DeviceCalls | None:
-    """The device's timeline for `recorder`, with the hooks that it needs in torch.cuda. None where this torch lacks
-    what it takes: the host's clock is used then."""
+def create_timer(recorder: Recorder) -> DeviceCollectives | None:
+    """Returns a device timer for `recorder`, and puts the hooks that it needs into torch.cuda. None where this torch
+    lacks what that takes: the host's clock is used then."""
     try:
         device = CudaDevice()
     except AttributeError:
         recorder.give_up_on_device()
         return None
     single_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-    calls = DeviceCalls(device, recorder, mark_launches=not single_queue)
-    _watch_captures(device)
-    _watch_joins(calls)
-    return calls
+    timer = DeviceCollectives(device, recorder, mark_launches=not single_queue)
+    _count_captures(device)
+    _hook_stream_waits(timer)
+    return timer
 
 
-def _watch_captures(device: CudaDevice) -> None:
-    """Counts the graphs being captured. The stream that captures need not be the one that is current, and an event
-    queried by any thread can spoil a capture."""
+def _count_captures(device: CudaDevice) -> None:
+    """Counts the graphs that are being captured. The stream that captures need not be the one that is current, and an
+    event queried by any thread can spoil a capture."""
     import torch
 
     graph = torch.cuda.CUDAGraph
@@ -138,9 +138,9 @@ def _watch_captures(device: CudaDevice) -> None:
     graph.capture_end = capture_end  # type: ignore[method-assign]
 
 
-def _watch_joins(calls: DeviceCalls) -> None:
-    """The user's own waits of the present stream for another one, and of the host for the device. (Stream.wait_event
-    and wait_stream come to Event.wait.)"""
+def _hook_stream_waits(timer: DeviceCollectives) -> None:
+    """Times the user's own waits of the present stream for another one, and of the host for the device.
+    (Stream.wait_event and wait_stream come to Event.wait.)"""
     import torch
 
     raw_wait = torch.cuda.Event.wait
@@ -148,21 +148,21 @@ def _watch_joins(calls: DeviceCalls) -> None:
 
     @functools.wraps(raw_wait)
     def wait(self: Any, stream: Any = None) -> Any:
-        if calls.timeline.beside and (stream is None or getattr(stream, "cuda_stream", None) == calls.main):
-            return calls.join(raw_wait, self, stream)
+        if timer.timeline.overlapped and (stream is None or getattr(stream, "cuda_stream", None) == timer.main):
+            return timer.time_stream_wait(raw_wait, self, stream)
         return raw_wait(self, stream)
 
-    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **kwargs: Any) -> Any:
-            result = calls.join(original, *args, **kwargs)
+            result = timer.time_stream_wait(original, *args, **kwargs)
             if threading.get_ident() == home:
-                calls.poll()
+                timer.poll()
             return result
 
         return synchronize
 
     torch.cuda.Event.wait = wait  # type: ignore[method-assign]
-    torch.cuda.Event.synchronize = watched(torch.cuda.Event.synchronize)  # type: ignore[method-assign]
-    torch.cuda.Stream.synchronize = watched(torch.cuda.Stream.synchronize)  # type: ignore[method-assign]
-    torch.cuda.synchronize = watched(torch.cuda.synchronize)
+    torch.cuda.Event.synchronize = timed(torch.cuda.Event.synchronize)  # type: ignore[method-assign]
+    torch.cuda.Stream.synchronize = timed(torch.cuda.Stream.synchronize)  # type: ignore[method-assign]
+    torch.cuda.synchronize = timed(torch.cuda.synchronize)

@@ -1,4 +1,5 @@
-"""Collectives beside the main stream: when they ran, and how much of that the main stream waited for. Pure."""
+"""Collectives on other streams than the main one: when they ran, and how much of that time the main stream waited for
+them. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Final
 
 from laggard.trainer_hooks.record.events import Launch
 
-_LIMIT: Final = 1024  # that are kept, for a join may still have to do with them
+_LIMIT: Final = 1024  # collectives that are kept, because the main stream may still wait for them
 
 
-class Flight:
-    """One collective; times on the host's clock, in nanoseconds."""
+class OverlappedCollective:
+    """One collective; times on the host's clock, in nanoseconds. `exposed`: how much the main stream waited for it."""
 
     __slots__ = ("arrival", "end", "exposed", "launch")
 
@@ -23,51 +24,52 @@ class Flight:
         self.exposed = 0
 
 
-class Flights:
-    """Those of late. `log` takes launch, arrival, end, waited; `waited`: nanoseconds of the present segment."""
+class OverlappedCollectives:
+    """The last of them. `log` takes launch, arrival, end, waited; `waited` takes nanoseconds of the present segment."""
 
     def __init__(self, log: Callable[[Launch, int, int, int], None], waited: Callable[[int], None]) -> None:
         self._log = log
         self._waited = waited
-        self._kept: deque[Flight] = deque()
+        self._kept: deque[OverlappedCollective] = deque()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def keep(self, flight: Flight) -> None:
-        self._kept.append(flight)
+    def add(self, collective: OverlappedCollective) -> None:
+        self._kept.append(collective)
         if len(self._kept) > _LIMIT:
-            self._log_one(self._kept.popleft())
+            self._log_once(self._kept.popleft())
 
-    def join(self, began: int, ended: int) -> None:
-        """The main stream waited for others: what of it falls into a flight was waiting for that one."""
-        covered = began  # until where the join is accounted for
-        for flight in sorted(self._kept, key=lambda each: each.arrival):
-            start, end = max(flight.arrival, began), min(flight.end, ended)
+    def main_stream_waited(self, began: int, ended: int) -> None:
+        """The main stream waited for other streams: as far as a collective ran meanwhile, it waited for that one."""
+        covered = began  # until where the wait is accounted for
+        for collective in sorted(self._kept, key=lambda each: each.arrival):
+            start, end = max(collective.arrival, began), min(collective.end, ended)
             if end > start:
-                flight.exposed += end - start
+                collective.exposed += end - start
             if end > max(start, covered):
                 self._waited(end - max(start, covered))
                 covered = end
 
     def log_all(self) -> None:
-        for flight in self._kept:
-            self._log_one(flight)
+        for collective in self._kept:
+            self._log_once(collective)
 
-    def forget(self, now: int) -> None:
-        """No join from here on has to do with those that were over by `now`."""
+    def forget_ended(self, now: int) -> None:
+        """Forgets those that were over by `now`: no later wait of the main stream is for them."""
         while self._kept and self._kept[0].end <= now:
             self._kept.popleft()
 
-    def shift(self, by: int) -> None:
-        for flight in self._kept:
-            flight.arrival += by
-            flight.end += by
+    def correct(self, by: int) -> None:
+        """Adds `by` to their times."""
+        for collective in self._kept:
+            collective.arrival += by
+            collective.end += by
 
     def clear(self) -> None:
         self._kept.clear()
 
-    def _log_one(self, flight: Flight) -> None:
-        launch, flight.launch = flight.launch, None
+    def _log_once(self, collective: OverlappedCollective) -> None:
+        launch, collective.launch = collective.launch, None
         if launch is not None:
-            self._log(launch, flight.arrival, flight.end, flight.exposed)
+            self._log(launch, collective.arrival, collective.end, collective.exposed)

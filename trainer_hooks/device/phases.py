@@ -11,7 +11,7 @@ import time
 from typing import Any, Final
 
 from laggard.rankfile.layout import WORD_ISSUED
-from laggard.trainer_hooks.device.api import Device
+from laggard.trainer_hooks.device.api import AsyncDevice
 from laggard.trainer_hooks.device.timeline import Timeline
 from laggard.trainer_hooks.record.recorder import Recorder
 
@@ -19,92 +19,94 @@ log = logging.getLogger("laggard")
 
 clock = time.perf_counter_ns
 
-_NOTHING_BETWEEN: Final = 2000
+_SAME_BOUNDARY: Final = 2000
 """Nanoseconds of the host's in which nothing is launched and no stream is changed: such calls take longer. Where a
 phase begins so soon after the last one, one mark stands for both."""
 
 
 class DevicePhases:
-    """Feeds a recorder's account from a device's timeline. One a process, for its training thread."""
+    """Logs a recorder's phases and steps from a device's timeline. One a process, for its training thread."""
 
-    def __init__(self, device: Device, recorder: Recorder) -> None:
+    def __init__(self, device: AsyncDevice, recorder: Recorder) -> None:
         self.timeline = Timeline(device, recorder.events)
         self.main: int | None = None  # the stream of the phases' boundaries
         self._device = device
         self._recorder = recorder
         self._live = recorder.live
-        self._alive = True
-        self._left = 0  # when a phase was left last, with all that there is to do then
+        self._enabled = True
+        self._left_at = 0  # when a phase was left last, with all that there is to do then
 
     def enter(self, now: int, phase: int, saw_loader: bool) -> None:
-        """`now`: the host's clock."""
-        mark = self.timeline.left if now - self._left < _NOTHING_BETWEEN else None
+        """The training thread enters `phase`, at `now` on the host's clock."""
+        mark = self.timeline.left if now - self._left_at < _SAME_BOUNDARY else None
         if mark is None:
             mark = self.mark()
         if mark is not None:
             self.main = mark.stream
-        if self._alive:
+        if self._enabled:
             self.timeline.enter(mark, phase, saw_loader)
 
     def leave(self) -> None:
+        """The training thread leaves the phase."""
         mark = self.mark()
-        if self._alive:
+        if self._enabled:
             self.timeline.leave(mark)
             if self.timeline.in_flight:
                 self.poll()
-        self._left = clock()
+        self._left_at = clock()
 
     def end_step(self, finished: int, next_step: int) -> None:
-        """`finished` ends with the phase left last."""
-        if self._alive:
+        """The step `finished` ends with the phase left last."""
+        if self._enabled:
             self.timeline.end_step(next_step)
             self.poll()
-        self._left = clock()
+        self._left_at = clock()
 
     def mark(self) -> Any:
-        """A mark at the end of the present stream; None where there is none to be had."""
+        """Returns a mark at the end of the present stream; None where none can be had."""
         device = self._device
         try:
-            if not self._alive or device.capturing():
+            if not self._enabled or device.capturing():
                 return None
             mark = device.record()
             if mark is None and device.stream() is not None:
                 self.timeline.give_up()  # all marks are in use: the device is too far behind
             return mark
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
             return None
 
     def may_mark(self) -> bool:
+        """Whether the device may be asked for marks now: it works, and no graph is being captured."""
         try:
-            return self._alive and not self._device.capturing()
+            return self._enabled and not self._device.capturing()
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
             return False
 
     def release(self, *marks: Any) -> None:
-        """These are needed no more; None is none."""
+        """These marks are needed no more; None is no mark."""
         for mark in marks:
             if mark is not None:
                 self._device.release(mark)
 
     def poll(self) -> None:
-        """Dates what is over, and takes the collective in flight off the live words once none is."""
-        if not self._alive:
+        """Logs what is over, and clears the collective in flight from the live words once none is."""
+        if not self._enabled:
             return
         try:
             self.timeline.poll()
         except Exception as error:
-            self._retire(error)
+            self._disable(error)
         if not self.timeline.in_flight:
             self._live.words[WORD_ISSUED] = 0
 
-    def _retire(self, error: Exception) -> None:
-        """The device cannot be asked: the host's clock, from the next step on."""
+    def _disable(self, error: Exception) -> None:
+        """The device cannot be asked any more: the host's clock counts, from the next step on."""
         recorder = self._recorder
         recorder.totals.errors += 1
-        if not self._alive:
+        if not self._enabled:
             return
-        self._alive = False
+        self._enabled = False
         log.warning("laggard: the GPU's times cannot be had, the host's clock is used: %s", error)
         recorder.fall_back_to_host()

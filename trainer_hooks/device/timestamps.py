@@ -5,16 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from laggard.trainer_hooks.device.api import Device
+from laggard.trainer_hooks.device.api import AsyncDevice
 from laggard.trainer_hooks.device.clock_offset import OffsetBounds
 
 clock = time.perf_counter_ns
 
 
-class Dates:
-    """Every mark that it is given has been passed. It keeps one, which dates the others: the last boundary's."""
+class Timestamps:
+    """Gives marks their times; every mark that it gets has been passed. It keeps one mark, the last boundary's, from
+    which it measures the times of the others."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: AsyncDevice) -> None:
         self._device = device
         self._bounds = OffsetBounds(clock())
         self.reference: Any = None
@@ -24,17 +25,18 @@ class Dates:
 
     @property
     def width(self) -> int:
-        """Nanoseconds: dates are before the host's clock by no more than this."""
+        """Nanoseconds: the timestamps are before the host's clock by no more than this."""
         return self._bounds.width
 
-    def date(self, mark: Any) -> int:
+    def of(self, mark: Any) -> int:
+        """When `mark` was passed."""
         if self.reference is None:
             self.reference, self._reference_at = mark, mark.at
         return self._reference_at + self._device.nanoseconds_between(self.reference, mark)
 
-    def boundary(self, mark: Any) -> int:
-        """The date of a boundary; it dates what follows, for distances measured from far off are rounded. None: no
-        mark could be had, it is taken for the last one's."""
+    def of_boundary(self, mark: Any) -> int:
+        """When the mark of a boundary was passed. From it the times of later marks are measured, because distances over
+        a long time are rounded. None: no mark could be had, and the last boundary's time stands for it."""
         if mark is None:
             return self.now or clock()
         former, device = self.reference, self._device
@@ -54,19 +56,19 @@ class Dates:
             self.now = at
         return self.now
 
-    def seen(self, host: int) -> None:
-        """The last boundary was seen passed at `host` on the host's clock."""
+    def boundary_observed(self, host: int) -> None:
+        """The host found the last boundary passed at `host` on its clock."""
         self._bounds.not_after(self.now, host)
 
-    def take_shift(self) -> int:
-        """By how much dates are put right from here on."""
-        shift = self._bounds.take_shift()
-        self._reference_at += shift
-        self.now += shift
-        return shift
+    def take_correction(self) -> int:
+        """Returns what is added to all timestamps from here on, and begins to add it."""
+        correction = self._bounds.take_correction()
+        self._reference_at += correction
+        self.now += correction
+        return correction
 
-    def drop(self, *marks: Any) -> None:
-        """These are needed no more."""
+    def release(self, *marks: Any) -> None:
+        """These marks are needed no more; None is no mark."""
         for mark in marks:
             if mark is not None and mark is not self.reference:
                 self._device.release(mark)

@@ -20,7 +20,7 @@ def hook(engine: Any, session: Session) -> None:
     learn_roles(session.groups)
     session.native.record_new()
     session.steps.counts = False
-    number = session.engines.add()
+    number = session.engines.add_engine()
     if hasattr(engine, "_INSTRUCTION_MAP"):
         from laggard.trainer_hooks.engines import deepspeed_pipeline
 

@@ -101,7 +101,9 @@ class Reducer:
     def _settle_on_device(self, device: DeviceTimer, began: int, counts: bool) -> None:
         handed, before = device.take(began, self._logs(), self._mark)
         after, self._mark = device.mark(), None
-        device.passed([*self._native.take_new(self._group, self._last[1], self._place), *handed], before, after, counts)
+        device.log_native(
+            [*self._native.take_new(self._group, self._last[1], self._place), *handed], before, after, counts
+        )
 
     def _learn(self, place: int) -> None:
         self._agreeing = self._agreeing + 1 if place == self._believed else 1
@@ -155,7 +157,7 @@ def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeC
                 recorder.ended_on_host(native.take_new(group, began, _buffers_id(tensors)), end, end - began)
             else:
                 after = device.mark() if device.carries(tensors, group) else None
-                device.passed(native.take_new(group, began, _buffers_id(tensors)), before, after)
+                device.log_native(native.take_new(group, began, _buffers_id(tensors)), before, after)
         except Exception:
             recorder.totals.errors += 1
         return result

@@ -14,7 +14,7 @@ from threading import get_ident
 from typing import Any, TypeVar
 
 from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
-from laggard.trainer_hooks.steps.step_boundary import StepClock
+from laggard.trainer_hooks.steps.step_boundary import StepBoundary
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBER = "_laggard_number"  # torch's optimizers are pickled and copied without what else is in their __dict__
@@ -28,7 +28,7 @@ class TorchSteps:
     """
 
     def __init__(self, recorder: Recorder) -> None:
-        self.clock = StepClock()
+        self.boundary = StepBoundary()
         self.counts = True  # whether an optimizer's step is the script's step
         self._numbers = itertools.count()
         self._recorder = recorder
@@ -84,7 +84,7 @@ class TorchSteps:
         return backward  # type: ignore[return-value]
 
     def _around_updates(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        recorder, clock = self._recorder, self.clock
+        recorder, boundary = self._recorder, self.boundary
         updating: set[int] = set()  # optimizers whose step() has begun
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
@@ -104,7 +104,7 @@ class TorchSteps:
             if key in updating and get_ident() == self.thread:
                 updating.discard(key)
                 number = optimizer.__dict__.get(_NUMBER)
-                if number is None or number != clock.alone or not self.counts:
+                if number is None or number != boundary.sole_updater or not self.counts:
                     self.update(optimizer)
                 else:  # as update() has it, with fewer calls
                     recorder.step_will_end()
@@ -137,7 +137,7 @@ class TorchSteps:
         """`optimizer` has taken its step, or left it out on purpose. A step ends where its last phase does: an update
         may be made in the midst of a backward pass."""
         worked = self._recorder.optimizer_updated()
-        if self.clock.update(self.key(optimizer), worked) and self.counts:
+        if self.boundary.update(self.key(optimizer), worked) and self.counts:
             self._recorder.step_will_end()
 
     def _scaled_step(self, original: F) -> F:

@@ -56,11 +56,11 @@ class DeviceTimer(Protocol):
         """As PendingWork.take, for a caller that waits for the collectives in C++. Also returns `before`, or the mark
         of the last arrival that came after it in its stream."""
 
-    def passed(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
+    def log_native(self, launches: Sequence[Launch], before: Any, after: Any, waits: bool = True) -> None:
         """Logs collectives that C++ made and waited for: their stream was ready for them at `before`, and stood still
         until `after`; for them where `waits`. The marks are the caller's no more."""
 
-    def over(self, launches: Sequence[Launch], ended: int) -> None:
+    def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
 
     def recent_launches(self) -> Iterable[tuple[int, int, int]]:

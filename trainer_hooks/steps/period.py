@@ -1,4 +1,4 @@
-"""Steps where nothing says when one ends: training repeats the same row of collectives. Pure."""
+"""Finds the steps where nothing tells when one ends: training repeats the same row of collectives. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ REPEATS: Final = 3
 
 
 def smallest_period(tokens: Sequence[Hashable], repeats: int = REPEATS, least: int = 0) -> int | None:
-    """The smallest p such that the last `repeats` * p tokens are the same p tokens again and again, for at least
-    `least` tokens; None: none is.
+    """Returns the smallest p such that the last `repeats` * p tokens are the same p tokens again and again, for at
+    least `least` tokens; None where there is no such p.
 
     With the tokens read from the end, that is the smallest p at which the row agrees with itself, moved by p, for
-    (repeats - 1) * p tokens: the Z function tells it for every p, in time linear in the tokens."""
+    (repeats - 1) * p tokens: the Z function gives that for every p, in time linear in the tokens."""
     backwards = list(reversed(tokens))
     agreement = _z(backwards)
     for p in range(1, len(backwards) // repeats + 1):

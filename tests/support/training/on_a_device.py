@@ -8,10 +8,10 @@ from pathlib import Path
 from support.lazy_device import LazyDevice
 
 from laggard.trainer_hooks.attach import session
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 device = LazyDevice(clock_offset=10**12, drift=2e-5)
 recorder = session().recorder
-recorder.live.device = DeviceCalls(device, recorder)
+recorder.live.device = DeviceCollectives(device, recorder)
 runpy.run_path(str(Path(__file__).with_name("torch_kinds.py")), run_name="__main__")
 assert recorder.live.device.facts()["clock"] == "device" and device.offenses == [], device.offenses

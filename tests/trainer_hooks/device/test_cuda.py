@@ -17,7 +17,7 @@ from support.lazy_torch import lazy_torch
 
 from laggard.environment import ENV_HOST_CLOCK
 from laggard.rankfile import Lane
-from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 from laggard.trainer_hooks.session import device_finder
@@ -84,7 +84,7 @@ def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6) -> None
 def hooked(torch: Any, recorder: Recorder, seconds: float) -> Any:
     network = Network(torch.lazy, lambda tensor, group: time.sleep(seconds))
     hook_waits(network.work_class, recorder)
-    return as_torch(instrument(network.allreduce, Call("all_reduce", 0), recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
+    return as_torch(instrument(network.allreduce, CollectiveMethod("all_reduce", 0), recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
 
 
 def test_events_time_the_device(torch: Any) -> None:

@@ -15,15 +15,15 @@ import pytest
 from support.lazy_device import LazyDevice, Network, as_torch
 
 from laggard.rankfile import Lane, RankFileReader, RankFileWriter
-from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import device_finder
 
-CALL = Call("all_reduce", 0)
+CALL = CollectiveMethod("all_reduce", 0)
 PATIENCE = 30
 MS = 0.0025  # a "millisecond" of these tests: long enough for a busy machine's threads to take their turns
 
@@ -57,15 +57,15 @@ class Rank:
         writer = RankFileWriter(str(directory / f"ranks-{number}"), header(who))
         self.recording = directory / f"rank-{number}.jsonl"
         sinks = [RankFileSink(writer), RecordingSink(str(directory), who)]
-        self.calls: DeviceCalls | None = None
+        self.calls: DeviceCollectives | None = None
         self.recorder = Recorder(sinks, writer.words, self._find)
         self.file = writer.path
         network = Network(self.device, run)
         self.reduce = self.hooked(network.allreduce)
         hook_waits(network.work_class, self.recorder)
 
-    def _find(self, recorder: Recorder) -> DeviceCalls | None:
-        self.calls = self.calls or DeviceCalls(self.device, recorder)
+    def _find(self, recorder: Recorder) -> DeviceCollectives | None:
+        self.calls = self.calls or DeviceCollectives(self.device, recorder)
         return self.calls
 
     def hooked(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -247,7 +247,7 @@ def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
             rank.reduce(Tensor(), "a")
         rank.device.work(beside)
         assert rank.calls is not None
-        rank.calls.join(rank.device.wait_for, second)
+        rank.calls.time_stream_wait(rank.device.wait_for, second)
 
     for _ in range(6):
         rank.phase(BACKWARD, 5 * MS, overlapped)
@@ -268,7 +268,7 @@ def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_pa
         with rank.device.on(second):
             rank.reduce(Tensor(), "a")
         assert rank.calls is not None
-        rank.calls.join(rank.device.synchronize, second)
+        rank.calls.time_stream_wait(rank.device.synchronize, second)
 
     for _ in range(6):
         rank.phase(BACKWARD, 0.0, overlapped)

@@ -10,7 +10,7 @@ import pytest
 from support.lazy_device import LazyDevice, Work, work_class
 from support.paths import REPOSITORY
 
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
 SCRIPT = REPOSITORY / "scripts" / "gpu_events.py"
 
@@ -26,10 +26,10 @@ def events(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def lazy_lab(events: ModuleType, device: LazyDevice) -> Any:
-    calls: list[DeviceCalls] = []
+    calls: list[DeviceCollectives] = []
 
-    def find(recorder: Any) -> DeviceCalls:
-        calls[:] = calls or [DeviceCalls(device, recorder)]
+    def find(recorder: Any) -> DeviceCollectives:
+        calls[:] = calls or [DeviceCollectives(device, recorder)]
         return calls[0]
 
     side, lazy_work = device.new_stream(), work_class()
@@ -48,7 +48,7 @@ def lazy_lab(events: ModuleType, device: LazyDevice) -> Any:
             return device.on(side)
 
         def join(self) -> None:
-            calls[0].join(device.wait_for, side)
+            calls[0].time_stream_wait(device.wait_for, side)
 
     lab = LazyLab(lazy_work, find)
     lab.tensor = type("Tensor", (), {"nbytes": 1024})()

@@ -18,8 +18,8 @@ import os, random, sys, threading, time
 import torch
 import torch.distributed as dist
 from support.lazy_device import LazyDevice, Network, as_torch
-from laggard.trainer_hooks.collectives.process_group import Call, hook_waits, instrument
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
@@ -39,12 +39,12 @@ class Training:
         self.recorder = Recorder([sink], find_device=self.find)
         network = Network(device, lambda tensor, group: dist.all_reduce(tensor, group=group))
         hook_waits(network.work_class, self.recorder)
-        call, groups = Call("all_reduce", 0), ProcessGroups()
+        call, groups = CollectiveMethod("all_reduce", 0), ProcessGroups()
         groups.set_role_of_members("dp", range(dist.get_world_size()))
         self.reduce = as_torch(instrument(network.allreduce, call, self.recorder, groups, "allreduce"))
 
     def find(self, recorder):
-        self.calls = self.calls or DeviceCalls(device, recorder)
+        self.calls = self.calls or DeviceCollectives(device, recorder)
         return self.calls
 
     def phase(self, which, seconds, then=lambda: None):
@@ -63,7 +63,7 @@ class Training:
                 device.wait_for(device.main)
                 self.reduce(self.result)
             device.work(0.01)
-            self.calls.join(device.wait_for, beside)
+            self.calls.time_stream_wait(device.wait_for, beside)
         else:
             self.reduce(self.result)
 

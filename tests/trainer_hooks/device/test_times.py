@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
 from laggard.trainer_hooks.device.clock_offset import DRIFT_PER_MILLION, OffsetBounds
-from laggard.trainer_hooks.device.collectives import DeviceCalls
+from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.record.recorder import BACKWARD, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 
@@ -135,7 +135,7 @@ class Program:
 
     def __init__(self, lags: Sequence[int]) -> None:
         self.device, self.kept = TickDevice(lags), Kept()
-        self.calls: DeviceCalls | None = None
+        self.calls: DeviceCollectives | None = None
         self.recorder = Recorder([self.kept], find_device=self._find)
         self.handles: list[Any] = []
         group_class, work_class = torch_like(self.device)
@@ -143,8 +143,8 @@ class Program:
         hook_waits(work_class, self.recorder)
         self.group = group_class()
 
-    def _find(self, recorder: Recorder) -> DeviceCalls:
-        self.calls = DeviceCalls(self.device, recorder)
+    def _find(self, recorder: Recorder) -> DeviceCollectives:
+        self.calls = DeviceCollectives(self.device, recorder)
         return self.calls
 
     def reduce(self, ticks: int, async_op: bool = False) -> Any:
@@ -175,7 +175,7 @@ class Program:
         elif action == "unseen" and self.calls is not None:
             self._unseen(ticks)
         elif action == "join" and self.calls is not None:
-            self.calls.join(device.join)
+            self.calls.time_stream_wait(device.join)
 
     def _batch(self, ticks: int) -> None:
         """As torch's coalesced calls: of several in a batch one work stands for all."""
@@ -191,7 +191,7 @@ class Program:
         before = self.calls.mark()
         self.device.wait_until(self.device.collective(ticks))
         launches = [(log.next_word(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
-        self.calls.passed(launches, before, self.calls.mark())
+        self.calls.log_native(launches, before, self.calls.mark())
 
 
 def torch_like(device: TickDevice) -> tuple[Any, Any]:
@@ -285,7 +285,7 @@ def test_the_clocks_offset_is_within_its_bounds(offset: int, drift: float, marks
         bounds.not_before(device + shifted, host)
         bounds.not_after(device + shifted, passed + until_seen)
         host = passed + until_seen
-        shifted += bounds.take_shift()
+        shifted += bounds.take_correction()
         late = passed - (device + shifted)
         drifted = (until_passed + until_seen) * DRIFT_PER_MILLION / 1e6 + 2 * len(marks)  # and rounded
         assert -drifted <= late <= bounds.width + drifted

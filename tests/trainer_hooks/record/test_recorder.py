@@ -16,7 +16,7 @@ START = """
 import json, os, sys
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.trainer_hooks.collectives.process_group import Call, hook_calls, hook_waits, instrument
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument
 from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.output.rank_file import RankFileSink
@@ -36,8 +36,8 @@ class Tensor:
 
 def hooked(function, op="all_reduce", groups=Groups()):
     "As torch.distributed's function of that name calls a process group's method."
-    method = instrument(lambda group, tensors, options: function(*tensors, group, **options), Call(op, 0), recorder,
-                        groups, op)
+    method = instrument(lambda group, tensors, options: function(*tensors, group, **options), CollectiveMethod(op, 0),
+                        recorder, groups, op)
     return lambda tensor, group=None, **options: method(group, [tensor], options)
 
 def step(work=lambda: None):

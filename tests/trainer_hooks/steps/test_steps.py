@@ -11,7 +11,7 @@ from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 from laggard.trainer_hooks.steps.period import smallest_period
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.steps.step_boundary import StepClock
+from laggard.trainer_hooks.steps.step_boundary import StepBoundary
 
 ROWS = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
@@ -39,11 +39,11 @@ def test_a_row_that_repeats_is_found_whatever_came_before(row: list[int], before
 def updates(*rounds: str) -> list[str]:
     """Runs a script's rounds: letters are optimizers' updates, a dot is a backward pass. Returns, for each round, the
     optimizers whose update ended a step."""
-    clock, ended, worked = StepClock(), [], False
+    boundary, ended, worked = StepBoundary(), [], False
     for each in rounds:
         ends = ""
         for letter in each:
-            if letter != "." and clock.update(letter, worked):
+            if letter != "." and boundary.update(letter, worked):
                 ends += letter
             worked = letter == "."
         ended.append(ends)
@@ -67,11 +67,11 @@ def test_of_optimizers_that_update_in_a_row_the_last_ends_the_step() -> None:
 
 
 def test_an_optimizer_that_is_told_leads() -> None:
-    clock = StepClock()
-    clock.lead("g")
+    boundary = StepBoundary()
+    boundary.set_leader("g")
     ended = []
     for each in ("d", "g", "d", "g"):
-        ended.append(clock.update(each, worked=True))
+        ended.append(boundary.update(each, worked=True))
     assert ended == [False, True, False, True]
 
 
