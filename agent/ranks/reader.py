@@ -15,6 +15,8 @@ from msgspec import structs
 from laggard.agent.ranks.directory import FileEntry, list_files, round_robin
 from laggard.agent.ranks.rejections import Rejections
 from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
 from laggard.rankfile import RankFileError
 from laggard.wire import RankRow, RanksDocument
 
@@ -131,7 +133,6 @@ def _now() -> Now:
 
 def _boot_id() -> str:
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read(64).strip()
-    except OSError:
+        return Host().boot_id()
+    except Unknown:
         return ""

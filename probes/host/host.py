@@ -142,6 +142,10 @@ class Host:
             return self.read_bytes(KMSG_PATH).decode(errors="replace")
         return _attempt("read /dev/kmsg", read_kmsg)
 
+    def boot_id(self) -> str:
+        """The kernel's id of this boot, from /proc/sys/kernel/random/boot_id: another one after each boot."""
+        return self.read("/proc/sys/kernel/random/boot_id").strip()
+
     def node(self) -> str:
         """The name of this machine in reports: LAGGARD_NODE, else the kernel's host name, else, for a recording without
         either, the name of its folder."""

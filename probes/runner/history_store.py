@@ -19,7 +19,6 @@ from laggard.probes.runner.state_file import MAX_BYTES, read_state, replace_stat
 
 FILE_NAME: Final = "last_look.json"
 RECORDED_PATH: Final = f"/laggard/{FILE_NAME}"
-_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
 _UNAVAILABLE: Final = "how counters increase cannot be known: "
 
 
@@ -38,7 +37,7 @@ class HistoryStore:
         self._recorded = host.recorded
         self._uptime, self._why_empty, self._saved = 0.0, NO_SNAPSHOT, HistoryFile("")
         try:
-            self._saved = HistoryFile(host.read(_BOOT_ID).strip())
+            self._saved = HistoryFile(host.boot_id())
             self._uptime = _uptime(host)
             self._load(_recorded_file(host) if host.recorded else read_state(FILE_NAME))
         except Unknown as error:
