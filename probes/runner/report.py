@@ -6,7 +6,7 @@ Pure. `ProbeResult.reason` is rendered here for people; nothing reads it back.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -26,9 +26,24 @@ class ProbeAnswer(NamedTuple):
     elapsed_seconds: float
 
 
-def probe_results(answers: Iterable[ProbeAnswer], warnings_fail: bool) -> tuple[ProbeResult, ...]:
-    """One result a probe. Their places count the findings of all `answers` in order, which is how a report lists
-    them."""
+def build_report(
+    answers: Sequence[ProbeAnswer], *, node: str, elapsed_seconds: float, facts: dict[str, Any], warnings_fail: bool
+) -> Report:
+    """The report of `node`: results and findings in the order of `answers`. A critical finding fails its probe, and so
+    the report; a warning does where `warnings_fail`."""
+    results = _results(answers, warnings_fail)
+    return Report(
+        verdict=worst(result.verdict for result in results),
+        node=node,
+        elapsed_seconds=round(elapsed_seconds, 4),
+        probes=results,
+        findings=tuple(finding for answer in answers for finding in answer.observation.findings),
+        facts=facts,
+    )
+
+
+def _results(answers: Iterable[ProbeAnswer], warnings_fail: bool) -> tuple[ProbeResult, ...]:
+    """One result for each answer. The places count the findings of all `answers` in order."""
     results: list[ProbeResult] = []
     first = 0
     for answer in answers:

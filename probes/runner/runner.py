@@ -12,14 +12,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from laggard.model import Report, worst
+from laggard.model import Report
 from laggard.probes.host.counter_history import CounterHistory
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.runner.history_store import HistoryStore
 from laggard.probes.runner.process import ProbeProcess
 from laggard.probes.runner.reaper import kill_group, reap
-from laggard.probes.runner.report import ProbeAnswer, probe_results
+from laggard.probes.runner.report import ProbeAnswer, build_report
 from laggard.probes.runner.stuck import StuckProcesses
 
 
@@ -49,14 +49,12 @@ class Runner:
             self._end(processes, live=not host.recorded)
         by_name = {answer.name: answer for process in processes for answer in process.answers()}
         answers = [by_name[probe.name] for probe in probes]
-        results = probe_results(answers, warnings_fail)
-        return Report(
-            verdict=worst(result.verdict for result in results),
+        return build_report(
+            answers,
             node=host.node(),
-            elapsed_seconds=round(time.monotonic() - started, 4),
-            probes=results,
-            findings=tuple(finding for answer in answers for finding in answer.observation.findings),
+            elapsed_seconds=time.monotonic() - started,
             facts=_facts(answers, store),
+            warnings_fail=warnings_fail,
         )
 
     def _start(

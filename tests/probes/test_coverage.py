@@ -1,6 +1,6 @@
-"""Nothing is raised that no machine shows, and nothing without a healthy machine that comes close and stays quiet.
+"""Every code that probes raise is shown by a recorded machine, and not raised on a healthy machine that comes close.
 
-The mutation tests: with one probe's verdict switched off, some machine no longer gets the findings that it should.
+Mutation tests: without one probe, some machine no longer gets the findings that it should.
 """
 
 from __future__ import annotations
@@ -9,7 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.coverage import codes, firing, judging_probes, near, raised_by_probes, raisers
+from support.coverage import (
+    firing,
+    found_codes,
+    judging_probes,
+    look_alikes,
+    probes_raising,
+    raised_by_probes,
+)
 from support.findings_table import README, table
 from support.judge import probes_of
 from support.materialise import expectation, names
@@ -22,11 +29,11 @@ Machine = Callable[[str], Path]
 @pytest.mark.parametrize("code", raised_by_probes())
 def test_a_machine_shows_the_fault_and_a_look_alike_stays_quiet(code: str) -> None:
     assert firing(code), f"no machine in tests/data/machines is expected to show {code}"
-    assert near(code), f"no machine says `near: {code}`: add the healthy one that is most like the fault"
+    assert look_alikes(code), f"no machine says `near: {code}`: add the healthy one that is most like the fault"
 
 
 @pytest.mark.parametrize("name", names())
-def test_a_look_alike_has_not_the_fault(name: str) -> None:
+def test_a_look_alike_does_not_have_the_fault(name: str) -> None:
     expected = expectation(name)
     known = {kind.code for kind in FINDINGS}
     codes = set(expected.get("near", ()))
@@ -36,24 +43,24 @@ def test_a_look_alike_has_not_the_fault(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def found(machine: Machine) -> dict[str, list[str]]:
-    """By code, the probes that raise it."""
-    return {code: raisers(code, machine) for code in raised_by_probes() if firing(code)}
+    """The probes that raise each code."""
+    return {code: probes_raising(code, machine) for code in raised_by_probes() if firing(code)}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("probe", judging_probes())
-def test_a_probe_that_is_switched_off_is_missed(probe: str, found: dict[str, list[str]], machine: Machine) -> None:
-    """Without it, a machine that shows its fault is no longer told apart from a healthy one."""
+def test_without_a_probe_a_fault_is_missed(probe: str, found: dict[str, list[str]], machine: Machine) -> None:
+    """Without `probe`, a machine with its fault is judged as if it were healthy."""
     mine = [code for code, probes in found.items() if probes == [probe]]
     assert mine, f"no machine's expectation depends on {probe} alone"
     name = firing(mine[0])[0]
     others = [other for other in probes_of(name) if other.name != probe]
-    left = codes(name, others, machine) if others else set()
+    left = found_codes(name, others, machine) if others else set()
     assert mine[0] not in left, f"{name} is as expected without {probe}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_table_of_findings_is_as_it_would_be_made_now(found: dict[str, list[str]]) -> None:
+def test_the_table_of_findings_is_up_to_date(found: dict[str, list[str]]) -> None:
     assert README.read_text() == table(found.__getitem__), "run `python -m support.findings_table` in tests/"

@@ -1,12 +1,12 @@
 """The text form of a recorded tree, `tree.txt`: small to keep, easy to read and to change by hand.
 
-A line that begins with `/` names a directory; the lines after it say what stands in it:
+A line that begins with `/` names a directory; the lines after it list what is in it:
 
     /sys/devices/pci0000:15/0000:15:01.0
     vendor = 0x8086                          a text file of one line (an empty text: an empty file)
     driver -> ../../../bus/pci/drivers/nvme  a symlink
     config : 4096 0:8680 40:1000             bytes: the size, then hexadecimal OFFSET:BYTES; zeros between
-    config ~ 176:1d00                        in an overlay: the base's bytes with these over them
+    config ~ 176:1d00                        in an overlay: the base's bytes with these bytes over them
     power /                                  an empty directory
     mounts |                                 a text file of the lines that follow, each after a tab
 
@@ -22,17 +22,17 @@ from typing import NamedTuple
 
 
 class Patch(NamedTuple):
-    """Bytes to lay over a file, by offset."""
+    """Bytes that replace those of a file, by offset."""
 
     pieces: tuple[tuple[int, bytes], ...]
 
 
 Tree = dict[str, "str | bytes | Path | None"]
-"""By path: the text, the bytes, the target of a symlink, or None for an empty directory."""
+"""The text, the bytes, the target of a symlink, or None for an empty directory, by path."""
 
 
 def unpack(text: str, root: Path) -> None:
-    """Writes the tree below `root`, over what is there."""
+    """Writes the tree `text` below `root`. Files that exist are replaced."""
     made: set[Path] = set()
     for name, content in parse(text):
         path = root / name.lstrip("/")
@@ -44,18 +44,19 @@ def unpack(text: str, root: Path) -> None:
             path.unlink(missing_ok=True)
             path.symlink_to(content)
         elif isinstance(content, Patch):
-            _replace(path, _over(path.read_bytes(), content.pieces))
+            _replace(path, _patched(path.read_bytes(), content.pieces))
         elif content is not None:
             _replace(path, content.encode() if isinstance(content, str) else content)
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Another file in its place: what lies there may be a hard link to a file of the machine's base."""
+    """Makes a new file at `path`: the old one may be a hard link to a file of the machine's base."""
     path.unlink(missing_ok=True)
     path.write_bytes(data)
 
 
 def parse(text: str) -> Iterator[tuple[str, str | bytes | Path | Patch | None]]:
+    """Yields each path of the tree `text` with its content."""
     folder = ""
     lines = text.split("\n")
     for number, line in enumerate(lines):
@@ -74,7 +75,7 @@ def _content(sign: str, rest: str, following: Iterable[str]) -> str | bytes | Pa
     if sign == ":":
         return _bytes(rest)
     if sign == "~":
-        return Patch(_parsed(rest))
+        return Patch(_parse_pieces(rest))
     if sign == "|":
         return "".join(line[1:] + "\n" for line in _while_indented(following))
     if sign == "/":
@@ -91,23 +92,23 @@ def _while_indented(lines: Iterable[str]) -> Iterator[str]:
 
 def _bytes(text: str) -> bytes:
     size, _, parts = text.partition(" ")
-    return _over(bytes(int(size)), _parsed(parts))
+    return _patched(bytes(int(size)), _parse_pieces(parts))
 
 
-def _over(data: bytes, pieces: Iterable[tuple[int, bytes]]) -> bytes:
-    laid = bytearray(data)
+def _patched(data: bytes, pieces: Iterable[tuple[int, bytes]]) -> bytes:
+    patched = bytearray(data)
     for offset, piece in pieces:
-        laid[offset : offset + len(piece)] = piece
-    return bytes(laid)
+        patched[offset : offset + len(piece)] = piece
+    return bytes(patched)
 
 
-def _parsed(text: str) -> tuple[tuple[int, bytes], ...]:
+def _parse_pieces(text: str) -> tuple[tuple[int, bytes], ...]:
     parts = (part.split(":") for part in text.split())
     return tuple((int(offset, 16), bytes.fromhex(digits)) for offset, digits in parts)
 
 
 def dump(tree: Mapping[str, str | bytes | Path | None]) -> str:
-    """The text of a tree, sorted; what `unpack` reads."""
+    """The text form of `tree`, sorted. unpack() reads it."""
     lines: list[str] = []
     folder = ""
     for path in sorted(tree, key=lambda path: (os.path.dirname(path), os.path.basename(path))):
@@ -132,7 +133,7 @@ def _lines(name: str, content: str | bytes | Path | None) -> list[str]:
 
 
 def _pieces(data: bytes) -> Iterator[str]:
-    """The 4-byte words that are not zero, neighbours joined."""
+    """Yields the 4-byte words that are not zero, adjacent ones joined."""
     start, digits = 0, ""
     for offset in range(0, len(data) + 4, 4):
         word = data[offset : offset + 4]

@@ -1,4 +1,4 @@
-"""PCI configuration space of made-up devices, by the registers' names. Offsets: include/uapi/linux/pci_regs.h."""
+"""Builds the PCI configuration space of made-up devices. Offsets: include/uapi/linux/pci_regs.h."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ SOURCE_VALID, REDIRECT = 0x01, 0x1D
 
 
 class Link(NamedTuple):
-    """Speeds in GT/s as sysfs prints them, without the unit."""
+    """Speeds in GT/s as sysfs prints them, without the unit. Empty or 0, the maxima are what the link runs at."""
 
     speed: str
     width: int
-    most_speed: str = ""
-    most_width: int = 0
+    max_speed: str = ""
+    max_width: int = 0
 
     @property
     def maximum(self) -> tuple[str, int]:
-        return self.most_speed or self.speed, self.most_width or self.width
+        return self.max_speed or self.speed, self.max_width or self.width
 
 
 class Device(NamedTuple):
@@ -35,14 +35,15 @@ class Device(NamedTuple):
     revision: int = 0
     subsystem: tuple[int, int] = (0, 0)
     payload: int = 256
-    most_payload: int = 512
+    max_payload: int = 512
     read_request: int = 512
     acs: tuple[int, int] | None = None  # capability and control; None: no such capability
     ats: bool | None = None  # enabled; None: no such capability
 
 
 def config_space(device: Device, buses: tuple[int, int, int] | None = None) -> bytes:
-    """4096 bytes of a PCI Express device, 256 of another. `buses`: primary, secondary, subordinate of a bridge."""
+    """The configuration space: 4096 bytes for a PCI Express device, else 256. `buses`: the primary, secondary and
+    subordinate bus of a bridge."""
     data = bytearray(4096 if device.link else 256)
     struct.pack_into("<HHHH", data, 0, device.vendor, device.device, 0x0406, 0x0010)
     struct.pack_into("<I", data, 8, device.kind << 8 | device.revision)
@@ -60,13 +61,13 @@ def config_space(device: Device, buses: tuple[int, int, int] | None = None) -> b
 
 
 def _express(data: bytearray, device: Device, link: Link) -> None:
-    most_speed, most_width = link.maximum
-    generation = GENERATIONS[most_speed]
+    max_speed, max_width = link.maximum
+    generation = GENERATIONS[max_speed]
     control = 0x0010 | _power(device.payload) << 5 | _power(device.read_request) << 12 | 0x0F
     status = GENERATIONS[link.speed] | link.width << 4 | 0x1000 | (0x2000 if device.port in (4, 6) else 0)
     struct.pack_into("<BBH", data, _EXPRESS, 0x10, 0, 0x2 | device.port << 4)
-    struct.pack_into("<IHH", data, _EXPRESS + 4, _power(device.most_payload), control, 0)
-    struct.pack_into("<IHH", data, _EXPRESS + 0xC, generation | most_width << 4, 0, status)
+    struct.pack_into("<IHH", data, _EXPRESS + 4, _power(device.max_payload), control, 0)
+    struct.pack_into("<IHH", data, _EXPRESS + 0xC, generation | max_width << 4, 0, status)
     struct.pack_into("<I", data, _EXPRESS + 0x2C, ((1 << generation) - 1) << 1)
     struct.pack_into("<H", data, _EXPRESS + 0x30, generation)
 
@@ -84,5 +85,5 @@ def _extended(data: bytearray, device: Device) -> None:
 
 
 def _power(size: int) -> int:
-    """128 bytes are 0, 256 are 1, and so on."""
+    """The code of a size: 0 for 128 bytes, 1 for 256, and so on."""
     return size.bit_length() - 8

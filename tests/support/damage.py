@@ -1,4 +1,4 @@
-"""What happens to files of a recorded machine."""
+"""Ways to damage files of a recorded machine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 
 def remove(path: Path) -> None:
+    """Removes a file or a whole folder."""
     shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def garble(path: Path) -> None:
-    """Binary in its place, that no text codec takes."""
+    """Replaces the file with bytes that are not text in any encoding."""
     remove(path)
     path.write_bytes(b"\x7fELF\0\xff\xfe" * 50)

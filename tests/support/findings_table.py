@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from laggard.catalogue.findings import FINDINGS, FindingType
-from support.coverage import ELSEWHERE, firing, near, raisers
+from support.coverage import ELSEWHERE, firing, look_alikes, probes_raising
 from support.materialise import materialise
 from support.nccl_logs import logs_firing, logs_near
 from support.paths import REPOSITORY
@@ -46,7 +46,7 @@ def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -
         finding_type.summary,
         raised,
         fires[0] if fires else "",
-        ", ".join([*near(finding_type.code), *logs_near(finding_type.code)]),
+        ", ".join([*look_alikes(finding_type.code), *logs_near(finding_type.code)]),
     )
     return f"| {' | '.join(cells)} |\n"
 
@@ -54,4 +54,4 @@ def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         machine = functools.cache(lambda name: materialise(name, Path(folder) / name))
-        README.write_text(table(lambda code: raisers(code, machine)))
+        README.write_text(table(lambda code: probes_raising(code, machine)))

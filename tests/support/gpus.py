@@ -1,4 +1,4 @@
-"""What an HGX H100 node has because of its GPUs: NVML's answers, the driver's files, the fabric manager, the log."""
+"""Files that an HGX H100 node has for its GPUs: NVML's readings, the driver's files, the fabric manager, the log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KMSG: Final = """5,0,0,-;Linux version 6.8.0-60-generic (gcc 13.3.0) #63-Ubuntu
 
 
 def gpu(index: int) -> dict[str, Any]:
-    """NVML's answers for one idle H100, in the form of probes/nvml/model.py."""
+    """NVML's readings of one idle H100, in the form of probes/nvml/model.py."""
     return {
         "index": index,
         "bus_id": f"0000:{BUSES[index]:02x}:00.0",
@@ -65,6 +65,7 @@ def gpu(index: int) -> dict[str, Any]:
 
 
 def nvml(count: int = 8) -> dict[str, Any]:
+    """NVML's readings of `count` GPUs."""
     status = [[None if row == column else 0 for column in range(count)] for row in range(count)]
     return {
         "laggard_nvml": 1,
@@ -76,7 +77,7 @@ def nvml(count: int = 8) -> dict[str, Any]:
 
 
 def gpu_files() -> Tree:
-    """All of it that is no PCI device. One GPU a line, to be read and changed by hand."""
+    """The files that belong to no PCI device. nvml.json has one GPU a line, so that people can read and change it."""
     answers = nvml()
     gpus = ",\n ".join(json.dumps(one) for one in answers.pop("gpus"))
     head = json.dumps(answers)[:-1]

@@ -4,7 +4,7 @@ The tree, its device identities, link widths, request sizes and ACS registers ar
 machines: a root port, a PEX890xx switch with an NVMe drive, a GPU, a NIC and the switch's management endpoint, four
 times a socket; a storage NIC on one switch of each socket; four NVSwitches behind a small switch of their own, whose
 ports have ACS switched on, and root ports of the chipset with source validation. None of these is between a GPU and
-a NIC: that machine has nothing wrong with it.
+a NIC: nothing is wrong with that machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _MODULES = "nvidia nvidia_uvm nvidia_modeset nvidia_peermem mlx5_core mlx5_ib ib
 _CMDLINE = "BOOT_IMAGE=/vmlinuz-5.15.0-113-generic root=/dev/mapper/system-root ro intel_iommu=off"
 _SLOT = Link("32.0", 16)
 
-_ROOT = Device(0x8086, 0x352A, 0x060400, ROOT_PORT, _SLOT, 4, most_payload=256, read_request=4096, acs=(0x1F, 0))
-_UPSTREAM = Device(0x1000, 0xC030, 0x060400, UPSTREAM, _SLOT, 0xB0, most_payload=2048, read_request=128)
+_ROOT = Device(0x8086, 0x352A, 0x060400, ROOT_PORT, _SLOT, 4, max_payload=256, read_request=4096, acs=(0x1F, 0))
+_UPSTREAM = Device(0x1000, 0xC030, 0x060400, UPSTREAM, _SLOT, 0xB0, max_payload=2048, read_request=128)
 GPU = Device(0x10DE, 0x2330, 0x030200, link=_SLOT, revision=0xA1, subsystem=(0x10DE, 0x16C1), read_request=4096)
 _STORAGE_NIC = CONNECTX7._replace(device=0x101D, link=Link("16.0", 16), acs=(0, 0), ats=None)
 _NVME = Device(0x8086, 0x0A54, 0x010802, link=Link("16.0", 4), read_request=4096)
@@ -57,7 +57,8 @@ def hgx_h100() -> Tree:
 
 
 def _switch(pci: PciTree, bus: int, node: int, number: int) -> None:
-    """A root port and all behind it: bus+1 the switch, bus+2 its ports, then one bus for each endpoint."""
+    """Adds a root port and everything behind it: the switch on bus+1, its ports on bus+2, each endpoint on a bus of its
+    own."""
     last = bus + 7
     root, upstream = _at(bus, 1), _at(bus + 1)
     pci.add(root, _ROOT, node=node, driver="pcieport", secondary=(bus + 1, last))
@@ -79,8 +80,8 @@ def _switch(pci: PciTree, bus: int, node: int, number: int) -> None:
 
 
 def _downstream(link: Link) -> Device:
-    """A port of the switch: it runs at what its device can, which is less than it could itself for some."""
-    return Device(0x1000, 0xC030, 0x060400, DOWNSTREAM, link, 0xB0, most_payload=2048, read_request=128, acs=(0x5F, 0))
+    """A port of the switch. It runs as fast as the device behind it, which for some is slower than the port itself."""
+    return Device(0x1000, 0xC030, 0x060400, DOWNSTREAM, link, 0xB0, max_payload=2048, read_request=128, acs=(0x5F, 0))
 
 
 def _nvswitches(pci: PciTree) -> None:

@@ -1,4 +1,4 @@
-"""An HGX H100 node's GPUs and NVSwitches alone: small, for the many machines that differ in what NVML says."""
+"""An HGX H100 node's GPUs and NVSwitches alone: small, for the many machines that differ in NVML's readings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of hgx_h100 what tells of its NICs and of where its GPUs are: a sixth of the files, for the many faults of NICs."""
+"""The files of hgx_h100 about its NICs and the places of its GPUs: a sixth of all, for the many faults of NICs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of /proc and /sys is not a device: processors, memory, kernel, command line, for made-up machines."""
+"""Files in /proc and /sys that belong to no device, for made-up machines: processors, memory, kernel, command line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Max locked memory         unlimited            unlimited            bytes
 Max nice priority         0                    0
 """
 _OWN_LIMITS = LIMITS.replace("locked memory         unlimited            unlimited", "locked memory  8388608  8388608")
-"""Of laggard's own process, which no job shares: systemd's default."""
+"""The limits of laggard's own process, which jobs do not have: systemd's default."""
 
 MOUNTS = """sysfs /sys sysfs rw,nosuid,nodev,noexec,relatime 0 0
 proc /proc proc rw,nosuid,nodev,noexec,relatime 0 0
@@ -38,11 +38,11 @@ microcode\t: 0x2b000603
 physical id\t: 0
 flags\t\t: fpu vme de pse tsc msr pae mce vmx ssse3 fma cx16 x2apic aes avx hle avx2 avx512f amx_tile
 """
-"""Of the first processor; the others' are like it."""
+"""The first processor; the others are equal."""
 
 
 def host_files(cmdline: str, nodes: dict[int, str], gigabytes: int, modules: Iterable[str]) -> Tree:
-    """`nodes`: the processors of each NUMA node, as a list in the kernel's words."""
+    """The files of a machine. `nodes`: the processors of each NUMA node, as the kernel lists them."""
     count = str(max(int(cpus.replace(",", "-").split("-")[-1]) for cpus in nodes.values()))
     node_list = f"0-{len(nodes) - 1}" if len(nodes) > 1 else "0"
     kilobytes = gigabytes << 20

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from laggard import wire
-from laggard.model import Report, worst
+from laggard.model import Report
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
 from laggard.probes.runner.history_store import HistoryStore
-from laggard.probes.runner.report import ProbeAnswer, probe_results
+from laggard.probes.runner.report import ProbeAnswer, build_report
 from laggard.probes.runner.worker import Observation, encode, observe
 from support.materialise import expectation
 
@@ -34,12 +34,5 @@ def judge(root: Path, probes: Iterable[Probe], warnings_fail: bool = False) -> R
     for probe in probes:
         host.counter_history = store.history(probe.name)
         answers.append(ProbeAnswer(probe.name, wire.decode(encode(observe(probe, host)), Observation), 0.0))
-    results = probe_results(answers, warnings_fail)
-    return Report(
-        verdict=worst(result.verdict for result in results),
-        node=host.node(),
-        elapsed_seconds=0.0,
-        probes=results,
-        findings=tuple(finding for answer in answers for finding in answer.observation.findings),
-        facts={answer.name: answer.observation.facts for answer in answers if answer.observation.facts},
-    )
+    facts = {answer.name: answer.observation.facts for answer in answers if answer.observation.facts}
+    return build_report(answers, node=host.node(), elapsed_seconds=0.0, facts=facts, warnings_fail=warnings_fail)

@@ -1,16 +1,16 @@
-"""Recorded machines: tests/data/machines/NAME, made into a folder that `--host-root` takes.
+"""Makes the recorded machine tests/data/machines/NAME into a folder that `--host-root` takes.
 
-expect.json of a machine says what is to be found on it, and may say what it is made of:
+A machine's expect.json says which findings are expected on it, and may say what it is made of:
 
-    "base": "NAME"          that machine, with the files of this one over it; a base may have a base
+    "base": "NAME"          the machine whose files this one's files replace; a base may have a base
     "absent": ["path", ..]  files and folders of the base that this machine lacks
     "change": {"path": {"gpus/3/minor": 7, ..}, ..}
-                            values in JSON files, by the way to them
-    "only": ["probe", ..]   run these probes alone
+                            values to replace in JSON files, by their place
+    "only": ["probe", ..]   run only these probes
     "profile": "NAME"       run the gate with this profile
 
-A machine's files stand in its folder as they are, or together in tree.txt (see archive.py), or both: single files
-win. Adding a fault is a folder with an expect.json and the few files that differ. The machine's name is the folder's.
+A machine's files are in its folder, or together in tree.txt (see archive.py), or both: then single files win. To add a
+fault, add a folder with an expect.json and the few files that differ. The machine is named after its folder.
 """
 
 from __future__ import annotations
@@ -28,20 +28,22 @@ _OWN = ("expect.json", "tree.txt")
 
 
 def names() -> list[str]:
+    """The names of all recorded machines."""
     return sorted(path.parent.name for path in MACHINES.glob("*/expect.json"))
 
 
 def expectation(name: str) -> dict[str, Any]:
+    """The expect.json of the machine `name`."""
     return dict(json.loads((MACHINES / name / "expect.json").read_text()))
 
 
-def materialise(name: str, root: Path, lay_base: Callable[[str, Path], object] | None = None) -> Path:
-    """Makes the machine in `root`, which is created, and returns `root`. `lay_base` puts a base machine there; without
-    it the base is made anew. No file that a base has is written to: it may be a hard link (see machines.py)."""
+def materialise(name: str, root: Path, copy_base: Callable[[str, Path], object] | None = None) -> Path:
+    """Makes the machine in `root`, which is created, and returns `root`. `copy_base` copies a base machine there; by
+    default the base is made from its data. No file of a base is written to: it may be a hard link (see machines.py)."""
     root.mkdir(parents=True, exist_ok=True)
     expected = expectation(name)
     if "base" in expected:
-        (lay_base or materialise)(expected["base"], root)
+        (copy_base or materialise)(expected["base"], root)
     for path in expected.get("absent", ()):
         _remove(root / path)
     folder = MACHINES / name
@@ -49,25 +51,25 @@ def materialise(name: str, root: Path, lay_base: Callable[[str, Path], object] |
         unpack((folder / "tree.txt").read_text(), root)
     for path in sorted(folder.iterdir()):
         if path.name not in _OWN:
-            _lay(path, root / path.name)
+            _copy_over(path, root / path.name)
     for path, changes in expected.get("change", {}).items():
         _change(root / path, changes)
-    _lay_text(root / "proc/sys/kernel/hostname", name + "\n")
+    _write_text(root / "proc/sys/kernel/hostname", name + "\n")
     return root
 
 
 def _change(path: Path, changes: dict[str, Any]) -> None:
     document = json.loads(path.read_text())
-    for way, value in changes.items():
-        *steps, last = (int(step) if step.isdecimal() else step for step in way.split("/"))
+    for path_in_json, value in changes.items():
+        *keys, last = (int(key) if key.isdecimal() else key for key in path_in_json.split("/"))
         place = document
-        for step in steps:
-            place = place[step]
+        for key in keys:
+            place = place[key]
         place[last] = value
     _replace(path, json.dumps(document))
 
 
-def _lay_text(path: Path, text: str) -> None:
+def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     _replace(path, text)
 
@@ -77,12 +79,12 @@ def _replace(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def _lay(source: Path, target: Path) -> None:
-    """Copies over what is there. A symlink in the way of a folder is followed, as it would be on the machine."""
+def _copy_over(source: Path, target: Path) -> None:
+    """Copies `source` over what is there. A symlink in the place of a folder is followed, as on the machine."""
     if source.is_dir() and not source.is_symlink():
         target.mkdir(exist_ok=True)
         for path in source.iterdir():
-            _lay(path, target / path.name)
+            _copy_over(path, target / path.name)
     else:
         target.unlink(missing_ok=True)
         shutil.copy2(source, target, follow_symlinks=False)
@@ -92,4 +94,4 @@ def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
-        path.unlink()  # what was not there is a mistake in expect.json
+        path.unlink()  # raises where expect.json names what the base does not have

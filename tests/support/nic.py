@@ -1,4 +1,4 @@
-"""An RDMA NIC's /sys/class/infiniband and /sys/class/net, as mlx5 makes them, for made-up machines."""
+"""/sys/class/infiniband and /sys/class/net of an RDMA NIC, as mlx5 makes them, for made-up machines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _STATISTICS = (
 
 
 class Nic(NamedTuple):
-    """One port, RoCE."""
+    """An RDMA NIC with one RoCE port."""
 
     address: str  # of the PCI device
     name: str  # mlx5_0
@@ -132,7 +132,7 @@ def _port(nic: Nic) -> dict[str, str]:
 
 
 def _gids(files: Tree, port: str, nic: Nic) -> None:
-    """Two kinds for each of two addresses, as the kernel's default order has them. Entries that hold nothing read as
+    """Adds the GID table: two types for each of two addresses, in the kernel's default order. Empty entries read as
     zeros, and their attributes cannot be read."""
     local = f"fe80:0000:0000:0000:a288:c2ff:feb8:{0xA0B0 + nic.number:04x}"
     parts = [int(part) for part in nic.ip.split(".")]

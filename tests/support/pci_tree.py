@@ -1,4 +1,4 @@
-"""/sys/devices, /sys/bus/pci and what hangs on a PCI device, for made-up machines."""
+"""/sys/devices and /sys/bus/pci of made-up machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOTALS = {
 
 
 class PciTree:
-    """Collects the files of a machine's PCI devices. A device's place is told by its parent's address."""
+    """Collects the files of a machine's PCI devices. `cpus`: the processors of each NUMA node."""
 
     def __init__(self, cpus: dict[int, str]) -> None:
         self.files: Tree = {}
@@ -41,7 +41,8 @@ class PciTree:
         driver: str = "",
         secondary: tuple[int, int] | None = None,
     ) -> str:
-        """The folder of the new device. `secondary`: the first and last bus behind a bridge."""
+        """Adds a device behind `parent`, by address, and returns its folder. `secondary`: the first and last bus behind
+        a bridge."""
         above = self._folders[parent] if parent else f"/sys/devices/pci{address.rsplit(':', 1)[0]}"
         folder = self._folders[address] = f"{above}/{address}"
         buses = (int(address.split(":")[1], 16), *secondary) if secondary else None
@@ -71,16 +72,16 @@ class PciTree:
 
     def _link(self, folder: str, device: Device) -> None:
         assert device.link
-        most_speed, most_width = device.link.maximum
+        max_speed, max_width = device.link.maximum
         self._put(folder, "current_link_speed", f"{device.link.speed} GT/s PCIe\n")
         self._put(folder, "current_link_width", f"{device.link.width}\n")
-        self._put(folder, "max_link_speed", f"{most_speed} GT/s PCIe\n")
-        self._put(folder, "max_link_width", f"{most_width}\n")
+        self._put(folder, "max_link_speed", f"{max_speed} GT/s PCIe\n")
+        self._put(folder, "max_link_width", f"{max_width}\n")
         for name, kinds in _ERRORS.items():
             self._put(folder, name, "".join(f"{kind} 0\n" for kind in (*kinds, _TOTALS[name])))
 
     def link(self, path: str, target: str) -> None:
-        """A symlink, relative as sysfs makes them."""
+        """Adds a symlink, relative as those of sysfs."""
         self.files[path] = Path(os.path.relpath(target, os.path.dirname(path)))
 
     def _put(self, folder: str, name: str, content: str | bytes) -> None:

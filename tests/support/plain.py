@@ -12,7 +12,7 @@ _NODES = {0: "0-15"}
 _MODULES = ("nvme", "igb", "xfs")
 _CMDLINE = "BOOT_IMAGE=/vmlinuz-5.15.0-113-generic root=/dev/mapper/system-root ro quiet"
 _HOST_BRIDGE = Device(0x8086, 0x9B33, 0x060000)
-_NVME = Device(0x144D, 0xA80A, 0x010802, link=Link("8.0", 4, "16.0"))  # a drive in an older slot: no fault
+_NVME = Device(0x144D, 0xA80A, 0x010802, link=Link("8.0", 4, "16.0"))  # a drive in an older slot, which is no fault
 _GIGABIT = Device(0x8086, 0x1533, 0x020000, link=Link("2.5", 1))
 CONNECTX7 = Device(
     0x15B3, 0x1021, 0x020000, link=Link("32.0", 16), subsystem=(0x15B3, 0x0023), read_request=4096, ats=False
@@ -46,4 +46,4 @@ def _server(modules: tuple[str, ...]) -> PciTree:
 
 
 def _port(link: Link) -> Device:
-    return Device(0x8086, 0xA33C, 0x060400, ROOT_PORT, link, most_payload=256, acs=(0x0F, 0))
+    return Device(0x8086, 0xA33C, 0x060400, ROOT_PORT, link, max_payload=256, acs=(0x0F, 0))

@@ -1,4 +1,4 @@
-"""What the software probes read: frequency governors, swap, the NVIDIA driver's version, replies of mounts."""
+"""Files that the software probes read: frequency governors, swap, the NVIDIA driver's version, replies of mounts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ OPEN_DRIVER = (
 
 
 def software_files(cpus: int, modules: Iterable[str]) -> Tree:
-    """For a machine with processors 0 to `cpus` - 1, all of them for every job, tuned for throughput, without swap."""
+    """The files of a machine with processors 0 to `cpus` - 1, all usable by every job, tuned for throughput, and
+    without swap."""
     files: Tree = {
         "/proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n",
         "/proc/vmstat": "nr_free_pages 471859200\npgpgin 98123412\npswpin 0\npswpout 0\npgfault 8812345678\n",

@@ -1,4 +1,4 @@
-"""Writes the made-up machines' tree.txt anew: `cd tests && python -m support.write`."""
+"""Writes tree.txt of the made-up machines: `cd tests && python -m support.write`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The gate with the real pynvml and a library built for the test, as a process of its own.
+"""The gate with the real pynvml and an NVML library built for the test, as a process of its own.
 
-The GPUs in the PCI tree are laid over the machine's own list in a mount namespace: nothing outside sees them.
+A mount namespace puts the GPUs in the place of the machine's own PCI devices: nothing outside sees them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ NVML_PROBES = [
     *("gpu_driver", "gpu_count", "gpu_lost", "gpu_ecc", "gpu_rows", "gpu_throttle", "gpu_temperature", "gpu_clocks"),
     *("gpu_persistence", "gpu_busy", "nvlink", "nvlink_errors", "fabric_manager", "fabric", "gpu_p2p"),
 ]
-GENEROUS_SECONDS = 4.0  # over what is due, on a busy machine
+GENEROUS_SECONDS = 4.0  # beyond the deadline, on a busy machine
 
 UNSHARE = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--mount"]
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     status: int
     report: dict[str, Any]
     seconds: float
@@ -46,7 +46,7 @@ class Told(NamedTuple):
         return [[found["code"], found["severity"], found["device"]] for found in self.report["findings"]]
 
 
-Gate = Callable[..., Told]
+Gate = Callable[..., Outcome]
 
 
 def build(folder: Path, *flags: str) -> Path:
@@ -81,7 +81,7 @@ def gate(tmp_path: Path, library: Path) -> Iterator[Gate]:
         (device / "class").write_text("0x030200\n")
     scenario = tmp_path / "scenario"
 
-    def run(text: str, *words: str, folder: Path = library, probes: list[str] = NVML_PROBES) -> Told:
+    def run(text: str, *words: str, folder: Path = library, probes: list[str] = NVML_PROBES) -> Outcome:
         scenario.write_text(text)
         only = [word for probe in probes for word in ("--only", probe)]
         script = 'mount --bind "$1" /sys/bus/pci/devices && shift && exec "$@"'
@@ -98,31 +98,31 @@ def gate(tmp_path: Path, library: Path) -> Iterator[Gate]:
             [*UNSHARE, "sh", "-c", script, "sh", str(bus), *command], env=environ, capture_output=True, text=True
         )
         assert done.stdout, done.stderr
-        return Told(done.returncode, json.loads(done.stdout), time.monotonic() - started)
+        return Outcome(done.returncode, json.loads(done.stdout), time.monotonic() - started)
 
     yield run
 
 
 def test_eight_healthy_gpus(gate: Gate) -> None:
-    told = gate("")
-    assert told.found == [] and told.status == 0, told.reasons
+    outcome = gate("")
+    assert outcome.found == [] and outcome.status == 0, outcome.reasons
     skipped = {"gpu_busy", "fabric_manager"}  # no prolog, no NVSwitch in the PCI tree
-    assert told.verdicts == {name: "skipped" if name in skipped else "ok" for name in NVML_PROBES}, told.reasons
-    assert told.report["facts"]["gpu_driver"] == {"driver_version": "570.124.06", "gpus": 8}
+    assert outcome.verdicts == {name: "skipped" if name in skipped else "ok" for name in NVML_PROBES}, outcome.reasons
+    assert outcome.report["facts"]["gpu_driver"] == {"driver_version": "570.124.06", "gpus": 8}
 
 
 def test_seven_of_eight(gate: Gate) -> None:
-    told = gate("count 7\n")
-    assert (told.status, told.found) == (1, [["GPU_MISSING", "critical", "GPU 0000:17:00.0"]]), told.reasons
+    outcome = gate("count 7\n")
+    assert (outcome.status, outcome.found) == (1, [["GPU_MISSING", "critical", "GPU 0000:17:00.0"]]), outcome.reasons
 
 
 def test_a_gpu_that_falls_off_between_two_calls(gate: Gate) -> None:
-    """What it said before counts; every reading after is unknown, and none is a clean bill."""
-    told = gate("3.lost_after 6\n")
-    assert told.status == 1
-    assert told.found == [["GPU_LOST", "critical", "GPU 3 (0000:13:00.0)"]]
+    """Readings before that count; every reading after it is unknown, and none is ok."""
+    outcome = gate("3.lost_after 6\n")
+    assert outcome.status == 1
+    assert outcome.found == [["GPU_LOST", "critical", "GPU 3 (0000:13:00.0)"]]
     for probe in ("gpu_ecc", "gpu_rows", "gpu_temperature", "nvlink", "fabric"):
-        assert told.verdicts[probe] == "unknown" and "GPU 3: GPU_IS_LOST" in told.reasons[probe], told.reasons
+        assert outcome.verdicts[probe] == "unknown" and "GPU 3: GPU_IS_LOST" in outcome.reasons[probe], outcome.reasons
 
 
 @pytest.mark.parametrize(
@@ -134,24 +134,24 @@ def test_a_gpu_that_falls_off_between_two_calls(gate: Gate) -> None:
         ("count 0\n", "NVML lists no GPU"),
     ],
 )
-def test_nvml_that_cannot_be_asked_is_unknown(scenario: str, reason: str, gate: Gate) -> None:
-    told = gate(scenario, probes=["gpu_ecc", "nvlink"])
-    assert told.status == 2 and told.found == []
-    assert all(reason in text for text in told.reasons.values()), told.reasons
+def test_nvml_that_cannot_start_is_unknown(scenario: str, reason: str, gate: Gate) -> None:
+    outcome = gate(scenario, probes=["gpu_ecc", "nvlink"])
+    assert outcome.status == 2 and outcome.found == []
+    assert all(reason in text for text in outcome.reasons.values()), outcome.reasons
 
 
 def test_without_the_library_it_is_unknown(gate: Gate, tmp_path: Path) -> None:
-    told = gate("", folder=tmp_path, probes=["gpu_ecc"])
-    assert told.status == 2 and "libnvidia-ml.so.1 is not to be found" in told.reasons["gpu_ecc"]
+    outcome = gate("", folder=tmp_path, probes=["gpu_ecc"])
+    assert outcome.status == 2 and "libnvidia-ml.so.1 is not to be found" in outcome.reasons["gpu_ecc"]
 
 
 def test_an_old_driver(gate: Gate, old_library: Path) -> None:
-    """What it can do is judged; what it lacks is unknown, but for what laggard can do without."""
-    told = gate("", folder=old_library)
-    assert told.found == [] and told.status == 2
-    unknown = {name for name, verdict in told.verdicts.items() if verdict == "unknown"}
-    assert unknown == {"gpu_rows", "fabric"}, told.reasons
-    assert "FUNCTION_NOT_FOUND: the library is too old for it" in told.reasons["gpu_rows"]
+    """What it supports is judged; what it lacks is unknown, except where laggard can do without it."""
+    outcome = gate("", folder=old_library)
+    assert outcome.found == [] and outcome.status == 2
+    unknown = {name for name, verdict in outcome.verdicts.items() if verdict == "unknown"}
+    assert unknown == {"gpu_rows", "fabric"}, outcome.reasons
+    assert "FUNCTION_NOT_FOUND: the library is too old for it" in outcome.reasons["gpu_rows"]
 
 
 @pytest.mark.parametrize(
@@ -174,9 +174,9 @@ def test_an_old_driver(gate: Gate, old_library: Path) -> None:
     ],
 )
 def test_each_fault_through_the_real_pynvml(scenario: str, found: list[str], gate: Gate) -> None:
-    told = gate(scenario)
-    assert told.found == [found], told.reasons
-    assert told.status == (1 if found[1] == "critical" else 0)
+    outcome = gate(scenario)
+    assert outcome.found == [found], outcome.reasons
+    assert outcome.status == (1 if found[1] == "critical" else 0)
 
 
 def test_throttling_between_two_runs(gate: Gate, tmp_path: Path) -> None:
@@ -188,33 +188,33 @@ def test_throttling_between_two_runs(gate: Gate, tmp_path: Path) -> None:
         snapshot["uptime"] -= 3600 if snapshot["uptime"] > 3600 else snapshot["uptime"] * 0.9
     store.write_text(json.dumps(snapshots))
     seconds = float(Path("/proc/uptime").read_text().split()[0]) - snapshots["probes"]["gpu_throttle"][0]["uptime"]
-    told = gate(f"3.field270 {int(seconds * 0.5e9)}\n")
-    assert told.found == [["GPU_THROTTLED", "critical", "GPU 3 (0000:13:00.0)"]], told.report["facts"]
+    outcome = gate(f"3.field270 {int(seconds * 0.5e9)}\n")
+    assert outcome.found == [["GPU_THROTTLED", "critical", "GPU 3 (0000:13:00.0)"]], outcome.report["facts"]
 
 
 def test_a_process_on_a_gpu_counts_in_a_prolog(gate: Gate) -> None:
     assert gate("2.process 4242\n").found == []
-    told = gate("2.process 4242\n", "--profile", "prolog")
-    assert ["GPU_BUSY", "warning", "GPU 2 (0000:12:00.0)"] in told.found
+    outcome = gate("2.process 4242\n", "--profile", "prolog")
+    assert ["GPU_BUSY", "warning", "GPU 2 (0000:12:00.0)"] in outcome.found
 
 
-def test_a_hung_call_is_told_as_such(gate: Gate) -> None:
-    """It does not end at a signal, and is given up after what such a call may take, not at the profile's deadline."""
-    told = gate("3.ecc_volatile hang\n")
-    (found,) = told.report["findings"]
-    assert (found["code"], found["severity"]) == ("GPU_DRIVER_HUNG", "critical") and told.status == 1
+def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
+    """The call ignores signals. It is given up after its own time limit, not at the profile's deadline."""
+    outcome = gate("3.ecc_volatile hang\n")
+    (found,) = outcome.report["findings"]
+    assert (found["code"], found["severity"]) == ("GPU_DRIVER_HUNG", "critical") and outcome.status == 1
     assert found["evidence"]["call"] == "ecc_volatile of GPU 3" and found["evidence"]["process_state"] == "S"
-    assert 3.0 <= found["evidence"]["seconds"] <= told.seconds < 3.0 + GENEROUS_SECONDS
-    assert {told.verdicts[name] for name in NVML_PROBES[1:]} == {"unknown"}
-    assert all("ecc_volatile of GPU 3" in told.reasons[name] for name in NVML_PROBES[1:]), told.reasons
+    assert 3.0 <= found["evidence"]["seconds"] <= outcome.seconds < 3.0 + GENEROUS_SECONDS
+    assert {outcome.verdicts[name] for name in NVML_PROBES[1:]} == {"unknown"}
+    assert all("ecc_volatile of GPU 3" in outcome.reasons[name] for name in NVML_PROBES[1:]), outcome.reasons
     pid = found["evidence"]["process"]
     with pytest.raises(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
 
 
 def test_a_slow_start_is_no_hang(gate: Gate) -> None:
-    """Without persistence mode eight GPUs may take half a minute; a deadline that comes first is just unknown."""
-    told = gate("init sleep 60\n", "--deadline", "1.5", probes=["gpu_driver", "gpu_ecc"])
-    assert told.status == 2 and told.found == []
-    assert "nvmlInit may take 27 s" in told.reasons["gpu_driver"] and told.seconds < 1.5 + GENEROUS_SECONDS
+    """Without persistence mode eight GPUs may take half a minute to start. A deadline before that means unknown."""
+    outcome = gate("init sleep 60\n", "--deadline", "1.5", probes=["gpu_driver", "gpu_ecc"])
+    assert outcome.status == 2 and outcome.found == []
+    assert "nvmlInit may take 27 s" in outcome.reasons["gpu_driver"] and outcome.seconds < 1.5 + GENEROUS_SECONDS
     assert gate("init sleep 1\n", probes=["gpu_ecc"]).status == 0

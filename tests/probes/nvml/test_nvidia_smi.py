@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x` becomes the values that NVML gives; anything else is refused with a reason."""
+"""`nvidia-smi -q -x` is parsed into the values that NVML gives; anything else is refused with a reason."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ DEVICES = st.builds(
     revision=st.just(0),
     subsystem=st.just((0, 0)),
     payload=SIZES,
-    most_payload=SIZES,
+    max_payload=SIZES,
     read_request=SIZES,
     acs=st.none() | st.tuples(st.integers(0, 0x7F), st.integers(0, 0x7F)),
     ats=st.none() | st.booleans(),
@@ -39,8 +39,8 @@ def test_registers_are_parsed_as_they_were_written(device: Device) -> None:
     assert config.express and device.link
     assert config.express.port_type == device.port
     assert (config.express.speed, config.express.width) == (SPEEDS[device.link.speed], device.link.width)
-    assert config.express.max_speed == config.express.target_speed == SPEEDS[device.link.most_speed]
-    assert config.express.max_width == device.link.most_width
+    assert config.express.max_speed == config.express.target_speed == SPEEDS[device.link.max_speed]
+    assert config.express.max_width == device.link.max_width
     assert config.express.read_request_bytes == device.read_request
     assert config.express.payload_bytes == device.payload
     assert config.acs == (Acs(*device.acs) if device.acs else None)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.runner.report import (
     ProbeAnswer,
+    build_report,
     drop_findings,
     fails,
     merge_reports,
     places_are_complete,
-    probe_results,
 )
 from laggard.probes.runner.worker import Observation
 from laggard.wire import decode, encode
@@ -42,10 +42,7 @@ ANSWERS = st.lists(OBSERVATIONS, min_size=1, max_size=5)
 
 def made_of(observations: Sequence[Observation], warnings_fail: bool, name: str = "probe") -> Report:
     answers = [ProbeAnswer(f"{name} {number}", seen, 0.1) for number, seen in enumerate(observations)]
-    results = probe_results(answers, warnings_fail)
-    findings = tuple(finding for seen in observations for finding in seen.findings)
-    verdict = Verdict.FAIL if any(it.verdict is Verdict.FAIL for it in results) else Verdict.OK
-    return Report(verdict, "n1", 0.1, results, findings, {name: 1})
+    return build_report(answers, node="n1", elapsed_seconds=0.1, facts={name: 1}, warnings_fail=warnings_fail)
 
 
 def findings_of(result: ProbeResult, report: Report) -> list[Finding]:

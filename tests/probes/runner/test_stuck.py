@@ -24,18 +24,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def stuck() -> Iterator[subprocess.Popen[bytes]]:
-    """Stands in for one that a driver holds: it lives."""
+    """A process that lives: it stands in for one that a driver holds."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
     process.wait()
 
 
-def look(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
-    yield Fact("looked", True)
+def check(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
+    yield Fact("checked", True)
 
 
-PROBE = Probe("gpu", look, Thresholds())
+PROBE = Probe("gpu", check, Thresholds())
 
 
 def verdict(host: Host | None = None) -> tuple[Verdict, str]:
@@ -43,7 +43,7 @@ def verdict(host: Host | None = None) -> tuple[Verdict, str]:
     return result.verdict, result.reason
 
 
-def test_another_run_does_not_join_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+def test_another_run_starts_no_second_process(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     assert verdict() == (Verdict.UNKNOWN, f"process {stuck.pid} of an earlier run is still stuck in the kernel")
     stuck.kill()
@@ -51,7 +51,7 @@ def test_another_run_does_not_join_it(state: Path, stuck: subprocess.Popen[bytes
     assert verdict() == (Verdict.OK, "")
 
 
-def test_a_number_that_somebody_else_has_by_now_is_not_it(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+def test_a_reused_process_number_does_not_count(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     kept = json.loads((state / FILE_NAME).read_text())
     kept["processes"]["gpu"]["started"] -= 1
@@ -59,7 +59,7 @@ def test_a_number_that_somebody_else_has_by_now_is_not_it(state: Path, stuck: su
     assert verdict() == (Verdict.OK, "")
 
 
-def test_a_dead_one_is_not_remembered(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+def test_a_process_that_has_ended_is_not_saved(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     stuck.kill()
     stuck.wait()
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
@@ -67,19 +67,19 @@ def test_a_dead_one_is_not_remembered(state: Path, stuck: subprocess.Popen[bytes
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"processes": {"gpu": {"pid": "x"}}}', "\0\xff"])
-def test_a_damaged_file_is_no_memory(state: Path, content: str) -> None:
+def test_a_damaged_file_counts_as_none(state: Path, content: str) -> None:
     state.mkdir(mode=0o700)
     (state / FILE_NAME).write_text(content)
     assert verdict() == (Verdict.OK, "")
 
 
-def test_a_directory_that_is_not_ours_alone_is_not_believed(state: Path, stuck: subprocess.Popen[bytes]) -> None:
+def test_a_directory_that_others_can_write_to_is_not_used(state: Path, stuck: subprocess.Popen[bytes]) -> None:
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     state.chmod(0o777)
     assert verdict() == (Verdict.OK, "")
 
 
-def test_a_recorded_machine_is_not_concerned(state: Path, stuck: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_a_recorded_machine_is_judged_all_the_same(state: Path, stuck: subprocess.Popen[bytes], tmp_path: Path) -> None:
     StuckProcesses().add({"gpu": (stuck.pid, None)}, save=True)
     (tmp_path / "machine").mkdir()
     assert verdict(Host(str(tmp_path / "machine")))[0] is Verdict.OK

@@ -25,7 +25,7 @@ NEEDED = {
 
 
 def check(root: Path, probe: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """The result of `probe` alone; the exit status must say the same."""
+    """The result of `probe`, run alone. Its verdict must be that of the exit status."""
     status = main(["healthcheck", "--host-root", str(root), "--only", probe, "--format", "json"])
     report = json.loads(capsys.readouterr().out)
     (result,) = report["probes"]
@@ -69,7 +69,7 @@ def test_damage_is_unknown(
     machine = copy_of("healthy")
     damage(machine / path)
     result = check(machine, probe, capsys)
-    if path == "proc/2212/comm" and damage is empty:  # an answer: it is not slurmd; so this process's limit counts
+    if path == "proc/2212/comm" and damage is empty:  # readable: it is not slurmd, so this process's limits are judged
         assert result["verdict"] == "fail" and "MEMLOCK_LIMIT this process" in result["reason"]
         return
     assert result["verdict"] == "unknown"
@@ -89,12 +89,12 @@ def test_a_directory_in_a_files_place_is_unknown(
     assert check(machine, probe, capsys)["verdict"] == "unknown"
 
 
-def test_an_empty_tree_knows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_an_empty_tree_all_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for probe in NEEDED:
         assert check(tmp_path, probe, capsys)["verdict"] == "unknown"
 
 
-def test_a_mount_that_gives_no_answer_is_unknown_and_the_others_count(
+def test_a_mount_without_an_answer_is_unknown_and_the_others_count(
     copy_of: Copy, capsys: pytest.CaptureFixture[str]
 ) -> None:
     machine = copy_of("disk_full")
@@ -136,35 +136,35 @@ def test_symlinks_do_not_lead_out(
     assert json.loads(capsys.readouterr().out)["node"] == "healthy"  # the folder's name: the link leads nowhere
 
 
-WATCH = """
+AUDIT = """
 import os, sys
 log = sys.argv[1]
-def watch(event, arguments):
+def audit(event, arguments):
     if event == "ctypes.dlopen":
-        note(event)
+        log_line(event)
     if event in ("open", "os.listdir", "os.scandir") and arguments:
         path = os.fsdecode(arguments[0]) if isinstance(arguments[0], (str, bytes)) else ""
         if path.startswith(("/proc", "/sys", "/etc")):
-            note(path)
-def note(text):
+            log_line(path)
+def log_line(text):
     descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(descriptor, (text + "\\n").encode())
     os.close(descriptor)
 from laggard.cli import main
 import laggard.agent.gate.command
-sys.addaudithook(watch)
+sys.addaudithook(audit)
 status = main(["healthcheck", *sys.argv[2:]])
 """
 
 
 def test_nothing_is_read_from_the_live_machine(copy_of: Copy, tmp_path: Path) -> None:
-    """Also by the probes' processes: an audit hook is inherited. The same hook does see a live run."""
+    """Not by the probes' processes either: they inherit the audit hook. The same hook sees what a live run reads."""
     machine = copy_of("healthy")
-    environ = {**os.environ, "SLURM_JOB_ID": "1"}  # believed, it would change whose limits are judged
+    environ = {**os.environ, "SLURM_JOB_ID": "1"}  # of a live machine it decides whose limits are judged
     for words, live in ((["--host-root", str(machine)], False), ([], True)):
         log = tmp_path / f"log-{live}"
         done = subprocess.run(
-            [sys.executable, "-c", WATCH, str(log), *words, "--format", "json"],
+            [sys.executable, "-c", AUDIT, str(log), *words, "--format", "json"],
             env=environ,
             capture_output=True,
             text=True,
