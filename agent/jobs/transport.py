@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from laggard.model import Finding, Report, Verdict
 from laggard.nccl.transport import Transport
-from laggard.probes.nccl.model.job import JobFacts
-from laggard.probes.nccl.rules.rank_findings import judge_transports
+from laggard.probes.nccl.model.job import HardwareFacts
+from laggard.probes.nccl.rules.rank_findings import judge_rank_transports
 from laggard.rankfile.fact_names import TRANSPORT
 from laggard.wire import RankRow
 
@@ -41,12 +41,12 @@ class JobTransports:
     def findings(self, rows: Iterable[RankRow], report: Report) -> tuple[Finding, ...]:
         facts = tuple(sorted(_fact_of(row) for row in rows if row.state == "running" and TRANSPORT in row.facts))
         if self._judged is None or self._judged[0] != facts or self._judged[1] is not report:
-            self._findings = judge(facts, job_facts(report))
+            self._findings = judge(facts, hardware_facts(report))
             self._judged = facts, report
         return self._findings
 
 
-def judge(facts: Iterable[_TransportFact], node: JobFacts) -> tuple[Finding, ...]:
+def judge(facts: Iterable[_TransportFact], node: HardwareFacts) -> tuple[Finding, ...]:
     """Returns the findings of each job. Any user may have written the files: what is no transport is left out. Pure."""
     jobs: dict[tuple[int, str], list[Transport]] = {}
     for fact in facts:
@@ -56,17 +56,19 @@ def judge(facts: Iterable[_TransportFact], node: JobFacts) -> tuple[Finding, ...
             continue
         jobs.setdefault((fact.owner, fact.job_id), []).append(transport._replace(rank=fact.rank))
     return tuple(
-        finding for (_, job), transports in jobs.items() for finding in judge_transports(job, transports, node).findings
+        finding
+        for (_, job), transports in jobs.items()
+        for finding in judge_rank_transports(job, transports, node).findings
     )
 
 
-def job_facts(report: Report) -> JobFacts:
+def hardware_facts(report: Report) -> HardwareFacts:
     """Returns what the probes found out about the node; None for what they did not."""
     verdicts = {probe.name: probe.verdict for probe in report.probes}
     ports = _node_fact(report, _PORTS_PROBE, "ports")
     models = _node_fact(report, _GPUS_PROBE, "models")
     minors = _node_fact(report, _GPUS_PROBE, "minors")
-    return JobFacts(
+    return HardwareFacts(
         rdma=True if ports else False if verdicts.get(_PORTS_PROBE) is Verdict.SKIPPED else None,
         gpudirect=False if models and all(any(no in model for no in _NO_GPUDIRECT) for model in models) else None,
         gpus=len(minors) if minors else None,

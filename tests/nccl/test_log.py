@@ -13,7 +13,7 @@ from support.nccl_logs import log_expectations, log_text
 
 from laggard.nccl.log.model import Communicator, Connection, NcclLog, NcclProcess
 from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
-from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 HEAD = "node-7:4242:4250 [3] NCCL INFO "
@@ -289,7 +289,7 @@ def test_the_pieces_in_which_a_log_comes_do_not_matter(name: str, lengths: list[
 def test_a_healthy_log_that_is_cut_off_accuses_nobody(name: str, data: st.DataObject) -> None:
     text = log_text(name)
     cut = text[data.draw(st.integers(0, len(text))) :][: data.draw(st.integers(0, len(text)))]
-    judgement = judge_nccl_log(parse_nccl_log(cut), JobFacts())
+    judgement = judge_nccl_log(parse_nccl_log(cut), HardwareFacts())
     assert [found.summary for found in judgement.findings] == []
     if " via " not in cut:
         assert judgement.gaps, "a log without a channel is not fine"
@@ -305,7 +305,7 @@ def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObj
         place = data.draw(st.integers(0, len(lines[at])))
         torn = lines[at][:place] + lines[at + 1], lines[at][place:]
         lines[at : at + 2] = torn
-    judgement = judge_nccl_log(parse_nccl_log("\n".join(lines) + "\n"), JobFacts())
+    judgement = judge_nccl_log(parse_nccl_log("\n".join(lines) + "\n"), HardwareFacts())
     assert [(found.summary, found.evidence) for found in judgement.findings] == []
 
 
@@ -313,7 +313,7 @@ def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObj
 def test_junk_is_no_log(text: str) -> None:
     if "NCCL" not in text:
         assert parse_nccl_log(text) == NcclLog((), (), 0, 0, 0)
-        assert judge_nccl_log(parse_nccl_log(text), JobFacts()).gaps
+        assert judge_nccl_log(parse_nccl_log(text), HardwareFacts()).gaps
 
 
 VOCABULARY = (
@@ -327,7 +327,7 @@ WORDS = st.sampled_from(VOCABULARY.split(" "))
 @given(st.lists(st.lists(WORDS | st.text(max_size=8), max_size=14).map(" ".join), max_size=12))
 def test_whatever_a_line_says_the_values_are_in_their_bounds(texts: list[str]) -> None:
     log = parse_nccl_log("".join(f"{HEAD}{text}\n" for text in texts))
-    judge_nccl_log(log, JobFacts())
+    judge_nccl_log(log, HardwareFacts())
     for process in log.processes:
         assert sum(one.channels for one in process.connections) <= sum(text.count("via") for text in texts)
         assert all(one.ranks < 10**9 for one in process.communicators)

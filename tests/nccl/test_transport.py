@@ -13,10 +13,10 @@ from support.nccl_logs import log_expectations, log_text
 from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOG_STATES, MOST_BYTES, Transport
-from laggard.probes.nccl.model.job import JobFacts
-from laggard.probes.nccl.rules.rank_findings import TransportJudgement, judge_transports
+from laggard.probes.nccl.model.job import HardwareFacts
+from laggard.probes.nccl.rules.rank_findings import TransportJudgement, judge_rank_transports
 
-WITH_RDMA = JobFacts(rdma=True, gpus=2)
+WITH_RDMA = HardwareFacts(rdma=True, gpus=2)
 CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
 
 
@@ -32,8 +32,8 @@ def transports(name: str) -> list[Transport]:
     return [Transport.from_json(transport(process).to_json()) for process in own]
 
 
-def judged(name: str, facts: JobFacts = WITH_RDMA) -> TransportJudgement:
-    return judge_transports("4711", transports(name), facts)
+def judged(name: str, facts: HardwareFacts = WITH_RDMA) -> TransportJudgement:
+    return judge_rank_transports("4711", transports(name), facts)
 
 
 @pytest.mark.parametrize("name", log_expectations())
@@ -62,13 +62,13 @@ def test_the_cause_and_the_ranks_come_through(name: str, cause: str, ranks: list
 
 def test_sockets_are_right_on_a_node_without_rdma() -> None:
     for name in ("tcp_switched_off", "tcp_no_device"):
-        assert judged(name, JobFacts(rdma=False)) == TransportJudgement((), "")
+        assert judged(name, HardwareFacts(rdma=False)) == TransportJudgement((), "")
 
 
 def test_a_variable_explains_what_the_log_does_not() -> None:
     (one, _) = transports("tcp_beside_rdma")
     quiet = one._replace(process=one.process._replace(variables=()), variables=(("NCCL_NET", "Socket"),))
-    (found,) = judge_transports("1", [quiet], WITH_RDMA).findings
+    (found,) = judge_rank_transports("1", [quiet], WITH_RDMA).findings
     assert "NCCL_NET=Socket" in found.summary
 
 
@@ -77,22 +77,22 @@ def test_ranks_that_say_nothing_are_unknown_and_never_fine() -> None:
         Transport("2.27.5", "library", (), 0, log, NcclProcess("", 0), rank)
         for rank, log in enumerate([LOG_EMPTY, LOG_OF_THE_USER])
     ]
-    judgement = judge_transports("1", silent, WITH_RDMA)
+    judgement = judge_rank_transports("1", silent, WITH_RDMA)
     assert judgement.findings == ()
     assert "ranks 0-1" in judgement.gaps and "NCCL_DEBUG" in judgement.gaps and "no RDMA device open" in judgement.gaps
-    assert judge_transports("1", transports("roce_gpudirect"), WITH_RDMA).gaps == ""
+    assert judge_rank_transports("1", transports("roce_gpudirect"), WITH_RDMA).gaps == ""
 
 
 def test_the_jobs_rank_is_named_where_it_is_known() -> None:
     """The largest communicator of a rank need not be the whole job's."""
     ranks = [one._replace(rank=40 + number) for number, one in enumerate(transports("tcp_no_libibverbs"))]
-    (found,) = judge_transports("1", ranks, WITH_RDMA).findings
+    (found,) = judge_rank_transports("1", ranks, WITH_RDMA).findings
     assert found.evidence["ranks"] == [40, 41]
 
 
 def test_ranks_of_one_node_with_two_versions() -> None:
     one, other = transports("roce_gpudirect")
-    (found,) = judge_transports("1", [one, other._replace(nccl_version="2.26.2")], WITH_RDMA).findings
+    (found,) = judge_rank_transports("1", [one, other._replace(nccl_version="2.26.2")], WITH_RDMA).findings
     assert (found.code, found.evidence["versions"]) == ("NCCL_VERSION_MIXED", {"2.27.5": [0], "2.26.2": [1]})
 
 
@@ -214,7 +214,7 @@ def test_whatever_a_rank_writes_is_read_rightly_or_refused_in_one_line(junk: Any
         assert "\n" not in str(error)
     else:
         assert Transport.from_json(got.to_json()) == got
-        judge_transports("1", [got], WITH_RDMA)
+        judge_rank_transports("1", [got], WITH_RDMA)
 
 
 @pytest.mark.parametrize("size", [MOST_BYTES + 1, 1 << 24])

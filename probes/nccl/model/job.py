@@ -1,4 +1,4 @@
-"""What a judgement of NCCL's log may know besides it, and what its processes tell of one another. Pure."""
+"""The processes of a job as NCCL's log shows them, with what is known of their machines. Pure."""
 
 from __future__ import annotations
 
@@ -13,58 +13,60 @@ _LIBFABRIC: Final = "Libfabric"
 _TCP_PROVIDERS: Final = ("tcp", "sockets", "net")
 
 
-class JobFacts(NamedTuple):
-    """None: not known, and then nothing is taken for granted."""
+class HardwareFacts(NamedTuple):
+    """What is known of the job's machines from elsewhere. None: not known, and then nothing is assumed."""
 
     rdma: bool | None = None
-    """The machines have an RDMA device that is not software."""
+    """The machines have an RDMA device that is not a software device."""
     gpudirect: bool | None = None
-    """The GPUs and their driver can do GPUDirect RDMA at all; False: GeForce boards, GB10."""
+    """The GPUs and their driver support GPUDirect RDMA; False: GeForce boards, GB10."""
     peer_to_peer: bool | None = None
-    """The GPUs of a machine can reach each other's memory at all."""
+    """The GPUs of a machine can reach each other's memory."""
     gpus: int | None = None
-    """Of one machine."""
+    """How many GPUs one machine has."""
     links: Mapping[frozenset[str], str] = {}
-    """By the two GPUs' bus ids as NCCL writes them (see bus_id): NVL or NV18, PIX, PXB, PHB, NODE, SYS."""
+    """Distances by the bus ids of two GPUs as NCCL writes them (see bus_id()): NVL or NV18, PIX, PXB, PHB, NODE,
+    SYS."""
 
 
-class Job(NamedTuple):
+class NcclJob(NamedTuple):
     """The processes that are judged together, and what is known of their machines."""
 
     processes: tuple[NcclProcess, ...]
-    facts: JobFacts
+    facts: HardwareFacts
 
     @property
     def rdma(self) -> bool | None:
-        """Whether there is RDMA: as the facts say, else as any process saw it."""
+        """Whether the machines have RDMA: from the facts, else True where any process found it. None: not known."""
         if self.facts.rdma is not None:
             return self.facts.rdma
-        seen = any(process.rdma_devices or rdma_connections(process) for process in self.processes)
-        return True if seen else None
+        found = any(process.rdma_devices or rdma_connections(process) for process in self.processes)
+        return True if found else None
 
     def nodes(self, process: NcclProcess) -> int | None:
-        """How many machines the process's job spans: as it says, else as another of as large a job does."""
+        """Returns how many machines the process's job spans, from its own log lines, else from those of a process whose
+        job is as large; None: not known."""
         world = process.world
         if world and world.nodes is not None:
             return world.nodes
-        said = {
+        reported = {
             other.world.nodes
             for other in self.processes
             if other.world and other.world.nodes is not None and (not world or other.world.ranks == world.ranks)
         }
-        return max((nodes for nodes in said if nodes is not None), default=None)
+        return max((nodes for nodes in reported if nodes is not None), default=None)
 
     def related(self, process: NcclProcess) -> tuple[NcclProcess, ...]:
-        """Who may tell why `process` does what it does: itself, then those of its host; the others only if the log has
-        not its own beginning."""
-        same = [one for one in self.processes if one.host == process.host and one is not process]
-        rest = [] if process.started else [one for one in self.processes if one.host != process.host]
-        return (process, *same, *rest)
+        """Returns the processes whose lines may explain what `process` does: itself, then those of its host, then all
+        others if the log lacks its own beginning."""
+        same_host = [other for other in self.processes if other.host == process.host and other is not process]
+        rest = [] if process.started else [other for other in self.processes if other.host != process.host]
+        return (process, *same_host, *rest)
 
 
 def bus_id(address: str) -> str:
-    """A GPU's PCI address (`0000:2a:00.0`) as NCCL writes it, a number in hexadecimal without zeros in front: `2a000`.
-    Raises ValueError for what is no address."""
+    """Returns a GPU's PCI address (`0000:2a:00.0`) as NCCL writes it, a hexadecimal number without leading zeros:
+    `2a000`. Raises ValueError for a text that is no address."""
     domain, bus, rest = address.split(":")
     device, function = rest.split(".")
     number = int(domain, 16) << 20 | int(bus, 16) << 12 | int(device, 16) << 4 | int(function, 16)
@@ -72,7 +74,7 @@ def bus_id(address: str) -> str:
 
 
 def tcp_connections(process: NcclProcess) -> tuple[Connection, ...]:
-    """The ways that are plain TCP: NCCL's own sockets, and libfabric where its provider is TCP."""
+    """Returns the connections over plain TCP: NCCL's own sockets, and libfabric where its provider is TCP."""
     tcp_provider = process.provider.split(";")[0] in _TCP_PROVIDERS
     return tuple(
         connection
@@ -99,7 +101,7 @@ def network_connections(process: NcclProcess) -> tuple[Connection, ...]:
 
 
 def hosts_of(processes: Iterable[NcclProcess]) -> str:
-    """`node-a`, or `node-a and 3 others`."""
+    """Names the hosts: `node-a`, or `node-a and 3 others`."""
     hosts = sorted({process.host for process in processes if process.host})
     if not hosts:
         return "the job"
@@ -113,7 +115,7 @@ def ranks_of(processes: Iterable[NcclProcess]) -> tuple[int, ...]:
 
 
 def evidence_of(processes: Sequence[NcclProcess]) -> dict[str, object]:
-    """Evidence that names them, bounded."""
+    """Returns evidence that names the processes, bounded in length."""
     return {
         "ranks": list(ranks_of(processes)[:64]),
         "hosts": sorted({process.host for process in processes if process.host})[:16],

@@ -1,7 +1,7 @@
-"""The NCCL variables of the processes that run ranks here, and nothing else of their environment.
+"""Reads the NCCL variables of the processes that run ranks on this machine, and nothing else of their environment.
 
-A rank is a process that holds a GPU or a rank file open. Of its environment only names that begin with NCCL_ are
-kept, and values only of variables that are known; the rest does not leave this file.
+A rank is a process that holds a GPU or a rank file open. Of its environment only names that begin with NCCL_ are kept,
+and values only of known variables; the rest does not leave this file.
 """
 
 from __future__ import annotations
@@ -24,49 +24,50 @@ _WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
 _MOST_VALUE = 4096
 
 
-class Rank(NamedTuple):
+class RankProcess(NamedTuple):
     pid: int
     environment: Mapping[str, str]
-    """Only NCCL_*; what its own settings file says is in it where the environment does not say otherwise."""
+    """Only NCCL_* variables: those of its environment, and those of its own settings file that are not in the
+    environment."""
     conf: NcclConf
     conf_path: str
     version: Version
-    """Of the NCCL that it has loaded; () where that cannot be told."""
+    """Version of the NCCL that it has loaded; () where that is not known."""
 
 
-class Ranks(NamedTuple):
-    ranks: tuple[Rank, ...]
-    closed: int
-    """Processes whose environment is not for this user to read."""
+class RankProcesses(NamedTuple):
+    processes: tuple[RankProcess, ...]
+    not_permitted: int
+    """How many processes have an environment that this user may not read."""
 
 
-def read_ranks(host: Host) -> Ranks:
+def read_rank_processes(host: Host) -> RankProcesses:
     """Raises Unknown where /proc cannot be listed."""
-    ranks: list[Rank] = []
-    closed = 0
+    processes: list[RankProcess] = []
+    not_permitted = 0
     for name in host.entries("/proc"):
         if not name.isdecimal():
             continue
         try:
-            ranks += _rank(host, name)
-        except NotFound:  # it ended, or is a recording of other files
+            processes += _rank_process(host, name)
+        except NotFound:  # it ended, or the recording lacks these files
             continue
         except Unknown:
-            closed += 1
-    return Ranks(tuple(ranks), closed)
+            not_permitted += 1
+    return RankProcesses(tuple(processes), not_permitted)
 
 
-def _rank(host: Host, pid: str) -> Iterator[Rank]:
+def _rank_process(host: Host, pid: str) -> Iterator[RankProcess]:
     data = host.read_bytes(f"/proc/{pid}/environ")
-    if b"NCCL_" not in data or not _holds_a_gpu(host, pid):  # the cheap question first: there are many processes
+    if b"NCCL_" not in data or not _holds_a_gpu(host, pid):  # the cheap test comes first: there are many processes
         return
     everything = dict(_pairs(data.decode(errors="replace")))
     conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
     conf = _read_conf(host, conf_path)
-    kept = {**conf.settings, **everything}
-    yield Rank(
+    merged = {**conf.settings, **everything}
+    yield RankProcess(
         int(pid),
-        {name: _kept(name, value) for name, value in kept.items() if _NAME.fullmatch(name)},
+        {name: _known_value(name, value) for name, value in merged.items() if _NAME.fullmatch(name)},
         conf,
         conf_path,
         _version(host, pid),
@@ -74,7 +75,7 @@ def _rank(host: Host, pid: str) -> Iterator[Rank]:
 
 
 def _read_conf(host: Host, path: str) -> NcclConf:
-    """Empty where there is no such file, or where it is not for this user to read."""
+    """Reads a settings file; empty where there is none, or where this user may not read it."""
     try:
         return parse_conf(host.read(path)) if path.startswith("/") else NcclConf({}, ())
     except Unknown:
@@ -98,14 +99,15 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _kept(name: str, value: str) -> str:
-    """Whatever is not known to be a setting of NCCL or of a plugin may be anything, a password too."""
+def _known_value(name: str, value: str) -> str:
+    """Returns the value if the variable is a known setting of NCCL or of a plugin, else nothing: it may be a
+    password."""
     known = (name in variables() or other_reader(name) is not None) and name not in SECRET
     return value[:_MOST_VALUE] if known else ""
 
 
 def _version(host: Host, pid: str) -> Version:
-    """By the name of the library's file, else by what pip wrote next to it."""
+    """Returns the version in the name of the library's file, else the one in the folder that pip made next to it."""
     try:
         match = _LIBRARY.search(host.read(f"/proc/{pid}/maps"))
         if match is None or match[1]:

@@ -1,4 +1,4 @@
-"""What a log of NCCL lacks for a judgement: a log that is cut off, or that logged too little, is never fine. Pure."""
+"""What a log of NCCL lacks for a verdict: a log that is cut off, or that has too little, is never ok. Pure."""
 
 from __future__ import annotations
 
@@ -6,45 +6,47 @@ from typing import Final
 
 from laggard.nccl.log import model as values
 from laggard.nccl.log.model import NcclLog, NcclProcess
-from laggard.probes.nccl.model.job import Job, network_connections, rdma_connections
+from laggard.probes.nccl.model.job import NcclJob, network_connections, rdma_connections
 from laggard.probes.nccl.rules.transport_causes import shm_cause, tcp_cause
-from laggard.probes.nccl.rules.transport_findings import talks_tcp, uses_host_memory
+from laggard.probes.nccl.rules.transport_findings import uses_host_memory, uses_tcp
 
-_ASK: Final = "log with NCCL_DEBUG=INFO from the start to the first steps"
-_TROUBLE: Final = (values.NOT_DELIVERED, values.QUEUE_PAIR_FAILED)
+_ADVICE: Final = "log with NCCL_DEBUG=INFO from the start to the first steps"
+_FAILURES: Final = (values.NOT_DELIVERED, values.QUEUE_PAIR_FAILED)
 
 
-def find_gaps(log: NcclLog, job: Job) -> str:
-    """One line: what could not be judged, and what to do; empty: everything was."""
+def find_gaps(log: NcclLog, job: NcclJob) -> str:
+    """Returns one line about what could not be judged and what to do; empty: everything was judged."""
     if not log.processes:
-        return f"holds nothing that NCCL says of its network: {_ASK}"
+        return f"has no lines of NCCL about its network: {_ADVICE}"
     if log.dropped:
-        return f"is of more processes than are read: {log.dropped} were left out; give it in parts"
-    return _failure(job) or _missing_channels(job) or _reason(job)
+        return f"has more processes than can be read: {log.dropped} were left out; split it"
+    return _failure(job) or _missing_channels(job) or _open_question(job)
 
 
-def _failure(job: Job) -> str:
-    """What NCCL warned of and no finding explains."""
+def _failure(job: NcclJob) -> str:
+    """Returns NCCL's warning of a failure that no finding explains."""
     for process in job.processes:
-        hint = process.hint(*_TROUBLE)
-        said = hint.text if hint else next(iter(process.warnings), "")
-        if said:
+        hint = process.hint(*_FAILURES)
+        warning = hint.text if hint else next(iter(process.warnings), "")
+        if warning:
             meaning = f" ({values.HINTS[hint.kind]})" if hint else ""
-            return f"NCCL warned{_of(process)}: {said}{meaning}"
-    stopped = next((one for one in job.processes if one.hint(values.PLUGIN_FAILED) and not one.connections), None)
-    if stopped and not any(one.connections for one in job.processes):
-        return f"NCCL found no network{_of(stopped)}: {stopped.hints[0].text}"
+            return f"NCCL warned{_on_host(process)}: {warning}{meaning}"
+    stopped = next(
+        (process for process in job.processes if process.hint(values.PLUGIN_FAILED) and not process.connections), None
+    )
+    if stopped and not any(process.connections for process in job.processes):
+        return f"NCCL found no network{_on_host(stopped)}: {stopped.hints[0].text}"
     return ""
 
 
-def _missing_channels(job: Job) -> str:
+def _missing_channels(job: NcclJob) -> str:
     networks = {process.network for process in job.processes if process.network}
     if not any(process.connections for process in job.processes):
         chosen = f"says that {'/'.join(sorted(networks))} was chosen, but " if networks else ""
-        return f"{chosen}lacks the channel lines (`via ...`): {_ASK}"
+        return f"{chosen}lacks the channel lines (`via ...`): {_ADVICE}"
     spans = max((job.nodes(process) or 0 for process in job.processes), default=0)
     if spans > 1 and not any(network_connections(process) for process in job.processes):
-        return f"lacks the channels between its {spans} nodes: {_ASK}"
+        return f"lacks the channels between its {spans} nodes: {_ADVICE}"
     if job.facts.gpudirect is False:
         return ""
     connections = [connection for process in job.processes for connection in rdma_connections(process)]
@@ -54,19 +56,19 @@ def _missing_channels(job: Job) -> str:
         and not rings
         and not any(connection.gdr or connection.direction == "receive" for connection in connections)
     ):
-        return f"lacks the receiving channels, which tell of GPUDirect: {_ASK}"
+        return f"lacks the receiving channels, which show GPUDirect: {_ADVICE}"
     return ""
 
 
-def _reason(job: Job) -> str:
-    """A way that is slow, of which the log does not say whether it is wrong."""
-    if job.rdma is None and any(talks_tcp(one, job) and tcp_cause(one, job).chosen for one in job.processes):
-        return "runs over TCP by choice; whether the machines have RDMA is not in it: add their `lspci -vvv`"
-    shared = [shm_cause(one, job) for one in job.processes if uses_host_memory(one, job)]
-    if any(cause and not cause.known for cause in shared):
-        return f"does not say why GPUs talk by host memory: {_ASK}, NCCL_DEBUG_SUBSYS=INIT,GRAPH"
+def _open_question(job: NcclJob) -> str:
+    """Returns what the log would need to decide whether a slow transport is a fault."""
+    if job.rdma is None and any(uses_tcp(process, job) and tcp_cause(process, job).chosen for process in job.processes):
+        return "shows TCP by choice, but not whether the machines have RDMA: add their `lspci -vvv`"
+    causes = [shm_cause(process, job) for process in job.processes if uses_host_memory(process, job)]
+    if any(cause and not cause.known for cause in causes):
+        return f"does not say why GPUs exchange data through host memory: {_ADVICE}, NCCL_DEBUG_SUBSYS=INIT,GRAPH"
     return ""
 
 
-def _of(process: NcclProcess) -> str:
+def _on_host(process: NcclProcess) -> str:
     return f" on {process.host}" if process.host else ""

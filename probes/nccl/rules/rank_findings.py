@@ -1,4 +1,5 @@
-"""TCP_FALLBACK, GPUDIRECT_OFF, SHM_INSTEAD_OF_P2P, NCCL_VERSION_MIXED from what the ranks of a node say. Pure."""
+"""Judges what the ranks of a node report about NCCL: TCP_FALLBACK, GPUDIRECT_OFF, SHM_INSTEAD_OF_P2P and
+NCCL_VERSION_MIXED. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from typing import NamedTuple
 from laggard.model import Finding
 from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.transport import LOG_READ, LOG_STATES, Transport
-from laggard.probes.nccl.model.job import Job, JobFacts
+from laggard.probes.nccl.model.job import HardwareFacts, NcclJob
 from laggard.probes.nccl.rules.transport_findings import judge_transport
 from laggard.probes.nccl.rules.version_findings import judge_versions
 from laggard.text.words import ranks_text
@@ -17,37 +18,42 @@ from laggard.text.words import ranks_text
 class TransportJudgement(NamedTuple):
     findings: tuple[Finding, ...]
     gaps: str
-    """Of which ranks it is not known how they talk, and why; empty: of none."""
+    """The ranks whose transport is not known, and why; empty: it is known of all."""
 
 
-def judge_transports(job: str, transports: Sequence[Transport], facts: JobFacts) -> TransportJudgement:
-    """Of one job's ranks on this node; `job` names it in the findings. `facts`: of this node."""
+def judge_rank_transports(job: str, transports: Sequence[Transport], facts: HardwareFacts) -> TransportJudgement:
+    """Judges one job's ranks on this node. `job`: its name for the findings; `facts`: this node's hardware."""
     processes = tuple(_process(job, number, transport) for number, transport in enumerate(transports))
-    findings = (*judge_transport(Job(processes, facts)), *judge_versions(processes))
+    findings = (*judge_transport(NcclJob(processes, facts)), *judge_versions(processes))
     return TransportJudgement(findings, _gaps(transports, facts))
 
 
 def _process(job: str, number: int, transport: Transport) -> NcclProcess:
-    """As if from a log, in which each rank is a process of the job. What the environment says is there even where
-    NCCL was never heard to read it."""
-    said = transport.process
-    variables = {**dict(transport.variables), **dict(said.variables)}
-    return said._replace(
+    """Makes a process as a log would show it; each rank is one. It has the rank's NCCL variables even where NCCL logged
+    none."""
+    logged = transport.process
+    variables = {**dict(transport.variables), **dict(logged.variables)}
+    return logged._replace(
         host=f"job {job}",
         pid=number,
-        version=transport.nccl_version or said.version,
+        version=transport.nccl_version or logged.version,
         variables=tuple(sorted(variables.items())),
         job_rank=transport.rank,
     )
 
 
-def _gaps(transports: Iterable[Transport], facts: JobFacts) -> str:
-    """A rank before its first collective has nothing to say, and one whose log is the user's says it there."""
-    silent = [one for one in transports if not one.process.connections]
-    if not silent:
+def _gaps(transports: Iterable[Transport], facts: HardwareFacts) -> str:
+    """Describes the ranks without connections: before their first collective they have none, and ranks whose log goes
+    to the user report none."""
+    unknown = [transport for transport in transports if not transport.process.connections]
+    if not unknown:
         return ""
-    ranks = ranks_text(one.rank for one in silent if one.rank is not None) or f"{len(silent)} ranks"
-    reasons = sorted({LOG_STATES[one.log] if one.log != LOG_READ else "it names no channel yet" for one in silent})
-    blind = [one for one in silent if facts.rdma and one.nccl_version and one.uverbs == 0]
-    hint = "; they hold no RDMA device open" if blind and len(blind) == len(silent) else ""
+    ranks = ranks_text(transport.rank for transport in unknown if transport.rank is not None) or f"{len(unknown)} ranks"
+    reasons = sorted(
+        {LOG_STATES[transport.log] if transport.log != LOG_READ else "it names no channel yet" for transport in unknown}
+    )
+    without_rdma = [
+        transport for transport in unknown if facts.rdma and transport.nccl_version and transport.uverbs == 0
+    ]
+    hint = "; they hold no RDMA device open" if without_rdma and len(without_rdma) == len(unknown) else ""
     return f"how {ranks} talk is not known: {', '.join(reasons)}{hint}"

@@ -1,7 +1,8 @@
-"""TCP_FALLBACK, GPUDIRECT_OFF, SHM_INSTEAD_OF_P2P from what processes say of themselves, with the cause. Pure.
+"""TCP_FALLBACK, GPUDIRECT_OFF and SHM_INSTEAD_OF_P2P with their causes, from the connections of a job's processes.
+Pure.
 
-One finding for each code and cause, which names the ranks and hosts. What is by design is no finding: sockets where
-no RDMA device is, a vendor's own network, shared memory between GPUs on two sockets.
+There is one finding for each code and cause; it names the ranks and hosts. What is by design is no finding: sockets
+where there is no RDMA device, a vendor's own network, shared memory between GPUs of two CPU sockets.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from laggard.model import Finding, Severity
 from laggard.nccl.log.channels import count_channels
 from laggard.nccl.log.model import NcclProcess
 from laggard.probes.nccl.model.job import (
-    Job,
+    NcclJob,
     evidence_of,
     hosts_of,
     network_connections,
@@ -27,24 +28,24 @@ from laggard.probes.probe import finding
 from laggard.text.words import ranks_text
 
 
-class _Slow(NamedTuple):
-    """One way to talk slowly."""
+class _SlowTransport(NamedTuple):
+    """A slow transport: which processes use it, and why."""
 
     code: str
     summary: str
-    does: Callable[[NcclProcess, Job], bool]
-    cause: Callable[[NcclProcess, Job], Cause | None]
+    applies: Callable[[NcclProcess, NcclJob], bool]
+    cause: Callable[[NcclProcess, NcclJob], Cause | None]
     commands: tuple[str, ...]
 
 
-def judge_transport(job: Job) -> tuple[Finding, ...]:
-    return tuple(found for slow in _SLOW for found in _judge(slow, job))
+def judge_transport(job: NcclJob) -> tuple[Finding, ...]:
+    return tuple(found for slow in _SLOW_TRANSPORTS for found in _judge(slow, job))
 
 
-def _judge(slow: _Slow, job: Job) -> Iterator[Finding]:
+def _judge(slow: _SlowTransport, job: NcclJob) -> Iterator[Finding]:
     causes: dict[Cause, list[NcclProcess]] = {}
     for process in job.processes:
-        cause = slow.cause(process, job) if slow.does(process, job) else None
+        cause = slow.cause(process, job) if slow.applies(process, job) else None
         if cause is not None:
             same = cause._replace(line="")
             causes.setdefault(same, []).append(process)
@@ -52,9 +53,9 @@ def _judge(slow: _Slow, job: Job) -> Iterator[Finding]:
         yield _finding(slow, cause, processes, job)
 
 
-def _finding(slow: _Slow, cause: Cause, processes: list[NcclProcess], job: Job) -> Finding:
+def _finding(slow: _SlowTransport, cause: Cause, processes: list[NcclProcess], job: NcclJob) -> Finding:
     ranks = ranks_text(ranks_of(processes))
-    line = next((told.line for one in processes if (told := slow.cause(one, job)) and told.line), "")
+    line = next((own.line for one in processes if (own := slow.cause(one, job)) and own.line), "")
     evidence: dict[str, object] = {
         "cause": cause.text,
         "log": line,
@@ -74,9 +75,9 @@ def _finding(slow: _Slow, cause: Cause, processes: list[NcclProcess], job: Job) 
     )
 
 
-def _severity(slow: _Slow, cause: Cause, job: Job) -> Severity | None:
-    """Sockets that somebody chose may be right for a machine of which nothing is known, and so may shared memory
-    without a reason in the log."""
+def _severity(slow: _SlowTransport, cause: Cause, job: NcclJob) -> Severity | None:
+    """Returns a warning for sockets by choice where the machine's RDMA is not known, and for shared memory whose cause
+    the log does not show: both may be right."""
     if slow.code == "TCP_FALLBACK" and cause.chosen and job.rdma is None:
         return Severity.WARNING
     if slow.code == "SHM_INSTEAD_OF_P2P" and not cause.known:
@@ -84,18 +85,19 @@ def _severity(slow: _Slow, cause: Cause, job: Job) -> Severity | None:
     return None
 
 
-def talks_tcp(process: NcclProcess, job: Job) -> bool:
-    """Over TCP between machines, where RDMA is there or may be."""
+def uses_tcp(process: NcclProcess, job: NcclJob) -> bool:
+    """Returns whether the process uses TCP between machines that have RDMA, or may have it."""
     nodes = job.nodes(process)
     if job.rdma is False or nodes == 1:
         return False
-    chose = process.network == "Socket" and not network_connections(process) and (nodes or 0) > 1
-    return chose or bool(tcp_connections(process))
+    will_use = process.network == "Socket" and not network_connections(process) and (nodes or 0) > 1
+    return will_use or bool(tcp_connections(process))
 
 
-def lacks_gpudirect(process: NcclProcess, job: Job) -> bool:
-    """Over RDMA, and through host memory. Receiving decides, or a reason in the log: GPUs before Ampere without
-    NVLink send from host memory by NCCL's own choice (NCCL_NET_GDR_READ), and then `use ring ... GDR` is 0 too."""
+def lacks_gpudirect(process: NcclProcess, job: NcclJob) -> bool:
+    """Returns whether the process uses RDMA through host memory. Receiving connections decide, or a cause in the log:
+    GPUs before Ampere without NVLink send from host memory by NCCL's default (NCCL_NET_GDR_READ), and then `use ring
+    ... GDR` is 0 too."""
     if job.facts.gpudirect is False or job.nodes(process) == 1:
         return False
     connections = rdma_connections(process)
@@ -109,27 +111,27 @@ def lacks_gpudirect(process: NcclProcess, job: Job) -> bool:
     return bool(connections) and gdr_cause(process, job).known
 
 
-def uses_host_memory(process: NcclProcess, job: Job) -> bool:
-    """Between GPUs of one machine."""
+def uses_host_memory(process: NcclProcess, job: NcclJob) -> bool:
+    """Returns whether the process exchanges data between GPUs of one machine through host memory."""
     return job.facts.peer_to_peer is not False and any(
         connection.transport == "SHM" for connection in process.connections
     )
 
 
-_SLOW: Final = (
-    _Slow(
-        "TCP_FALLBACK", "TCP instead of RDMA", talks_tcp, tcp_cause, ("ibv_devinfo", "ls /dev/infiniband", "ulimit -l")
+_SLOW_TRANSPORTS: Final = (
+    _SlowTransport(
+        "TCP_FALLBACK", "TCP instead of RDMA", uses_tcp, tcp_cause, ("ibv_devinfo", "ls /dev/infiniband", "ulimit -l")
     ),
-    _Slow(
+    _SlowTransport(
         "GPUDIRECT_OFF",
         "RDMA goes through host memory",
         lacks_gpudirect,
         gdr_cause,
         ("lsmod | grep peermem", "cat /proc/driver/nvidia/version", "nvidia-smi topo -m"),
     ),
-    _Slow(
+    _SlowTransport(
         "SHM_INSTEAD_OF_P2P",
-        "GPUs talk by host memory",
+        "GPUs exchange data through host memory",
         uses_host_memory,
         shm_cause,
         ("nvidia-smi topo -m", "nvidia-smi topo -p2p r"),
@@ -137,6 +139,6 @@ _SLOW: Final = (
 )
 
 
-def traffic(job: Job) -> Mapping[str, int]:
-    """All channels of the job by way, for people."""
+def count_job_channels(job: NcclJob) -> Mapping[str, int]:
+    """Counts all channels of the job by transport and network, as text for people."""
     return count_channels(connection for process in job.processes for connection in process.connections)

@@ -1,4 +1,4 @@
-"""NCCL_ENV_UNKNOWN, NCCL_ENV_HARMFUL, NCCL_ENV_INERT: what is wrong with one process's NCCL variables. Pure."""
+"""NCCL_ENV_UNKNOWN, NCCL_ENV_HARMFUL and NCCL_ENV_INERT: faults in the NCCL variables of one process. Pure."""
 
 from __future__ import annotations
 
@@ -8,78 +8,79 @@ from laggard.model import Finding, Severity
 from laggard.nccl.values import check_value
 from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Variable, Version
 from laggard.nccl.variables import other_reader, parse_version, variables
-from laggard.probes.nccl.rules.variable_rules import NcclFacts, harm, inert
+from laggard.probes.nccl.rules.variable_rules import VariableContext, find_harm, reason_inert
 from laggard.probes.probe import finding
 
-_LONG_GONE: Version = (2, 10)  # no torch that is in use brings an older NCCL
+_OBSOLETE: Version = (2, 10)  # no torch that is in use brings an older NCCL
 
 
-def judge_environment(environment: Mapping[str, str], facts: NcclFacts) -> tuple[Finding, ...]:
-    """The findings of one environment, by variable. Names that do not begin with NCCL_ are passed over."""
+def judge_environment(environment: Mapping[str, str], context: VariableContext) -> tuple[Finding, ...]:
+    """Returns the findings of one environment, in the order of the variables' names. Names that do not begin with NCCL_
+    are ignored."""
     own = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
-    return tuple(found for name in sorted(own) for found in _judge(name, own[name], own, facts))
+    return tuple(found for name in sorted(own) for found in _judge(name, own[name], own, context))
 
 
-def _judge(name: str, value: str, environment: Mapping[str, str], facts: NcclFacts) -> Iterator[Finding]:
+def _judge(name: str, value: str, environment: Mapping[str, str], context: VariableContext) -> Iterator[Finding]:
     variable = variables().get(name)
     if variable is None:
         if other_reader(name) is None:
-            yield _unknown(name, value, facts)
+            yield _unknown(name, value, context)
         return
-    evidence = _evidence(value, facts)
-    reason = _not_read(variable, facts.version)
+    evidence = _evidence(value, context)
+    reason = _not_read(variable, context.version)
     if reason:
         yield _inert(name, reason, evidence, Severity.INFO)
         return
-    if not value:  # NCCL takes an empty value for none
+    if not value:  # an empty value is none to NCCL
         return
-    wrong = check_value(variable, value, facts.version)
-    if wrong:
+    problem = check_value(variable, value, context.version)
+    if problem:
         yield (
-            _inert(name, f"is {value!r} and has no effect: {wrong.text}", evidence, Severity.WARNING)
-            if wrong.ignored
-            else _harmful(name, f"is {value!r}: {wrong.text}", evidence, Severity.WARNING)
+            _inert(name, f"is {value!r} and has no effect: {problem.text}", evidence, Severity.WARNING)
+            if problem.ignored
+            else _harmful(name, f"is {value!r}: {problem.text}", evidence, Severity.WARNING)
         )
         return
-    hurt = harm(name, value, environment, facts)
-    if hurt:
-        yield _harmful(name, f"is {value!r}: {hurt.text}", evidence, hurt.severity)
-    idle = inert(name, value, environment, facts)
-    if idle:
-        yield _inert(name, idle, evidence, Severity.INFO)
+    harm = find_harm(name, value, environment, context)
+    if harm:
+        yield _harmful(name, f"is {value!r}: {harm.text}", evidence, harm.severity)
+    inert = reason_inert(name, value, environment, context)
+    if inert:
+        yield _inert(name, inert, evidence, Severity.INFO)
 
 
 def _not_read(variable: Variable, version: Version) -> str | None:
     since, removed = parse_version(variable.since), parse_version(variable.removed)
-    if removed and (version >= removed if version else removed <= _LONG_GONE):
-        instead = REPLACEMENTS.get(variable.name)
-        return f"is not read since NCCL {variable.removed}" + (f": use {instead}" if instead else "")
+    if removed and (version >= removed if version else removed <= _OBSOLETE):
+        replacement = REPLACEMENTS.get(variable.name)
+        return f"is not read since NCCL {variable.removed}" + (f": use {replacement}" if replacement else "")
     if version and since and version < since:
         return f"is read since NCCL {variable.since} only; this is {_dotted(version)}"
     return None
 
 
-def _unknown(name: str, value: str, facts: NcclFacts) -> Finding:
-    near = COMMON_MISTAKES.get(name) or nearest(name, variables())
-    newer = facts.version > TABLE_VERSION and not near
-    hint = f"; did you mean {near}?" if near else ""
+def _unknown(name: str, value: str, context: VariableContext) -> Finding:
+    suggestion = COMMON_MISTAKES.get(name) or closest_name(name, variables())
+    newer = context.version > TABLE_VERSION and not suggestion
+    hint = f"; did you mean {suggestion}?" if suggestion else ""
     return finding(
         "NCCL_ENV_UNKNOWN",
         name,
         f"is no variable of NCCL up to {_dotted(TABLE_VERSION)} or of a plugin that is known{hint}",
-        evidence={**_evidence(value, facts), "nearest": near},
-        fix=f"Set {near} instead, or remove it." if near else "Remove it, or correct the name.",
+        evidence={**_evidence(value, context), "nearest": suggestion},
+        fix=f"Set {suggestion} instead, or remove it." if suggestion else "Remove it, or correct the name.",
         severity=Severity.INFO if newer else None,
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one, if any is much like it. Underscores count for little."""
-    import difflib  # only a machine with a typo pays for it
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """Returns the known name that is most similar, if one is similar enough. Underscores are ignored."""
+    import difflib  # imported only where there is a typo
 
-    plain = {word.replace("_", ""): word for word in known}
-    found = difflib.get_close_matches(name.strip().upper().replace("_", ""), plain, n=1, cutoff=0.85)
-    return plain[found[0]] if found else None
+    by_letters = {word.replace("_", ""): word for word in known}
+    found = difflib.get_close_matches(name.strip().upper().replace("_", ""), by_letters, n=1, cutoff=0.85)
+    return by_letters[found[0]] if found else None
 
 
 def _harmful(name: str, summary: str, evidence: Mapping[str, object], severity: Severity) -> Finding:
@@ -94,8 +95,8 @@ def _inert(name: str, summary: str, evidence: Mapping[str, object], severity: Se
     return finding("NCCL_ENV_INERT", name, summary, evidence=evidence, fix=fix, severity=severity)
 
 
-def _evidence(value: str, facts: NcclFacts) -> dict[str, object]:
-    return {"value": value, "nccl_version": _dotted(facts.version) or None}
+def _evidence(value: str, context: VariableContext) -> dict[str, object]:
+    return {"value": value, "nccl_version": _dotted(context.version) or None}
 
 
 def _dotted(version: Version) -> str:

@@ -1,7 +1,8 @@
-"""Settings of NCCL that cost, and settings that do nothing here. Pure; one rule, one function.
+"""Rules for NCCL's variables: settings that do harm, and settings without effect on this machine. Pure; one function is
+one rule.
 
-What switches a fast path off is critical only where that path is there: the same line is right in a job for a machine
-without it. Sources: NCCL's user guide and troubleshooting page; for NCCL_CHUNK_SIZE, NVIDIA/nccl#2408.
+A setting that turns off a fast path is critical only where the hardware has that path: the same setting is right for a
+machine without it. Sources: NCCL's user guide and troubleshooting page; for NCCL_CHUNK_SIZE, NVIDIA/nccl#2408.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ _WRONG_RESULTS_BYTES: Final = 1 << 20
 _DEVICE_PLUGINS: Final = ("NCCL_FASTRAK_", "NCCL_GPUDIRECTTCPX_")
 
 
-class NcclFacts(NamedTuple):
-    """What the judgement depends on besides the variables. None and (): not known, and then nothing is taken for
-    granted."""
+class VariableContext(NamedTuple):
+    """What the rules depend on besides the variables: NCCL's version and this machine's hardware. None and (): not
+    known, and then nothing is assumed."""
 
     version: Version = ()
     rdma: bool | None = None
-    """An RDMA device that is not software is in this machine."""
+    """This machine has an RDMA device that is not a software device."""
     devices: tuple[str, ...] | None = None
     """Names of all RDMA devices."""
-    links: frozenset[str] = frozenset()
-    """Link layers of their ports: InfiniBand, Ethernet."""
-    peers: bool | None = None
-    """Two GPUs or more are in this machine."""
+    link_layers: frozenset[str] = frozenset()
+    """Link layers of the RDMA ports: InfiniBand, Ethernet."""
+    several_gpus: bool | None = None
+    """This machine has two GPUs or more."""
 
 
 class Harm(NamedTuple):
@@ -40,17 +41,17 @@ class Harm(NamedTuple):
     severity: Severity
 
 
-def harm(name: str, value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    """What this setting, which NCCL understands, costs; None: nothing that is known."""
+def find_harm(name: str, value: str, environment: Environment, context: VariableContext) -> Harm | None:
+    """Returns the harm of a setting whose value is valid; None: no rule knows of any."""
     rule = _HARMS.get(name)
-    return rule(value, environment, facts) if rule else None
+    return rule(value, environment, context) if rule else None
 
 
-def inert(name: str, value: str, environment: Environment, facts: NcclFacts) -> str | None:
-    """Why this setting has no effect on this machine; None: it has one, or that is not known."""
-    if variables()[name].category is Category.SOCKETS and facts.rdma and _over_rdma(environment):
+def reason_inert(name: str, value: str, environment: Environment, context: VariableContext) -> str | None:
+    """Returns why the setting has no effect on this machine; None: it has one, or that is not known."""
+    if variables()[name].category is Category.SOCKETS and context.rdma and _over_rdma(environment):
         return "is read by sockets only, and this machine's transport is RDMA"
-    if name == "NCCL_IB_GID_INDEX" and facts.links == {"InfiniBand"}:
+    if name == "NCCL_IB_GID_INDEX" and context.link_layers == {"InfiniBand"}:
         return "is read for RoCE only, and every port here is InfiniBand"
     if name == "NCCL_IB_SPLIT_DATA_ON_QPS" and parse_number(value) and parse_number(_queue_pairs(environment)) <= 1:
         return "splits messages over queue pairs, and there is one: NCCL_IB_QPS_PER_CONNECTION is not above 1"
@@ -67,7 +68,8 @@ def _over_rdma(environment: Environment) -> bool:
 
 
 def _has_plugin(environment: Environment) -> bool:
-    """Another network than NCCL's own two is chosen, whose traffic NCCL's switches do not rule."""
+    """Returns whether a network plugin is chosen in place of NCCL's own two networks, whose settings then do not
+    count."""
     network = environment.get("NCCL_NET", "").lower()
     library = environment.get("NCCL_NET_PLUGIN", "none").lower()
     return (
@@ -77,78 +79,79 @@ def _has_plugin(environment: Environment) -> bool:
     )
 
 
-def _graded(there: bool | None, text: str, absent: str) -> Harm:
-    """Critical where the hardware is there, a note where it is not, a warning where that is not known."""
-    if there is None:
+def _by_hardware(present: bool | None, text: str, absent: str) -> Harm:
+    """Returns a critical harm where the hardware is present, a note where it is not, a warning where that is not
+    known."""
+    if present is None:
         return Harm(text, Severity.WARNING)
-    return Harm(text, Severity.CRITICAL) if there else Harm(f"{text}; {absent}", Severity.INFO)
+    return Harm(text, Severity.CRITICAL) if present else Harm(f"{text}; {absent}", Severity.INFO)
 
 
-def _no_rdma(text: str, facts: NcclFacts) -> Harm:
-    return _graded(facts.rdma, text, "this machine has no RDMA device")
+def _rdma_lost(text: str, context: VariableContext) -> Harm:
+    return _by_hardware(context.rdma, text, "this machine has no RDMA device")
 
 
-def _no_p2p(text: str, facts: NcclFacts) -> Harm:
-    return _graded(facts.peers, text, "this machine has not two GPUs")
+def _p2p_lost(text: str, context: VariableContext) -> Harm:
+    return _by_hardware(context.several_gpus, text, "this machine does not have two GPUs")
 
 
-def _ib_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _ib_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if not parse_number(value) or _has_plugin(environment):
         return None
-    return _no_rdma("RDMA is off and every transfer between nodes goes over TCP", facts)
+    return _rdma_lost("RDMA is off and every transfer between nodes goes over TCP", context)
 
 
-def _net(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _net(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if value.lower() != "socket":
         return None
-    return _no_rdma("every transfer between nodes goes over TCP", facts)
+    return _rdma_lost("every transfer between nodes goes over TCP", context)
 
 
-def _hca(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    if not facts.devices or selected(value, facts.devices) or _has_plugin(environment):
+def _hca(value: str, environment: Environment, context: VariableContext) -> Harm | None:
+    if not context.devices or selected_devices(value, context.devices) or _has_plugin(environment):
         return None
-    named = ", ".join(facts.devices)
-    return _no_rdma(f"selects none of this machine's devices ({named}): every transfer goes over TCP", facts)
+    named = ", ".join(context.devices)
+    return _rdma_lost(f"selects none of this machine's devices ({named}): every transfer goes over TCP", context)
 
 
-def _gdr_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _gdr_level(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if parse_level(value) != "LOC":
         return None
-    return _no_rdma("GPUDirect RDMA is off and all data takes the way through host memory", facts)
+    return _rdma_lost("GPUDirect RDMA is off and all data goes through host memory", context)
 
 
-def _p2p_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _p2p_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if parse_number(value) != 1:  # any other number leaves P2P on
         return None
-    return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
+    return _p2p_lost("direct copies between GPUs are off, NVLink too", context)
 
 
-def _p2p_level(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _p2p_level(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if parse_level(value) != "LOC":
         return None
-    return _no_p2p("direct copies between GPUs are off, NVLink too", facts)
+    return _p2p_lost("direct copies between GPUs are off, NVLink too", context)
 
 
-def _shm_disable(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _shm_disable(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if not parse_number(value):
         return None
-    severity = Severity.INFO if facts.peers is False else Severity.WARNING
+    severity = Severity.INFO if context.several_gpus is False else Severity.WARNING
     return Harm("ranks of a node that cannot use P2P talk over the network", severity)
 
 
-def _debug(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _debug(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     return Harm("every call is logged", Severity.WARNING) if value.upper() == "TRACE" else None
 
 
-def _check_pointers(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _check_pointers(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     return Harm("every call's pointers are checked", Severity.WARNING) if parse_number(value) else None
 
 
-def _check_mode(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _check_mode(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     return Harm("every call's arguments are checked", Severity.WARNING) if value.upper() != "DEFAULT" else None
 
 
-def _chunk_size(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _chunk_size(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     if parse_number(value) >= _WRONG_RESULTS_BYTES:
         return Harm("chunks of 1 MiB and more gave wrong results without an error", Severity.CRITICAL)
     return (
@@ -158,12 +161,13 @@ def _chunk_size(value: str, environment: Environment, facts: NcclFacts) -> Harm 
     )
 
 
-def _flush(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
+def _flush(value: str, environment: Environment, context: VariableContext) -> Harm | None:
     return Harm("a GPU may read data before it has arrived", Severity.WARNING) if parse_number(value) else None
 
 
-def _proto(value: str, environment: Environment, facts: NcclFacts) -> Harm | None:
-    """To name LL128 is to force it where NCCL would not take it; Google's plugin has its profile ask for it."""
+def _proto(value: str, environment: Environment, context: VariableContext) -> Harm | None:
+    """Finds LL128 in the list: to name it forces it where NCCL would not use it. The profile of Google's plugin names
+    it."""
     lists = [part.rpartition(":")[2].strip() for part in value.lower().split(";")]
     forced = any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
     if not forced or _has_plugin(environment):
@@ -171,9 +175,9 @@ def _proto(value: str, environment: Environment, facts: NcclFacts) -> Harm | Non
     return Harm("LL128 is forced; on platforms that do not support it data is corrupted", Severity.WARNING)
 
 
-def selected(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
-    """The RDMA devices that NCCL_IB_HCA picks: prefixes or, after `=`, whole names, each perhaps with `:port`; `^`
-    turns the choice round."""
+def selected_devices(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the RDMA devices that a value of NCCL_IB_HCA selects: it lists prefixes or, after `=`, whole names, each
+    with or without `:port`; `^` selects all others."""
     inverted = value.startswith("^")
     rest = value.removeprefix("^")
     exact = rest.startswith("=")
@@ -185,7 +189,7 @@ def selected(value: str, devices: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(device for device in devices if (device in hits) is not inverted)
 
 
-_HARMS: Final[Mapping[str, Callable[[str, Environment, NcclFacts], Harm | None]]] = {
+_HARMS: Final[Mapping[str, Callable[[str, Environment, VariableContext], Harm | None]]] = {
     "NCCL_CHECK_MODE": _check_mode,
     "NCCL_CHECK_POINTERS": _check_pointers,
     "NCCL_CHUNK_SIZE": _chunk_size,

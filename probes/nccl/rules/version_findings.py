@@ -1,7 +1,7 @@
-"""NCCL_VERSION_MIXED: ranks of one communicator that run different NCCLs. Pure.
+"""NCCL_VERSION_MIXED: ranks of one communicator that run different versions of NCCL. Pure.
 
-A file may hold one job after the other, each with its version: only ranks that are known to be of one communicator are
-compared, by `commId` (2.18 and newer), else as ranks of one size of which none comes twice.
+A file may hold several jobs, each with its own version. Only ranks that belong to one communicator are compared: ranks
+with the same `commId` (2.18 and newer), else ranks with the same communicator size of which none occurs twice.
 """
 
 from __future__ import annotations
@@ -18,35 +18,39 @@ from laggard.text.words import ranks_text
 
 _MISMATCH = re.compile(r"rank (\d{1,9}) version (\d{1,9}) rank (\d{1,9}) version (\d{1,9})")
 _FIX = (
-    "Run one image or one environment on all nodes; look for an NCCL of the system in LD_LIBRARY_PATH, LD_PRELOAD and "
+    "Run one image or one environment on all nodes; look for a system-wide NCCL in LD_LIBRARY_PATH, LD_PRELOAD and "
     "/etc/ld.so.conf.d."
 )
 _COMMANDS = ("ldconfig -p | grep libnccl", "python -c 'import torch; print(torch.cuda.nccl.version())'")
 
 
 def judge_versions(processes: tuple[NcclProcess, ...]) -> tuple[Finding, ...]:
-    """At most one finding: NCCL's own word for it, else the first communicator whose ranks differ."""
+    """Returns at most one finding: of NCCL's own warning, else of the first communicator whose ranks differ."""
     for process in processes:
         hint = process.hint(MISMATCH)
         match = _MISMATCH.search(hint.text) if hint else None
         if hint and match:
-            told = {version_of_code(int(match[2])): [int(match[1])], version_of_code(int(match[4])): [int(match[3])]}
-            return (_finding(told, [process], hint.text),)
+            ranks_by_version = {
+                version_of_code(int(match[2])): [int(match[1])],
+                version_of_code(int(match[4])): [int(match[3])],
+            }
+            return (_finding(ranks_by_version, [process], hint.text),)
     for members in _communicators(processes):
         versions: dict[str, list[NcclProcess]] = {}
         for process in members:
             if process.version:
                 versions.setdefault(process.version, []).append(process)
-        told = {version: list(ranks_of(own)) for version, own in versions.items()}
-        if _mixed(told):
-            return (_finding(told, members, ""),)
+        ranks_by_version = {version: list(ranks_of(own)) for version, own in versions.items()}
+        if _mixed(ranks_by_version):
+            return (_finding(ranks_by_version, members, ""),)
     return ()
 
 
 def _mixed(versions: Mapping[str, list[int]]) -> bool:
-    """A rank with two versions, or a version that is the beginning of another, is a torn line."""
+    """Returns whether there are several versions. A rank with two versions, or a version that another one begins with,
+    comes from a torn line and does not count."""
     ranks = [rank for own in versions.values() for rank in own]
-    whole = [one for one in versions if not any(other.startswith(f"{one}.") for other in versions)]
+    whole = [version for version in versions if not any(other.startswith(f"{version}.") for other in versions)]
     return len(whole) > 1 and len(set(ranks)) == len(ranks)
 
 
@@ -61,12 +65,12 @@ def _communicators(processes: tuple[NcclProcess, ...]) -> Iterator[list[NcclProc
         if world and not world.identity:
             sized.setdefault(world.ranks, []).append(process)
     yield from named.values()
-    yield from (members for members in sized.values() if _once(process.rank for process in members))
+    yield from (members for members in sized.values() if _all_different(process.rank for process in members))
 
 
-def _once(ranks: Iterable[int | None]) -> bool:
-    seen = list(ranks)
-    return len(set(seen)) == len(seen)
+def _all_different(ranks: Iterable[int | None]) -> bool:
+    all_ranks = list(ranks)
+    return len(set(all_ranks)) == len(all_ranks)
 
 
 def _finding(versions: Mapping[str, list[int]], processes: list[NcclProcess], line: str) -> Finding:

@@ -8,7 +8,7 @@ from typing import Any
 
 from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.probes.nccl.rules.variable_findings import judge_environment
-from laggard.probes.nccl.rules.variable_rules import NcclFacts
+from laggard.probes.nccl.rules.variable_rules import VariableContext
 
 _LINE = re.compile(r"""\s*(?:export\s+|declare\s+-x\s+|-x\s+|set\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)""")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
@@ -26,7 +26,7 @@ def recognise(text: str) -> bool:
 
 def read(text: str, told: Told) -> Reading:
     variables = {name: value for name, value in parse_environment(text).items() if name.startswith("NCCL_")}
-    facts = NcclFacts(rdma=told.rdma, peers=None if told.gpus is None else told.gpus > 1)
+    facts = VariableContext(rdma=told.rdma, several_gpus=None if told.gpus is None else told.gpus > 1)
     return Reading(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
 
 

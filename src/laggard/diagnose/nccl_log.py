@@ -10,7 +10,7 @@ from typing import Final
 from laggard.diagnose.file_format import Kind, Reading, Told
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
-from laggard.probes.nccl.model.job import JobFacts
+from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 _WORD: Final = re.compile(r"NCCL (?:INFO|WARN|TRACE|CALL|version) ")
@@ -51,7 +51,7 @@ def read_together(texts: Sequence[str], told: Told) -> Reading:
     for text in texts:
         reader.feed(text)
         reader.end()
-    judgement = judge_nccl_log(reader.log(), JobFacts(rdma=told.rdma, gpus=told.gpus))
+    judgement = judge_nccl_log(reader.log(), HardwareFacts(rdma=told.rdma, gpus=told.gpus))
     return Reading(judgement.findings, judgement.facts, judgement.gaps)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.nccl_logs import log_text
 
-from laggard.agent.jobs.transport import JobTransports, job_facts
+from laggard.agent.jobs.transport import JobTransports, hardware_facts
 from laggard.agent.ranks.reader import RankFiles
 from laggard.model import Finding, ProbeResult, Report, Verdict
 from laggard.nccl.log.reader import parse_nccl_log
@@ -73,7 +73,7 @@ def test_a_fact_that_is_no_transport_makes_no_finding(rank_dir: Path, start_rank
 
 @pytest.mark.parametrize(("node", "rdma"), [(WITH_RDMA, True), (WITHOUT, False), (NOT_KNOWN, None)])
 def test_whether_the_node_has_rdma_comes_from_the_probe(node: Report, rdma: bool | None) -> None:
-    assert job_facts(node).rdma is rdma
+    assert hardware_facts(node).rdma is rdma
 
 
 def test_the_agent_reports_it_of_the_job_and_not_of_the_node(

@@ -1,4 +1,4 @@
-"""Whose NCCL variables are read, and that nothing else of anybody's environment is."""
+"""The probe nccl_env: whose NCCL variables it reads, and that it reads nothing else of any environment."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import pytest
 
 from laggard.cli import main
 from laggard.probes.host.host import Host
-from laggard.probes.nccl.model.running_ranks import read_ranks
+from laggard.probes.nccl.model.running_ranks import read_rank_processes
 
 RANK = """
 import sys, time
-held = open("/dev/nvidia0" if len(sys.argv) < 2 else sys.argv[1])
+file = open("/dev/nvidia0" if len(sys.argv) < 2 else sys.argv[1])
 print("ready", flush=True)
 time.sleep(60)
 """
@@ -29,16 +29,16 @@ def check(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return dict(json.loads(capsys.readouterr().out))
 
 
-def test_nothing_but_known_nccl_variables_leaves_the_reader(
+def test_only_known_nccl_variables_are_reported(
     machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = check(machine("nccl_rank_over_tcp"), capsys)
     text = json.dumps(report)
-    assert "NCCL_SESSION_PASSWORD" in text, "the name of an unknown variable is told"
+    assert "NCCL_SESSION_PASSWORD" in text, "the name of an unknown variable is reported"
     assert "sentinel" not in text and "AWS_SECRET" not in text and "/home/ada" not in text
 
 
-def test_a_finding_says_who_has_it_set_and_which_version_runs(
+def test_a_finding_names_the_process_and_its_nccl_version(
     machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = check(machine("nccl_rank_over_tcp"), capsys)
@@ -60,7 +60,7 @@ def test_ranks_with_the_same_variables_are_one_finding(
     assert found["evidence"]["count"] == 8
 
 
-def test_processes_of_others_are_said_and_no_fault(
+def test_processes_of_other_users_are_a_fact_and_no_fault(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = copy_of("hgx_h100")
@@ -89,7 +89,7 @@ def test_a_site_may_set_a_variable_on_purpose(
 
 
 def test_a_real_process_that_holds_a_rank_file_is_found(tmp_path: Path) -> None:
-    """On this machine's own /proc; the rank file stands in the shared memory directory as a real one does."""
+    """It reads this machine's own /proc; the rank file lies in the shared memory directory as a real one does."""
     folder = Path("/dev/shm/laggard")
     made = not folder.exists()
     folder.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def test_a_real_process_that_holds_a_rank_file_is_found(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", RANK, str(file)], env=environ, stdout=subprocess.PIPE)
     try:
         assert process.stdout and process.stdout.readline()
-        ranks = [rank for rank in read_ranks(Host()).ranks if rank.pid == process.pid]
+        ranks = [rank for rank in read_rank_processes(Host()).processes if rank.pid == process.pid]
     finally:
         process.kill()
         process.communicate()

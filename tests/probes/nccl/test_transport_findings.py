@@ -1,4 +1,4 @@
-"""What is wrong in a log of NCCL, and why; and what only looks wrong."""
+"""Findings from logs of NCCL with their causes, and healthy logs that look similar."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.nccl_logs import NCCL_LOGS, log_expectations, log_text, logs_firing
 from support.paths import SHARED
 
 from laggard.nccl.log.reader import parse_nccl_log
-from laggard.probes.nccl.model.job import JobFacts, bus_id
+from laggard.probes.nccl.model.job import HardwareFacts, bus_id
 from laggard.probes.nccl.rules.log_findings import LogJudgement, judge_nccl_log
 
 RECORDED = SHARED / "data" / "nccl_logs"
@@ -17,8 +17,8 @@ CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MI
 HEALTHY = tuple(name for name, expected in log_expectations().items() if not expected["findings"])
 
 
-def judged(name: str, facts: JobFacts | None = None) -> LogJudgement:
-    return judge_nccl_log(parse_nccl_log(log_text(name)), facts or JobFacts())
+def judged(name: str, facts: HardwareFacts | None = None) -> LogJudgement:
+    return judge_nccl_log(parse_nccl_log(log_text(name)), facts or HardwareFacts())
 
 
 def rows(judgement: LogJudgement) -> list[list[str]]:
@@ -76,7 +76,7 @@ def test_the_cause_and_the_ranks_are_named(name: str, code: str, cause: str, ran
 
 @pytest.mark.parametrize("name", [name for name in log_expectations() if name.startswith("tcp_")])
 def test_sockets_are_right_where_the_machines_have_no_rdma(name: str) -> None:
-    without = judged(name, JobFacts(rdma=False))
+    without = judged(name, HardwareFacts(rdma=False))
     assert "TCP_FALLBACK" not in {found.code for found in without.findings}
     assert {found.severity.value for found in without.findings} <= {"info"}, "what is set does no harm there"
     assert without.gaps == ""
@@ -84,15 +84,15 @@ def test_sockets_are_right_where_the_machines_have_no_rdma(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in log_expectations() if name.startswith("tcp_")])
 def test_sockets_are_a_fault_where_the_machines_have_rdma(name: str) -> None:
-    beside = judged(name, JobFacts(rdma=True))
-    assert ("TCP_FALLBACK", "critical") in {(found.code, found.severity.value) for found in beside.findings}
-    assert beside.gaps == ""
+    with_rdma = judged(name, HardwareFacts(rdma=True))
+    assert ("TCP_FALLBACK", "critical") in {(found.code, found.severity.value) for found in with_rdma.findings}
+    assert with_rdma.gaps == ""
 
 
 def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
     for name in ("gdr_no_module", "gdr_one_rank", "gdr_too_far"):
-        assert rows(judged(name, JobFacts(gpudirect=False))) == []
-    assert rows(judged("shm_p2p_refused", JobFacts(peer_to_peer=False))) == []
+        assert rows(judged(name, HardwareFacts(gpudirect=False))) == []
+    assert rows(judged("shm_p2p_refused", HardwareFacts(peer_to_peer=False))) == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_host_memory_is_right_for_gpus_that_cannot_do_better() -> None:
     [("NV18", ["critical"]), ("PIX", ["critical"]), ("PXB", ["critical"]), ("PHB", []), ("SYS", []), ("", ["warning"])],
 )
 def test_shared_memory_is_judged_by_the_topology_where_it_is_known(distance: str, expected: list[str]) -> None:
-    """The beginning and the peer-to-peer channels are cut out of the log: it does not tell by itself."""
+    """The log is cut: without its beginning and the peer-to-peer channels it does not show the topology itself."""
     text = "".join(
         line
         for line in log_text("shm_two_sockets").splitlines(keepends=True)
@@ -108,7 +108,7 @@ def test_shared_memory_is_judged_by_the_topology_where_it_is_known(distance: str
     )
     pairs = [("43000", "9d000"), ("df000", "1b000")]
     links = {frozenset(pair): distance for pair in pairs if distance}
-    judgement = judge_nccl_log(parse_nccl_log(text), JobFacts(links=links))
+    judgement = judge_nccl_log(parse_nccl_log(text), HardwareFacts(links=links))
     assert [found.severity.value for found in judgement.findings] == expected
 
 
@@ -119,9 +119,9 @@ def test_a_pci_address_as_nccl_writes_it(address: str, expected: str) -> None:
     assert bus_id(address) == expected
 
 
-def test_without_rank_of_its_own_a_process_is_named_by_its_channels() -> None:
+def test_a_process_without_a_logged_rank_is_named_by_its_channels() -> None:
     text = "".join(line for line in log_text("tcp_no_device").splitlines(keepends=True) if " comm 0x" not in line)
-    (found,) = judge_nccl_log(parse_nccl_log(text), JobFacts(rdma=True)).findings
+    (found,) = judge_nccl_log(parse_nccl_log(text), HardwareFacts(rdma=True)).findings
     assert found.evidence["ranks"] == [0, 1, 2, 3]
 
 
@@ -129,26 +129,26 @@ def test_a_process_that_drives_several_gpus_is_named_by_all_its_ranks() -> None:
     text = log_text("tcp_no_device")
     for rank in range(4):
         text = text.replace(f":{4100 + rank}:{4100 + rank} ", f":{4100 + rank // 2}:{4200 + rank} ")
-    (found,) = judge_nccl_log(parse_nccl_log(text), JobFacts(rdma=True)).findings
+    (found,) = judge_nccl_log(parse_nccl_log(text), HardwareFacts(rdma=True)).findings
     assert (found.evidence["ranks"], found.evidence["processes"]) == ([0, 1, 2, 3], 2)
 
 
 def test_a_torn_version_line_is_no_second_version() -> None:
     text = log_text("roce_gpudirect").replace("NCCL version 2.27.5+cuda12.8", "NCCL version 2.27+cuda12.8", 1)
-    assert rows(judge_nccl_log(parse_nccl_log(text), JobFacts())) == []
+    assert rows(judge_nccl_log(parse_nccl_log(text), HardwareFacts())) == []
 
 
-def test_half_a_job_on_tcp_is_a_fallback_whatever_is_known_of_the_machines() -> None:
+def test_half_a_job_on_tcp_is_a_fallback_without_hardware_facts() -> None:
     """Other ranks of the same job found RDMA devices."""
     text = log_text("roce_gpudirect").replace("gpu0", "rdma0") + log_text("tcp_switched_off")
-    judgement = judge_nccl_log(parse_nccl_log(text), JobFacts())
+    judgement = judge_nccl_log(parse_nccl_log(text), HardwareFacts())
     assert ["TCP_FALLBACK", "critical", "gpu00 and 1 other"] in rows(judgement)
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_a_healthy_log_is_quiet_whatever_the_machines(name: str) -> None:
+def test_a_healthy_log_is_quiet_with_and_without_hardware_facts(name: str) -> None:
     for rdma in (True, None):
-        assert rows(judged(name, JobFacts(rdma=rdma))) == []
+        assert rows(judged(name, HardwareFacts(rdma=rdma))) == []
 
 
 RECORDINGS: Mapping[str, tuple[set[str], str, str]] = {
@@ -159,14 +159,14 @@ RECORDINGS: Mapping[str, tuple[set[str], str, str]] = {
     "08_net_using_variants_ml_engineering.txt": (set(), "", "channel lines"),
     "10_nccl_docs_logging_samples.txt": ({"TCP_FALLBACK", "NCCL_ENV_HARMFUL"}, "plugin did not start", "NCCL warned"),
 }
-"""By file: codes, cause, and what it lacks. The last is a page of samples, each line of another process."""
+"""By file: codes, cause and gaps. The last is a page of samples, each line from another process."""
 
 
 @pytest.mark.skipif(not RECORDED.is_dir(), reason="no recorded logs here")
-def test_recorded_logs_are_judged_rightly() -> None:
+def test_recorded_logs_are_judged_as_expected() -> None:
     assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS), "give each file its expectation"
-    for name, (codes, cause, lack) in RECORDINGS.items():
-        judgement = judge_nccl_log(parse_nccl_log((RECORDED / name).read_text()), JobFacts())
+    for name, (codes, cause, gap) in RECORDINGS.items():
+        judgement = judge_nccl_log(parse_nccl_log((RECORDED / name).read_text()), HardwareFacts())
         assert {found.code for found in judgement.findings} == codes, name
         assert not cause or any(cause in found.summary for found in judgement.findings), name
-        assert (lack in judgement.gaps) and bool(lack) == bool(judgement.gaps), f"{name}: {judgement.gaps}"
+        assert (gap in judgement.gaps) and bool(gap) == bool(judgement.gaps), f"{name}: {judgement.gaps}"

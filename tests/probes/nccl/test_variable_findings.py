@@ -1,4 +1,5 @@
-"""The table of NCCL's variables, and what is said of environments. Provider environments are the look-alikes."""
+"""The table of NCCL's variables, and findings about environments. Published provider environments are the healthy
+ones."""
 
 from __future__ import annotations
 
@@ -13,22 +14,22 @@ from laggard.nccl.conf import parse_conf
 from laggard.nccl.values import parse_level, parse_number
 from laggard.nccl.variable_table import COMMON_MISTAKES, CURRENT, REPLACEMENTS, Category
 from laggard.nccl.variables import parse_rows, parse_version, variables
-from laggard.probes.nccl.rules.variable_findings import judge_environment, nearest
-from laggard.probes.nccl.rules.variable_rules import NcclFacts, selected
+from laggard.probes.nccl.rules.variable_findings import closest_name, judge_environment
+from laggard.probes.nccl.rules.variable_rules import VariableContext, selected_devices
 
-ROCE = NcclFacts((2, 27, 5), True, ("mlx5_0", "mlx5_1"), frozenset({"Ethernet"}), True)
-INFINIBAND = ROCE._replace(links=frozenset({"InfiniBand"}))
-BARE = NcclFacts((2, 27, 5), False, (), frozenset(), False)
-NOTHING_KNOWN = NcclFacts()
+ROCE = VariableContext((2, 27, 5), True, ("mlx5_0", "mlx5_1"), frozenset({"Ethernet"}), True)
+INFINIBAND = ROCE._replace(link_layers=frozenset({"InfiniBand"}))
+BARE = VariableContext((2, 27, 5), False, (), frozenset(), False)
+NOTHING_KNOWN = VariableContext()
 
 
-def judged(facts: NcclFacts, **environment: str) -> list[tuple[str, str, str]]:
+def judged(facts: VariableContext, **environment: str) -> list[tuple[str, str, str]]:
     return [
         (f.code.removeprefix("NCCL_ENV_"), f.severity.value, f.device) for f in judge_environment(environment, facts)
     ]
 
 
-def said(facts: NcclFacts, **environment: str) -> str:
+def summary_of(facts: VariableContext, **environment: str) -> str:
     (found,) = judge_environment(environment, facts)
     return found.summary
 
@@ -62,13 +63,13 @@ def test_the_table_is_consistent() -> None:
         ("NCCL_MIN_CHANNELS", "NCCL_MIN_CTAS"),
     ],
 )
-def test_a_typo_gets_the_name_that_was_meant(name: str, near: str) -> None:
+def test_a_typo_gets_a_suggestion(name: str, near: str) -> None:
     (found,) = judge_environment({name: "1"}, ROCE)
     assert (found.code, found.severity, found.evidence["nearest"]) == ("NCCL_ENV_UNKNOWN", Severity.WARNING, near)
 
 
-def test_what_is_like_nothing_gets_no_suggestion() -> None:
-    assert nearest("NCCL_FROBNICATE", variables()) is None
+def test_a_name_like_no_other_gets_no_suggestion() -> None:
+    assert closest_name("NCCL_FROBNICATE", variables()) is None
     assert judged(ROCE, NCCL_FROBNICATE="1") == [("UNKNOWN", "warning", "NCCL_FROBNICATE")]
     assert judged(ROCE._replace(version=(2, 31, 0)), NCCL_FROBNICATE="1") == [("UNKNOWN", "info", "NCCL_FROBNICATE")]
 
@@ -85,7 +86,7 @@ def test_what_is_like_nothing_gets_no_suggestion() -> None:
         ("NCCL_P2P_LEVEL", "LOC"),
     ],
 )
-def test_a_fast_path_switched_off_counts_where_it_is_there(name: str, value: str) -> None:
+def test_turning_a_fast_path_off_is_critical_where_the_hardware_has_it(name: str, value: str) -> None:
     assert judged(ROCE, **{name: value}) == [("HARMFUL", "critical", name)]
     assert judged(BARE, **{name: value}) == [("HARMFUL", "info", name)]
     assert judged(NOTHING_KNOWN, **{name: value}) == [("HARMFUL", "warning", name)]
@@ -139,7 +140,7 @@ def test_harmless_settings_are_quiet(name: str, value: str) -> None:
         ("NCCL_CHUNK_SIZE", "1048576", "wrong results"),
     ],
 )
-def test_harm_is_named(name: str, value: str, words: str) -> None:
+def test_the_harm_of_a_setting(name: str, value: str, words: str) -> None:
     (found,) = judge_environment({name: value}, ROCE)
     assert found.code == "NCCL_ENV_HARMFUL" and words in found.summary
 
@@ -161,7 +162,7 @@ def test_harm_is_named(name: str, value: str, words: str) -> None:
         (ROCE._replace(version=(2, 31, 0)), "NCCL_SHM_USE_CUDA_MEMCPY", "1", "since NCCL 2.30.7"),
     ],
 )
-def test_what_has_no_effect_is_said(facts: NcclFacts, name: str, value: str, words: str) -> None:
+def test_a_setting_without_effect(facts: VariableContext, name: str, value: str, words: str) -> None:
     (found,) = judge_environment({name: value}, facts)
     assert found.code == "NCCL_ENV_INERT" and words in found.summary
 
@@ -173,8 +174,8 @@ def test_limits_depend_on_the_version() -> None:
     assert judged(NOTHING_KNOWN, NCCL_MAX_CTAS="48", NCCL_NET_MERGE_POLICY="ALL") == []
 
 
-def test_a_rule_looks_at_the_other_variables() -> None:
-    """Socket knobs count when the transport is sockets; NCCL's own InfiniBand may be off under a plugin."""
+def test_a_rule_depends_on_other_variables() -> None:
+    """Settings of sockets count when the transport is sockets; with a plugin, NCCL's own InfiniBand may be off."""
     assert judged(ROCE, NCCL_SOCKET_NTHREADS="8", NCCL_NET="Socket") == [("HARMFUL", "critical", "NCCL_NET")]
     assert judged(ROCE, NCCL_IB_SPLIT_DATA_ON_QPS="1", NCCL_IB_QPS_PER_CONNECTION="4") == []
     assert judged(ROCE, NCCL_IB_DISABLE="1", NCCL_NET="AWS Libfabric") == []
@@ -232,7 +233,7 @@ def test_published_provider_environments_are_quiet(provider: str) -> None:
     assert judged(NOTHING_KNOWN, **PROVIDERS[provider]) == []
 
 
-def test_other_variables_are_passed_over() -> None:
+def test_variables_of_other_programs_are_ignored() -> None:
     assert judged(ROCE, PATH="/bin", OFI_NCCL_PROTOCOL="RDMA", TORCH_NCCL_BLOCKING_WAIT="1") == []
 
 
@@ -240,12 +241,12 @@ def test_other_variables_are_passed_over() -> None:
     ("text", "value"),
     [("4", 4), ("-1", -1), ("0x10", 16), ("010", 8), ("4M", 4), (" 7 ", 7), ("true", 0), ("", 0), ("+2x", 2)],
 )
-def test_numbers_are_read_as_the_c_library_does(text: str, value: int) -> None:
+def test_numbers_are_parsed_as_by_the_c_library(text: str, value: int) -> None:
     assert parse_number(text) == value
 
 
 @given(st.text(max_size=30))
-def test_any_text_is_read_as_some_number_and_perhaps_a_level(text: str) -> None:
+def test_any_text_is_a_number_and_perhaps_a_level(text: str) -> None:
     assert isinstance(parse_number(text), int)
     assert parse_level(text) is None or parse_level(text) == parse_level(parse_level(text) or "")
 
@@ -258,20 +259,20 @@ def test_any_text_is_read_as_some_number_and_perhaps_a_level(text: str) -> None:
     ),
     st.sampled_from([ROCE, INFINIBAND, BARE, NOTHING_KNOWN]),
 )
-def test_no_environment_is_too_odd(environment: dict[str, str], facts: NcclFacts) -> None:
+def test_any_environment_can_be_judged(environment: dict[str, str], facts: VariableContext) -> None:
     for found in judge_environment(environment, facts):
         assert found.device in environment and found.summary and found.doc.endswith(f"{found.code}.md")
 
 
 @given(st.lists(st.sampled_from(["mlx5_0", "mlx5_1", "mlx5_10"]), unique=True), st.text("mlx5_01^=,:", max_size=20))
-def test_a_choice_of_devices_and_its_opposite_share_none(devices: list[str], text: str) -> None:
+def test_a_selection_of_devices_and_its_inverse_share_none(devices: list[str], text: str) -> None:
     text = text.lstrip("^")
-    chosen, others = selected(text, tuple(devices)), selected("^" + text, tuple(devices))
+    chosen, others = selected_devices(text, tuple(devices)), selected_devices("^" + text, tuple(devices))
     assert set(chosen) | set(others) == set(devices)
-    assert not set(chosen) & set(others) or chosen == others  # an empty list chooses all, either way
+    assert not set(chosen) & set(others) or chosen == others  # an empty list selects all, with and without `^`
 
 
-def test_nccl_conf_is_read_as_nccl_reads_it() -> None:
+def test_nccl_conf_is_parsed_as_by_nccl() -> None:
     text = "# NCCL_A=1\nNCCL_DEBUG=WARN\r\nNCCL_DEBUG=INFO\nNCCL_IB_HCA==mlx5_0\n#\n\n  \nNCCL_NET=AWS Libfabric\n"
     assert parse_conf(text) == ({"NCCL_DEBUG": "WARN", "NCCL_IB_HCA": "=mlx5_0", "NCCL_NET": "AWS Libfabric"}, ())
 
@@ -287,11 +288,11 @@ def test_nccl_conf_is_read_as_nccl_reads_it() -> None:
         ("NCCL_DEBUG INFO", "no `=`"),
     ],
 )
-def test_lines_that_only_look_like_settings_are_told(line: str, word: str) -> None:
-    ((number_of_line, why),) = parse_conf("#\n" + line).ineffective
-    assert number_of_line == 2 and word in why
+def test_lines_that_only_look_like_settings_are_reported(line: str, word: str) -> None:
+    ((number_of_line, reason),) = parse_conf("#\n" + line).ineffective
+    assert number_of_line == 2 and word in reason
 
 
 @given(st.text())
-def test_any_settings_file_is_read(text: str) -> None:
+def test_any_settings_file_can_be_parsed(text: str) -> None:
     assert all(value is not None for value in parse_conf(text).settings.values())
