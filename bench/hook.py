@@ -1,9 +1,9 @@
 """What the hook costs the training thread, on torch's fake process group: no network, only Python is timed.
 
-Per collective: torch.distributed's call with the hook in it less the same call without, in interleaved pairs; the
-thread beside the training runs meanwhile, and what it takes is measured by itself, a real rank file included.
-DeepSpeed's own comms_logger stands next to it. On a device the events are torch's and CUDA's work: here they cost
-nothing, and what is left is the hook's part. `make gpu-check` has the whole on a GPU.
+A collective's figure is torch.distributed's call with the hook less the same call without it, in interleaved pairs.
+The writer thread runs meanwhile; its CPU time is measured by itself, a real rank file included. DeepSpeed's own
+comms_logger is measured on the same call. On a device the events are torch's and CUDA's work: here they cost nothing,
+and the hook's part is left. `make gpu-check` has the whole on a GPU.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # nothing is to 
 
 
 class FreeEvents:
-    """A device whose marks cost nothing and are passed at once: what the hook does around them is left."""
+    """A device whose marks cost nothing and are passed at once, so that only the hook's own work is measured."""
 
     def __init__(self) -> None:
         self._free: list[FreeMark] = []
@@ -80,12 +80,12 @@ class FreeMark:
 
 
 CALLS = 400  # of a collective in one timing
-PAIRS = 125  # of timings, the cases in turn: a machine slowed for a moment spoils few of each
+PAIRS = 125  # of timings, the cases in turn: a machine that slows for a moment spoils few pairs of each case
 STEPS = 500
 
 
-class Device:
-    """Where the recorder finds a device, once there is one."""
+class DeviceFinder:
+    """Finds a device once `there` is set."""
 
     def __init__(self) -> None:
         self.there = False
@@ -94,12 +94,12 @@ class Device:
         return DeviceCollectives(FreeEvents(), recorder) if self.there else None
 
 
-def set_up(directory: str, device: Device) -> Recorder:
+def set_up(directory: str, finder: DeviceFinder) -> Recorder:
     """A world of eight ranks that exists in this process alone, and a recorder on a rank file as in training."""
     torch.distributed.init_process_group("fake", rank=0, world_size=8, store=FakeStore())
     comm.cdb = TorchBackend("fake", datetime.timedelta(seconds=10), None)
     writer = RankFileWriter(directory, header(identify(os.environ)))
-    recorder = Recorder([RankFileSink(writer)], writer.words, device.find)
+    recorder = Recorder([RankFileSink(writer)], writer.words, finder.find)
     WriterThread(recorder).start()
     return recorder
 
@@ -170,7 +170,7 @@ def step(recorder: Recorder, where: str) -> Figure:
     """A step's phases without collectives: what the hook costs a step, the rank file included."""
     times = []
     for _ in range(25):
-        recorder.drain()  # at thousands of steps a second the thread beside would never be done with them
+        recorder.drain()  # at thousands of steps a second the writer thread would never catch up
         start = time.perf_counter()
         for number in range(STEPS):
             for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
@@ -181,11 +181,11 @@ def step(recorder: Recorder, where: str) -> Figure:
     return quartiles(f"a step{where}", times, "us", 20.0)
 
 
-def beside(recorder: Recorder) -> list[Figure]:
-    """CPU time of the thread beside the training, for what the training thread noted."""
+def in_background(recorder: Recorder) -> list[Figure]:
+    """CPU time that the writer thread needs for the events of the training thread."""
 
-    def taken_in(count: int, note: Callable[[], None]) -> float:
-        note()
+    def drained(count: int, append_events: Callable[[], None]) -> float:
+        append_events()
         start = time.thread_time()
         recorder.drain()
         return (time.thread_time() - start) / count * 1e6
@@ -206,17 +206,18 @@ def beside(recorder: Recorder) -> list[Figure]:
     thread = recorder.events.background
     assert thread is not None
     thread.stop()
-    recorder.set_background(thread)  # or the training thread would take its notes in itself
+    recorder.set_background(thread)  # or the training thread would drain its events itself
     figures = [
-        quartiles("beside: a collective, CPU time", [taken_in(CALLS, collectives) for _ in range(25)], "us"),
-        quartiles("beside: a step, CPU time", [taken_in(100, steps) for _ in range(25)], "us"),
+        quartiles("writer thread: a collective, CPU time", [drained(CALLS, collectives) for _ in range(25)], "us"),
+        quartiles("writer thread: a step, CPU time", [drained(100, steps) for _ in range(25)], "us"),
     ]
     thread.start()
     return figures
 
 
 def comms_logger() -> Figure:
-    """DeepSpeed's own logger on the same call. It keeps every latency and sums them anew: it grows with the run."""
+    """DeepSpeed's own logger on the same call. It keeps every latency and sums all of them at each call, so that its
+    cost grows with the run."""
     tensor = torch.zeros(1024)
 
     def timed() -> float:
@@ -242,11 +243,11 @@ def main() -> int:
     options = parser.parse_args()
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as directory:
-        device = Device()
-        recorder = set_up(directory, device)
+        finder = DeviceFinder()
+        recorder = set_up(directory, finder)
         methods = Methods(recorder)
-        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, ""), *beside(recorder)]
-        device.there = True
+        figures = [*collectives(recorder, methods, "", 1.2, 2.0), step(recorder, ""), *in_background(recorder)]
+        finder.there = True
         recorder.end_step(0)
         figures += [*collectives(recorder, methods, " on a device", 10.0, 10.0), step(recorder, " on a device")]
         errors = recorder.totals.errors + recorder.totals.lost

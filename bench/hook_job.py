@@ -49,16 +49,16 @@ def run(watcher: str, steps: int, directory: str) -> tuple[float, float]:
         )
         for rank in range(RANKS)
     ]
-    told = []
+    results = []
     for rank in ranks:
         out, errors = rank.communicate(timeout=300)
         line = next((line for line in out.splitlines() if line.startswith("{")), None)
         if line is None:
             raise SystemExit(f"a rank ended with {rank.returncode}:\n{errors[-2000:]}")
-        told.append(json.loads(line))
+        results.append(json.loads(line))
     return (
-        statistics.fmean(middle(one["step_us"]) for one in told),
-        statistics.fmean(one["private_bytes"] for one in told) / 2**20,
+        statistics.fmean(middle(one["step_us"]) for one in results),
+        statistics.fmean(one["private_bytes"] for one in results) / 2**20,
     )
 
 

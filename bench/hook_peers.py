@@ -1,9 +1,9 @@
-"""What watching costs a whole training step: laggard beside TraceML and torch.profiler, each in a process of its own.
+"""What watching costs a whole training step: laggard, TraceML and torch.profiler, each in a process of its own.
 
-Rounds of one process each, in turn, so that a machine that slows down slows all. A figure is the median step of the
-watched run less that of the bare run of the same round, by rounds; and the mean step likewise, in which is what threads
-beside the training take. TraceML (PyPI: traceml-ai) is no dependency: its
-row is there where TRACEML=DIR names a folder that holds it (`pip install --no-deps --target DIR traceml-ai`).
+In each round every tool has one process, in turn, so that a machine that slows down slows all. A figure is the median
+step of the watched run less that of the bare run of the same round; and the same for the mean step, which includes the
+cost of background threads. TraceML (PyPI: traceml-ai) is no dependency: it is measured where TRACEML=DIR names a folder
+that holds it (`pip install --no-deps --target DIR traceml-ai`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def run(watcher: str, steps: int, environ: dict[str, str]) -> dict[str, float]:
         raise SystemExit(f"{watcher}: no result:\n{ended.stderr[-2000:]}")
     if "without tracing" in ended.stderr:
         raise SystemExit(f"{watcher} did not watch:\n{ended.stderr[-500:]}")
-    told = json.loads(line)
-    steps = told["step_us"]
-    return {"us": statistics.median(steps), "mean": statistics.fmean(steps), "mib": told["private_bytes"] / 2**20}
+    result = json.loads(line)
+    times = result["step_us"]
+    return {"us": statistics.median(times), "mean": statistics.fmean(times), "mib": result["private_bytes"] / 2**20}
 
 
 @contextlib.contextmanager
 def traceml(folder: str) -> Iterator[dict[str, str]]:
-    """Its aggregator, without which it watches nothing, and what its worker needs in the environment."""
+    """Runs TraceML's aggregator, without which it watches nothing. Yields the environment that its worker needs."""
     environ = {
         **os.environ,
         "PYTHONPATH": os.environ.get("TRACEML", ""),
@@ -96,7 +96,7 @@ def _figures(found: dict[str, list[dict[str, float]]]) -> list[Figure]:
 
 
 def _undisturbed_rounds(bare: list[float]) -> list[int]:
-    """Told by the bare run alone; two at least."""
+    """The rounds in which nothing else slowed the machine, judged by the bare run alone; two at least."""
     allowed = max(DISTURBED * min(bare), sorted(bare)[1])
     return [number for number, each in enumerate(bare) if each <= allowed]
 

@@ -30,7 +30,7 @@ class _Baseline(NamedTuple):
     """Where a group stood when it was checked last: torch's count, the hooks' count, and when that was."""
 
     sequence: int
-    seen: int
+    hooked: int
     now: int
 
 
@@ -47,7 +47,7 @@ class _GroupWatch:
         self.patterns: dict[tuple[Hashable, int], _KnownPattern] = {}
         self.sequence: Callable[[], int] = group._get_sequence_number_for_group
 
-    def seen(self) -> int:
+    def hooked(self) -> int:
         """How many collectives the hooks have seen. Gloo alone counts sends and receives with the rest."""
         pairs = self.backend == "gloo"
         count = 0
@@ -84,7 +84,7 @@ class NativeCollectives:
         for group in _process_groups():
             watch = self._watch(group)
             if watch is not None:
-                watch.baseline = _Baseline(watch.sequence(), watch.seen(), clock())
+                watch.baseline = _Baseline(watch.sequence(), watch.hooked(), clock())
 
     def forget_groups(self) -> None:
         """The process groups are gone."""
@@ -116,9 +116,9 @@ class NativeCollectives:
         sequence, now = watch.sequence(), clock()
         if sequence == baseline.sequence and baseline.now:
             return []  # it counts more than the hooks see, never less
-        seen = watch.seen()
-        watch.baseline = _Baseline(sequence, seen, now)
-        missing = sequence - baseline.sequence - (seen - baseline.seen)
+        hooked = watch.hooked()
+        watch.baseline = _Baseline(sequence, hooked, now)
+        missing = sequence - baseline.sequence - (hooked - baseline.hooked)
         if missing <= 0:
             return []
         pattern = watch.patterns.get((call_site, missing))
@@ -129,7 +129,7 @@ class NativeCollectives:
                 self._recorder.totals.lost += missing
                 return []
         pattern.uses += 1
-        watch.baseline = _Baseline(sequence, seen + len(pattern.missing), now)
+        watch.baseline = _Baseline(sequence, hooked + len(pattern.missing), now)
         issued, step = issued or baseline.now or now, self._recorder.step
         return [(lane_log.next_word(), lane_log, issued, size, step) for lane_log, size in pattern.missing]
 

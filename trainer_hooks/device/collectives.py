@@ -1,7 +1,7 @@
-"""The hooks' hot path where the process computes on a device: marks around each call, which the timeline dates.
+"""The hooks' hot path where the process computes on a device: marks around each call, whose times the timeline finds.
 
-A collective on a device returns at its launch, long before the device has come to it. So what the host's clock could
-tell of it (when it was launched, how long the call took) says nothing about who was late: the marks do.
+A collective on a device returns at its launch, long before the device has come to it. So the host's clock (when
+it was launched, how long the call took) does not show who was late: the marks do.
 
 The live word of the collective in flight is the host's: it shows the last one launched until the training thread has
 seen all of them end, at the next phase's boundary. It may so show one that ended since; never one out of the rank's
@@ -281,7 +281,7 @@ class DeviceCollectives(DevicePhases):
         if self._enabled:
             if not self.may_mark():
                 if not self.captured:
-                    log.warning("laggard: collectives captured in CUDA graphs run in them unseen, and are not recorded")
+                    log.warning("laggard: collectives captured in CUDA graphs are not recorded: replays call nothing")
                 self.captured += 1
             else:
                 self._recorder.totals.lost += 1

@@ -1,8 +1,8 @@
-"""The list that the training thread appends events to, and what of them it, or a device's timeline, logs with times of
-their own.
+"""The list that the training thread appends events to. Here a hook, or a device's timeline, logs events with times of
+its own.
 
-Whoever drains the list, it stays bounded: a thread beside the training does so several times a second; without one, and
-where that thread falls behind, the training thread does.
+The list stays bounded: a background thread drains it several times a second; where there is none, or where it falls
+behind, the training thread drains.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from laggard.trainer_hooks.record.live_state import LiveState
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 from laggard.trainer_hooks.record.records import Sink
 
-_DRAIN_ALONE: Final = 256 * EVENT_NUMBERS  # no other thread drains: from here on the training thread does
-_DRAIN_TOO: Final = 16384 * EVENT_NUMBERS  # the other thread is behind: from here on the training thread drains, too
-_GIVE_UP: Final = 16 * _DRAIN_TOO  # nobody can: from here on events are lost
+_DRAIN_ALONE: Final = 256 * EVENT_NUMBERS  # at this length the training thread drains where no other thread does,
+_DRAIN_TOO: Final = 16384 * EVENT_NUMBERS  # at this one also where the other thread is behind,
+_GIVE_UP: Final = 16 * _DRAIN_TOO  # and at this one events are lost where nobody can drain
 
 
 class EventLog:
@@ -57,7 +57,7 @@ class EventLog:
         return self.aggregator.drain(timeout)
 
     def drain_if_needed(self) -> None:
-        """Drains the list where no other thread does, or where that one is behind. For the training thread."""
+        """Drains the list where no other thread does, or where the other is behind. For the training thread."""
         if self.background is not None and len(self._events) < _DRAIN_TOO:
             return
         if not self.drain(0) and len(self._events) >= _GIVE_UP:  # another thread is stuck in a sink

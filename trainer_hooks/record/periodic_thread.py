@@ -1,4 +1,4 @@
-"""A thread beside the training that does one thing again and again."""
+"""A background thread that does one thing again and again."""
 
 from __future__ import annotations
 

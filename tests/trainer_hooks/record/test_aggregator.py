@@ -1,4 +1,4 @@
-"""Notes become an account: whoever takes them in, in whatever portions, and whatever goes wrong meanwhile."""
+"""Events become steps and counters: whichever thread drains them, in whatever portions, whatever goes wrong meanwhile."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from laggard.trainer_hooks.record.records import StepRecord, Totals
 LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(60))
 
 
-class Kept:
-    """A sink that keeps what it is given; `hold`: it hangs in each step until that is set."""
+class KeepingSink:
+    """A sink that keeps what it is given. `hold`: it hangs in each step until that is set."""
 
     def __init__(self, hold: threading.Event | None = None) -> None:
         self.lanes: list[Lane] = []
@@ -53,14 +53,14 @@ class Kept:
     def close(self) -> None: ...
 
 
-class Beside:
-    """Stands in for a thread that never gets to run."""
+class IdleThread:
+    """Stands in for a background thread that never gets to run."""
 
     def stop(self) -> None: ...
 
 
 class Training:
-    """Steps with times of our own making, and what should come of them."""
+    """Logs steps with times that the test chooses, and adds up what should be recorded of them."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -108,16 +108,16 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_the_account_is_the_same_whenever_notes_are_taken_in(
+def test_steps_and_counters_are_the_same_whenever_events_are_drained(
     steps: list[tuple[list[tuple[int, int, bool]], int, bool]],
 ) -> None:
-    kept = Kept()
+    kept = KeepingSink()
     recorder = Recorder([kept])
-    recorder.set_background(Beside())  # type: ignore[arg-type]
+    recorder.set_background(IdleThread())  # type: ignore[arg-type]
     training = Training(recorder)
-    for actions, own, take_in in steps:
+    for actions, own, drain in steps:
         training.step(actions, own)
-        if take_in:
+        if drain:
             recorder.drain()
     recorder.close()
     assert recorder.totals.errors == recorder.totals.lost == 0 and kept.lanes == list(recorder.lanes())
@@ -135,8 +135,8 @@ def test_the_account_is_the_same_whenever_notes_are_taken_in(
 
 
 @pytest.fixture
-def scribed() -> Callable[[Kept], Recorder]:
-    def start(sink: Kept) -> Recorder:
+def drained_in_background() -> Callable[[KeepingSink], Recorder]:
+    def start(sink: KeepingSink) -> Recorder:
         recorder = Recorder([sink])
         WriterThread(recorder).start()
         return recorder
@@ -144,9 +144,9 @@ def scribed() -> Callable[[Kept], Recorder]:
     return start
 
 
-def test_beside_the_training_notes_are_taken_in_soon(scribed: Callable[[Kept], Recorder]) -> None:
-    kept = Kept()
-    recorder = scribed(kept)
+def test_a_background_thread_drains_events_soon(drained_in_background: Callable[[KeepingSink], Recorder]) -> None:
+    kept = KeepingSink()
+    recorder = drained_in_background(kept)
     training = Training(recorder)
     for _ in range(50):
         training.step([(0, 5, False)], 7)
@@ -159,17 +159,17 @@ def test_beside_the_training_notes_are_taken_in_soon(scribed: Callable[[Kept], R
     assert threading.active_count() == 1 or all(each.name != "laggard" for each in threading.enumerate())
 
 
-def test_training_and_taking_in_at_once_loses_nothing(scribed: Callable[[Kept], Recorder]) -> None:
-    kept = Kept()
-    recorder = scribed(kept)
+def test_training_and_draining_at_once_loses_nothing(drained_in_background: Callable[[KeepingSink], Recorder]) -> None:
+    kept = KeepingSink()
+    recorder = drained_in_background(kept)
     training = Training(recorder)
     stop = threading.Event()
 
-    def take_in() -> None:
+    def drain() -> None:
         while not stop.is_set():
             recorder.drain(0)
 
-    others = [threading.Thread(target=take_in) for _ in range(2)]
+    others = [threading.Thread(target=drain) for _ in range(2)]
     for other in others:
         other.start()
     for number in range(1000):
@@ -182,9 +182,11 @@ def test_training_and_taking_in_at_once_loses_nothing(scribed: Callable[[Kept], 
     assert {record.waited for record in kept.steps} == {35} and recorder.totals.errors == 0
 
 
-def test_a_sink_that_hangs_holds_up_nothing_and_the_loss_is_counted(scribed: Callable[[Kept], Recorder]) -> None:
-    kept = Kept(hold=threading.Event())
-    recorder = scribed(kept)
+def test_a_sink_that_hangs_holds_up_nothing_and_lost_events_are_counted(
+    drained_in_background: Callable[[KeepingSink], Recorder],
+) -> None:
+    kept = KeepingSink(hold=threading.Event())
+    recorder = drained_in_background(kept)
     training = Training(recorder)
     training.step([], 7)
     time.sleep(3 * INTERVAL_SECONDS)  # now the thread hangs
@@ -201,9 +203,9 @@ def test_a_sink_that_hangs_holds_up_nothing_and_the_loss_is_counted(scribed: Cal
     assert recorder.totals.errors == 0 and len(kept.steps) < steps
 
 
-def test_at_the_end_a_sink_that_hangs_is_left_behind(scribed: Callable[[Kept], Recorder]) -> None:
-    kept = Kept(hold=threading.Event())
-    recorder = scribed(kept)
+def test_at_the_end_a_sink_that_hangs_is_left_behind(drained_in_background: Callable[[KeepingSink], Recorder]) -> None:
+    kept = KeepingSink(hold=threading.Event())
+    recorder = drained_in_background(kept)
     Training(recorder).step([], 7)
     time.sleep(3 * INTERVAL_SECONDS)
     began = time.monotonic()
@@ -213,26 +215,28 @@ def test_at_the_end_a_sink_that_hangs_is_left_behind(scribed: Callable[[Kept], R
     kept.hold.set()
 
 
-class Broken(Kept):
-    """A sink that cannot."""
+class FailingSink(KeepingSink):
+    """A sink whose every step fails."""
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         raise OSError("gone")
 
 
-def test_a_sink_that_fails_takes_nothing_from_the_others() -> None:
-    broken, kept = Broken(), Kept()
-    recorder = Recorder([broken, kept])
+def test_when_a_sink_fails_the_others_get_everything() -> None:
+    failing, kept = FailingSink(), KeepingSink()
+    recorder = Recorder([failing, kept])
     training = Training(recorder)
     for _ in range(5):
         training.step([(0, 5, False)], 7)
     recorder.close()
-    assert len(kept.steps) == 5 and kept.words == broken.words == training.words
+    assert len(kept.steps) == 5 and kept.words == failing.words == training.words
     assert recorder.totals.errors == 5
 
 
-def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(scribed: Callable[[Kept], Recorder]) -> None:
-    kept = Kept()
+def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(
+    drained_in_background: Callable[[KeepingSink], Recorder],
+) -> None:
+    kept = KeepingSink()
     recorder = Recorder([kept])
     thread = WriterThread(recorder)
     thread.on_beat.append(lambda: 1 // 0)  # type: ignore[arg-type]
