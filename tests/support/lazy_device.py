@@ -41,7 +41,7 @@ class Stream:
 
 
 class LazyMark:
-    """A mark that can be put again elsewhere: what it said before is then gone."""
+    """A mark that can be put into a stream again: its former place is then gone."""
 
     def __init__(self) -> None:
         self.stream = self.serial = self.at = 0
@@ -55,7 +55,7 @@ class LazyDevice:
         self.limit = limit
         self.made = 0
         self.in_capture = False
-        self.offenses: list[str] = []  # what CUDA would not have forgiven
+        self.offenses: list[str] = []  # calls that CUDA does not allow
         self._offset, self._drift = clock_offset, drift
         self._zero = time.perf_counter_ns()
         self._numbers = itertools.count()
@@ -110,7 +110,7 @@ class LazyDevice:
         now = time.perf_counter_ns()
         return now + self._offset + round((now - self._zero) * self._drift)
 
-    # device.Device
+    # api.AsyncDevice
 
     def stream(self) -> int:
         return self._current.number
@@ -158,7 +158,7 @@ class LazyDevice:
 
 
 class Options:
-    """As torch's AllreduceOptions, in the versions that tell a synchronous call by them."""
+    """As torch's AllreduceOptions, in the versions where they tell whether the call is synchronous."""
 
     def __init__(self, async_op: bool) -> None:
         self.asyncOp = async_op
@@ -201,7 +201,7 @@ class Work:
 
 
 def work_class() -> type[Work]:
-    """One whose wait() can be hooked for one rank of several in this process."""
+    """A class of its own, whose wait() can be hooked for one rank of several in this process."""
     return type("Work", (Work,), {"wait": Work.wait})
 
 

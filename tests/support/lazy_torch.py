@@ -1,6 +1,6 @@
 """torch.cuda over a lazy device: as much of it as the hooks touch, with torch's names and rules.
 
-For running the CUDA part of the hooks (device_cuda.py) where there is no CUDA. What it lacks raises AttributeError.
+For running the CUDA part of the hooks (device/cuda.py) where there is no CUDA. What it lacks raises AttributeError.
 """
 
 from __future__ import annotations

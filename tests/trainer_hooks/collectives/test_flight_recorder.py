@@ -1,4 +1,5 @@
-"""What torch's Flight Recorder says: of a real gloo group, and in the forms that other backends and versions have."""
+"""The status that torch's Flight Recorder reports: of a real gloo group, and in the forms of other backends and
+versions."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ up = read_status()
 dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
 for _ in range(5):
     dist.all_reduce(torch.ones(1))
-until = time.monotonic() + 5  # what is done is told by another thread
+until = time.monotonic() + 5  # another thread of torch's counts what is done
 while read_status().groups and read_status().groups[0][3] < 5 and time.monotonic() < until:
     time.sleep(0.01)
 print([tuple(each) for each in (before, up, read_status())])
@@ -44,8 +45,8 @@ def test_a_real_group_on_and_off(size: str, after: tuple[object, ...]) -> None:
 
 
 @pytest.fixture
-def torch_says(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
-    """Stands in for torch's binding with NCCL, which needs GPUs: its answer is `text`."""
+def nccl_dump(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Stands in for torch's binding with NCCL, which needs GPUs: it dumps `text`."""
     module = ModuleType("torch._C._distributed_c10d")
     module._dump_nccl_trace_json = lambda entries, active: module.text  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -61,8 +62,8 @@ numbers = st.integers(-1, 1 << 53)
     as_text=st.booleans(),
     tail=st.sampled_from((',"version":"2.10"}', "}", ',"entries":[]}')),
 )
-def test_numbers_arrive_whatever_stands_around_them(
-    torch_says: ModuleType, status: dict[str, tuple[int, int, int]], as_text: bool, tail: str
+def test_numbers_are_read_whatever_stands_around_them(
+    nccl_dump: ModuleType, status: dict[str, tuple[int, int, int]], as_text: bool, tail: str
 ) -> None:
     words = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
     shown = {
@@ -71,13 +72,13 @@ def test_numbers_arrive_whatever_stands_around_them(
     }
     config = json.dumps({"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}})
     text = f'{{"pg_config":{config},"pg_status":{json.dumps(shown)}{tail}'
-    torch_says.text = text.encode()  # type: ignore[attr-defined]
+    nccl_dump.text = text.encode()  # type: ignore[attr-defined]
     expected = tuple((f"#{key}", *each) for key, each in status.items())
     assert read_status() == FlightRecorderStatus(ON, expected)
 
 
-def test_an_answer_without_numbers_tells_none(torch_says: ModuleType) -> None:
-    torch_says.text = b'{"pg_status":{"0":{},"1":7,"2":{"last_enqueued_collective":"soon"}}}'  # type: ignore[attr-defined]
+def test_a_status_without_numbers_has_none(nccl_dump: ModuleType) -> None:
+    nccl_dump.text = b'{"pg_status":{"0":{},"1":7,"2":{"last_enqueued_collective":"soon"}}}'  # type: ignore[attr-defined]
     assert read_status() == FlightRecorderStatus(ON, (("#0", -1, -1, -1), ("#1", -1, -1, -1), ("#2", -1, -1, -1)))
-    torch_says.text = b"{}"  # type: ignore[attr-defined]
+    nccl_dump.text = b"{}"  # type: ignore[attr-defined]
     assert read_status().groups == ()

@@ -1,4 +1,4 @@
-"""What the Flight Recorder saw, less what the hooks saw, is what passed them by."""
+"""What the Flight Recorder holds, less what the hooks saw, is what C++ made."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ COLLECTIVES = st.lists(
 
 
 @given(COLLECTIVES, COLLECTIVES, st.randoms())
-def test_what_is_known_is_taken_away(
+def test_known_collectives_are_removed(
     known: list[RecordedCollective], others: list[RecordedCollective], random: object
 ) -> None:
     recorded = known + others
@@ -60,7 +60,7 @@ def test_a_reduce_scatter_is_known_as_what_gloo_makes_of_it(others: list[Recorde
     assert Counter(each.op for each in left) == Counter(each.op for each in others)
 
 
-def test_one_of_another_size_is_known_by_its_operation() -> None:
+def test_a_collective_of_another_size_is_known_by_its_operation() -> None:
     assert without_known(
         [RecordedCollective("scatter", 2048), RecordedCollective("all_reduce", 4)],
         [RecordedCollective("scatter", 1024)],
@@ -69,7 +69,7 @@ def test_one_of_another_size_is_known_by_its_operation() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "reason"), [("2000", None), ("0", RECORDER_OFF), ("1", RECORDER_SMALL)])
-def test_a_rank_tells_why_it_cannot_name_what_passes(size: str, reason: str | None, tmp_path: Path) -> None:
+def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(size: str, reason: str | None, tmp_path: Path) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "RANK": "0", "WORLD_SIZE": "1"}
@@ -86,4 +86,4 @@ def test_a_rank_tells_why_it_cannot_name_what_passes(size: str, reason: str | No
         counters = file.counters()
         assert file.facts().get(UNNAMED_COLLECTIVES) == reason
         assert counters is not None and bool(counters.lost) == (reason is not None)
-    assert done.stderr.count("are not recorded") == (reason is not None), "told once"
+    assert done.stderr.count("are not recorded") == (reason is not None), "logged once"

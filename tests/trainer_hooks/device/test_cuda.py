@@ -25,7 +25,9 @@ from laggard.trainer_hooks.session import device_finder
 MS = 0.0025
 
 
-class Kept:
+class KeepingSink:
+    """Keeps the steps, and counts the collectives."""
+
     def __init__(self) -> None:
         self.steps: list[StepRecord] = []
         self.collected = 0
@@ -64,7 +66,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def recorder_to(kept: Kept) -> Recorder:
+def recorder_to(kept: KeepingSink) -> Recorder:
     """As a session makes it."""
     return Recorder([kept], find_device=device_finder(os.environ))
 
@@ -88,7 +90,7 @@ def hooked(torch: Any, recorder: Recorder, seconds: float) -> Any:
 
 
 def test_events_time_the_device(torch: Any) -> None:
-    kept = Kept()
+    kept = KeepingSink()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 12 * MS)
     train(torch, recorder, lambda: reduce(Tensor(), "nccl"))
@@ -99,8 +101,8 @@ def test_events_time_the_device(torch: Any) -> None:
 
 @pytest.mark.parametrize("how", ["wait_stream", "stream.synchronize", "event.synchronize", "synchronize"])
 def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> None:
-    """torch.cuda's own waits, unchanged in what they do, tell what of them was for a collective."""
-    kept, side = Kept(), torch.lazy.new_stream()
+    """torch.cuda's own waits do what they did, and the part of them that was for a collective is waiting."""
+    kept, side = KeepingSink(), torch.lazy.new_stream()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 16 * MS)
 
@@ -120,12 +122,12 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
 
     train(torch, recorder, backward)
     assert recorder.totals.errors == recorder.totals.lost == 0 and len(kept.steps) == 6
-    # the second stream does not wait for the forward pass: half of the collective lies beside it
+    # the second stream does not wait for the forward pass: half of the collective overlaps with it
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(8 * MS, abs=6 * MS)
 
 
 def test_a_capture_on_any_stream_is_left_alone(torch: Any) -> None:
-    kept = Kept()
+    kept = KeepingSink()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 0.0)
 
@@ -145,7 +147,7 @@ def test_a_capture_on_any_stream_is_left_alone(torch: Any) -> None:
 
 def test_one_hardware_queue_gets_no_marks_at_launches(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1")
-    kept = Kept()
+    kept = KeepingSink()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 16 * MS)
     marks: list[int] = []
@@ -171,21 +173,21 @@ def test_one_hardware_queue_gets_no_marks_at_launches(torch: Any, monkeypatch: p
 
 def test_the_hosts_clock_on_request(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENV_HOST_CLOCK, "1")
-    recorder = recorder_to(Kept())
+    recorder = recorder_to(KeepingSink())
     recorder.enter(FORWARD)
     assert recorder.live.device is None
 
 
-def test_a_torch_without_what_it_takes_is_timed_on_the_host(torch: Any) -> None:
+def test_a_torch_without_the_functions_needed_is_timed_on_the_host(torch: Any) -> None:
     del torch._C._cuda_getCurrentRawStream
-    kept = Kept()
+    kept = KeepingSink()
     recorder = recorder_to(kept)
     train(torch, recorder, lambda: None)
     assert recorder.live.device is None and recorder.totals.errors == 0 and len(kept.steps) == 6
 
 
-def test_the_real_torch_has_the_names() -> None:
-    """The build without CUDA lacks their functions, but not their Python side and its types."""
+def test_the_real_torch_has_the_names_that_the_lazy_one_has() -> None:
+    """A build without CUDA lacks the functions in C, but has their Python side and types."""
     source = pytest.importorskip("torch")
     names = Path(source.__file__).with_name("_C").joinpath("__init__.pyi").read_text()
     for name in ("_cuda_getDevice() -> _int", "_cuda_getCurrentRawStream(device: _int) -> _int"):

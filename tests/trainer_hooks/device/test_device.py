@@ -1,5 +1,5 @@
 """Times measured on a device that runs behind the host. Ranks are threads, each with a lazy device of its own
-(machinery/lazy_device.py) and a real recorder, rank file and recording; a collective is over once all have come."""
+(support/lazy_device.py) and a real recorder, rank file and recording; a collective is over once all have come."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTI
 from laggard.trainer_hooks.session import device_finder
 
 CALL = CollectiveMethod("all_reduce", 0)
-PATIENCE = 30
+TIMEOUT = 30
 MS = 0.0025  # a "millisecond" of these tests: long enough for a busy machine's threads to take their turns
 
 
@@ -82,14 +82,14 @@ class Rank:
     def end_step(self) -> None:
         self.recorder.end_step(self.recorder.step + 1)
 
-    def finish(self) -> Seen:
+    def finish(self) -> Recorded:
         self.device.synchronize()
         self.recorder.close()
         assert self.device.offenses == []
         records = [json.loads(line) for line in self.recording.read_text().splitlines()]
         with RankFileReader(self.file) as file:
             assert file.counters() is None or file.counters().errors == 0
-            return Seen(
+            return Recorded(
                 [it for it in records if it.get("kind") == "collective"],
                 [Step(it.phases, it.waited / 1e9, (it.end - it.start) / 1e9) for it in file.steps()],
             )
@@ -105,20 +105,20 @@ class Step(NamedTuple):
         return sum(self.phases_ns) / 1e9
 
 
-class Seen(NamedTuple):
+class Recorded(NamedTuple):
     collectives: list[dict[str, Any]]
     steps: list[Step]
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Callable[..., list[Seen]]:
+def job(tmp_path: Path) -> Callable[..., list[Recorded]]:
     """Runs `train` on each rank, all at once. A collective takes `transfer` seconds after the last has come."""
 
-    def run(train: Callable[[Rank], None], ranks: int = 3, transfer: float = 4 * MS, **device: Any) -> list[Seen]:
+    def run(train: Callable[[Rank], None], ranks: int = 3, transfer: float = 4 * MS, **device: Any) -> list[Recorded]:
         gate = threading.Barrier(ranks)
 
         def meet(tensor: Any, group: Any) -> None:
-            gate.wait(PATIENCE)
+            gate.wait(TIMEOUT)
             time.sleep(transfer)
 
         seen: dict[int, Any] = {}
@@ -136,7 +136,7 @@ def job(tmp_path: Path) -> Callable[..., list[Seen]]:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(PATIENCE)
+            thread.join(TIMEOUT)
         for result in seen.values():
             if isinstance(result, BaseException):
                 raise result
@@ -154,24 +154,24 @@ def rank(tmp_path: Path) -> Iterator[Rank]:
     one.recorder.close()
 
 
-def near(expected: float) -> Any:
-    """What differs in these tests differs by 15 ms and more; a busy machine adds some to everything."""
+def about(expected: float) -> Any:
+    """Times that differ in these tests differ by 15 "ms" and more; a busy machine adds some to each."""
     return pytest.approx(expected, abs=7 * MS)
 
 
 def usual(steps: list[Step], of: Callable[[Step], float]) -> float:
-    """The lower quartile of the steps but the first: sleeps and hand-overs are late sometimes, and never early."""
+    """The lower quartile of the steps without the first: sleeps and hand-overs are sometimes late, and never early."""
     return quantiles([of(step) for step in steps[1:]], n=4, method="inclusive")[0]
 
 
 @pytest.mark.parametrize("first_to_launch", [0, 1, 2])
 def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
-    job: Callable[..., list[Seen]], first_to_launch: int
+    job: Callable[..., list[Recorded]], first_to_launch: int
 ) -> None:
     ready = threading.Barrier(3)
 
     def train(rank: Rank) -> None:
-        ready.wait(PATIENCE)
+        ready.wait(TIMEOUT)
         time.sleep(0.0 if rank.number == first_to_launch else 50 * MS)
         for _ in range(7):
             rank.phase(FORWARD, 5 * MS)
@@ -184,19 +184,19 @@ def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
     for number, rank in enumerate(seen):
         assert len(rank.steps) == len(rank.collectives) == 7
         backward = usual(rank.steps, lambda step: step.phases_ns[BACKWARD] / 1e9)
-        assert backward == near(30 * MS if number == 1 else 10 * MS)
-        assert usual(rank.steps, lambda step: step.phases_ns[FORWARD] / 1e9) == near(5 * MS)
-        assert usual(rank.steps, lambda step: step.waited) == near(4 * MS if number == 1 else 24 * MS)
+        assert backward == about(30 * MS if number == 1 else 10 * MS)
+        assert usual(rank.steps, lambda step: step.phases_ns[FORWARD] / 1e9) == about(5 * MS)
+        assert usual(rank.steps, lambda step: step.waited) == about(4 * MS if number == 1 else 24 * MS)
     matched = list(zip(*(rank.collectives for rank in seen), strict=True))
     for several in matched:
         assert {it["clock"] for it in several} == {"device"}
         assert all(it["issued"] <= it["start"] <= it["end"] for it in several)
     latest = [
         max(several, key=lambda it: it["start"])["rank"] for several in matched[1:]
-    ]  # by then all hosts are there
-    assert latest.count(1) >= 4, f"the last to come, of each collective: {latest}"
+    ]  # all hosts have started by then
+    assert latest.count(1) >= 4, f"the last rank to arrive, of each collective: {latest}"
     ends = [[it["end"] for it in several] for several in matched]
-    assert median(max(each) - min(each) for each in ends) < 10 * MS, "the devices' clocks are not told from the host's"
+    assert median(max(each) - min(each) for each in ends) < 10 * MS, "the devices' clocks differ from the host's"
     launched = [rank.collectives[0]["issued"] for rank in seen]
     assert launched.index(min(launched)) == first_to_launch
 
@@ -212,12 +212,12 @@ def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
         rank.phase(BACKWARD, 5 * MS, hidden)
         rank.end_step()
     seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == near(0.0)
-    assert usual(seen.steps, lambda step: step.own) == near(26 * MS)
+    assert usual(seen.steps, lambda step: step.waited) == about(0.0)
+    assert usual(seen.steps, lambda step: step.own) == about(26 * MS)
     assert all(it["end"] - it["start"] >= 20 * MS for it in seen.collectives)
 
 
-def test_of_a_collective_half_hidden_the_rest_is_waited(tmp_path: Path) -> None:
+def test_the_exposed_part_of_a_half_hidden_collective_is_waited(tmp_path: Path) -> None:
     rank = Rank(0, tmp_path, lambda tensor, group: time.sleep(30 * MS))
 
     def half_hidden() -> None:
@@ -229,13 +229,13 @@ def test_of_a_collective_half_hidden_the_rest_is_waited(tmp_path: Path) -> None:
         rank.phase(BACKWARD, 5 * MS, half_hidden)
         rank.end_step()
     seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == near(20 * MS)
-    assert usual(seen.steps, lambda step: step.own) == near(15 * MS)
+    assert usual(seen.steps, lambda step: step.waited) == about(20 * MS)
+    assert usual(seen.steps, lambda step: step.own) == about(15 * MS)
 
 
-@pytest.mark.parametrize(("beside", "waited"), [(30 * MS, 0.0), (5 * MS, 15 * MS)])
+@pytest.mark.parametrize(("computed", "waited"), [(30 * MS, 0.0), (5 * MS, 15 * MS)])
 def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
-    tmp_path: Path, beside: float, waited: float
+    tmp_path: Path, computed: float, waited: float
 ) -> None:
     """As DeepSpeed's overlap_comm and FSDP2 do: the collective on a stream of its own, joined before the optimizer."""
     rank = Rank(0, tmp_path, lambda tensor, group: time.sleep(20 * MS))
@@ -245,7 +245,7 @@ def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
         with rank.device.on(second):
             rank.device.wait_for(rank.device.main)
             rank.reduce(Tensor(), "a")
-        rank.device.work(beside)
+        rank.device.work(computed)
         assert rank.calls is not None
         rank.calls.time_stream_wait(rank.device.wait_for, second)
 
@@ -254,10 +254,10 @@ def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
         rank.phase(OPTIMIZER, 2 * MS)
         rank.end_step()
     seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == near(waited)
-    assert usual(seen.steps, lambda step: step.own) == near(7 * MS + beside)
-    assert median(it["waited"] for it in seen.collectives) == near(waited)
-    assert median(it["end"] - it["start"] for it in seen.collectives) == near(20 * MS)
+    assert usual(seen.steps, lambda step: step.waited) == about(waited)
+    assert usual(seen.steps, lambda step: step.own) == about(7 * MS + computed)
+    assert median(it["waited"] for it in seen.collectives) == about(waited)
+    assert median(it["end"] - it["start"] for it in seen.collectives) == about(20 * MS)
 
 
 def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_path: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_host_that_waits_for_the_second_stream_waits_for_the_collective(tmp_pa
     for _ in range(6):
         rank.phase(BACKWARD, 0.0, overlapped)
         rank.end_step()
-    assert usual(rank.finish().steps, lambda step: step.waited) == near(20 * MS)
+    assert usual(rank.finish().steps, lambda step: step.waited) == about(20 * MS)
 
 
 def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
@@ -283,8 +283,8 @@ def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
             rank.end_step()
         rank.device.synchronize()
         seen = rank.finish()
-    assert usual(seen.steps, lambda step: step.waited) == near(4 * MS)
-    assert usual(seen.steps, lambda step: step.own) == near(10 * MS)
+    assert usual(seen.steps, lambda step: step.waited) == about(4 * MS)
+    assert usual(seen.steps, lambda step: step.own) == about(10 * MS)
 
 
 @pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
@@ -295,8 +295,8 @@ def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: 
         rank.phase(FORWARD, computed)
         rank.end_step()
     steps = rank.finish().steps
-    assert usual(steps, lambda step: step.phases_ns[INPUT] / 1e9) == near(exposed)
-    assert usual(steps, lambda step: step.phases_ns[FORWARD] / 1e9) == near(computed)
+    assert usual(steps, lambda step: step.phases_ns[INPUT] / 1e9) == about(exposed)
+    assert usual(steps, lambda step: step.phases_ns[FORWARD] / 1e9) == about(computed)
 
 
 def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
@@ -320,11 +320,11 @@ def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
     seen = rank.finish()
     assert {it["clock"] for it in seen.collectives} == {"host"} and len(seen.collectives) == 12
     assert all(it["waited"] >= 10 * MS and it["issued"] == it["start"] for it in seen.collectives)
-    assert usual(seen.steps, lambda step: step.waited) == near(10 * MS)
-    assert usual(seen.steps, lambda step: step.own) == near(30 * MS)
+    assert usual(seen.steps, lambda step: step.waited) == about(10 * MS)
+    assert usual(seen.steps, lambda step: step.own) == about(30 * MS)
 
 
-def test_a_graphs_capture_is_left_alone_and_told(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_graphs_capture_is_left_alone_and_logged(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(4):
         rank.phase(FORWARD, 5 * MS)
         rank.device.in_capture = number == 1  # a mark or a question from here on would be an offense
@@ -352,7 +352,7 @@ def test_marks_are_used_again(rank: Rank) -> None:
     assert made < 10 * (2 + 3) + 20, f"{made} events for 200 steps of five, at most ten of them in flight"
 
 
-def test_a_device_that_stands_still_costs_nothing_and_is_seen(rank: Rank) -> None:
+def test_a_device_that_stands_still_costs_nothing_and_its_collective_is_in_flight(rank: Rank) -> None:
     reduce = rank.hooked(lambda group, tensors, options: None)
     rank.phase(FORWARD, 1 * MS)
     gate = rank.device.block()
@@ -387,7 +387,7 @@ def test_once_a_device_goes_on_nothing_is_in_flight(rank: Rank) -> None:
         assert file.live_state().collective is None
 
 
-def test_after_too_much_in_flight_it_is_counted_and_recording_goes_on(tmp_path: Path) -> None:
+def test_what_is_lost_with_too_much_in_flight_is_counted_and_recording_goes_on(tmp_path: Path) -> None:
     rank = Rank(0, tmp_path, lambda tensor, group: None, limit=64)
 
     def step(collectives: int) -> None:
@@ -415,7 +415,7 @@ def test_after_too_much_in_flight_it_is_counted_and_recording_goes_on(tmp_path: 
     assert all(it.waited >= 0 and min(it.phases_ns) >= 0 and it.seconds < 1 for it in seen.steps)
 
 
-def test_what_never_ended_says_so(rank: Rank) -> None:
+def test_a_collective_that_never_ended_has_no_end(rank: Rank) -> None:
     rank.phase(FORWARD)
     rank.reduce(Tensor(), "a", async_op=True)
     for _ in range(3):
@@ -430,7 +430,7 @@ def test_what_never_ended_says_so(rank: Rank) -> None:
     assert [it["end"] for it in records if it.get("kind") == "collective"] == [None, None]
 
 
-def test_a_device_that_cannot_be_asked_is_asked_no_more(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_device_that_fails_is_asked_no_more(rank: Rank, caplog: pytest.LogCaptureFixture) -> None:
     def refuse(mark: Any) -> bool:
         raise RuntimeError("CUDA error: unspecified launch failure")
 
@@ -473,7 +473,7 @@ def test_the_users_exceptions_pass_and_no_mark_is_lost(rank: Rank) -> None:
 
 def test_forked_children_leave_the_device_alone(rank: Rank) -> None:
     rank.phase(FORWARD)
-    rank.recorder.close()  # ends as silence() does, which a child calls
+    rank.recorder.close()  # leaves the device alone as disable_after_fork() does, which a child calls
     rank.device.record = None  # type: ignore[method-assign,assignment]
     rank.phase(FORWARD, 0.0, lambda: rank.hooked(lambda group, tensors, options: None)(Tensor(), "a"))
     rank.end_step()

@@ -1,4 +1,4 @@
-"""What `make gpu-check` does to check the hooks' times, on a lazy device: it passes what is true, and only that."""
+"""How `make gpu-check` checks the hooks' times, on a lazy device: true times pass, and no others."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_host_that_is_held_up_does_not_pass(events: ModuleType) -> None:
     assert not events.no_waiting(lab).good
 
 
-def test_the_costs_of_calls_are_told(events: ModuleType) -> None:
+def test_the_costs_of_calls_are_measured(events: ModuleType) -> None:
     lab = lazy_lab(events, LazyDevice())
     outcomes = events.cost(lab, lab.bare, lab.reduce, "a collective", calls=20, pairs=3)
     assert [it.check for it in outcomes] == ["cost of a collective", "cost of async a collective", "cost of a step"]

@@ -30,7 +30,7 @@ dist.init_process_group("gloo")
 rank = dist.get_rank()
 random.seed(rank)
 device = LazyDevice(clock_offset=rank * 10**12)
-beside = device.new_stream()
+second = device.new_stream()
 
 class Training:
     def __init__(self, case):
@@ -59,11 +59,11 @@ class Training:
             device.work(0.03)
             handle.wait()
         elif self.case == "second_stream":
-            with device.on(beside):
+            with device.on(second):
                 device.wait_for(device.main)
                 self.reduce(self.result)
             device.work(0.01)
-            self.calls.time_stream_wait(device.wait_for, beside)
+            self.calls.time_stream_wait(device.wait_for, second)
         else:
             self.reduce(self.result)
 

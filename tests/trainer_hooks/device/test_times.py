@@ -1,4 +1,5 @@
-"""What is made of a device's times, against a reckoning by the tick: any program, any lag of the device's answers."""
+"""The steps recorded from a device's times, compared with a simulation by the tick: any program, any lag of the
+device's answers."""
 
 from __future__ import annotations
 
@@ -25,16 +26,16 @@ class Mark:
 
 
 class TickDevice:
-    """Three streams whose time is reckoned, in ticks of a nanosecond. `lags`: after how many questions a mark is said
-    to be passed. Stands in for a GPU whose every duration is known."""
+    """Three streams whose time is simulated, in ticks of a nanosecond. `lags`: after how many questions a mark is
+    reported as passed. Stands in for a GPU whose every duration is known."""
 
     def __init__(self, lags: Sequence[int]) -> None:
         self.now = 0  # of the host
         self.free = [0, 0, 0]  # until when each stream is busy
         self.current = MAIN
         self.stalled: list[range] = []  # when the main stream stood still for a collective
-        self.joins: list[set[int]] = []  # and for another stream, the ticks in which collectives ran there
-        self.beside: list[range] = []  # when collectives ran that another stream than the main one waited for
+        self.joins: list[set[int]] = []  # when it waited for another stream: the ticks in which collectives ran there
+        self.overlapped: list[range] = []  # when collectives ran on other streams than the main one
         self.in_use: set[int] = set()
         self._lags = itertools.cycle(lags)
         self._answers: dict[int, int] = {}
@@ -47,7 +48,7 @@ class TickDevice:
         """Its end; it starts when the present stream is ready."""
         start = max(self.free[self.current], self.now)
         if self.current != MAIN:
-            self.beside.append(range(start, start + ticks))
+            self.overlapped.append(range(start, start + ticks))
         return start + ticks
 
     def wait_until(self, end: int) -> None:
@@ -58,7 +59,7 @@ class TickDevice:
 
     def join(self) -> None:
         start, end = max(self.free[MAIN], self.now), max(self.free[side] for side in SIDES)
-        self.joins.append(set(range(start, end)).intersection(itertools.chain(*self.beside)))
+        self.joins.append(set(range(start, end)).intersection(itertools.chain(*self.overlapped)))
         self.free[MAIN] = max(start, end)
 
     def stream(self) -> int:
@@ -89,7 +90,7 @@ class TickDevice:
         return True
 
 
-class Kept:
+class KeepingSink:
     """Keeps what a recorder hands on."""
 
     def __init__(self) -> None:
@@ -134,7 +135,7 @@ class Program:
     """Runs drawn actions on a device, hooked as a training process is."""
 
     def __init__(self, lags: Sequence[int]) -> None:
-        self.device, self.kept = TickDevice(lags), Kept()
+        self.device, self.kept = TickDevice(lags), KeepingSink()
         self.calls: DeviceCollectives | None = None
         self.recorder = Recorder([self.kept], find_device=self._find)
         self.handles: list[Any] = []
@@ -165,26 +166,26 @@ class Program:
             self.handles.append(self.reduce(ticks, async_op=True))
         elif action == "wait" and self.handles:
             self.handles.pop().wait()
-        elif action == "beside":
+        elif action == "other stream":
             device.current = SIDES[ticks % 2]
             device.work(ticks % 30)
             self.reduce(ticks)
             device.current = MAIN
         elif action == "batch":
             self._batch(ticks)
-        elif action == "unseen" and self.calls is not None:
-            self._unseen(ticks)
+        elif action == "native" and self.calls is not None:
+            self._native(ticks)
         elif action == "join" and self.calls is not None:
             self.calls.time_stream_wait(device.join)
 
     def _batch(self, ticks: int) -> None:
-        """As torch's coalesced calls: of several in a batch one work stands for all."""
+        """As torch's coalesced calls: one work stands for all of a batch."""
         self.group._start_coalescing()
         for _ in range(1 + ticks % 3):
             self.reduce(ticks, async_op=True)
         self.group._end_coalescing().wait()
 
-    def _unseen(self, ticks: int) -> None:
+    def _native(self, ticks: int) -> None:
         """As DDP's reducer does it in C++."""
         assert self.calls is not None
         log = self.recorder.lane(Lane("broadcast", "dp", "dp"), (0, 1))
@@ -229,7 +230,7 @@ def torch_like(device: TickDevice) -> tuple[Any, Any]:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["work", "host", "reduce", "launch", "wait", "beside", "batch", "unseen", "join"]),
+        st.sampled_from(["work", "host", "reduce", "launch", "wait", "other stream", "batch", "native", "join"]),
         st.integers(1, 300),
     ),
     max_size=12,
@@ -237,7 +238,7 @@ ACTIONS = st.lists(
 
 
 @given(st.lists(ACTIONS, min_size=1, max_size=3), st.lists(st.integers(0, 6), min_size=1, max_size=9))
-def test_a_step_is_its_own_time_and_what_the_main_stream_stood_still_for_collectives(
+def test_a_step_is_own_time_and_the_time_that_the_main_stream_waited_for_collectives(
     steps: list[list[tuple[str, int]]], lags: list[int]
 ) -> None:
     program = Program(lags)
@@ -253,12 +254,12 @@ def test_a_step_is_its_own_time_and_what_the_main_stream_stood_still_for_collect
         recorder.leave()
         spans.append((start, device.free[MAIN]))
         recorder.end_step(number + 1)
-    for _ in range(200):  # the device answers in the end
+    for _ in range(200):  # the device reports every mark as passed in the end
         program.calls and program.calls.poll()
     recorder.close()
 
     assert recorder.totals.errors == recorder.totals.lost == 0
-    assert len(device.in_use) <= 1, "marks were not given back"
+    assert len(device.in_use) <= 1, "marks were not released"
     still = set().union(*device.stalled, *device.joins)
     assert [step.step for step in program.kept.steps] == list(range(len(steps)))
     for (start, end), step in zip(spans, program.kept.steps, strict=True):
@@ -279,7 +280,7 @@ def test_the_clocks_offset_is_within_its_bounds(offset: int, drift: float, marks
     for pause, until_passed, until_seen in marks:
         host += pause
         passed = host + until_passed
-        device = passed - offset - round(passed * drift / 1e6)  # what the device's clock said then
+        device = passed - offset - round(passed * drift / 1e6)  # what the device's clock showed then
         if bounds is None:
             bounds, shifted = OffsetBounds(host), host - device  # the first mark starts the mapped clock
         bounds.not_before(device + shifted, host)
@@ -289,4 +290,4 @@ def test_the_clocks_offset_is_within_its_bounds(offset: int, drift: float, marks
         late = passed - (device + shifted)
         drifted = (until_passed + until_seen) * DRIFT_PER_MILLION / 1e6 + 2 * len(marks)  # and rounded
         assert -drifted <= late <= bounds.width + drifted
-        assert late <= until_passed + drifted, "a device that had run dry was there when the mark came"
+        assert late <= until_passed + drifted, "a device that had run dry passed the mark at once"

@@ -1,4 +1,4 @@
-"""Events become steps and counters: whichever thread drains them, in whatever portions, whatever goes wrong meanwhile."""
+"""Events become steps and counters: whichever thread drains them, in whatever portions, and whatever fails."""
 
 from __future__ import annotations
 

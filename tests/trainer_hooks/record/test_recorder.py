@@ -83,7 +83,7 @@ recorder.close()
         assert each.waited >= 30_000_000 > sum(each.phases)
 
 
-def test_an_async_collectives_wait_counts_and_its_flight_does_not(train: Any) -> None:
+def test_an_async_collectives_wait_counts_and_what_overlaps_does_not(train: Any) -> None:
     file, printed = train(
         """
 import time
@@ -106,7 +106,7 @@ print(json.dumps(answers))
     )
     assert printed == [[5, None, "kept"]] * 2
     records = file.collectives()
-    assert len(records) == 2  # the second wait() of a handle is none of ours
+    assert len(records) == 2  # the second wait() of a handle is not recorded
     for record in records:
         assert 20_000_000 <= record.waited < 45_000_000 < record.end - record.arrival
     for each in file.steps():
@@ -128,7 +128,7 @@ recorder.close()
     assert [(record.end, record.waited) for record in file.collectives()] == [(0, 0)]
 
 
-def test_a_handle_that_is_dropped_is_held_until_the_next_collective_or_the_steps_end_at_most(train: Any) -> None:
+def test_a_dropped_handle_is_held_until_the_next_collective_or_the_end_of_the_step_at_most(train: Any) -> None:
     """It may hold its tensors' memory."""
     _, printed = train(
         """
@@ -156,7 +156,7 @@ print(json.dumps(held))
     assert printed == [True, True, True]
 
 
-def test_works_of_a_batch_end_with_the_one_that_stands_for_them(train: Any) -> None:
+def test_collectives_of_a_batch_end_with_the_work_that_stands_for_them(train: Any) -> None:
     file, _ = train(
         """
 import time
@@ -209,8 +209,8 @@ except ConnectionError:
 
 
 @pytest.mark.parametrize("given", ["Work()", "None"])
-def test_of_a_batch_one_work_stands_for_all(train: Any, given: str) -> None:
-    """What a backend gives for each of the batch is dropped, if it gives anything."""
+def test_one_work_stands_for_all_collectives_of_a_batch(train: Any, given: str) -> None:
+    """What a backend returns for each call of the batch is dropped, if it returns anything."""
     file, _ = train(
         f"""
 import time
@@ -240,7 +240,7 @@ recorder.close()
         assert 20_000_000 <= each.waited < 30_000_000, "the wait for all of them counts once"
 
 
-def test_the_collective_in_flight_is_seen_after_a_kill(train: Any) -> None:
+def test_the_collective_in_flight_can_be_read_after_a_kill(train: Any) -> None:
     file, _ = train(
         """
 import signal
@@ -257,23 +257,23 @@ hooked(lambda tensor, group=None: os.kill(os.getpid(), signal.SIGKILL))(Tensor()
     assert [each.step for each in file.steps()] == [0]
 
 
-def test_the_users_exception_passes_and_ours_do_not(train: Any) -> None:
+def test_the_users_exceptions_pass_and_the_hooks_own_do_not(train: Any) -> None:
     file, printed = train(
         """
 def refuse(tensor, group=None):
     raise ConnectionError("peer is gone")
-told = []
+raised = []
 try:
     hooked(refuse)(Tensor(), "a")
 except ConnectionError as error:
-    told.append(str(error))
+    raised.append(str(error))
 class Broken(Groups):
     def lane_log(self, *_): raise KeyError("ours")
-told.append(hooked(lambda tensor, group=None: "result", "reduce", Broken())(1, "a"))
-told.append(hooked(lambda thing, group=None: "no size")(object(), "a"))
+raised.append(hooked(lambda tensor, group=None: "result", "reduce", Broken())(1, "a"))
+raised.append(hooked(lambda thing, group=None: "no size")(object(), "a"))
 step()
 recorder.close()
-print(json.dumps(told))
+print(json.dumps(raised))
 """
     )
     assert printed == ["peer is gone", "result", "no size"]
@@ -349,7 +349,9 @@ recorder.close()
     ("loader", "backward", "phase"),
     [(False, True, "input"), (True, True, "other"), (True, False, "backward")],
 )
-def test_time_between_phases_goes_to_what_it_was_spent_on(train: Any, loader: bool, backward: bool, phase: str) -> None:
+def test_the_time_between_phases_counts_for_what_it_was_spent_on(
+    train: Any, loader: bool, backward: bool, phase: str
+) -> None:
     where = "before the forward" if backward else "before the step"
     file, _ = train(
         f"""

@@ -1,4 +1,4 @@
-"""Where a step ends, when no engine says so: by the optimizer that leads, or by the period of the collectives."""
+"""Where a step ends without an engine: by the optimizer that leads, or by the period of the collectives."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from laggard.trainer_hooks.steps.step_boundary import StepBoundary
 ROWS = st.lists(st.integers(0, 3), min_size=1, max_size=12)
 
 
-def by_trying(tokens: list[int]) -> int | None:
-    """The definition, word for word."""
+def by_definition(tokens: list[int]) -> int | None:
+    """The smallest period, by trying each."""
     for p in range(1, len(tokens) // 3 + 1):
         last = tokens[len(tokens) - 3 * p :]
         if last[:p] == last[p : 2 * p] == last[2 * p :]:
@@ -27,7 +27,7 @@ def by_trying(tokens: list[int]) -> int | None:
 
 @given(st.lists(st.integers(0, 2), max_size=60))
 def test_the_period_is_the_smallest_that_repeats_three_times(tokens: list[int]) -> None:
-    assert smallest_period(tokens) == by_trying(tokens)
+    assert smallest_period(tokens) == by_definition(tokens)
 
 
 @given(ROWS, st.lists(st.integers(0, 3), max_size=20), st.integers(3, 8))
@@ -58,15 +58,15 @@ def test_a_gans_two_optimizers_are_one_step_a_round() -> None:
     assert updates(".d.g", ".d.g", ".d.g") == ["d", "d", "d"]
 
 
-def test_one_that_updates_more_often_leads() -> None:
+def test_the_optimizer_that_updates_more_often_leads() -> None:
     assert updates(".g.d.d", ".d.d.g", ".d.d.g", ".d.d.g")[2:] == ["dd", "dd"]
 
 
-def test_of_optimizers_that_update_in_a_row_the_last_ends_the_step() -> None:
+def test_the_last_of_optimizers_that_update_in_a_row_ends_the_step() -> None:
     assert updates(".mab", ".mab", ".mab") == ["m", "b", "b"]
 
 
-def test_an_optimizer_that_is_told_leads() -> None:
+def test_an_optimizer_that_is_set_as_leader_leads() -> None:
     boundary = StepBoundary()
     boundary.set_leader("g")
     ended = []
@@ -75,7 +75,7 @@ def test_an_optimizer_that_is_told_leads() -> None:
     assert ended == [False, True, False, True]
 
 
-@given(ROWS.filter(lambda row: by_trying(row * 3) == len(row)), st.integers(0, 5))
+@given(ROWS.filter(lambda row: by_definition(row * 3) == len(row)), st.integers(0, 5))
 def test_periods_of_collectives_become_steps(row: list[int], before: int) -> None:
     made: list[StepRecord] = []
     sink = PeriodicSteps(made.append)
@@ -90,7 +90,7 @@ def test_periods_of_collectives_become_steps(row: list[int], before: int) -> Non
     assert [record.step for record in made] == list(range(len(made)))
 
 
-def test_steps_that_somebody_else_tells_are_not_made_again() -> None:
+def test_no_steps_are_made_once_they_come_from_elsewhere() -> None:
     made: list[StepRecord] = []
     sink = PeriodicSteps(made.append)
     totals = Totals()
