@@ -1,5 +1,5 @@
 """A real SLURM on this machine: slurmctld and four slurmd, as the current user, with the scripts of deploy/slurm. Each
-node is a recorded machine of its own. No munge and no accounts: auth/none and cred/none."""
+node is judged as a recorded machine of its own. There is no munge and no accounting: auth/none and cred/none."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.paths import REPOSITORY
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 SLURM_CONF = """
 ClusterName=laggardtest
@@ -82,7 +82,7 @@ PYTHONPATH={source} exec {python} -m laggard "$@"
 
 
 class Cluster:
-    """Four nodes that prologs, epilogs and health checks judge as the recorded machine of the same name. `gpus`:
+    """Four nodes. Prologs, epilogs and health checks judge each as the recorded machine in `machines/NODE`. `gpus`:
     whether jobs can ask for some of the eight GPUs of a node."""
 
     def __init__(self, folder: Path) -> None:
@@ -90,18 +90,18 @@ class Cluster:
         self.gpus = (folder / "gres.conf").exists()
         self._environ = {**os.environ, "PATH": PATH, "SLURM_CONF": str(folder / "slurm.conf")}
 
-    def run(self, *command: str, seconds: float = PATIENCE_SECONDS) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str, seconds: float = TIMEOUT_SECONDS) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, env=self._environ, capture_output=True, text=True, timeout=seconds, cwd=self.folder
         )
 
-    def say(self, **settings: str) -> None:
-        """mode, collector, seconds, flags: what gate.conf takes from now on."""
+    def configure(self, **settings: str) -> None:
+        """Sets what gate.conf reads from now on: mode, collector, seconds, flags."""
         for name, value in settings.items():
             (self.folder / "settings" / name).write_text(value)
 
-    def make(self, node: str, machine: str) -> Path:
-        """From now on `node` is the recorded machine `machine`."""
+    def set_machine(self, node: str, machine: str) -> Path:
+        """From now on `node` is judged as the recorded machine `machine`. Returns the folder that holds it."""
         root = self.folder / "machines" / node
         shutil.rmtree(root, ignore_errors=True)
         materialise(machine, root)
@@ -109,29 +109,29 @@ class Cluster:
         return root
 
     def state(self, node: str) -> str:
-        """`idle`, `drained`, `draining`, ... and the reason, if any: `drained laggard: ...`."""
+        """Returns `idle`, `drained`, `draining`, ... and the reason, if any: `drained laggard: ...`."""
         text = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T %E").stdout.strip()
         return text.removesuffix(" none")
 
-    def settled(self, node: str) -> str:
-        """The state once no job and no epilog runs there any more."""
-        until = time.monotonic() + PATIENCE_SECONDS
+    def wait_settled(self, node: str) -> str:
+        """Waits until no job and no epilog runs on `node`, and returns its state."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while (state := self.state(node)).startswith(("alloc", "mixed", "comp", "draining")):
-            assert time.monotonic() < until, f"{node} is still {state!r}\n{self.log(node)}"
+            assert time.monotonic() < deadline, f"{node} is still {state!r}\n{self.log(node)}"
             time.sleep(0.1)
         return state
 
-    def wait(self, node: str, wanted: str) -> str:
-        """Until the node's state begins with `wanted`."""
-        until = time.monotonic() + PATIENCE_SECONDS
+    def wait_for_state(self, node: str, wanted: str) -> str:
+        """Waits until the node's state begins with `wanted`, and returns it."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not (state := self.state(node)).startswith(wanted) or "*" in state:  # *: it does not respond yet
-            assert time.monotonic() < until, f"{node} is {state!r}, not {wanted}\n{self.log(node)}"
+            assert time.monotonic() < deadline, f"{node} is {state!r}, not {wanted}\n{self.log(node)}"
             time.sleep(0.1)
         return state
 
     def srun(self, *nodes: str, gpus: int = 0) -> subprocess.CompletedProcess[str]:
-        """A job on these nodes that says where it ran."""
-        words = (
+        """Runs a job on `nodes` that prints the nodes on which it ran."""
+        flags = (
             "-w",
             ",".join(nodes),
             "-N",
@@ -139,33 +139,33 @@ class Cluster:
             "--immediate=30",
             *((f"--gres=gpu:{gpus}",) * bool(gpus)),
         )
-        return self.run("srun", *words, "sh", "-c", "echo $SLURMD_NODENAME")
+        return self.run("srun", *flags, "sh", "-c", "echo $SLURMD_NODENAME")
 
-    def update(self, node: str, *words: str) -> None:
-        done = self.run("scontrol", "update", f"NodeName={node}", *words)
+    def update(self, node: str, *settings: str) -> None:
+        done = self.run("scontrol", "update", f"NodeName={node}", *settings)
         assert done.returncode == 0, done.stderr
 
     def log(self, node: str) -> str:
         return (self.folder / f"log/slurmd.{node}.log").read_text(errors="replace")[-3000:]
 
     def reset(self) -> None:
-        """All nodes well and idle, the gate as shipped but for the cap."""
+        """Makes all nodes healthy and idle, and the gate as shipped, but without the cap."""
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
-        self.say(mode="report-only", collector="none", flags="--only disks", seconds="15")
+        self.configure(mode="report-only", collector="none", flags="--only disks", seconds="15")
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
-            self.make(node, "plain")
-            if self.settled(node).startswith("drain"):
+            self.set_machine(node, "plain")
+            if self.wait_settled(node).startswith("drain"):
                 self.update(node, "State=RESUME")
-            self.wait(node, "idle")
+            self.wait_for_state(node, "idle")
 
     def set_laggard(self, script: str) -> None:
         new = self.folder / "laggard.new"
         new.write_text(script)
         new.chmod(0o755)
-        new.replace(self.folder / "laggard")  # a script that runs must not be written to
+        new.replace(self.folder / "laggard")  # not written in place: the old script may be running
 
 
 @pytest.fixture(scope="session")
@@ -174,7 +174,7 @@ def _cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     if missing:
         pytest.skip(f"needs SLURM ({missing[0]}): scripts/setup --system installs it on Debian")
     folder = tmp_path_factory.mktemp("slurm")
-    _lay_out(folder)
+    _write_files(folder)
     cluster = Cluster(folder)
     try:
         _start(cluster)
@@ -189,7 +189,7 @@ def cluster(_cluster: Cluster) -> Iterator[Cluster]:
     yield _cluster
 
 
-def _lay_out(folder: Path) -> None:
+def _write_files(folder: Path) -> None:
     for name in ("run", "log", "state", "spool", "settings", "machines"):
         (folder / name).mkdir()
     scontrol = shutil.which("scontrol", path=PATH)
@@ -212,11 +212,12 @@ def _lay_out(folder: Path) -> None:
     on = folder / "gate/healthcheck-if-on.sh"
     on.write_text(f"#!/bin/bash\n[ -e {folder}/settings/healthcheck ] && exec {folder}/gate/healthcheck.sh\nexit 0\n")
     on.chmod(0o755)
-    Cluster(folder).say(mode="report-only", collector="none", flags="--only disks", seconds="15")
+    Cluster(folder).configure(mode="report-only", collector="none", flags="--only disks", seconds="15")
 
 
 def _device_files(folder: Path) -> bool:
-    """Stand-ins for /dev/nvidia0 and so on: SLURM takes character devices alone, which only root can make."""
+    """Makes stand-ins for /dev/nvidia0 to /dev/nvidia7. SLURM accepts character devices alone, and only root can make
+    them. Returns whether they are made."""
     folder.mkdir()
     try:
         for number in range(8):
@@ -233,7 +234,7 @@ def _start(cluster: Cluster) -> None:
         done = cluster.run(*command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
     for node in NODES:
-        cluster.wait(node, "idle")
+        cluster.wait_for_state(node, "idle")
 
 
 def _stop(folder: Path) -> None:
@@ -241,9 +242,9 @@ def _stop(folder: Path) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    until = time.monotonic() + 10
+    deadline = time.monotonic() + 10
     for pid in pids:
-        while Path(f"/proc/{pid}").exists() and time.monotonic() < until:
+        while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

@@ -26,7 +26,7 @@ NODES = ("n1", "n2", "n3", "n4")
 
 
 class Agent:
-    """Stands in for the agent of a node: says of its recorded machine what the gate says of it."""
+    """Stands in for the agent of a node: its report is the gate's, of the node's recorded machine."""
 
     def __init__(self, node: str) -> None:
         agent = self
@@ -56,23 +56,23 @@ class Agent:
 
 
 class Fleet:
-    """Four agents and the collector that watches them."""
+    """Four agents, and the collector that scrapes them."""
 
     def __init__(self, cluster: Any, agents: dict[str, Agent], url: str, capsys: pytest.CaptureFixture[str]) -> None:
         self._cluster, self._agents, self.url, self._capsys = cluster, agents, url, capsys
 
-    def become(self, machine: str, *nodes: str) -> None:
-        """These nodes become that machine, and the collector hears of it."""
+    def set_machine(self, machine: str, *nodes: str) -> None:
+        """From now on `nodes` are that recorded machine, and their agents report so."""
         for node in nodes:
-            root = self._cluster.make(node, machine)
+            root = self._cluster.set_machine(node, machine)
             self._capsys.readouterr()
             main(["healthcheck", "--host-root", str(root), "--only", "disks", "--format", "json"])
             self._agents[node].report = self._capsys.readouterr().out.encode()
 
     def wait_for_failing(self, *nodes: str) -> None:
-        until = time.monotonic() + 30
+        deadline = time.monotonic() + 30
         while (failing := self._failing()) != set(nodes):
-            assert time.monotonic() < until, f"the collector sees {failing} fail, not {nodes}"
+            assert time.monotonic() < deadline, f"the collector counts {failing} as failing, not {nodes}"
             time.sleep(0.1)
 
     def _failing(self) -> set[str]:
@@ -93,9 +93,9 @@ def fleet(cluster: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> I
         config = tmp_path / "collector.json"  # JSON is YAML
         config.write_text(json.dumps({"targets": addresses, "interval_seconds": 0.3, "report_interval_seconds": 0.3}))
         made = Fleet(cluster, agents, "", capsys)
-        made.become("plain", *NODES)
+        made.set_machine("plain", *NODES)
         made.url = stack.enter_context(_collector(config))
-        cluster.say(mode="enforce", collector=made.url)
+        cluster.configure(mode="enforce", collector=made.url)
         yield made
 
 
@@ -115,41 +115,41 @@ def _collector(config: Path) -> Iterator[str]:
 
 
 def test_one_bad_node_is_drained_and_a_second_waits(cluster: Any, fleet: Fleet) -> None:
-    fleet.become("disk_full", "n1")
+    fleet.set_machine("disk_full", "n1")
     fleet.wait_for_failing("n1")
     assert cluster.srun("n1").returncode != 0
-    assert cluster.settled("n1").startswith("drained laggard: DISK_FULL")
-    fleet.become("disk_full", "n2")
+    assert cluster.wait_settled("n1").startswith("drained laggard: DISK_FULL")
+    fleet.set_machine("disk_full", "n2")
     fleet.wait_for_failing("n1", "n2")
     assert cluster.srun("n2").returncode == 0
-    assert cluster.settled("n2") == "idle"
+    assert cluster.wait_settled("n2") == "idle"
 
 
 def test_when_all_fail_at_once_none_is_drained(cluster: Any, fleet: Fleet) -> None:
     (cluster.folder / "settings/healthcheck").touch()
-    fleet.become("disk_full", *NODES)
-    cluster.srun(*NODES)  # the collector may know of none, one or all by now: within the cap one may be drained
+    fleet.set_machine("disk_full", *NODES)
+    cluster.srun(*NODES)  # the collector may know of none, one or all by now: one may be drained within the cap
     fleet.wait_for_failing(*NODES)
     time.sleep(7)
-    left = [node for node in NODES if cluster.settled(node) == "idle"]
+    left = [node for node in NODES if cluster.wait_settled(node) == "idle"]
     assert len(left) >= len(NODES) - 1, "more than the cap were drained"
     done = cluster.srun(*left)
     assert done.returncode == 0, done.stderr
 
 
 def test_without_the_collector_nothing_is_drained(cluster: Any, fleet: Fleet, unanswered: str) -> None:
-    cluster.make("n1", "disk_full")
+    cluster.set_machine("n1", "disk_full")
     for url in ("http://127.0.0.1:9", unanswered, "http://no-such-host.invalid:19401"):
-        cluster.say(collector=url)
+        cluster.configure(collector=url)
         started = time.monotonic()
         assert cluster.srun("n1").returncode == 0
         assert time.monotonic() - started < 20
-        assert cluster.settled("n1") == "idle"
+        assert cluster.wait_settled("n1") == "idle"
 
 
 @pytest.fixture
 def unanswered() -> Iterator[str]:
-    """An address that takes connections and never answers."""
+    """The URL of a server that accepts connections and never answers."""
     import socket
 
     with socket.create_server(("127.0.0.1", 0)) as listener:

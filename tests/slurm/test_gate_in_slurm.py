@@ -1,4 +1,4 @@
-"""What the gate does to a real SLURM: jobs that start or not, nodes that drain or not."""
+"""The gate in a real SLURM: which jobs start, and which nodes are drained."""
 
 from __future__ import annotations
 
@@ -17,57 +17,57 @@ FULL = "drained laggard: DISK_FULL / 99 % used"
 
 
 def hang(machine: Path) -> None:
-    """A pipe that nobody writes to holds its reader, as a dead file server does."""
+    """Makes a read of the mount table hang: a pipe without a writer blocks its reader, as a dead file server does."""
     (machine / "proc/self/mounts").unlink()
     os.mkfifo(machine / "proc/self/mounts")
 
 
 def test_as_shipped_nothing_is_rejected(cluster: Any) -> None:
-    cluster.make("n1", "disk_full")
+    cluster.set_machine("n1", "disk_full")
     done = cluster.srun("n1", "n2")
     assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2"]), done.stderr
-    assert (cluster.settled("n1"), cluster.settled("n2")) == ("idle", "idle")
+    assert (cluster.wait_settled("n1"), cluster.wait_settled("n2")) == ("idle", "idle")
 
 
 def test_enforcing_rejects_the_job_and_drains_with_the_reason(cluster: Any) -> None:
-    cluster.say(mode="enforce")
-    cluster.make("n2", "disk_full")
+    cluster.configure(mode="enforce")
+    cluster.set_machine("n2", "disk_full")
     rejected = cluster.srun("n1", "n2")
-    assert rejected.returncode != 0 and "n1" not in rejected.stdout.split()  # on no node of the job anything ran
-    assert cluster.settled("n2").startswith(FULL)
+    assert rejected.returncode != 0 and "n1" not in rejected.stdout.split()  # nothing ran on any node of the job
+    assert cluster.wait_settled("n2").startswith(FULL)
     well = cluster.srun("n1", "n3")
     assert (well.returncode, sorted(well.stdout.split())) == (0, ["n1", "n3"]), well.stderr
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
 
 
-def test_a_batch_job_goes_on_elsewhere(cluster: Any) -> None:
-    cluster.say(mode="enforce")
-    cluster.make("n1", "disk_full")
+def test_a_rejected_batch_job_is_queued_again(cluster: Any) -> None:
+    cluster.configure(mode="enforce")
+    cluster.set_machine("n1", "disk_full")
     job = cluster.folder / "job.sh"
     job.write_text("#!/bin/sh\n#SBATCH -N 1\n#SBATCH -w n1\n#SBATCH -o out.%j\nsleep 1; echo ran\n")
     number = cluster.run("sbatch", "--parsable", str(job)).stdout.strip()
-    cluster.wait("n1", "drain")
-    assert cluster.settled("n1").startswith(FULL)
+    cluster.wait_for_state("n1", "drain")
+    assert cluster.wait_settled("n1").startswith(FULL)
     assert not (cluster.folder / f"out.{number}").exists()
     state = cluster.run("squeue", "-h", "-j", number, "-o", "%T").stdout.strip()
     assert state == "PENDING", "the job is to be queued again, not held and not lost"
 
 
-def test_what_is_unknown_rejects_nothing(cluster: Any) -> None:
-    cluster.say(mode="enforce")
-    (cluster.make("n1", "disk_full") / "proc/self/mounts").unlink()
+def test_an_unknown_verdict_rejects_nothing(cluster: Any) -> None:
+    cluster.configure(mode="enforce")
+    (cluster.set_machine("n1", "disk_full") / "proc/self/mounts").unlink()
     assert cluster.srun("n1").returncode == 0
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
 
 
-def test_a_hung_probe_holds_no_job(cluster: Any) -> None:
-    """Nor does it keep SLURM waiting for the end of the prolog's output."""
-    cluster.say(mode="enforce")
-    hang(cluster.make("n1", "plain"))
+def test_a_hung_probe_delays_no_job(cluster: Any) -> None:
+    """Nor does SLURM wait for the end of the prolog's output."""
+    cluster.configure(mode="enforce")
+    hang(cluster.set_machine("n1", "plain"))
     started = time.monotonic()
     assert cluster.srun("n1").returncode == 0
     assert time.monotonic() - started < 15  # the probe's deadline is 2 s, in prolog and epilog
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
 
 
 @pytest.mark.parametrize(
@@ -81,49 +81,49 @@ def test_a_hung_probe_holds_no_job(cluster: Any) -> None:
     ids=["ignores_signals", "traceback", "no_interpreter", "crash"],
 )
 def test_a_broken_laggard_rejects_nothing(cluster: Any, script: str) -> None:
-    cluster.say(mode="enforce", seconds="2")
-    cluster.make("n1", "disk_full")
+    cluster.configure(mode="enforce", seconds="2")
+    cluster.set_machine("n1", "disk_full")
     cluster.set_laggard(script)
     started = time.monotonic()
     assert cluster.srun("n1").returncode == 0
     assert time.monotonic() - started < 15
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
 
 
-def test_the_kill_switch_stops_it(cluster: Any) -> None:
-    cluster.say(mode="enforce", disabled="")
-    cluster.make("n1", "disk_full")
+def test_the_kill_switch_disables_the_gate(cluster: Any) -> None:
+    cluster.configure(mode="enforce", disabled="")
+    cluster.set_machine("n1", "disk_full")
     assert cluster.srun("n1").returncode == 0
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
 
 
-def test_an_operators_reason_stays(cluster: Any) -> None:
-    """The drain that SLURM makes of a failed prolog leaves a reason alone, and so does laggard."""
+def test_an_operators_reason_is_kept(cluster: Any) -> None:
+    """SLURM keeps a reason when it drains a node for a failed prolog, and so does laggard."""
     (cluster.folder / "settings/healthcheck").touch()
-    cluster.say(mode="enforce")
+    cluster.configure(mode="enforce")
     cluster.update("n1", "State=DRAIN", "Reason=cable being changed")
-    cluster.make("n1", "disk_full")
+    cluster.set_machine("n1", "disk_full")
     time.sleep(ROUND_SECONDS)
     assert cluster.state("n1") == "drained cable being changed"
-    cluster.make("n1", "plain")
+    cluster.set_machine("n1", "plain")
     time.sleep(ROUND_SECONDS)
     assert cluster.state("n1") == "drained cable being changed"
 
 
 def test_the_health_check_drains_and_resumes(cluster: Any) -> None:
     (cluster.folder / "settings/healthcheck").touch()
-    cluster.say(mode="enforce")
-    cluster.make("n3", "disk_full")
-    assert cluster.wait("n3", "drained").startswith(FULL)
-    hang(cluster.make("n3", "plain"))  # not to know is no reason to resume
+    cluster.configure(mode="enforce")
+    cluster.set_machine("n3", "disk_full")
+    assert cluster.wait_for_state("n3", "drained").startswith(FULL)
+    hang(cluster.set_machine("n3", "plain"))  # an unknown verdict is no reason to resume
     time.sleep(ROUND_SECONDS)
     assert cluster.state("n3").startswith(FULL)
-    cluster.make("n3", "plain")
-    cluster.wait("n3", "idle")
+    cluster.set_machine("n3", "plain")
+    cluster.wait_for_state("n3", "idle")
 
 
 def test_the_health_check_only_reports_as_shipped(cluster: Any) -> None:
-    cluster.make("n3", "disk_full")
+    cluster.set_machine("n3", "disk_full")
     (cluster.folder / "settings/healthcheck").touch()
     time.sleep(ROUND_SECONDS)
     assert cluster.state("n3") == "idle"
@@ -133,12 +133,12 @@ def test_a_job_is_judged_by_the_gpus_it_was_given(cluster: Any) -> None:
     """GPU 5 of n1 has uncorrected memory errors; jobs get the lowest numbers first."""
     if not cluster.gpus:
         pytest.skip("needs root, to make device files for SLURM's GPUs")
-    cluster.say(mode="enforce", flags="--only gpu_count --only gpu_ecc")
+    cluster.configure(mode="enforce", flags="--only gpu_count --only gpu_ecc")
     for node in ("n1", "n2"):
-        cluster.make(node, "hgx_h100_gpus")
-    cluster.make("n1", "gpu_ecc")
+        cluster.set_machine(node, "hgx_h100_gpus")
+    cluster.set_machine("n1", "gpu_ecc")
     some = cluster.srun("n1", gpus=4)
     assert some.returncode == 0, some.stderr
-    assert cluster.settled("n1") == "idle"
+    assert cluster.wait_settled("n1") == "idle"
     assert cluster.srun("n1", gpus=8).returncode != 0
-    assert cluster.settled("n1").startswith("drained laggard: GPU_ECC_UNCORRECTED GPU 5")
+    assert cluster.wait_settled("n1").startswith("drained laggard: GPU_ECC_UNCORRECTED GPU 5")

@@ -1,4 +1,4 @@
-"""The scripts of deploy/slurm: clean, and harmless as shipped."""
+"""The scripts of deploy/slurm: shellcheck finds nothing in them, and as shipped they change nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ENTRIES = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 
 
 @pytest.mark.parametrize("name", [*ENTRIES, "gate.sh", "gate.conf"])
-def test_shellcheck_has_nothing_to_say(name: str) -> None:
+def test_shellcheck_finds_nothing(name: str) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("needs shellcheck: scripts/setup --system installs it on Debian")
     words = ("-x", "-s", "bash", *(("-e", "SC2034") if name.startswith("gate.") else ()))  # what it sets others read
@@ -25,7 +25,7 @@ def test_shellcheck_has_nothing_to_say(name: str) -> None:
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("conf", [None, "MODE=enforce\nCOLLECTOR=none\n"], ids=["as_shipped", "enforcing"])
 def test_without_a_path_and_without_laggard_nothing_is_rejected(name: str, conf: str | None, tmp_path: Path) -> None:
-    """SLURM gives its scripts no PATH; and laggard is not where the scripts look for it here."""
+    """SLURM gives its scripts no PATH; here they also do not find laggard at its path."""
     shutil.copytree(SCRIPTS, tmp_path / "slurm")
     settings = f"LAGGARD={tmp_path}/nowhere\nDISABLED={tmp_path}/disabled\n{conf or ''}"
     with (tmp_path / "slurm/gate.conf").open("a") as file:
@@ -36,13 +36,13 @@ def test_without_a_path_and_without_laggard_nothing_is_rejected(name: str, conf:
 
 @pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
 @pytest.mark.parametrize(
-    ("says", "status"),
+    ("line", "status"),
     [("gate: reject", 1), ("gate: pass, nothing critical", 0), ("gate: rejected", 0), ("", 0)],
 )
-def test_only_the_gates_own_word_rejects(name: str, says: str, status: int, tmp_path: Path) -> None:
+def test_only_the_gates_own_line_rejects(name: str, line: str, status: int, tmp_path: Path) -> None:
     shutil.copytree(SCRIPTS, tmp_path / "slurm")
     laggard = tmp_path / "laggard"
-    laggard.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/words\necho "laggard: X"\necho "{says}"\nexit 1\n')
+    laggard.write_text(f'#!/bin/bash\necho "$@" > {tmp_path}/words\necho "laggard: X"\necho "{line}"\nexit 1\n')
     laggard.chmod(0o755)
     with (tmp_path / "slurm/gate.conf").open("a") as file:
         file.write(f"LAGGARD={laggard}\nDISABLED={tmp_path}/disabled\n")

@@ -1,4 +1,4 @@
-"""A real Linux kernel with real PCI Express registers and RDMA devices, for tests: Debian's kernel in QEMU.
+"""A virtual machine for tests, with a real kernel, PCI Express registers and RDMA devices: Debian's kernel in QEMU.
 
 QEMU emulates in software; neither KVM nor a change of the machine is needed. The guest's root file system is this
 machine's own, read-only; /run is a tmpfs of its own. Its PCI tree:
@@ -9,7 +9,8 @@ machine's own, read-only; /run is a tmpfs of its own. Its PCI tree:
 
 The root ports have ACS; the switch's ports have none. There is an IOMMU, which the kernel uses, and so it switches ACS
 on. rxe0 and rxe1 are RDMA devices in software over eth0 and eth1.
-Kernel and initial file system are kept in LAGGARD_VM_CACHE, else ~/.cache/laggard-vm, made on the first use.
+The kernel and the initial file system are made at the first use, and kept in LAGGARD_VM_CACHE, else in
+~/.cache/laggard-vm.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ TOOLS: Final[Mapping[str, str]] = {
     "ib_write_bw": "perftest",
     "apt-get": "apt",
 }
-"""What must be there, and the Debian package that brings it."""
+"""The programs that must be installed, and the Debian package of each."""
 
 _MODULES: Final = (
     "virtio_pci",
@@ -48,7 +49,7 @@ _MODULES: Final = (
 )
 _APPLETS: Final = ("sh", "mount", "insmod", "poweroff", "ip", "chroot")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_VERSION: Final = "2"  # of what is kept; another number makes it anew
+_VERSION: Final = "2"  # of the cached files: another number makes them anew
 
 _INIT: Final = """#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs dev /dev
@@ -77,33 +78,33 @@ _DEVICES: Final = """
 """
 
 
-class Unavailable(Exception):
-    """There can be no such machine here, and why."""
+class VmUnavailable(Exception):
+    """No virtual machine can run here. The text says why."""
 
 
-NO_END: Final = 124
+TIMED_OUT: Final = 124
 
 
-class Ended(NamedTuple):
+class VmResult(NamedTuple):
     status: int
-    """The command's; NO_END where time ran out."""
+    """The command's exit status; TIMED_OUT where time ran out."""
 
     output: str
     log: str
-    """All that the guest printed, kernel messages too."""
+    """All that the guest printed, with the kernel's messages."""
 
 
 def missing_tools() -> list[str]:
     return [f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool, path=_PATH)]
 
 
-def boot(command: Sequence[str], environ: Mapping[str, str], seconds: float = 240) -> Ended:
-    """Runs the command in the machine, as root. Raises Unavailable where there can be no machine."""
+def run_in_vm(command: Sequence[str], environ: Mapping[str, str], timeout_seconds: float = 240) -> VmResult:
+    """Boots the virtual machine and runs `command` in it, as root. Raises VmUnavailable."""
     if missing := missing_tools():
-        raise Unavailable(f"not installed: {', '.join(missing)}; `scripts/setup --system` installs them as root")
-    folder = _kept()
-    words = shlex.join(["env", *(f"{name}={value}" for name, value in environ.items()), *command])
-    script = base64.b64encode(_COMMAND.format(path=_PATH, command=words).encode()).decode()
+        raise VmUnavailable(f"not installed: {', '.join(missing)}; `scripts/setup --system` installs them as root")
+    folder = _cached()
+    command_line = shlex.join(["env", *(f"{name}={value}" for name, value in environ.items()), *command])
+    script = base64.b64encode(_COMMAND.format(path=_PATH, command=command_line).encode()).decode()
     qemu = [
         *("qemu-system-x86_64", "-machine", "q35", "-cpu", "max", "-smp", "2", "-m", "1536"),
         *("-nographic", "-no-reboot", "-nodefaults", "-serial", "stdio"),
@@ -113,18 +114,19 @@ def boot(command: Sequence[str], environ: Mapping[str, str], seconds: float = 24
         *shlex.split(_DEVICES),
     ]
     try:
-        done = subprocess.run(qemu, stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds)
+        done = subprocess.run(qemu, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_seconds)
         log = done.stdout.decode(errors="replace").replace("\r", "") + done.stderr.decode(errors="replace")
     except subprocess.TimeoutExpired as error:
-        log = f"{(error.stdout or b'').decode(errors='replace')}\n(no end in {seconds:.0f} s)"
-    begun, _, output = log.partition("VM-BEGIN\n")
-    if not begun or not output:
-        raise Unavailable(f"the machine did not come up:\n{log[-2000:]}")
+        log = f"{(error.stdout or b'').decode(errors='replace')}\n(no end in {timeout_seconds:.0f} s)"
+    booted, _, output = log.partition("VM-BEGIN\n")
+    if not booted or not output:
+        raise VmUnavailable(f"the machine did not come up:\n{log[-2000:]}")
     output, _, status = output.partition("VM-END:")
-    return Ended(int(status.split()[0]) if status else NO_END, output, log)
+    return VmResult(int(status.split()[0]) if status else TIMED_OUT, output, log)
 
 
-def _kept() -> Path:
+def _cached() -> Path:
+    """Returns the folder with the kernel and the initial file system, which are made where they are missing."""
     base = os.environ.get("LAGGARD_VM_CACHE") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "laggard-vm"
     )
@@ -135,9 +137,9 @@ def _kept() -> Path:
             folder.mkdir(parents=True)
             _make(folder)
         except OSError as error:
-            raise Unavailable(f"{folder} cannot be made: {error.strerror}") from None
+            raise VmUnavailable(f"{folder} cannot be made: {error.strerror}") from None
         except subprocess.CalledProcessError as error:
-            raise Unavailable(
+            raise VmUnavailable(
                 f"{shlex.join(error.cmd)} failed: {error.stderr.decode(errors='replace')[-500:]}"
             ) from None
         (folder / "ready").touch()
@@ -145,7 +147,7 @@ def _kept() -> Path:
 
 
 def _make(folder: Path) -> None:
-    """Debian's kernel package, unpacked, and an initial file system with the modules that the machine needs."""
+    """Downloads Debian's kernel package, and makes an initial file system with the modules that the machine needs."""
     _run("apt-get", "download", "-q", _kernel_package(folder), cwd=folder)
     archive = next(folder.glob("*.deb"))
     _run("dpkg", "-x", str(archive), "kernel", cwd=folder)
@@ -171,21 +173,21 @@ def _make(folder: Path) -> None:
 
 
 def _kernel_package(folder: Path) -> str:
-    """The one that Debian's newest kernel comes in."""
-    for before in ((), ("apt-get", "update", "-q")):
+    """Returns the name of the package with Debian's newest kernel."""
+    for preparation in ((), ("apt-get", "update", "-q")):
         try:
-            if before:
-                _run(*before, cwd=folder)
+            if preparation:
+                _run(*preparation, cwd=folder)
             depends = _run("apt-cache", "depends", "linux-image-amd64", cwd=folder)
         except subprocess.CalledProcessError:
             continue
         if found := re.search(r"Depends: (linux-image-\S+)", depends):
             return found[1]
-    raise Unavailable("apt knows no kernel package linux-image-amd64: this is no Debian, or there is no network")
+    raise VmUnavailable("apt knows no kernel package linux-image-amd64: this is no Debian, or there is no network")
 
 
 def _module_files(folder: Path, version: str) -> list[Path]:
-    """In the order in which they have to be loaded."""
+    """Returns the modules' files in the order in which they have to be loaded."""
     found: dict[str, None] = {}
     for module in _MODULES:
         shown = _run("modprobe", "-d", str(folder / "kernel"), "-S", version, "--show-depends", module, cwd=folder)
@@ -193,6 +195,6 @@ def _module_files(folder: Path, version: str) -> list[Path]:
     return [Path(name) for name in found]
 
 
-def _run(*words: str, cwd: Path) -> str:
+def _run(*command: str, cwd: Path) -> str:
     environ = {**os.environ, "PATH": _PATH, "LC_ALL": "C"}
-    return subprocess.run(words, cwd=cwd, env=environ, check=True, capture_output=True).stdout.decode()
+    return subprocess.run(command, cwd=cwd, env=environ, check=True, capture_output=True).stdout.decode()

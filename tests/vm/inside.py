@@ -1,6 +1,7 @@
-"""What runs in the virtual machine, as root: changes its hardware's registers and asks the gate each time.
+"""The script that runs in the virtual machine, as root: it changes registers of the hardware, and runs the gate each
+time.
 
-Prints one line of JSON: by step, the exit status and the report. See machinery/vm.py for the PCI tree.
+Prints one line of JSON: the exit status and the report of each step. See support/vm.py for the PCI tree.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ SOFT = {
 Steps = dict[str, dict[str, Any]]
 
 
-def gate(*words: str, thresholds: dict[str, Any] | None = None, privileged: bool = True) -> dict[str, Any]:
-    """The command line in a process of its own. Not in an interpreter of its own: starting one takes seconds here."""
+def gate(*flags: str, thresholds: dict[str, Any] | None = None, privileged: bool = True) -> dict[str, Any]:
+    """Runs the command line in a forked process. A fresh interpreter would take seconds to start here."""
     with open("/run/profile.yaml", "w") as file:
         json.dump({"thresholds": thresholds or {}, "deadline_seconds": 60}, file)  # YAML too
-    command = ["healthcheck", "--format", "json", "--profile", "/run/profile.yaml", *words]
+    command = ["healthcheck", "--format", "json", "--profile", "/run/profile.yaml", *flags]
     with open("/run/out", "w+") as out, open("/run/err", "w+") as err:
         pid = os.fork()
         if pid == 0:
-            _become(privileged, out.fileno(), err.fileno(), command)
+            _run_gate(privileged, out.fileno(), err.fileno(), command)
         status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
         out.seek(0)
         err.seek(0)
-        return {"status": status, "report": json.loads(out.read() or "null"), "complaint": err.read()}
+        return {"status": status, "report": json.loads(out.read() or "null"), "stderr": err.read()}
 
 
-def _become(privileged: bool, out: int, err: int, command: list[str]) -> NoReturn:
+def _run_gate(privileged: bool, out: int, err: int, command: list[str]) -> NoReturn:
     status = 70
     try:
         os.dup2(out, 1)
@@ -64,7 +65,7 @@ def _become(privileged: bool, out: int, err: int, command: list[str]) -> NoRetur
 
 
 def _drop_sys_admin() -> None:
-    """The capability without which the kernel shows 64 bytes of configuration space (capabilities(7), capset(2))."""
+    """Drops the capability without which only 64 bytes of configuration space are shown: capabilities(7), capset(2)."""
     libc = ctypes.CDLL(None, use_errno=True)
     header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
     assert libc.capget(header, sets) == 0
@@ -89,10 +90,10 @@ def acs_steps(steps: Steps) -> None:
     steps["acs off"] = acs(apart)
     set_acs("00:03.0", 0x1D)
     steps["acs on"] = acs(apart)
-    steps["seen twice"] = seen_twice()
+    steps["read twice"] = read_twice()
     steps["acs on, above the switch"] = acs(together)
     steps["acs on, virtual"] = acs(apart, virtual=True)
-    steps["acs on, not said whether virtual"] = acs(apart, virtual=None)
+    steps["acs on, virtual unknown"] = acs(apart, virtual=None)
     steps["acs on, not root"] = acs(apart, privileged=False)
     set_acs("00:03.0", 0x01)
     steps["source validation alone"] = acs(apart)
@@ -104,12 +105,12 @@ def acs_steps(steps: Steps) -> None:
 def other_steps(steps: Steps) -> None:
     chosen = {"endpoints": [NEAR_ROOT, BEHIND_SWITCH]}
     probes = ("iommu", "pcie_links", "pcie_requests", "pcie_errors", "numa")
-    words = [word for probe in probes for word in ("--only", probe)]
-    steps["other probes"] = gate(*words, thresholds=dict.fromkeys(probes, chosen))
+    flags = [flag for probe in probes for flag in ("--only", probe)]
+    steps["other probes"] = gate(*flags, thresholds=dict.fromkeys(probes, chosen))
 
 
-def seen_twice() -> dict[str, Any]:
-    """The same registers from /sys and from lspci's words."""
+def read_twice() -> dict[str, Any]:
+    """Reads the same registers from /sys and from lspci's text."""
     host = Host()
     tree = read_tree(host)
     of_sysfs = PciTree({device.address: device for device in with_config(host, tree)})
@@ -126,21 +127,21 @@ def registers(tree: PciTree) -> dict[str, Any]:
 
 
 def _express(config: ConfigSpace) -> Any:
-    """Without the target speed: where the register holds none, lspci prints the lowest."""
+    """Leaves the target speed out: where the register holds none, lspci prints the lowest."""
     return config.express and config.express._replace(target_speed=0.0)
 
 
-def first_look(steps: Steps) -> None:
-    """Devices in software are no hardware to judge, unless the profile says that they are all there is."""
+def first_rdma_steps(steps: Steps) -> None:
+    """RDMA devices in software are not judged, unless the profile says that the machine has no others."""
     steps["rdma, live"] = gate("--only", "rdma_ports", "--only", "rdma_errors")
     steps["rdma"] = gate(*RDMA, thresholds=SOFT)
-    steps["rdma"]["looked"] = time.monotonic()
+    steps["rdma"]["finished"] = time.monotonic()
 
 
 def rdma_steps(steps: Steps) -> None:
     """Starts a minute after the first run: snapshots closer than that count as one."""
     move_traffic()
-    time.sleep(max(0.0, steps["rdma"]["looked"] + MIN_INTERVAL_SECONDS + 1 - time.monotonic()))
+    time.sleep(max(0.0, steps["rdma"]["finished"] + MIN_INTERVAL_SECONDS + 1 - time.monotonic()))
     steps["rdma, after traffic"] = gate(*RDMA, thresholds=SOFT)
     subprocess.run(["ip", "link", "set", "eth0", "down"], check=True)
     steps["rdma, eth0 down"] = gate(*RDMA, thresholds=SOFT)
@@ -167,7 +168,7 @@ def move_traffic() -> None:
 
 def main() -> None:
     steps: Steps = {}
-    parts: tuple[Callable[[Steps], None], ...] = (first_look, acs_steps, other_steps, rdma_steps)
+    parts: tuple[Callable[[Steps], None], ...] = (first_rdma_steps, acs_steps, other_steps, rdma_steps)
     for part in parts:
         try:
             part(steps)

@@ -1,7 +1,8 @@
-"""The probes on a real kernel: registers of PCI Express ports that are really set, RDMA devices that really count.
+"""The probes on a real kernel, in a virtual machine: registers of PCI Express ports that are really set, RDMA devices
+that really count.
 
-One boot runs every step; each test looks at some. Slow: about a minute. Where there is no QEMU or no kernel to be had
-they are skipped, and say so.
+One boot runs every step of inside.py; each test checks some. Slow: about a minute. Where QEMU or a kernel is missing,
+the tests are skipped, with a warning.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 from support.paths import REPOSITORY
-from support.vm import Unavailable, boot
+from support.vm import VmUnavailable, run_in_vm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -26,15 +27,15 @@ INSIDE = Path(__file__).with_name("inside.py")
 def steps() -> dict[str, Any]:
     environ = {"PYTHONPATH": str(REPOSITORY / "src"), "PYTHONDONTWRITEBYTECODE": "1", "LAGGARD_STATE_DIR": "/run/state"}
     try:
-        ended = boot([sys.executable, str(INSIDE)], environ, seconds=500)
-    except Unavailable as error:
+        result = run_in_vm([sys.executable, str(INSIDE)], environ, timeout_seconds=500)
+    except VmUnavailable as error:
         with warnings.catch_warnings():
             warnings.simplefilter("default")
             warnings.warn(f"NOT TESTED on a real kernel: {error}", stacklevel=1)
         print(f"NOT TESTED on a real kernel: {error}", file=sys.__stderr__)
         pytest.skip(f"no virtual machine: {error}")
-    line = next((line for line in ended.output.splitlines() if line.startswith("STEPS:")), None)
-    assert line, f"the script in the machine ended with {ended.status}:\n{ended.output[-3000:]}"
+    line = next((line for line in result.output.splitlines() if line.startswith("STEPS:")), None)
+    assert line, f"the script in the machine ended with {result.status}:\n{result.output[-3000:]}"
     found: dict[str, Any] = json.loads(line.removeprefix("STEPS:"))
     if os.environ.get("LAGGARD_VM_SHOW"):
         print(json.dumps(found, indent=1), file=sys.__stderr__)
@@ -50,7 +51,7 @@ def reason(step: dict[str, Any]) -> str:
     return "; ".join(probe["reason"] for probe in step["report"]["probes"])
 
 
-def test_all_steps_were_taken(steps: dict[str, Any]) -> None:
+def test_all_steps_ran(steps: dict[str, Any]) -> None:
     assert {name: step["error"] for name, step in steps.items() if "error" in step} == {}
 
 
@@ -64,8 +65,8 @@ def test_the_kernel_switches_acs_on_with_the_iommu(steps: dict[str, Any]) -> Non
     assert found == [("ACS_ENABLED", "0000:00:02.0"), ("ACS_ENABLED", "0000:00:03.0")]
 
 
-def test_lspci_and_sysfs_say_the_same(steps: dict[str, Any]) -> None:
-    both = steps["seen twice"]
+def test_lspci_and_sysfs_agree(steps: dict[str, Any]) -> None:
+    both = steps["read twice"]
     assert both["lspci"] == both["sysfs"]
     assert both["sysfs"]["0000:00:03.0"][-1] == [0x5F, 0x1D]  # capability and control
     assert both["sysfs"]["0000:04:00.0"][0] == "0000:03:00.0"
@@ -88,7 +89,7 @@ def test_the_other_probes_on_a_real_tree(steps: dict[str, Any]) -> None:
     }
 
 
-def test_redirection_that_the_hardware_really_does_is_found(steps: dict[str, Any]) -> None:
+def test_redirection_in_the_registers_is_found(steps: dict[str, Any]) -> None:
     step = steps["acs on"]
     assert findings(step) == [("ACS_ENABLED", "0000:00:03.0")], reason(step)
     (finding,) = step["report"]["findings"]
@@ -96,8 +97,8 @@ def test_redirection_that_the_hardware_really_does_is_found(steps: dict[str, Any
     assert "setpci -s 0000:00:03.0 ECAP_ACS+0x6.w=0000" in finding["fix"]["commands"]
 
 
-@pytest.mark.parametrize("step", ["acs on, virtual", "acs on, not said whether virtual"])
-def test_a_virtual_machine_is_not_told_to_switch_it_off(step: str, steps: dict[str, Any]) -> None:
+@pytest.mark.parametrize("step", ["acs on, virtual", "acs on, virtual unknown"])
+def test_a_virtual_machine_is_not_asked_to_switch_acs_off(step: str, steps: dict[str, Any]) -> None:
     assert findings(steps[step]) == []
     assert steps[step]["report"]["facts"]["acs"]["virtual"] is True
 
@@ -105,7 +106,7 @@ def test_a_virtual_machine_is_not_told_to_switch_it_off(step: str, steps: dict[s
 def test_without_root_it_is_unknown(steps: dict[str, Any]) -> None:
     step = steps["acs on, not root"]
     assert (findings(step), step["status"]) == ([], 2)
-    assert "to root alone" in reason(step)
+    assert "only to root" in reason(step)
 
 
 def test_a_machine_without_gpu_and_rdma_nic_is_skipped(steps: dict[str, Any]) -> None:
@@ -123,7 +124,7 @@ def test_an_active_port_is_quiet(step: str, steps: dict[str, Any]) -> None:
     assert (findings(steps[step]), steps[step]["status"]) == ([], 0), reason(steps[step])
 
 
-def test_traffic_is_seen_in_the_kernels_counters(steps: dict[str, Any]) -> None:
+def test_traffic_shows_in_the_kernels_counters(steps: dict[str, Any]) -> None:
     facts = steps["rdma, after traffic"]["report"]["facts"]["rdma_errors"]
     rates = facts["traffic"]["rxe0"]
     assert min(rates["sent_packets_per_second"], rates["received_packets_per_second"]) > 10, facts
@@ -134,7 +135,7 @@ def test_a_port_that_goes_down_is_found(steps: dict[str, Any]) -> None:
     assert ("RDMA_PORT_DOWN", "rxe0") in findings(step), (findings(step), reason(step))
 
 
-def test_a_port_that_is_up_again_has_lost_its_link(steps: dict[str, Any]) -> None:
+def test_a_port_that_is_up_again_is_flapping(steps: dict[str, Any]) -> None:
     step = steps["rdma, eth0 up again"]
     assert findings(step) == [("RDMA_LINK_FLAPPING", "rxe0")], reason(step)
     assert step["status"] == 0, "one loss of the link is a warning"
