@@ -66,13 +66,13 @@ def finding(
 ) -> Finding:
     """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
     Without `severity` it has the catalogue's."""
-    kind = finding_type(code)
+    found_type = finding_type(code)
     return Finding(
         code=code,
-        severity=kind.severity if severity is None else severity,
+        severity=found_type.severity if severity is None else severity,
         device=device,
         summary=summary,
         evidence=dict(evidence),
         fix=Fix(fix, tuple(commands)),
-        doc=kind.doc,
+        doc=found_type.doc,
     )

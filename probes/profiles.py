@@ -90,7 +90,7 @@ def find_profile(name: str) -> Profile:
     if name in PROFILES:
         return PROFILES[name]
     if not os.path.exists(name):
-        raise UsageError(f"no profile {name!r}: say {', '.join(PROFILES)}, or the path of a YAML file")
+        raise UsageError(f"no profile {name!r}: name one of {', '.join(PROFILES)}, or the path of a YAML file")
     return load(name, Profile)
 
 
@@ -115,7 +115,7 @@ def choose_probes(
             raise UsageError(f"no probe {name!r}: the probes are {', '.join(known)}")
     for name in wanted if not active else ():
         if name in ACTIVE_NAMES:
-            raise UsageError(f"probe {name} loads the GPUs: say --active as well")
+            raise UsageError(f"probe {name} loads the GPUs: add --active")
     runnable = (*PROBES, *ACTIVE_PROBES) if active else PROBES
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:

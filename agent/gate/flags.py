@@ -64,7 +64,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
     cap."""
     drains = arguments.gate == ENFORCE or (arguments.drain and arguments.gate is None)
     if drains and not arguments.collector:
-        raise UsageError(f"say --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
+        raise UsageError(f"add --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
     if arguments.active and arguments.host_root is not None:
         raise UsageError("--active loads the GPUs of this machine: a recorded one (--host-root) has none to load")
     if not arguments.scontrol.startswith("/"):

@@ -99,17 +99,23 @@ def finding_name(finding: Finding) -> str:
 
 
 def _result(answer: ProbeAnswer, places: tuple[int, ...], warnings_fail: bool) -> ProbeResult:
-    seen = answer.observation
-    failing = [finding for finding in seen.findings if fails(finding, warnings_fail)]
-    unknown = (printable_line(seen.reason, _REASON_LENGTH) or _NO_REASON) if seen.verdict is Verdict.UNKNOWN else ""
+    observation = answer.observation
+    failing = [finding for finding in observation.findings if fails(finding, warnings_fail)]
+    unknown = _unknown_part(observation)
     return ProbeResult(
         name=answer.name,
-        verdict=Verdict.FAIL if failing else seen.verdict,
-        reason=_reason(failing, unknown or seen.reason),
+        verdict=Verdict.FAIL if failing else observation.verdict,
+        reason=_reason(failing, unknown or observation.reason),
         elapsed_seconds=round(answer.elapsed_seconds, 4),
         findings=places,
         unknown=unknown,
     )
+
+
+def _unknown_part(observation: Observation) -> str:
+    if observation.verdict is not Verdict.UNKNOWN:
+        return ""
+    return printable_line(observation.reason, _REASON_LENGTH) or _NO_REASON
 
 
 def _rejudged(

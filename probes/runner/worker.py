@@ -99,7 +99,7 @@ def encode(observation: Observation) -> bytes:
     try:
         line = wire.encode(observation)
     except Exception as error:  # a fact that is no JSON value
-        line = _unknown(f"answered with what is no JSON: {error}")
+        line = _unknown(f"answered with a value that is no JSON: {error}")
     if len(line) > MAX_ANSWER_BYTES:
         line = _unknown(f"answered with {len(line)} bytes, more than {MAX_ANSWER_BYTES}")
     return line + b"\n"

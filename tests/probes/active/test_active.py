@@ -260,7 +260,7 @@ def test_they_never_run_unasked(capsys: pytest.CaptureFixture[str]) -> None:
     assert not ACTIVE_NAMES & {probe.name for probe in as_the_daemon_chooses}
     assert {probe.name for probe in choose_probes(Profile(), (), (), "", active=True)} >= ACTIVE_NAMES
     assert main(["healthcheck", "--only", "active_copy"]) == 64
-    assert "say --active" in capsys.readouterr().err
+    assert "add --active" in capsys.readouterr().err
     assert main(["healthcheck", "--active", "--host-root", str(MACHINES / "plain")]) == 64
     assert "--active loads the GPUs of this machine" in capsys.readouterr().err
 
