@@ -1,8 +1,8 @@
-"""PCIE_LINK_DEGRADED and GPU_WRONG_RESULT: how fast data goes to each GPU and back, and whether it comes back the same.
+"""PCIE_LINK_DEGRADED and GPU_WRONG_RESULT: a GPU to which data is copied too slowly, or comes back changed.
 
-What the link has been trained to is in the registers; this is what comes through. The process stays on the CPUs near
-the GPU while it allocates and copies, where the machine lets it, so that the other socket's distance is not blamed on
-the link.
+The probe pcie_links reads from registers how fast the link should be; this probe measures it. Where the machine allows
+it, the process runs on the CPUs near the GPU while it allocates and copies, so that the distance to another CPU socket
+is not blamed on the link.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.devices import Device, Round, count_wrong_places, time_rounds
-from laggard.probes.active.measuring.measure import look
-from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, Subject
+from laggard.probes.active.measuring.check import check_rates
+from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.errors import Unknown
 from laggard.probes.groups import ACTIVE
 from laggard.probes.host.cpu_list import parse_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 
-WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes: 256 MiB of pinned memory on a GPU's node, 64 MiB else
+WORDS: Final = {True: 1 << 26, False: 1 << 24}  # of 4 bytes; 256 MiB of pinned memory for a GPU, 64 MiB else
 
-SUBJECT = Subject(
+RATE_TEST = RateTest(
     "PCIE_LINK_DEGRADED",
     "copies from and to the host at",
     "B/s",
-    "Compare the link's width and speed with what the GPU and its port can do (`lspci -vv`, LnkSta, LnkCap), all the "
-    "way up to the CPU. Where they are full: look for a NUMA node without memory, the IOMMU, and PCIe errors.",
+    "Compare the width and speed of all links up to the CPU with what GPU and ports can do (`lspci -vv`, LnkSta, "
+    "LnkCap). If they are at their maximum, look for a NUMA node without memory, the IOMMU, and PCIe errors.",
     ("lspci -vv | grep -E 'LnkSta|LnkCap'", "nvidia-smi topo -m", "numactl --hardware"),
 )
 
@@ -38,43 +38,43 @@ class CopyThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in bytes, to the device and back, each counted once."""
 
     slow_ratio: float = 0.65
-    """A link that lost half of its lanes, or a generation, gives half. Between sockets and with busy memory controllers
-    healthy links differ by a quarter and more."""
+    """A link that lost half of its lanes, or one generation of speed, has half the rate. Healthy links differ by a
+    quarter and more, between CPU sockets and with busy memory controllers."""
 
     critical_ratio: float = 0.0
-    """Never critical by itself: the probe of the links, which reads the registers, is the one to say so."""
+    """Never critical: the probe pcie_links, which reads the registers, decides that."""
 
 
 def check(host: Host, thresholds: CopyThresholds) -> Iterator[Finding | Fact]:
-    def measure(torch: Any, device: Device) -> Measured:
-        with near(host, device.bus_id):
-            return there_and_back(torch, device, thresholds.seconds)
+    def measure(torch: Any, device: ComputeDevice) -> Measurement:
+        with pinned_near(host, device.bus_id):
+            return copy_there_and_back(torch, device, thresholds.seconds)
 
-    return look(host, thresholds, SUBJECT, measure)
+    return check_rates(host, thresholds, RATE_TEST, measure)
 
 
-def there_and_back(
-    torch: Any, device: Device, seconds: float, move: Callable[[Any, Any], Any] | None = None
-) -> Measured:
-    """`move(to, from)`: torch's copy_ unless a test puts a faulty one in."""
+def copy_there_and_back(
+    torch: Any, device: ComputeDevice, seconds: float, move: Callable[[Any, Any], Any] | None = None
+) -> Measurement:
+    """`move(to, from)`: torch's copy_, unless a test puts in a faulty one."""
     words = WORDS[device.on_gpu]
     source = torch.arange(words, dtype=torch.int32, pin_memory=device.on_gpu)
     back = torch.zeros(words, dtype=torch.int32, pin_memory=device.on_gpu)
-    there = torch.zeros(words, dtype=torch.int32, device=device.place)
+    there = torch.zeros(words, dtype=torch.int32, device=device.torch_name)
 
-    def work() -> None:
+    def run() -> None:
         for target, origin in ((there, source), (back, there)):
             (move or _copy)(target, origin)
 
-    def wrong() -> int:
-        """Counted on the host; then what arrived is wiped, so that a copy that did nothing is seen the next time."""
+    def count_wrong() -> int:
+        """Counts on the host, then clears what arrived, so that a copy that does nothing is found in the next round."""
         count = count_wrong_places(torch, back)
         there.zero_()
         back.zero_()
         return count
 
-    rate, wrongs, rounds = time_rounds(torch, device, seconds, Round(work, wrong), 2.0 * 4 * words)
-    return Measured(device.name, device.kind, rate, rounds * words, wrongs)
+    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), 2.0 * 4 * words)
+    return Measurement(device.name, device.model, result.per_second, result.rounds * words, result.wrong)
 
 
 def _copy(target: Any, origin: Any) -> None:
@@ -82,8 +82,9 @@ def _copy(target: Any, origin: Any) -> None:
 
 
 @contextmanager
-def near(host: Host, bus_id: str) -> Iterator[None]:
-    """This process on the CPUs of the device's NUMA node; unchanged where that is not known or not allowed."""
+def pinned_near(host: Host, bus_id: str) -> Iterator[None]:
+    """Keeps this process on the CPUs of the device's NUMA node; changes nothing where those are not known or not
+    allowed."""
     before = os.sched_getaffinity(0)
     path = f"/sys/bus/pci/devices/{bus_id}/local_cpulist"
     with suppress(Unknown, OSError):

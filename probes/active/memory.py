@@ -1,7 +1,7 @@
-"""GPU_MEMORY_SLOW and GPU_WRONG_RESULT: how fast each GPU copies within its memory, and whether every word arrives.
+"""GPU_MEMORY_SLOW and GPU_WRONG_RESULT: a GPU that copies within its memory too slowly, or with errors.
 
-Each word holds its own place, so that a word that is lost, changed or put elsewhere is seen. Not a memory test: it
-touches the memory that it is given, once.
+Each word holds its own index, so that a word that is lost, changed or misplaced is found. It is no memory test: it uses
+the memory that it is given, and once.
 """
 
 from __future__ import annotations
@@ -10,53 +10,57 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding
-from laggard.probes.active.measuring.devices import Device, Round, count_wrong_places, time_rounds
-from laggard.probes.active.measuring.measure import look
-from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, Subject
+from laggard.probes.active.measuring.check import check_rates
+from laggard.probes.active.measuring.devices import ComputeDevice, Workload, count_wrong_places, time_rounds
+from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, RateTest
 from laggard.probes.groups import ACTIVE
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe
 
 WORDS: Final = {True: 1 << 28, False: 1 << 24}  # of 4 bytes: 1 GiB on a GPU, beyond any cache; 64 MiB on a CPU
 
-SUBJECT = Subject(
+RATE_TEST = RateTest(
     "GPU_MEMORY_SLOW",
     "copies within its memory at",
     "B/s",
-    "Look for a memory clock that is held down and for pending row remaps (GPU_ROW_REMAP_PENDING). Reset the GPU, and "
-    "exchange it if it stays slow.",
+    "Look for a lowered memory clock and for pending row remaps (GPU_ROW_REMAP_PENDING). Reset the GPU, and replace it "
+    "if it stays slow.",
     ("nvidia-smi -q -d CLOCK,ROW_REMAPPER,ECC,TEMPERATURE",),
 )
 
 
 class MemoryThresholds(ActiveThresholds, frozen=True):
-    """`expected_per_second` in bytes, each counted twice: read and written. Memory has no lottery of power as the cores
-    do: GPUs of one model differ by a percent or two."""
+    """`expected_per_second` in bytes, each counted twice: read and written. The memory rates of GPUs of one model
+    differ by a percent or two, much less than those of their cores."""
 
     slow_ratio: float = 0.9
 
 
 def check(host: Host, thresholds: MemoryThresholds) -> Iterator[Finding | Fact]:
-    return look(host, thresholds, SUBJECT, lambda torch, device: copy(torch, device, thresholds.seconds))
+    return check_rates(
+        host, thresholds, RATE_TEST, lambda torch, device: copy_in_memory(torch, device, thresholds.seconds)
+    )
 
 
-def copy(torch: Any, device: Device, seconds: float, move: Callable[[Any, Any], Any] | None = None) -> Measured:
-    """`move(to, from)`: torch's copy_ unless a test puts a faulty one in."""
+def copy_in_memory(
+    torch: Any, device: ComputeDevice, seconds: float, move: Callable[[Any, Any], Any] | None = None
+) -> Measurement:
+    """`move(to, from)`: torch's copy_, unless a test puts in a faulty one."""
     words = WORDS[device.on_gpu]
-    source = torch.arange(words, dtype=torch.int32, device=device.place)
+    source = torch.arange(words, dtype=torch.int32, device=device.torch_name)
     target = torch.zeros_like(source)
 
-    def work() -> None:
+    def run() -> None:
         (move or torch.Tensor.copy_)(target, source)
 
-    def wrong() -> int:
-        """Then what arrived is wiped, so that a copy that did nothing is seen the next time."""
+    def count_wrong() -> int:
+        """Also clears what arrived, so that a copy that does nothing is found in the next round."""
         count = count_wrong_places(torch, target)
         target.zero_()
         return count
 
-    rate, wrongs, rounds = time_rounds(torch, device, seconds, Round(work, wrong), 2.0 * 4 * words)
-    return Measured(device.name, device.kind, rate, rounds * words, wrongs)
+    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), 2.0 * 4 * words)
+    return Measurement(device.name, device.model, result.per_second, result.rounds * words, result.wrong)
 
 
 PROBE: Final = Probe("active_memory", check, MemoryThresholds(), group=ACTIVE)

@@ -1,4 +1,4 @@
-"""The probes that load the GPUs: judged on values, run for real on the CPU, and with faults put in."""
+"""The probes that load the GPUs: their rules on values, and the probes on the CPU, with and without injected faults."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from support.paths import MACHINES
 
 from laggard.cli import main
 from laggard.model import Finding, Severity
-from laggard.probes.active.copy import near, there_and_back
-from laggard.probes.active.matmul import LARGEST_SUM, SIZES, SUBJECT, multiply, operands
-from laggard.probes.active.measuring import devices as active_device
-from laggard.probes.active.measuring.devices import Device, measure_all
-from laggard.probes.active.measuring.rules import ActiveThresholds, Measured, judge, median
-from laggard.probes.active.memory import copy
+from laggard.probes.active.copy import copy_there_and_back, pinned_near
+from laggard.probes.active.matmul import RATE_TEST, SIZES, multiply, operands
+from laggard.probes.active.measuring import devices as devices_module
+from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
+from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
+from laggard.probes.active.memory import copy_in_memory
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -35,38 +35,38 @@ pytestmark = pytest.mark.torch
 
 torch = Later("torch")
 
-CPU = Device("CPU run 0", "CPU", "cpu")
+CPU = ComputeDevice("CPU run 0", "CPU", "cpu")
 RATE = 7e14
 
 
-def gpus(*rates: float, kind: str = "H100", wrong: int = 0) -> list[Measured]:
-    return [Measured(f"GPU {index}", kind, rate, 1000, wrong) for index, rate in enumerate(rates)]
+def gpus(*rates: float, model: str = "H100", wrong: int = 0) -> list[Measurement]:
+    return [Measurement(f"GPU {index}", model, rate, 1000, wrong) for index, rate in enumerate(rates)]
 
 
-def findings(measured: Sequence[Measured], silent: Sequence[str] = (), **thresholds: Any) -> list[Finding]:
-    """Without the Unknown that may end them."""
+def findings(measured: Sequence[Measurement], **thresholds: Any) -> list[Finding]:
+    """Returns the findings without the Unknown that may end them."""
     found = []
     with contextlib.suppress(Unknown):
-        found.extend(judge(measured, silent, SUBJECT, ActiveThresholds(**thresholds)))
+        found.extend(judge(measured, (), RATE_TEST, ActiveThresholds(**thresholds)))
     return found
 
 
-def reason(measured: Sequence[Measured], silent: Sequence[str] = (), **thresholds: Any) -> str:
+def reason(measured: Sequence[Measurement], *not_measured: str, **thresholds: Any) -> str:
     with pytest.raises(Unknown) as unknown:
-        list(judge(measured, silent, SUBJECT, ActiveThresholds(**thresholds)))
+        list(judge(measured, [*map(NotMeasured, not_measured)], RATE_TEST, ActiveThresholds(**thresholds)))
     return str(unknown.value)
 
 
-# --- on values --------------------------------------------------------------------------------------------------------
+# --- rules on values ----------------------------------------------------------------------------------------------
 
 
-def test_gpus_that_differ_as_healthy_ones_do_are_quiet() -> None:
+def test_gpus_that_differ_like_healthy_ones_are_quiet() -> None:
     assert findings(gpus(*(RATE * (1 - step / 100) for step in range(8)))) == []
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.8, Severity.WARNING), (0.5, Severity.CRITICAL)])
 def test_a_slow_gpu_is_named(share: float, severity: Severity) -> None:
-    (finding,) = list(judge(gpus(*[RATE] * 7, share * RATE), [], SUBJECT, ActiveThresholds()))
+    (finding,) = list(judge(gpus(*[RATE] * 7, share * RATE), [], RATE_TEST, ActiveThresholds()))
     assert (finding.code, finding.device, finding.severity) == ("GPU_SLOW", "GPU 7", severity)
     assert finding.evidence["ratio"] == share and finding.evidence["expected_per_second"] == RATE
     assert (
@@ -80,11 +80,11 @@ def test_the_slow_half_is_named_and_not_the_fast_one() -> None:
 
 
 def test_another_model_is_no_peer() -> None:
-    mixed = [*gpus(*[RATE] * 4), *gpus(RATE / 3, RATE / 3, kind="L40S")]
-    assert list(judge(mixed, [], SUBJECT, ActiveThresholds())) == []
+    mixed = [*gpus(*[RATE] * 4), *gpus(RATE / 3, RATE / 3, model="L40S")]
+    assert list(judge(mixed, [], RATE_TEST, ActiveThresholds())) == []
 
 
-def test_the_profile_comes_before_the_peers() -> None:
+def test_the_profile_overrides_the_peers() -> None:
     all_slow = gpus(*[RATE / 2] * 8)  # a power cap on the whole node: the peers agree with each other
     assert findings(all_slow) == []
     found = findings(all_slow, expected_per_second=RATE)
@@ -93,16 +93,16 @@ def test_the_profile_comes_before_the_peers() -> None:
 
 def test_one_gpu_alone_is_not_judged_and_not_called_ok() -> None:
     assert reason(gpus(RATE)).endswith("to judge the rate by: GPU 0 (7e+14 flop/s)")
-    assert list(judge(gpus(RATE), [], SUBJECT, ActiveThresholds(expected_per_second=RATE))) == []
+    assert list(judge(gpus(RATE), [], RATE_TEST, ActiveThresholds(expected_per_second=RATE))) == []
 
 
 def test_a_gpu_that_was_not_measured_is_unknown() -> None:
-    assert reason(gpus(RATE, RATE), ["GPU 2: in use by process 7"]) == "GPU 2: in use by process 7"
-    assert reason([], ["GPU 0: in use"]) == "GPU 0: in use"
+    assert reason(gpus(RATE, RATE), "GPU 2: in use by process 7") == "GPU 2: in use by process 7"
+    assert reason([], "GPU 0: in use") == "GPU 0: in use"
 
 
 def test_a_wrong_result_is_critical_at_any_rate() -> None:
-    (finding,) = findings([*gpus(RATE, RATE), Measured("GPU 2", "H100", RATE, 1000, 1)])
+    (finding,) = findings([*gpus(RATE, RATE), Measurement("GPU 2", "H100", RATE, 1000, 1)])
     assert (finding.code, finding.device, finding.severity) == ("GPU_WRONG_RESULT", "GPU 2", Severity.CRITICAL)
     assert finding.summary.startswith("1 of 1000 values are wrong")
 
@@ -111,7 +111,7 @@ rates = st.lists(st.floats(1e9, 1e15), max_size=10).map(lambda values: gpus(*val
 
 
 @given(rates, st.randoms())
-def test_the_order_of_the_gpus_does_not_matter(measured: list[Measured], random: Any) -> None:
+def test_the_order_of_the_gpus_does_not_matter(measured: list[Measurement], random: Any) -> None:
     shuffled = measured[:]
     random.shuffle(shuffled)
     names = {(it.device, it.severity) for it in findings(measured)}
@@ -119,7 +119,7 @@ def test_the_order_of_the_gpus_does_not_matter(measured: list[Measured], random:
 
 
 @given(rates)
-def test_who_is_as_fast_as_most_is_never_accused(measured: list[Measured]) -> None:
+def test_a_gpu_as_fast_as_most_is_never_accused(measured: list[Measurement]) -> None:
     accused = {it.device for it in findings(measured)}
     for each in measured:
         slower = sum(other.per_second <= each.per_second for other in measured if other is not each)
@@ -133,7 +133,7 @@ def test_the_median_is_the_median(values: list[float]) -> None:
     assert median(values) == pytest.approx(statistics.median(values))
 
 
-# --- for real, on the CPU ---------------------------------------------------------------------------------------------
+# --- on the CPU ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("depth", sorted(set(SIZES.values())))
@@ -141,18 +141,18 @@ def test_every_partial_sum_is_exact_in_bfloat16(depth: int) -> None:
     left, right, product = operands(torch, depth)
     assert set(left.unique().tolist()) == set(right.unique().tolist()) == {-1, 0, 1}
     largest = max(int((row[:, None] * right).cumsum(0).abs().max()) for row in left)
-    assert int(product.abs().max()) <= largest <= LARGEST_SUM
+    assert int(product.abs().max()) <= largest <= 256  # bfloat16 has 8 bits
     assert torch.equal(product.to(torch.bfloat16).to(torch.int64), product)
-    assert len(product.unique()) > 40  # a product that is all the same would hide what is put elsewhere
+    assert len(product.unique()) > 40  # a product of equal values would hide misplaced ones
 
 
-def test_right_products_and_copies_are_right() -> None:
-    for measure in (multiply, copy, there_and_back):
+def test_correct_products_and_copies_have_no_wrong_values() -> None:
+    for measure in (multiply, copy_in_memory, copy_there_and_back):
         measured = measure(torch, CPU, 0.01)
         assert measured.wrong == 0 and measured.per_second > 0 and measured.checked > 1 << 18
 
 
-def test_one_wrong_bit_in_a_product_is_seen() -> None:
+def test_one_wrong_value_in_a_product_is_found() -> None:
     def faulty(left: Any, right: Any) -> Any:
         product = left @ right
         product[17, 4] += 1
@@ -163,7 +163,7 @@ def test_one_wrong_bit_in_a_product_is_seen() -> None:
     assert [it.code for it in findings([measured])] == ["GPU_WRONG_RESULT"]
 
 
-def test_a_product_that_is_no_number_is_wrong() -> None:
+def test_a_product_of_nan_is_wrong() -> None:
     assert multiply(torch, CPU, 0.01, lambda left, right: (left @ right) * float("nan")).wrong > 0
 
 
@@ -172,39 +172,40 @@ def _lose_a_word(target: Any, source: Any) -> None:
     target[-1] = 0
 
 
-def _put_elsewhere(target: Any, source: Any) -> None:
+def _misplace_a_word(target: Any, source: Any) -> None:
     target.copy_(source)
     target[5] = source[6]
 
 
-def _do_nothing_after_the_first(seen: list[int]) -> Any:
+def _do_nothing_after_the_first(calls: list[int]) -> Any:
     def move(target: Any, source: Any) -> None:
-        seen.append(1)
-        if len(seen) < 3:
+        calls.append(1)
+        if len(calls) < 3:
             target.copy_(source)
 
     return move
 
 
-def _omit_one_way(seen: list[int]) -> Any:
-    """Every other copy, which is the way there; what it left the last time must not pass for having arrived."""
+def _omit_the_copy_there(calls: list[int]) -> Any:
+    """Omits every other copy, which is the one to the device: what is left from the last round must not count as
+    copied."""
 
     def move(target: Any, source: Any) -> None:
-        seen.append(1)
-        if len(seen) == 1 or len(seen) % 2 == 0:
+        calls.append(1)
+        if len(calls) == 1 or len(calls) % 2 == 0:
             target.copy_(source)
 
     return move
 
 
-@pytest.mark.parametrize("measure", [copy, there_and_back])
+@pytest.mark.parametrize("measure", [copy_in_memory, copy_there_and_back])
 def test_a_copy_that_loses_moves_or_omits_words_is_wrong(measure: Any) -> None:
-    for fault in (_lose_a_word, _put_elsewhere, _do_nothing_after_the_first([]), _omit_one_way([])):
+    for fault in (_lose_a_word, _misplace_a_word, _do_nothing_after_the_first([]), _omit_the_copy_there([])):
         assert measure(torch, CPU, 0.01, fault).wrong > 0, fault.__name__
 
 
 def test_a_device_of_half_the_rate_is_slow() -> None:
-    """The stand-in takes nine times as long, so that a busy machine does not decide the test."""
+    """The slow device takes nine times as long, so that the load of the machine does not decide the test."""
 
     def slow(left: Any, right: Any) -> Any:
         began = time.perf_counter()
@@ -212,9 +213,9 @@ def test_a_device_of_half_the_rate_is_slow() -> None:
         time.sleep(8 * (time.perf_counter() - began) + 0.005)
         return product
 
-    well = [multiply(torch, CPU._replace(name=f"CPU run {number}"), 0.05) for number in range(3)]
-    ill = multiply(torch, CPU._replace(name="CPU run 3"), 0.05, slow)
-    assert "CPU run 3" in [it.device for it in findings([*well, ill], slow_ratio=0.5)] and ill.wrong == 0
+    healthy = [multiply(torch, CPU._replace(name=f"CPU run {number}"), 0.05) for number in range(3)]
+    faulty = multiply(torch, CPU._replace(name="CPU run 3"), 0.05, slow)
+    assert "CPU run 3" in [it.device for it in findings([*healthy, faulty], slow_ratio=0.5)] and faulty.wrong == 0
 
 
 def run_gate(tmp_path: Path, profile: str, *flags: str) -> tuple[int, dict[str, Any]]:
@@ -243,7 +244,7 @@ def test_the_gate_runs_them_when_asked_to(tmp_path: Path) -> None:
             assert list(device) == ["kind", "per_second", "checked", "wrong"] and device["wrong"] == 0
 
 
-def test_what_the_profile_expects_is_judged_end_to_end(tmp_path: Path) -> None:
+def test_an_expected_rate_of_the_profile_is_judged_by_the_gate(tmp_path: Path) -> None:
     profile = "active: true\nthresholds: {active_matmul: {device: cpu, seconds: 0.02, expected_per_second: 1.0e+18}}\n"
     status, report = run_gate(tmp_path, profile, "--only", "active_matmul", "--only", "clock")
     slow = [it for it in report["findings"] if it["code"] == "GPU_SLOW"]
@@ -254,7 +255,7 @@ def test_what_the_profile_expects_is_judged_end_to_end(tmp_path: Path) -> None:
 # --- when they must not run -------------------------------------------------------------------------------------------
 
 
-def test_they_never_run_unasked(capsys: pytest.CaptureFixture[str]) -> None:
+def test_they_run_only_when_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert not ACTIVE_NAMES & {probe.name for probe in choose_probes(Profile(), (), (), "")}
     as_the_daemon_chooses = choose_probes(Profile(active=True), (), (), "")
     assert not ACTIVE_NAMES & {probe.name for probe in as_the_daemon_chooses}
@@ -271,16 +272,16 @@ def test_a_recorded_machine_is_not_loaded() -> None:
 
 
 def test_a_machine_without_gpus_is_skipped() -> None:
-    """The PCI tree says so; this machine may be one."""
+    """This machine may be one; else the test is skipped."""
     try:
-        bus = active_device.query_non_mig_gpus(Host())
+        found = devices_module.query_non_mig_gpus(Host())
     except NotApplicable:
         with pytest.raises(NotApplicable, match="no NVIDIA GPU"):
             measure_all(Host(), ActiveThresholds(), lambda *_: pytest.fail("was measured"))
     except Unknown:
         pytest.skip("the PCI tree of this machine cannot be read")
     else:
-        pytest.skip(f"this machine has {len(bus)} GPUs")
+        pytest.skip(f"this machine has {len(found)} GPUs")
 
 
 GIB = 1 << 30
@@ -306,15 +307,15 @@ def gpu(index: int, **changes: Any) -> Gpu:
 
 
 def devices(monkeypatch: pytest.MonkeyPatch, listed: Sequence[Gpu], library: Any) -> list[Any]:
-    monkeypatch.setattr(active_device, "query_non_mig_gpus", lambda host: tuple(listed))
-    monkeypatch.setattr(active_device, "load_torch", lambda: library)
-    return list(active_device._gpus(Host()))
+    monkeypatch.setattr(devices_module, "query_non_mig_gpus", lambda host: tuple(listed))
+    monkeypatch.setattr(devices_module, "load_torch", lambda: library)
+    return list(devices_module._gpus(Host()))
 
 
-def test_idle_gpus_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_gpus_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert devices(monkeypatch, [gpu(0), gpu(1)], fake_torch(2)) == [
-        Device("GPU 0 (0000:00:00.0)", "H100", "cuda:0", "0000:00:00.0"),
-        Device("GPU 1 (0000:01:00.0)", "H100", "cuda:1", "0000:01:00.0"),
+        ComputeDevice("GPU 0 (0000:00:00.0)", "H100", "cuda:0", "0000:00:00.0"),
+        ComputeDevice("GPU 1 (0000:01:00.0)", "H100", "cuda:1", "0000:01:00.0"),
     ]
 
 
@@ -327,43 +328,43 @@ def test_a_gpu_in_use_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     found = devices(monkeypatch, listed, fake_torch(4, [0.01, 0.01, 0.33]))
     assert found[:3] == [
-        "GPU 0 (0000:00:00.0): in use by process 4711",
-        "GPU 1 (0000:01:00.0): cannot tell whether it is in use: NO_PERMISSION",
-        "GPU 2 (0000:02:00.0): in use: 33 % of its memory is taken",
+        NotMeasured("GPU 0 (0000:00:00.0): in use by process 4711"),
+        NotMeasured("GPU 1 (0000:01:00.0): unknown whether it is in use: NO_PERMISSION"),
+        NotMeasured("GPU 2 (0000:02:00.0): in use: 33 % of its memory is taken"),
     ]
-    assert found[3].place == "cuda:3"
+    assert found[3].torch_name == "cuda:3"
 
 
-def test_gpus_that_torch_and_nvml_do_not_both_know_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA_VISIBLE_DEVICES hides some and renumbers the others; the UUID is what joins them."""
+def test_gpus_that_only_torch_or_only_nvml_knows_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA_VISIBLE_DEVICES hides some GPUs and renumbers the others; they are matched by UUID."""
     found = devices(monkeypatch, [gpu(0), gpu(1), gpu(2)], fake_torch(2, first=1))
-    assert [it.name if isinstance(it, Device) else it for it in found] == [
+    assert [it.name if isinstance(it, ComputeDevice) else it.reason for it in found] == [
         "GPU 1 (0000:01:00.0)",
         "GPU 2 (0000:02:00.0)",
         "GPU 0 (0000:00:00.0): not visible to torch",
     ]
-    assert "NVML knows no such GPU" in devices(monkeypatch, [gpu(7)], fake_torch(1))[0]
+    assert "NVML knows no such GPU" in devices(monkeypatch, [gpu(7)], fake_torch(1))[0].reason
     with pytest.raises(Unknown, match="NVML lists 1 GPUs, torch 2.9 can use none of them"):
         devices(monkeypatch, [gpu(0)], fake_torch(0, available=False))
 
 
 def test_an_error_of_one_device_leaves_the_others_judged() -> None:
-    def measure(library: Any, device: Device) -> Measured:
+    def measure(library: Any, device: ComputeDevice) -> Measurement:
         if device.name.endswith("1"):
             raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nmore of it")
-        return Measured(device.name, device.kind, RATE, 1, 0)
+        return Measurement(device.name, device.model, RATE, 1, 0)
 
-    measured, silent = measure_all(Host(), ActiveThresholds(device="cpu"), measure)
+    measured, not_measured = measure_all(Host(), ActiveThresholds(device="cpu"), measure)
     assert [it.device for it in measured] == ["CPU run 0", "CPU run 2"]
-    assert silent == ["CPU run 1: CUDA error: uncorrectable ECC error encountered"]
+    assert not_measured == [NotMeasured("CPU run 1: CUDA error: uncorrectable ECC error encountered")]
 
 
-def test_affinity_is_given_back() -> None:
+def test_the_affinity_is_restored() -> None:
     import os
 
     before = os.sched_getaffinity(0)
-    with near(Host(), "0000:ff:1f.7"):
-        assert os.sched_getaffinity(0) == before  # no such device: not known, so not changed
+    with pinned_near(Host(), "0000:ff:1f.7"):
+        assert os.sched_getaffinity(0) == before  # there is no such device: nothing changes
     assert os.sched_getaffinity(0) == before
 
 

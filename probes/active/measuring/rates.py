@@ -1,0 +1,158 @@
+"""Judges the measured rates and checked results of the devices of a node. Pure.
+
+A result that is not exactly right is critical at any rate. A rate is compared with what the profile expects, else with
+the median of the other devices of the same model; with neither it is not judged, and the probe is unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal, NamedTuple
+
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Unknown
+from laggard.probes.probe import Thresholds, finding
+
+EMULATED = "CPU, standing for a device"
+"""The model of a device that is no GPU."""
+
+
+class ActiveThresholds(Thresholds, frozen=True):
+    """The thresholds that all active probes have."""
+
+    device: Literal["cuda", "cpu"] = "cuda"
+    """`cpu` tests the probe itself on a machine without GPUs: each of several runs on the CPU stands for a device."""
+
+    seconds: float = 0.5
+    """How long each device is measured after a warm-up."""
+
+    slow_ratio: float = 0.85
+    """A smaller share of the expected rate is a finding. Healthy GPUs of one model differ by 8 % on average in matrix
+    multiplication (Sinha et al., SC22), so that a limit of 10 % would accuse healthy ones."""
+
+    critical_ratio: float = 0.7
+    """A smaller share is critical: the largest difference that Sinha et al. saw in a cluster without a defect is 22 %,
+    and their outliers are 1.5 times slower than the median."""
+
+    expected_per_second: float = 0.0
+    """The rate of a device of this cluster, in the probe's unit; 0: not known, and devices are compared with their
+    peers."""
+
+
+class Measurement(NamedTuple):
+    """The rate of one device. `wrong` of the `checked` values of its results were not right."""
+
+    device: str
+    model: str
+    """Devices of one model are peers."""
+
+    per_second: float
+    checked: int
+    wrong: int
+
+
+class NotMeasured(NamedTuple):
+    reason: str
+    """Names the device."""
+
+
+class RateTest(NamedTuple):
+    """What an active probe measures. `activity` completes "the device ... 7.1e14 flop/s"."""
+
+    code: str
+    activity: str
+    unit: str
+    fix: str
+    commands: tuple[str, ...]
+
+
+_FIX_WRONG = (
+    "Take the GPU out of service at once: its results are wrong without any error. Run NVIDIA's field diagnostics "
+    "(`dcgmi diag -r 4`) and return the board if it fails again."
+)
+
+
+def judge(
+    measured: Sequence[Measurement], not_measured: Sequence[NotMeasured], test: RateTest, thresholds: ActiveThresholds
+) -> Iterator[Finding]:
+    """Yields the findings. Raises Unknown at the end where a device was not measured, or where there was nothing to
+    compare its rate with."""
+    for each in measured:
+        if each.wrong:
+            yield _wrong(each, test)
+    unjudged: list[str] = []
+    for each in measured:
+        expected, source = _expected(each, measured, thresholds)
+        if expected is None:
+            unjudged.append(f"{each.device} ({each.per_second:.3g} {test.unit})")
+        elif each.per_second < thresholds.slow_ratio * expected:
+            yield _slow(each, expected, source, test, thresholds)
+    reasons = [each.reason for each in not_measured]
+    if unjudged:
+        reasons.append(
+            f"no peer, and no expected_per_second in the profile, to judge the rate by: {', '.join(unjudged)}"
+        )
+    if reasons:
+        raise Unknown("; ".join(reasons))
+
+
+def facts_of(measured: Sequence[Measurement], unit: str) -> dict[str, object]:
+    """Returns the measurements for the report's facts."""
+    return {
+        "unit": unit,
+        "devices": {each.device: _fact_of(each) for each in measured},
+        "emulated": [each.device for each in measured if each.model == EMULATED],
+    }
+
+
+def _fact_of(each: Measurement) -> dict[str, object]:
+    rate = float(f"{each.per_second:.4g}")
+    return {"kind": each.model, "per_second": rate, "checked": each.checked, "wrong": each.wrong}
+
+
+def median(values: Sequence[float]) -> float:
+    """Returns the median of at least one value. (To import the standard library's module takes longer than the gate
+    has.)"""
+    ordered = sorted(values)
+    return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+
+
+def _expected(
+    each: Measurement, measured: Sequence[Measurement], thresholds: ActiveThresholds
+) -> tuple[float | None, str]:
+    if thresholds.expected_per_second > 0:
+        return thresholds.expected_per_second, "the profile"
+    peers = [other.per_second for other in measured if other is not each and other.model == each.model]
+    return (median(peers), f"the median of {len(peers)} peers") if peers else (None, "")
+
+
+def _slow(each: Measurement, expected: float, source: str, test: RateTest, thresholds: ActiveThresholds) -> Finding:
+    ratio = each.per_second / expected
+    critical = ratio < thresholds.critical_ratio
+    return finding(
+        test.code,
+        each.device,
+        f"{test.activity} {each.per_second:.3g} {test.unit}, {ratio:.0%} of {source}".replace("%", " %", 1),
+        severity=Severity.CRITICAL if critical else Severity.WARNING,
+        evidence={
+            "measured_per_second": each.per_second,
+            "expected_per_second": expected,
+            "expected_from": source,
+            "unit": test.unit,
+            "ratio": round(ratio, 3),
+            "slow_ratio": thresholds.slow_ratio,
+        },
+        fix=test.fix,
+        commands=test.commands,
+    )
+
+
+def _wrong(each: Measurement, test: RateTest) -> Finding:
+    return finding(
+        "GPU_WRONG_RESULT",
+        each.device,
+        f"{each.wrong} of {each.checked} values are wrong ({test.activity} test)",
+        evidence={"wrong": each.wrong, "checked": each.checked, "test": test.activity, "reference": "exact integers"},
+        fix=_FIX_WRONG,
+        commands=("nvidia-smi -q -d ECC,ROW_REMAPPER", "dcgmi diag -r 4"),
+    )
