@@ -4,7 +4,7 @@
 Run by gpu-check with a Python that has torch; needs one CUDA GPU. The delays are kernels that spin (torch.cuda._sleep,
 calibrated); collectives with a delay of their own are made as NCCL's are (a stream of their own behind the present one,
 which then waits). NCCL itself runs in a group of one rank, to time the calls and for the captures: two ranks cannot
-share a GPU with NCCL, so what ranks say of each other is not to be had here (the tests have it, on gloo).
+share a GPU with NCCL, so times between ranks are not checked here (the tests check them, on gloo).
 Prints a line a check; with a folder as argument leaves events.json there. Exit status: 0 all is true and within its
 budget, 1 something is not, 2 there is no torch or no GPU.
 """
@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
     text: str
 
 
-class Kept:
-    """Keeps what the recorder hands on."""
+class KeepingSink:
+    """Keeps the steps, and counts the collectives."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
@@ -86,7 +86,7 @@ class Lab(abc.ABC):
     works that launch gives."""
 
     def __init__(self, work_class: Any, find_device: Any = None) -> None:
-        self.kept = Kept()
+        self.kept = KeepingSink()
         self.recorder = Recorder([self.kept], find_device=find_device)
         self.tensor: Any = None
         self.bare = _as_torch(self._allreduce)
@@ -151,18 +151,18 @@ def accuracy(lab: Lab) -> list[Outcome]:
     """Delays of 10 ms in each place; expected are own time by phase, and waiting."""
     reduce = lab.reduce
 
-    def overlapped(flight: float, work: float) -> Callable[[], None]:
+    def overlapped(transfer: float, work: float) -> Callable[[], None]:
         def act() -> None:
-            handle = reduce(lab.tensor, flight, async_op=True)
+            handle = reduce(lab.tensor, transfer, async_op=True)
             lab.work(work)
             handle.wait()
 
         return act
 
-    def beside(flight: float, work: float) -> Callable[[], None]:
+    def on_second_stream(transfer: float, work: float) -> Callable[[], None]:
         def act() -> None:
             with lab.second():
-                reduce(lab.tensor, flight)
+                reduce(lab.tensor, transfer)
             lab.work(work)
             lab.join()
 
@@ -182,8 +182,8 @@ def accuracy(lab: Lab) -> list[Outcome]:
         ("a delay in a collective", busy_then(lambda: reduce(lab.tensor, 10 * MS)), {FORWARD: 5 * MS}, 10 * MS),
         ("a collective hidden behind work", busy_then(overlapped(5 * MS, 15 * MS)), {BACKWARD: 15 * MS}, 0.0),
         ("a collective half hidden", busy_then(overlapped(15 * MS, 5 * MS)), {BACKWARD: 5 * MS}, 10 * MS),
-        ("on a second stream, hidden", busy_then(beside(5 * MS, 15 * MS)), {BACKWARD: 15 * MS}, 0.0),
-        ("on a second stream, half hidden", busy_then(beside(15 * MS, 5 * MS)), {BACKWARD: 5 * MS}, 10 * MS),
+        ("on a second stream, hidden", busy_then(on_second_stream(5 * MS, 15 * MS)), {BACKWARD: 15 * MS}, 0.0),
+        ("on a second stream, half hidden", busy_then(on_second_stream(15 * MS, 5 * MS)), {BACKWARD: 5 * MS}, 10 * MS),
         ("input while the device works", {INPUT: slow_input, FORWARD: lambda: lab.work(15 * MS)}, {INPUT: 0.0}, 0.0),
         ("input that the device waits for", {INPUT: slow_input}, {INPUT: 10 * MS}, 0.0),
     ]

@@ -61,6 +61,5 @@ def _watch(here: Session, each: Any) -> None:
     elif isinstance(each, torch.nn.Module):
         here.watch_module(each)
     elif hasattr(each, "step"):
-        here.steps.boundary.set_leader(
-            here.steps.key(getattr(each, "optimizer", each))
-        )  # a wrapper's own, such as Accelerate's
+        optimizer = getattr(each, "optimizer", each)  # a wrapper's own, such as Accelerate's
+        here.steps.boundary.set_leader(here.steps.key(optimizer))

@@ -27,8 +27,8 @@ __all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "La
 
 clock = time.perf_counter_ns
 
-FIRST_STEPS: Final = 16  # after each of these the seldom checks are made; later after one step in
-SELDOM: Final = 8
+FIRST_STEPS: Final = 16  # in each of these a device is searched for and the native check made; later in one step of
+ONE_STEP_OF: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
 FindDevice = Callable[["Recorder"], DeviceTimer | None]
@@ -119,14 +119,14 @@ class Recorder:
         return self.events.drain(timeout)
 
     def mark_loader_seen(self) -> None:
-        """The script reads its input with a loader that enters the phase: the time before a forward pass is not input
-        by itself."""
+        """There is a loader that enters the input phase by itself: from here on, the time before a forward pass counts
+        as input only there."""
         self._saw_loader = True
 
     def set_native_check(self, check: Callable[[], bool]) -> None:
-        """`check` is called before a step ends, to log collectives that no Python call made, and returns whether there
-        were any: at the end of the first steps, then of one in eight, and always after one in which there were. So
-        every rank checks after the same steps, and numbers its collectives alike."""
+        """`check` logs collectives that no Python call made, and returns whether there were any. It is called before a
+        step ends: in each of the first steps, then in one of eight, and always in the step after one in which there
+        were any. So every rank checks in the same steps, and numbers its collectives alike."""
         self._native_check = check
 
     def enter(self, phase: int) -> None:
@@ -191,13 +191,13 @@ class Recorder:
         self._depth, self._step_will_end = 0, False
         live, events = self.live, self.events
         try:
-            if self._found_native or live.step < FIRST_STEPS or live.step % SELDOM == 0:
+            if self._found_native or live.step < FIRST_STEPS or live.step % ONE_STEP_OF == 0:
                 self._found_native = self._native_check()
             pending = live.pending
             if pending.work is not None or pending.others or pending.batches or pending.dropped:
                 pending.expire(live.step)
             finished, live.step = live.step, next_step
-            self._searched = next_step >= FIRST_STEPS and next_step % SELDOM != 0
+            self._searched = next_step >= FIRST_STEPS and next_step % ONE_STEP_OF != 0
             if live.device is None:
                 events.append((STEP_ENDED, next_step, 0, 0, 0))
             else:
@@ -217,7 +217,7 @@ class Recorder:
         self.events.step_abandoned(self.step)
 
     def give_up_on_device(self) -> None:
-        """No device is searched for or asked any more."""
+        """From here on no device is searched for, and none is asked."""
         self.live.device = None
         self._find_device = _no_device
 
@@ -243,7 +243,7 @@ class Recorder:
         live = self.live
         found = {word: (issued, size) for word, issued, _, _, size in self.events.aggregator.recent_collectives()}
         found |= {word: (issued, size) for word, _, issued, size, _ in live.pending}
-        if live.device is not None:  # the time in the event of these is another
+        if live.device is not None:  # their records hold arrivals in place of launches
             found |= {word: (issued, size) for word, issued, size in live.device.recent_launches()}
         return found
 
@@ -252,7 +252,7 @@ class Recorder:
             self.events.never_ended(launch)
 
     def close(self) -> None:
-        """The training is over: hands on what is left. Later calls are recorded nowhere."""
+        """The training is over: drains what is left and closes the sinks. Later calls are recorded nowhere."""
         try:
             live, events = self.live, self.events
             live.pending.expire(live.step + 1)  # all of them
