@@ -1,7 +1,7 @@
-"""What the agent costs its node: with eight ranks that train, scraped by Prometheus and asked by a collector.
+"""What the agent costs its node: with eight ranks that train, scraped by Prometheus and by a collector.
 
-Memory and time are of the agent and its prober together. One round of probes falls into the window, twice as often
-as in life.
+Memory and CPU time are those of the agent and its prober together. One round of probes falls into the window of 30 s;
+in production there is one a minute.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ def _figures(agent: psutil.Process, url: str, seconds: float) -> list[Figure]:
     share = _share_of_a_core(processes, url, seconds)
     scrapes = [_timed(f"{url}/metrics") * 1e3 for _ in range(SCRAPES)]
     series = len([line for line in _get(f"{url}/metrics").decode().splitlines() if not line.startswith("#")])
-    lived = _memory(processes)
-    whole = [_timed(f"{url}/api/v1/ranks?since=0") * 1e3 for _ in range(SCRAPES)]
+    usual = _memory(processes)
+    full = [_timed(f"{url}/api/v1/ranks?since=0") * 1e3 for _ in range(SCRAPES)]
     after = _memory(processes)
     return [
-        _single("private memory", lived["uss"], "MiB", 40),
-        _single("resident memory", lived["rss"], "MiB", 56),
-        _single("proportional memory", lived["pss"], "MiB"),
-        _single("private memory, after whole rings were asked for", after["uss"], "MiB"),
+        _single("private memory", usual["uss"], "MiB", 40),
+        _single("resident memory", usual["rss"], "MiB", 56),
+        _single("proportional memory", usual["pss"], "MiB"),
+        _single("private memory, after responses with full rings", after["uss"], "MiB"),
         _single("share of a core", share * 100, "%", 0.5),
         quartiles("scrape", scrapes, "ms", 20),
-        quartiles("every step in the rings (/api/v1/ranks?since=0)", whole, "ms"),
+        quartiles("every step in the rings (/api/v1/ranks?since=0)", full, "ms"),
         _single("series", series, "", 500),
     ]
 
 
 def _share_of_a_core(processes: list[psutil.Process], url: str, seconds: float) -> float:
-    """With a scrape each 15 s, and a collector that asks each 5 s for what is new."""
+    """Measures the CPU time with a scrape every 15 s, and a collector that asks for new steps every 5 s."""
     since = json.loads(_get(f"{url}/api/v1/ranks?since=0"))["next"]
     before, began = _cpu_seconds(processes), time.monotonic()
     for tick in range(round(seconds / 5)):
@@ -86,17 +86,17 @@ def _share_of_a_core(processes: list[psutil.Process], url: str, seconds: float) 
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:
-    """With the ended children's, the probes."""
+    """Sums CPU time, including that of children that have ended, which are the probes."""
     return sum(sum(process.cpu_times()[:4]) for process in processes)
 
 
 def _memory(processes: list[psutil.Process]) -> dict[str, float]:
-    about = [process.memory_full_info() for process in processes]
-    return {kind: sum(getattr(one, kind) for one in about) / MIB for kind in ("uss", "rss", "pss")}
+    infos = [process.memory_full_info() for process in processes]
+    return {kind: sum(getattr(info, kind) for info in infos) / MIB for kind in ("uss", "rss", "pss")}
 
 
-def _single(what: str, value: float, unit: str, budget: float | None = None) -> Figure:
-    return Figure(what, value, unit, value, value, budget)
+def _single(name: str, value: float, unit: str, budget: float | None = None) -> Figure:
+    return Figure(name, value, unit, value, value, budget)
 
 
 def _timed(url: str) -> float:
@@ -126,7 +126,7 @@ def _ranks(directory: str) -> Iterator[None]:
 @contextlib.contextmanager
 def _agent(directory: str, seconds: float) -> Iterator[tuple[psutil.Process, str]]:
     config = Path(directory, "agent.yaml")
-    # So that every scrape looks at the files: in life, where 15 s lie between two, each one does.
+    # So that every scrape reads the files, as in production, where scrapes are 15 s apart.
     config.write_text(f"probe_interval_seconds: {seconds}\nrank_interval_seconds: 0.001\n")
     command = [sys.executable, "-m", "laggard", "agent", "--config", str(config), "--rank-dir", directory]
     process = subprocess.Popen([*command, "--web.listen-address", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)

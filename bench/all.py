@@ -1,4 +1,5 @@
-"""Every benchmark, one after the other: the figures of docs/measurements.md. Exit 1 where one is over its budget."""
+"""Runs every benchmark, or those named, one after the other: the figures of docs/measurements.md. Exit status 1 where
+one is over its budget."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ BENCHES = ("hook", "hook_peers", "hook_job", "beat", "healthcheck", "agent", "lo
 
 def main() -> int:
     here = Path(__file__).parent
-    asked = sys.argv[1:] or BENCHES
-    unknown = sorted(set(asked) - set(BENCHES))
+    names = sys.argv[1:] or BENCHES
+    unknown = sorted(set(names) - set(BENCHES))
     if unknown:
         print(f"no benchmark {unknown[0]}; there are {', '.join(BENCHES)}", file=sys.stderr)
         return 64
-    status = [subprocess.run([sys.executable, str(here / f"{name}.py")]).returncode for name in asked]
+    status = [subprocess.run([sys.executable, str(here / f"{name}.py")]).returncode for name in names]
     return int(any(status))
 
 

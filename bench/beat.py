@@ -1,4 +1,4 @@
-"""What a heartbeat costs the training: the CPU time of its thread, which bounds what it takes of the GIL."""
+"""What a heartbeat costs the training: the CPU time of its thread, which is the most that it can hold the GIL."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ GROUPS = 6
 
 
 def job(directory: str) -> tuple[Recorder, RankFileWriter]:
-    """A process with lanes that were used, and process groups that torch's Flight Recorder knows."""
+    """Returns the recorder and rank file of a process that has used its lanes, and whose process groups are known to
+    torch's Flight Recorder."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
     torch.distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
@@ -37,12 +38,12 @@ def job(directory: str) -> tuple[Recorder, RankFileWriter]:
     return recorder, writer
 
 
-def a_beat(recorder: Recorder, writer: RankFileWriter) -> Figure:
-    beating = Heartbeat(writer, recorder.progress, Facts(), 1.0)
+def time_beats(recorder: Recorder, writer: RankFileWriter) -> Figure:
+    heartbeat = Heartbeat(writer, recorder.progress, Facts(), 1.0)
     spent = []
     for _ in range(2000):
         began = time.thread_time_ns()
-        beating.beat()
+        heartbeat.beat()
         spent.append((time.thread_time_ns() - began) / 1e3)
     return quartiles("a beat, CPU time", spent, "us", 100.0)
 
@@ -51,7 +52,7 @@ def main() -> int:
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as directory:
         recorder, writer = job(directory)
-        beat = a_beat(recorder, writer)
+        beat = time_beats(recorder, writer)
         share = Figure("CPU at one beat a second", beat.value / 1e4, "%", beat.low / 1e4, beat.high / 1e4)
         good = show(f"The heartbeat's cost ({LANES} lanes, {GROUPS + 1} process groups)", [beat, share])
         recorder.close()

@@ -1,4 +1,4 @@
-"""What the benchmarks share: paired timings, and one table form."""
+"""What the benchmarks share: timings in pairs, and the form of their tables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-DISTURBED = 1.15  # times the time of an undisturbed run
+MAX_DISTURBANCE = 1.15  # a disturbed run takes longer than this times an undisturbed one
 
 
 class Figure(NamedTuple):
-    """One measured row. `budget` None: shown beside the others, with nothing to hold it to."""
+    """One row of a table: a measured value, its quartiles, and its budget. `budget` None: there is none."""
 
-    what: str
+    name: str
     value: float
     unit: str
     low: float
@@ -20,27 +20,28 @@ class Figure(NamedTuple):
     budget: float | None = None
 
 
-def quartiles(what: str, values: Sequence[float], unit: str, budget: float | None = None) -> Figure:
-    """The median of `values`, with the quartiles beside it."""
+def quartiles(name: str, values: Sequence[float], unit: str, budget: float | None = None) -> Figure:
+    """Returns the median of `values` with the quartiles."""
     low, middle, high = statistics.quantiles(values, n=4)
-    return Figure(what, middle, unit, low, high, budget)
+    return Figure(name, middle, unit, low, high, budget)
 
 
 def interleaved(pairs: int, bare: Callable[[], float], other: Callable[[], float]) -> list[tuple[float, float]]:
-    """(bare, other) timed in turn, so that a machine that slows down slows both; one pair of warm-up is not counted."""
+    """Times `bare` and `other` in turn, so that a machine that slows down slows both. The first pair, a warm-up, is not
+    returned."""
     bare(), other()
     return [(bare(), other()) for _ in range(pairs)]
 
 
 def undisturbed(pairs: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The pairs during which nothing else slowed the machine: a shared one loses half its speed for seconds at a time.
-    Told by the bare half alone, at most DISTURBED times its fastest tenth."""
+    """Returns the pairs during which nothing else slowed the machine: a shared one loses half of its speed for seconds
+    at a time. Only the bare half decides: it may take MAX_DISTURBANCE times as long as its fastest tenth."""
     fastest = statistics.quantiles((bare for bare, _ in pairs), n=10)[0]
-    return [(bare, other) for bare, other in pairs if bare <= DISTURBED * fastest]
+    return [(bare, other) for bare, other in pairs if bare <= MAX_DISTURBANCE * fastest]
 
 
 def show(title: str, figures: Sequence[Figure]) -> bool:
-    """Prints the table. Returns whether every figure is inside its budget."""
+    """Prints the table. Returns whether every figure is within its budget."""
     print(f"\n{title}\n")
     print("| what | median | quartiles | budget | |")
     print("|---|---|---|---|---|")
@@ -48,5 +49,5 @@ def show(title: str, figures: Sequence[Figure]) -> bool:
         budget = "" if figure.budget is None else f"{figure.budget:g} {figure.unit}"
         mark = "" if figure.budget is None else "ok" if figure.value <= figure.budget else "OVER"
         spread = f"{figure.low:.3g} to {figure.high:.3g}"
-        print(f"| {figure.what} | {figure.value:.3g} {figure.unit} | {spread} | {budget} | {mark} |")
+        print(f"| {figure.name} | {figure.value:.3g} {figure.unit} | {spread} | {budget} | {mark} |")
     return all(figure.budget is None or figure.value <= figure.budget for figure in figures)

@@ -1,7 +1,7 @@
-"""How long `laggard healthcheck` takes from start to exit: beside a bare interpreter, on a recorded node with 8 GPUs
-and 10 RDMA NICs, with a probe that hangs, from the agent's verdict, and beside LBNL NHC. `--pairs N`.
+"""How long `laggard healthcheck` takes from start to exit: on this machine beside a bare interpreter, on a recorded
+node with 8 GPUs and 10 RDMA NICs, with a probe that hangs, with the agent's report, and beside LBNL NHC. `--pairs N`.
 
-LBNL NHC (github.com/mej/nhc) is in no package registry: give the folder of its sources as NHC=DIR to see it here.
+LBNL NHC (github.com/mej/nhc) is in no package registry: name the folder of its sources as NHC=DIR to include it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ NHC_CONF = """\
 
 
 def seconds(*command: str) -> float:
-    """From start to exit, with compiled modules, as pip installs them: some environments forbid Python to write them,
-    and then every start compiles laggard anew, which takes as long as all the rest."""
+    """Measures from start to exit, with compiled modules, as pip installs them. Some environments forbid Python to
+    write compiled modules; then every start compiles laggard anew, which takes as long as all the rest."""
     started = time.perf_counter()
     subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=_environment())
     return time.perf_counter() - started
@@ -57,16 +57,16 @@ def seconds(*command: str) -> float:
 def _environment() -> dict[str, str]:
     compiled = tempfile.mkdtemp(prefix="laggard-bench-")
     atexit.register(shutil.rmtree, compiled, ignore_errors=True)
-    forbidden = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
+    removed = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")
     return {
-        **{name: value for name, value in os.environ.items() if name not in forbidden},
+        **{name: value for name, value in os.environ.items() if name not in removed},
         "PYTHONPYCACHEPREFIX": compiled,
     }
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=21, help="of runs, bare and laggard in turn")
+    parser.add_argument("--pairs", type=int, default=21, help="how many pairs of runs, bare and laggard in turn")
     pairs = max(2, parser.parse_args().pairs)
     with tempfile.TemporaryDirectory() as folder:
         figures = [*_here(pairs), *_recorded(pairs, Path(folder)), *_from_the_agent(pairs), *_nhc(pairs, Path(folder))]
@@ -82,19 +82,19 @@ def _here(pairs: int) -> Iterator[Figure]:
 
 
 def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
-    """The recorded node, and the same with a mount table whose reader waits for ever."""
+    """Times the recorded node, and the same with a mount table that blocks its reader for ever."""
     sys.path.insert(0, str(REPOSITORY / "tests"))
     from support.materialise import MACHINES, materialise
 
     if not (MACHINES / RECORDED).is_dir():
-        print(f"no recorded machine {RECORDED}: its rows are left out", file=sys.stderr)
+        print(f"there is no recorded machine {RECORDED}: its rows are left out", file=sys.stderr)
         return
-    well, hung = (materialise(RECORDED, folder / name) for name in ("well", "hung"))
+    healthy, hung = (materialise(RECORDED, folder / name) for name in ("healthy", "hung"))
     (hung / "proc/self/mounts").unlink()
     os.mkfifo(hung / "proc/self/mounts")
     deadline = ("--deadline", str(DEADLINE_SECONDS))
-    yield _alone("8 GPUs, 10 NICs, recorded", pairs, BUDGET_RECORDED_SECONDS, "--host-root", str(well))
-    yield _alone(
+    yield _timed("8 GPUs, 10 NICs, recorded", pairs, BUDGET_RECORDED_SECONDS, "--host-root", str(healthy))
+    yield _timed(
         f"the same, one probe hangs, --deadline {DEADLINE_SECONDS:g}",
         max(2, pairs // 3),
         DEADLINE_SECONDS + BUDGET_PAST_DEADLINE_SECONDS,
@@ -106,11 +106,11 @@ def _recorded(pairs: int, folder: Path) -> Iterator[Figure]:
 
 def _from_the_agent(pairs: int) -> Iterator[Figure]:
     with _agent():
-        words = ("--profile", "prolog", "--agent-port", str(AGENT_PORT))
-        if "(the agent)" in subprocess.run([*LAGGARD, *words], capture_output=True, text=True).stdout:
-            yield _alone("from the agent's verdict", pairs, BUDGET_SECONDS, *words)
+        flags = ("--profile", "prolog", "--agent-port", str(AGENT_PORT))
+        if "(the agent)" in subprocess.run([*LAGGARD, *flags], capture_output=True, text=True).stdout:
+            yield _timed("with the agent's report", pairs, BUDGET_SECONDS, *flags)
         else:
-            print("the agent gave no verdict that is ok: its row is left out", file=sys.stderr)
+            print("the agent's report is not ok: its row is left out", file=sys.stderr)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def _agent() -> Iterator[None]:
     command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", f"127.0.0.1:{AGENT_PORT}"]
     agent = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        time.sleep(4)  # its first round
+        time.sleep(4)  # for the first round of probes
         yield
     finally:
         agent.terminate()
@@ -126,10 +126,11 @@ def _agent() -> Iterator[None]:
 
 
 def _nhc(pairs: int, folder: Path) -> Iterator[Figure]:
-    """Nine checks of the host, the nearest to what the probes of a node without GPUs read. Bash, in one process."""
+    """Times nine checks of LBNL NHC, those closest to what laggard's probes read on a node without GPUs. NHC is written
+    in Bash, and runs in one process."""
     sources = os.environ.get("NHC", "")
     if not os.access(f"{sources}/nhc", os.R_OK):
-        print("LBNL NHC is not here (NHC=DIR names its sources): its row is left out", file=sys.stderr)
+        print("LBNL NHC is not here (name its sources with NHC=DIR): its row is left out", file=sys.stderr)
         return
     conf = folder / "nhc.conf"
     conf.write_text(NHC_CONF)
@@ -137,8 +138,8 @@ def _nhc(pairs: int, folder: Path) -> Iterator[Figure]:
     yield quartiles("LBNL NHC, 9 checks", _repeated(pairs, lambda: seconds(*command)), "s")
 
 
-def _alone(what: str, runs: int, budget: float, *words: str) -> Figure:
-    return quartiles(what, _repeated(runs, lambda: seconds(*LAGGARD, *words)), "s", budget)
+def _timed(name: str, runs: int, budget: float, *flags: str) -> Figure:
+    return quartiles(name, _repeated(runs, lambda: seconds(*LAGGARD, *flags)), "s", budget)
 
 
 def _repeated(runs: int, once: Callable[[], float]) -> list[float]:

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from figures import DISTURBED, Figure, quartiles, show
+from figures import MAX_DISTURBANCE, Figure, quartiles, show
 
 HERE = Path(__file__).parent
 BUDGET_US = 20.0
@@ -97,7 +97,7 @@ def _figures(found: dict[str, list[dict[str, float]]]) -> list[Figure]:
 
 def _undisturbed_rounds(bare: list[float]) -> list[int]:
     """The rounds in which nothing else slowed the machine, judged by the bare run alone; two at least."""
-    allowed = max(DISTURBED * min(bare), sorted(bare)[1])
+    allowed = max(MAX_DISTURBANCE * min(bare), sorted(bare)[1])
     return [number for number, each in enumerate(bare) if each <= allowed]
 
 

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whether the hooks' times on a device are true, and what they cost: delays of known length in every place.
+"""Checks that the hooks' times on a GPU are true, with delays of known length in every place, and what the hooks cost.
 
 Run by gpu-check with a Python that has torch; needs one CUDA GPU. The delays are kernels that spin (torch.cuda._sleep,
-calibrated); collectives with a delay of their own are made as NCCL's are (a stream of their own behind the present one,
-which then waits). NCCL itself runs in a group of one rank, to time the calls and for the captures: two ranks cannot
-share a GPU with NCCL, so times between ranks are not checked here (the tests check them, on gloo).
-Prints a line a check; with a folder as argument leaves events.json there. Exit status: 0 all is true and within its
-budget, 1 something is not, 2 there is no torch or no GPU.
+calibrated). Collectives with a delay of their own work as NCCL's do: on a stream of their own behind the current one,
+which then waits. NCCL itself runs in a group of one rank, to time its calls and for the captures: two ranks cannot
+share a GPU with NCCL, so comparisons between ranks are left to the tests, which have them on gloo.
+Prints one line for each check; with a folder as argument, writes events-QUEUES.json there. Exit status: 0 where all is
+true and within its budget, 1 where something is not, 2 where there is no torch or no GPU.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Outcome(NamedTuple):
     text: str
 
 
-class KeepingSink:
-    """Keeps the steps, and counts the collectives."""
+class StepSink:
+    """A sink that keeps the recorder's steps and counts its collectives."""
 
     def __init__(self) -> None:
         self.steps: list[Any] = []
@@ -67,7 +67,7 @@ class KeepingSink:
 
 
 class Groups:
-    """One lane for all: no process group is asked."""
+    """Gives every collective one lane, without a process group."""
 
     def __init__(self) -> None:
         self._logs: dict[Any, Any] = {}
@@ -82,12 +82,12 @@ class Groups:
 
 
 class Lab(abc.ABC):
-    """A recorder on a device. A device adds: work, launch, second (a context), join, synchronize, and the class of the
-    works that launch gives."""
+    """A recorder on a device. Each kind of device defines the abstract methods; `work_class` is the class of what
+    launch() returns."""
 
     def __init__(self, work_class: Any, find_device: Any = None) -> None:
-        self.kept = KeepingSink()
-        self.recorder = Recorder([self.kept], find_device=find_device)
+        self.sink = StepSink()
+        self.recorder = Recorder([self.sink], find_device=find_device)
         self.tensor: Any = None
         self.bare = _as_torch(self._allreduce)
         hooked = instrument(self._allreduce, CollectiveMethod("all_reduce", 0), self.recorder, Groups(), "allreduce")  # type: ignore[arg-type]
@@ -95,12 +95,12 @@ class Lab(abc.ABC):
         hook_waits(work_class, self.recorder)
 
     def _allreduce(self, seconds: float, tensors: Any, options: Any) -> Any:
-        """As a process group's method; the group is how long it takes."""
+        """Like a process group's method; the argument in the group's place is how long the collective takes."""
         return self.launch(seconds)
 
     def steps(self, actions: dict[int, Callable[[], None]]) -> list[Any]:
-        """STEPS steps with each phase's action; what was recorded of them, without the first."""
-        before = len(self.kept.steps)
+        """Runs STEPS steps with each phase's action, and returns what was recorded of them, without the first."""
+        before = len(self.sink.steps)
         for _ in range(STEPS):
             for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
                 self.recorder.enter(phase)
@@ -111,34 +111,37 @@ class Lab(abc.ABC):
         if self.recorder.live.device is not None:
             self.recorder.live.device.poll()
         self.recorder.drain()
-        return self.kept.steps[before + 1 :]
+        return self.sink.steps[before + 1 :]
 
     @abc.abstractmethod
-    def work(self, seconds: float) -> None: ...
+    def work(self, seconds: float) -> None:
+        """Keeps the current stream busy."""
 
     @abc.abstractmethod
     def launch(self, seconds: float) -> Any:
-        """A collective: its work, whose wait() holds up the present stream."""
+        """Starts a collective on a stream of its own. Returns its work, whose wait() holds up the current stream."""
 
     @abc.abstractmethod
-    def second(self) -> Any: ...
+    def second(self) -> Any:
+        """Returns a context manager in which a second stream is the current one."""
 
     @abc.abstractmethod
-    def join(self) -> None: ...
+    def join(self) -> None:
+        """Makes the current stream wait for the second one."""
 
     @abc.abstractmethod
     def synchronize(self) -> None: ...
 
 
 class Options:
-    """As torch's AllreduceOptions."""
+    """Like torch's AllreduceOptions."""
 
     def __init__(self, async_op: bool) -> None:
         self.asyncOp = async_op
 
 
 def _as_torch(method: Callable[..., Any]) -> Callable[..., Any]:
-    """As torch.distributed.all_reduce calls a process group's method."""
+    """Wraps `method` as torch.distributed.all_reduce wraps a process group's method."""
 
     def reduce(tensor: Any, seconds: float = 0.0, async_op: bool = False) -> Any:
         work = method(seconds, [tensor], Options(async_op))
@@ -148,25 +151,25 @@ def _as_torch(method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def accuracy(lab: Lab) -> list[Outcome]:
-    """Delays of 10 ms in each place; expected are own time by phase, and waiting."""
+    """Puts delays of 5 to 15 ms in each place, and compares own time by phase and waiting with what is expected."""
     reduce = lab.reduce
 
     def overlapped(transfer: float, work: float) -> Callable[[], None]:
-        def act() -> None:
+        def action() -> None:
             handle = reduce(lab.tensor, transfer, async_op=True)
             lab.work(work)
             handle.wait()
 
-        return act
+        return action
 
     def on_second_stream(transfer: float, work: float) -> Callable[[], None]:
-        def act() -> None:
+        def action() -> None:
             with lab.second():
                 reduce(lab.tensor, transfer)
             lab.work(work)
             lab.join()
 
-        return act
+        return action
 
     def slow_input() -> None:
         time.sleep(10 * MS)
@@ -196,13 +199,13 @@ def _judge(name: str, steps: list[Any], own: dict[int, float], waited: float) ->
     measured = {phase: statistics.median(step.phases[phase] for step in steps) / 1e9 for phase in own}
     waits = statistics.median(step.waited for step in steps) / 1e9
     pairs = [(own[phase], measured[phase]) for phase in own] + [(waited, waits)]
-    good = all(abs(seen - due) <= TOLERANCE + TOLERANCE_RATIO * due for due, seen in pairs)
+    good = all(abs(actual - due) <= TOLERANCE + TOLERANCE_RATIO * due for due, actual in pairs)
     phases = ", ".join(f"own {measured[phase] * 1e3:.2f} ms (due {due * 1e3:.0f})" for phase, due in own.items())
     return Outcome(name, good, f"{phases}, waited {waits * 1e3:.2f} ms (due {waited * 1e3:.0f})")
 
 
 def no_waiting(lab: Lab) -> Outcome:
-    """With half a second of work queued, thirty collectives and three steps are launched in far less."""
+    """Queues half a second of work, and checks that thirty collectives and three steps are launched in far less."""
     reduce = lab.reduce
     lab.work(0.5)
     began = time.perf_counter()
@@ -220,7 +223,8 @@ def no_waiting(lab: Lab) -> Outcome:
 def cost(
     lab: Lab, bare: Callable[..., Any], hooked: Callable[..., Any], what: str, calls: int = 200, pairs: int = 15
 ) -> list[Outcome]:
-    """Host time of a collective's call with the hook less without, and of a step; medians over interleaved pairs."""
+    """Measures the host time that the hook adds to a collective's call, and that of a step: medians over interleaved
+    pairs."""
 
     def timed(function: Callable[..., Any], wait: bool) -> float:
         lab.synchronize()
@@ -268,7 +272,7 @@ def errors(lab: Lab) -> Outcome:
 
 
 def cuda_lab(torch: Any) -> Lab:
-    """A CUDA GPU. `collective` is as NCCL's: on a stream of its own, which the present one waits for."""
+    """A CUDA GPU. Its collectives work as NCCL's do: on a stream of their own, for which the current one waits."""
     cycles_per_second = _calibrate(torch)
     network, side = torch.cuda.Stream(), torch.cuda.Stream()
 
@@ -309,18 +313,18 @@ def cuda_lab(torch: Any) -> Lab:
 
 
 def _calibrate(torch: Any) -> float:
-    """Cycles of torch.cuda._sleep a second, by events that the hooks have nothing to do with."""
+    """Measures the cycles of torch.cuda._sleep in a second, with events that the hooks do not use."""
     for cycles in (1_000_000, 20_000_000):  # the first wakes the GPU
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         start.record()
         torch.cuda._sleep(cycles)
         end.record()
         torch.cuda.synchronize()
-    return 20_000_000 / (start.elapsed_time(end) * 1e-3)
+    return 20_000_000 / (float(start.elapsed_time(end)) * 1e-3)
 
 
 def with_nccl(lab: Lab, torch: Any) -> list[Outcome]:
-    """NCCL in a group of one rank: the calls' cost, a graph's capture, and autograd's own thread."""
+    """Checks NCCL in a group of one rank: the cost of calls, a graph's capture, autograd's own thread, batches."""
     import tempfile
 
     if not torch.distributed.is_nccl_available():
@@ -331,47 +335,48 @@ def with_nccl(lab: Lab, torch: Any) -> list[Outcome]:
         reduce(lab.tensor)
         methods = Methods(torch.distributed, lab.recorder)
         found = cost(lab, methods.calling(reduce, False), methods.calling(reduce, True), "NCCL's all_reduce")
-        methods.put(True)
+        methods.install(True)
         found += [capture(lab, torch, reduce), autograd(lab, torch, reduce), batch(lab, torch)]
-        methods.put(False)
+        methods.install(False)
         torch.distributed.destroy_process_group()
     return found
 
 
 class Methods:
-    """What the hooks replace in torch.distributed's classes: as it is without them, and with them."""
+    """The methods that the hooks replace in torch.distributed's classes, bare and hooked."""
 
     def __init__(self, distributed: Any, recorder: Recorder) -> None:
         self._classes = (distributed.ProcessGroup, distributed.Work, *distributed.Work.__subclasses__())
-        self._bare = self._now()
+        self._bare = self._current()
         hook(distributed, recorder, Groups())  # type: ignore[arg-type]
-        self._hooked = self._now()
+        self._hooked = self._current()
         self.hooked = True
 
-    def _now(self) -> list[tuple[Any, str, Any]]:
+    def _current(self) -> list[tuple[Any, str, Any]]:
         names = (*COLLECTIVE_METHODS, "wait", "_start_coalescing", "_end_coalescing")
         return [(each, name, vars(each)[name]) for each in self._classes for name in names if name in vars(each)]
 
-    def put(self, hooked: bool) -> None:
+    def install(self, hooked: bool) -> None:
         self.hooked = hooked
         for owner, name, method in self._hooked if hooked else self._bare:
             setattr(owner, name, method)
 
     def calling(self, function: Callable[..., Any], hooked: bool) -> Callable[..., Any]:
-        """`function`, with or without the hooks from its first call on: others' calls in turn with it switch them."""
-        state = self
+        """Returns a function that calls `function` with or without the hooks. Such functions may be called in turn:
+        each installs what it needs."""
+        methods = self
 
         def call(*args: Any, **named: Any) -> Any:
-            if state.hooked != hooked:
-                state.put(hooked)
+            if methods.hooked != hooked:
+                methods.install(hooked)
             return function(*args, **named)
 
         return call
 
 
 def batch(lab: Lab, torch: Any) -> Outcome:
-    """Several collectives in a batch, for which one work stands: all are recorded, and none is lost."""
-    before, tensors, steps = lab.kept.count, [torch.ones(8, device="cuda") for _ in range(3)], 4
+    """Runs several collectives in a batch, which has a single work, and checks that all are recorded."""
+    before, tensors, steps = lab.sink.count, [torch.ones(8, device="cuda") for _ in range(3)], 4
     device = tensors[0].device
     for _ in range(steps):
         lab.recorder.enter(BACKWARD)
@@ -383,12 +388,12 @@ def batch(lab: Lab, torch: Any) -> Outcome:
     lab.synchronize()
     lab.steps({})
     lab.recorder.drain()
-    count = lab.kept.count - before
+    count = lab.sink.count - before
     return Outcome("collectives in a batch", count == steps * len(tensors), f"{count} recorded ({steps * 3} due)")
 
 
 def capture(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
-    """A collective in a captured graph: the capture succeeds, and replays give what they should."""
+    """Captures a graph with a collective: the capture has to succeed, and a replay to compute the right value."""
     device, graph = lab.recorder.live.device, torch.cuda.CUDAGraph()
     tensor = torch.ones(8, device="cuda")
     torch.cuda.synchronize()
@@ -402,19 +407,20 @@ def capture(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
     lab.recorder.leave()
     lab.recorder.end_step(lab.recorder.step + 1)
     torch.cuda.synchronize()
-    value, captured = float(tensor[0]), device.captured if device is not None else -1
-    return Outcome("a graph's capture", (value, captured) == (2.0, 1), f"value {value} (due 2), {captured} left alone")
+    value, captured = float(tensor[0]), device.facts()["collectives_in_graphs"] if device is not None else -1
+    return Outcome("a graph's capture", (value, captured) == (2.0, 1), f"value {value} (due 2), {captured} not timed")
 
 
 def autograd(lab: Lab, torch: Any, reduce: Callable[..., Any]) -> Outcome:
-    """Collectives in the hooks of backward(), which run on a thread of autograd's."""
-    before = lab.kept.count
+    """Runs collectives in the hooks of backward(), which run on a thread of autograd's, and checks that all are
+    recorded."""
+    before = lab.sink.count
     model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8))).cuda()
     for parameter in model.parameters():
         parameter.register_post_accumulate_grad_hook(lambda it: reduce(it.grad))
     lab.steps({BACKWARD: lambda: model(torch.ones(4, 256, device="cuda")).sum().backward()})
     lab.recorder.drain()
-    count = lab.kept.count - before
+    count = lab.sink.count - before
     due = STEPS * len(list(model.parameters()))
     return Outcome("collectives on autograd's thread", count >= due, f"{count} recorded (at least {due} due)")
 
