@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
-from laggard.trainer_hooks.record.live_state import LiveState
+from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 
@@ -252,7 +252,7 @@ def _log_failed(words: memoryview, word: int, log: LaneLog, issued: int, size: i
     log.append((word, issued, 0, 0, size))
 
 
-def _log_returned(live: LiveState, word: int, log: LaneLog, issued: int, size: int) -> None:
+def _log_returned(live: HotPathState, word: int, log: LaneLog, issued: int, size: int) -> None:
     """The call has returned, and gave nothing to wait for. It is over, unless it is one of a batch."""
     now = clock()
     if not live.pending.add_to_batch((word, log, issued, size, live.step)):

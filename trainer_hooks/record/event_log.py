@@ -22,7 +22,7 @@ from laggard.trainer_hooks.record.events import (
     Append,
     Launch,
 )
-from laggard.trainer_hooks.record.live_state import LiveState
+from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 from laggard.trainer_hooks.record.records import Sink
 
@@ -35,7 +35,7 @@ class EventLog:
     """The events of one rank. `append` takes the five numbers of one event; while there is a background thread it is
     the list's own extend()."""
 
-    def __init__(self, live: LiveState, sinks: Sequence[Sink]) -> None:
+    def __init__(self, live: HotPathState, sinks: Sequence[Sink]) -> None:
         self._live = live
         self._events: list[int] = []
         self.aggregator = Aggregator(self._events, sinks)

@@ -17,7 +17,7 @@ from laggard.rankfile.layout import WORD_PHASE, WORD_PROGRESS
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.event_log import EventLog
 from laggard.trainer_hooks.record.events import PHASE_ENTERED, PHASE_LEFT, STEP_ENDED, LaneLog, Launch
-from laggard.trainer_hooks.record.live_state import LiveState, unread_words
+from laggard.trainer_hooks.record.hot_path_state import HotPathState, unread_words
 from laggard.trainer_hooks.record.pending import PendingWork
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 from laggard.trainer_hooks.record.records import Sink, StepRecord
@@ -50,7 +50,7 @@ class Recorder:
         find_device: FindDevice | None = None,
     ) -> None:
         pending: PendingWork[Launch] = PendingWork(self._never_ended)
-        self.live = LiveState(unread_words() if words is None else words, pending)
+        self.live = HotPathState(unread_words() if words is None else words, pending)
         self.events = EventLog(self.live, sinks)
         self.totals = self.events.totals
         self._logs: dict[Lane, LaneLog] = {}

@@ -10,7 +10,7 @@ from laggard.trainer_hooks.record.events import Launch
 from laggard.trainer_hooks.record.pending import PendingWork
 
 
-class LiveState:
+class HotPathState:
     """The state of one recorder that the hook of a collective needs: a method call would cost a tenth of what the whole
     hook may. Everybody may read these; who may change them stands with each.
 
