@@ -83,8 +83,7 @@ def _copy(target: Any, origin: Any) -> None:
 
 @contextmanager
 def pinned_near(host: Host, bus_id: str) -> Iterator[None]:
-    """Keeps this process on the CPUs of the device's NUMA node; changes nothing where those are not known or not
-    allowed."""
+    """Keeps this process on the CPUs of the device's NUMA node, where those are known and allowed."""
     before = os.sched_getaffinity(0)
     path = f"/sys/bus/pci/devices/{bus_id}/local_cpulist"
     with suppress(Unknown, OSError):

@@ -40,9 +40,8 @@ def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | F
 
 
 def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
-    """Returns the most severe limit that is reached, as summary and severity. Hopper and newer GPUs report a margin to
-    a limit that depends on the board, and the margins (0 and below) at which they slow down; older ones report
-    degrees."""
+    """Returns the summary and severity of the most severe limit that is reached. Hopper and newer GPUs report a margin
+    to a limit that depends on the board, and the margins (0 and below) at which they slow down; older ones degrees."""
     checks = (
         (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
         (_spent(gpu.margin_celsius, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),

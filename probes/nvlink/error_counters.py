@@ -22,8 +22,7 @@ _FIX: Final = (
 
 
 class NvlinkErrorThresholds(Thresholds, frozen=True):
-    """Limits for all links of one GPU together. A finding is a warning: the links repair what they lose, and are slower
-    for it."""
+    """Limits for all links of one GPU together. Findings are warnings: links repair what they lose, at a cost."""
 
     recovery_per_hour: float = 2.0
     """A retraining stops the link for milliseconds. One may be an accident."""

@@ -55,8 +55,7 @@ def check(host: Host, thresholds: ManagerThresholds) -> Iterator[Finding | Fact]
 
 
 def _find_process(host: Host) -> int:
-    """Returns the process id of the fabric manager, 0 where it does not run. Its pid file saves a search through all
-    processes."""
+    """Returns the fabric manager's process id, 0 where it does not run. Its pid file often saves the search."""
     for path in _PID_FILES:
         try:
             pid = host.read(path).strip()
@@ -78,8 +77,7 @@ def _comm(host: Host, pid: str) -> str:
 
 
 def _sees_all_processes(host: Host) -> bool:
-    """Returns whether this is the first PID namespace: only there are the kernel's own threads visible, and kthreadd is
-    always number 2."""
+    """Returns whether this is the first PID namespace, where kthreadd, a thread of the kernel, has number 2."""
     return _comm(host, "2") == "kthreadd"
 
 

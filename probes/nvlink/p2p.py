@@ -82,8 +82,7 @@ def _refused(gpus: Sequence[Gpu], matrices: dict[str, tuple[tuple[int | None, ..
 
 
 def _finding(status: int, pairs: list[tuple[Gpu, Gpu, str]], switched: bool) -> Finding:
-    """Makes one finding for all pairs with the same status. It names the GPU that all pairs have in common, if there is
-    one."""
+    """Makes one finding for all pairs with one status. It names the GPU that all pairs have in common, if any."""
     ends = [gpu for source, target, _ in pairs for gpu in (source, target)]
     most = max(ends, key=ends.count)
     alone = all(most in pair[:2] for pair in pairs)

@@ -126,8 +126,7 @@ def _translation_finding(tree: PciTree, nic: str, paths: tuple[PeerPath, ...]) -
 
 def _judge_address_translation(tree: PciTree, nics: list[str], paths: tuple[PeerPath, ...]) -> Iterator[Fact]:
     """Reports ATS in a guest, which sees bridges that its hypervisor makes up and not the real ones. Raises Unknown
-    where ATS cannot be read, NotApplicable where neither ACS nor ATS is on: then the bridges are not for the guest to
-    judge."""
+    where ATS cannot be read, NotApplicable where neither ACS nor ATS is on: a guest cannot judge the bridges."""
     states = {nic: getattr(tree.devices[nic].config, "ats_enabled", None) for nic in nics}
     yield Fact("address_translation", states)
     redirecting = any(
@@ -144,8 +143,7 @@ def _judge_address_translation(tree: PciTree, nics: list[str], paths: tuple[Peer
 
 
 def _control(device: PciDevice) -> list[str] | str | None:
-    """Returns for the facts the bits that are on; None where the bridge has no ACS; "unknown" where that is not
-    known."""
+    """Returns for the facts the bits that are on; None where the bridge has no ACS; else "unknown"."""
     if device.config is None or not extended_space_known(device):
         return "unknown"
     return acs_names(device.config.acs.control) if device.config.acs else None

@@ -32,7 +32,7 @@ class AerThresholds(Thresholds, frozen=True):
 
     correctable_per_hour: float = 1800.0
     """One error in two seconds: the bit error ratio of 1e-12, the highest that PCI Express allows a lane up to 32 GT/s
-    (Base Specification, 8.4), on 16 lanes at 32 GT/s. Each error costs a replay of about a microsecond; good links have
+    (Base Specification, 8.4), on 16 lanes at 32 GT/s. Each costs a replay of about a microsecond; good links have
     none."""
 
     nonfatal_per_hour: float = 0.0

@@ -56,8 +56,7 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
 
 
 def _loaded_modules(host: Host) -> frozenset[str]:
-    """Returns the names of loaded modules. A kernel without modules has no such file; /sys then lists what is built
-    in."""
+    """Returns the loaded modules. A kernel without modules has no such file; /sys then lists what is built in."""
     try:
         text = host.read("/proc/modules")
     except NotFound:

@@ -126,8 +126,7 @@ def _judge_rates(node: NodePorts, kind: PortKind, least: float) -> Iterator[Find
 
 
 def _expected_rate(active: list[Port], least: float) -> float:
-    """Returns the profile's rate, else that of most peers, else the highest where there is no majority, as of two
-    ports."""
+    """Returns the profile's rate, else that of most peers, else (no majority, as of two ports) the highest."""
     if least or not active:
         return least
     rates = [port.rate_gigabits for port in active]

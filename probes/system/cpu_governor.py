@@ -1,5 +1,4 @@
-"""CPU_GOVERNOR: processors whose frequency governor saves power, which slows NCCL's proxy threads and the launches of
-small kernels."""
+"""CPU_GOVERNOR: processors whose frequency governor saves power. It slows NCCL's proxy threads and kernel launches."""
 
 from __future__ import annotations
 
@@ -61,8 +60,7 @@ def _policies(host: Host) -> tuple[str, ...]:
 
 
 def _reason_for_none(host: Host) -> str:
-    """Returns why there are no policies: a guest's frequency is set by its host, else the firmware keeps control of
-    it."""
+    """Returns why there are no policies: the host sets a guest's frequency, or the firmware keeps control."""
     try:
         guest = " hypervisor" in host.read("/proc/cpuinfo")
     except Unknown:

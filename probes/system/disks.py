@@ -23,8 +23,7 @@ class DiskThresholds(Thresholds, frozen=True):
     critical_used_ratio: float = 0.97
 
     enough_bytes: int = 64 << 30
-    """With this much left there is no fault, whatever the ratio: 1 % of a 28 TB scratch disk holds several
-    checkpoints."""
+    """With this much left nothing is a fault: 1 % of a 28 TB scratch disk holds several checkpoints."""
 
     enough_inodes: int = 1_000_000
 
@@ -36,8 +35,7 @@ class DiskThresholds(Thresholds, frozen=True):
         "/run/credentials/*",
         "/var/lib/kubelet/pods/*",
     )
-    """Mount points that are not judged: filled once and then left alone, or the sized volume of one pod or one
-    login."""
+    """Mount points that are not judged: filled once and left alone, or the sized volume of one pod or login."""
 
     warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
     """Mount points whose findings are warnings: they hold installed software, and no job writes there."""

@@ -116,8 +116,7 @@ def distribution(os_release: str) -> str:
 
 
 def driver(version: str) -> tuple[str, str]:
-    """Returns the version and flavour (open, proprietary) in /proc/driver/nvidia/version; empty where it has
-    neither."""
+    """Returns version and flavour (open, proprietary) in /proc/driver/nvidia/version; empty where it has neither."""
     found = _DRIVER.search(version + "\n")
     return (found[2], "open" if found[1] else "proprietary") if found else ("", "")
 

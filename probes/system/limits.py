@@ -32,12 +32,10 @@ class LimitThresholds(Thresholds, frozen=True):
     peers are 512 MiB, and the verbs library's queues come on top."""
 
     memlock_enough_bytes: int = 16 << 30
-    """Less is a warning. AWS's EFA node check asks for this much; NVIDIA's and Open MPI's guides ask for
-    `unlimited`."""
+    """Less is a warning. AWS's EFA node check asks for this much; NVIDIA's and Open MPI's guides for `unlimited`."""
 
     memlock_own_severity: Severity = Severity.CRITICAL
-    """For the limit of laggard's own process outside a job. The agent sets a warning: its unit's limit is not that of
-    jobs."""
+    """For the limit of laggard's own process outside a job. The agent sets a warning: its limit is not that of jobs."""
 
     open_files_least: int = 16384
     """Hard limit. Rank 0's node holds two sockets per rank at the start (torch's store, NCCL's bootstrap root): 16384
@@ -79,8 +77,7 @@ def check(host: Host, thresholds: LimitThresholds) -> Iterator[Finding | Fact]:
 def _judge_memlock(
     host: Host, source: LimitSource, memlock: ResourceLimit, thresholds: LimitThresholds
 ) -> Iterator[Finding]:
-    """Judges both limits: a job cannot raise a hard limit itself; a low soft limit is mended by a line in a job
-    script."""
+    """Judges both limits: no job can raise a hard limit; a low soft limit takes a line in a job script."""
     lowest = min(memlock)
     if lowest >= thresholds.memlock_enough_bytes:
         return
@@ -99,8 +96,7 @@ def _judge_memlock(
 
 
 def _own_severity(host: Host, thresholds: LimitThresholds) -> Severity:
-    """Returns a warning for a privileged process: neither it nor what it starts in its container is bound by the
-    limit."""
+    """Returns a warning for a privileged process: the limit binds neither it nor what it starts."""
     for line in host.read("/proc/self/status").splitlines():
         if line.startswith("CapEff:"):
             privileged = int(line.split()[1], 16) >> _CAP_IPC_LOCK & 1

@@ -37,8 +37,7 @@ _FIX = (
 
 class RemoteMountThresholds(Thresholds, frozen=True):
     answer_seconds: float = 3.0
-    """How long statvfs may take. A busy parallel file system answers in milliseconds from its client's cache, a slow
-    one in a second."""
+    """How long statvfs may take. A busy parallel file system needs milliseconds, a slow one a second."""
 
     never: tuple[str, ...] = ()
     """Mount points that are not asked."""

@@ -27,8 +27,7 @@ class SwapThresholds(Thresholds, frozen=True):
     used_least_bytes: int = 1 << 30
 
     active_bytes_per_second: int = 1 << 20
-    """In and out together, since the last snapshot of a minute ago or more. To wait for one page takes a disk 0.1 to 10
-    ms."""
+    """In and out together, since a snapshot of at least a minute ago. To read one page takes a disk 0.1 to 10 ms."""
 
 
 class SwapArea(NamedTuple):

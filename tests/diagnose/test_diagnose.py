@@ -1,4 +1,4 @@
-"""`laggard diagnose`: files from some machine, of kinds that are recognised by their content."""
+"""`laggard diagnose`: files from some machine, recognised by their content."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from support.paths import SHARED
 
 from laggard.cli import main
-from laggard.diagnose import input_file as dump_file
+from laggard.diagnose import input_file as input_file_module
 from laggard.diagnose.command import diagnose
 from laggard.diagnose.environment import parse_environment
-from laggard.diagnose.input_file import Dump
+from laggard.diagnose.input_file import InputFile
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
@@ -57,7 +57,7 @@ def write(tmp_path: Path, **files: str) -> list[Path]:
     return paths
 
 
-def test_an_environment_alone_cannot_say_how_bad_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_without_hardware_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, document = run(capsys, *write(tmp_path, env=ENV))
     assert (status, document["verdict"], document["schema"]) == (0, "ok", "laggard.diagnosis/1")
     assert codes(document) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
@@ -66,7 +66,7 @@ def test_an_environment_alone_cannot_say_how_bad_it_is(tmp_path: Path, capsys: p
 
 
 def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The environment switches RDMA off; the list of devices shows that there is RDMA, whichever comes first."""
+    """The environment turns RDMA off; the list of devices shows that there is RDMA. The order does not matter."""
     env, lspci = write(tmp_path, env=ENV, lspci=LSPCI)
     for paths in ((env, lspci), (lspci, env)):
         status, document = run(capsys, *paths)
@@ -89,8 +89,8 @@ def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.
     ],
     ids=["env", "proc", "export", "declare", "json", "nested", "function"],
 )
-def test_every_form_of_an_environment_is_read(text: str) -> None:
-    result = diagnose([("dump", Dump(text, ""))])
+def test_each_form_of_an_environment_is_read(text: str) -> None:
+    result = diagnose([InputFile("dump", text)])
     assert [file.kind for file in result.files] == ["environment"]
     assert [found.device for found in result.findings] == ["NCCL_IB_DISABLE"]
 
@@ -106,7 +106,7 @@ def test_every_form_of_an_environment_is_read(text: str) -> None:
     ],
     ids=["deepspeed", "prose", "program", "binary", "empty"],
 )
-def test_a_file_of_no_known_kind_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_of_no_known_format_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, document = run(capsys, *write(tmp_path, thing=text))
     assert (status, document["verdict"]) == (2, "unknown")
     assert document["files"][0]["kind"] is None and document["files"][0]["unknown"]
@@ -128,9 +128,9 @@ def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys:
     ],
     ids=["dmesg", "dates", "journal", "kmsg"],
 )
-def test_a_kernel_log_in_every_form(form: Any) -> None:
+def test_each_form_of_a_kernel_log_is_read(form: Any) -> None:
     text = "".join(form(line) + "\n" for line in DMESG.splitlines())
-    result = diagnose([("log", Dump(text, ""))])
+    result = diagnose([InputFile("log", text)])
     assert [file.kind for file in result.files] == ["kernel log"]
     assert sorted((found.code, found.device, found.severity.value) for found in result.findings) == [
         ("GPU_LOST", "0000:9b:00.0", "critical"),
@@ -147,13 +147,13 @@ def test_one_corrected_error_is_no_fault_and_many_are() -> None:
     assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
 
 
-def test_gzip_is_read_and_never_without_bound(
+def test_gzip_is_read_up_to_a_limit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "env.gz"
     path.write_bytes(gzip.compress(ENV.encode()))
     assert codes(run(capsys, path)[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
-    monkeypatch.setattr(dump_file, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(input_file_module, "MAX_BYTES", 1 << 20)
     path.write_bytes(gzip.compress(ENV.encode() + b"\n" * (8 << 20)))  # 8 MiB from 8 KiB
     status, document = run(capsys, path)
     assert status == 2 and "first 1 MiB" in document["files"][0]["unknown"]
@@ -167,13 +167,13 @@ def test_a_damaged_gzip_file_is_unknown(tmp_path: Path, capsys: pytest.CaptureFi
     assert status == 2 and "damaged" in document["files"][0]["unknown"]
 
 
-def test_standard_input_is_a_file_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_read_as_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(ENV.encode()))))
     assert codes(run(capsys, "-")[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
 
 
 @pytest.mark.parametrize("name", ["missing", "."])
-def test_what_is_no_file_is_wrong_usage(
+def test_a_missing_file_or_a_directory_is_wrong_usage(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -181,26 +181,26 @@ def test_what_is_no_file_is_wrong_usage(
     assert name in capsys.readouterr().err
 
 
-def test_text_begins_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_begins_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", *map(str, write(tmp_path, log=DMESG))]) == 1
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.startswith("laggard: GPU_") and len(first) <= 80
     assert rest[-1].startswith("file ") and "kernel log" in rest[-1]
 
 
-def test_an_nvidia_smi_file_names_no_path_outside(tmp_path: Path) -> None:
-    """The address in it becomes a folder's name."""
+def test_an_nvidia_smi_file_cannot_name_a_path_outside(tmp_path: Path) -> None:
+    """The GPU's address in the file becomes a folder's name."""
     xml = (
         "<?xml version='1.0'?>\n<nvidia_smi_log><driver_version>570.1</driver_version><attached_gpus>1</attached_gpus>"
     )
     target = tmp_path / "outside"
     text = f"{xml}<gpu id='../../../../../../..{target}'></gpu></nvidia_smi_log>"
-    assert [file.kind for file in diagnose([("x", Dump(text, ""))]).files] == ["nvidia-smi -q -x"]
+    assert [file.kind for file in diagnose([InputFile("x", text)]).files] == ["nvidia-smi -q -x"]
     assert not target.exists()
 
 
 @recorded
-def test_recorded_hardware_is_judged_rightly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_recorded_hardware_is_judged_as_expected(capsys: pytest.CaptureFixture[str]) -> None:
     """The lspci dump has ACS on at six bridges, none of them between a GPU and a NIC: nothing is wrong with it."""
     data = SHARED / "data"
     status, document = run(capsys, data / "hgx-h100-lspci-vvv.txt.gz")
@@ -215,7 +215,7 @@ def test_recorded_hardware_is_judged_rightly(capsys: pytest.CaptureFixture[str])
 
 @given(st.text() | st.binary().map(lambda data: data.decode(errors="replace")))
 def test_any_text_gets_a_verdict(text: str) -> None:
-    assert diagnose([("x", Dump(text, ""))]).verdict.value in ("ok", "fail", "unknown")
+    assert diagnose([InputFile("x", text)]).verdict.value in ("ok", "fail", "unknown")
 
 
 @given(
@@ -227,6 +227,6 @@ def test_any_text_gets_a_verdict(text: str) -> None:
         min_size=1,
     )
 )
-def test_what_env_prints_is_read_back(environment: dict[str, str]) -> None:
+def test_the_output_of_env_is_parsed_back(environment: dict[str, str]) -> None:
     text = "".join(f"{name}={value}\n" for name, value in environment.items())
     assert parse_environment(text) == {name: value.strip() for name, value in environment.items()}

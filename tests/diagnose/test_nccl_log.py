@@ -1,4 +1,4 @@
-"""`laggard diagnose` on logs of NCCL: alone, one for each rank, and beside other files of the machine."""
+"""`laggard diagnose` on logs of NCCL: one log, one for each rank, and logs with other files of the machine."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def test_the_exit_status_follows_from_the_findings(name: str, capsys: pytest.Cap
     assert status == (1 if critical else 2 if "unknown" in expected else 0)
 
 
-def test_the_first_sentence_says_what_and_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_first_line_names_the_fault_and_its_cause(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(NCCL_LOGS / "tcp_no_libibverbs.log")]) == 1
     first = capsys.readouterr().out.splitlines()[0]
     assert first.startswith("laggard: TCP_FALLBACK volta0 and 1 other TCP instead of RDMA: libibverbs")
     assert len(first) <= 80
 
 
-def test_a_log_that_is_cut_off_says_what_it_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_that_is_cut_off_is_unknown_with_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", str(NCCL_LOGS / "cut_off.log")]) == 2
     assert capsys.readouterr().out.startswith("laggard: unknown, says that IB was chosen, but lacks the channel lines")
 
 
-def test_the_files_of_a_jobs_ranks_are_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """NCCL_DEBUG_FILE makes one for each process, and only together they show that the versions differ."""
+def test_the_files_of_several_ranks_are_judged_as_one_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NCCL_DEBUG_FILE makes a file for each process, and only all files together show that the versions differ."""
     paths = []
     for number in range(4):
         lines = [line for line in log_text("version_mixed").splitlines(True) if f":{4100 + number}:" in line]
@@ -58,7 +58,7 @@ def test_the_files_of_a_jobs_ranks_are_one_job(tmp_path: Path, capsys: pytest.Ca
 
 
 @pytest.mark.parametrize(("lspci", "status"), [(LSPCI, 0), (LSPCI + NIC, 1)])
-def test_the_machine_says_whether_sockets_are_right(
+def test_sockets_are_judged_by_the_hardware_in_another_file(
     lspci: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     devices = tmp_path / "lspci"
@@ -71,7 +71,7 @@ def test_the_machine_says_whether_sockets_are_right(
         assert (got == 1) == bool(status) and log["unknown"] == ""
 
 
-def test_a_jobs_whole_output_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_log_within_a_jobs_output_is_recognised(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     noise = "Loading checkpoint shards\n" * 20_000
     path = tmp_path / "slurm-4711.out"
     path.write_text(noise + "".join(f"3: {line}\n" for line in log_text("shm_p2p_refused").splitlines()) + noise)
@@ -79,7 +79,7 @@ def test_a_jobs_whole_output_is_recognised(tmp_path: Path, capsys: pytest.Captur
     assert (status, document["files"][0]["kind"]) == (1, "NCCL log")
 
 
-def test_the_facts_say_what_was_seen(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_facts_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     path = NCCL_LOGS / "roce_gpudirect.log"
     facts = run(capsys, path)[1]["facts"][str(path)]
     assert (facts["ranks_seen"], facts["ranks"], facts["hosts"]) == (4, 4, ["gpu00", "gpu01"])
@@ -87,7 +87,7 @@ def test_the_facts_say_what_was_seen(capsys: pytest.CaptureFixture[str]) -> None
     assert facts["channels"] == {"NET/IB with GPUDirect": 8, "P2P/CUMEM": 4}
 
 
-def test_the_command_names_the_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_the_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["diagnose", "--help"])
     assert "NCCL log" in capsys.readouterr().out

@@ -155,8 +155,7 @@ def _reason_in_use(gpu: Gpu) -> str:
 
 
 def _reason_memory_used(torch: Any, index: int) -> str:
-    """Checks the GPU's memory: in a container the list of processes may be empty while another container uses the
-    GPU."""
+    """Checks the memory: in a container the list of processes may be empty while another uses the GPU."""
     free, total = torch.cuda.mem_get_info(index)
     used = 1 - free / total
     return f"in use: {used:.0%} of its memory is taken".replace("%", " %") if used > _IDLE_MEMORY_RATIO else ""

@@ -35,8 +35,7 @@ class ActiveThresholds(Thresholds, frozen=True):
     and their outliers are 1.5 times slower than the median."""
 
     expected_per_second: float = 0.0
-    """The rate of a device of this cluster, in the probe's unit; 0: not known, and devices are compared with their
-    peers."""
+    """The rate of a device of this cluster, in the probe's unit; 0: devices are compared with their peers."""
 
 
 class Measurement(NamedTuple):
@@ -75,8 +74,7 @@ _FIX_WRONG = (
 def judge(
     measured: Sequence[Measurement], not_measured: Sequence[NotMeasured], test: RateTest, thresholds: ActiveThresholds
 ) -> Iterator[Finding]:
-    """Yields the findings. Raises Unknown at the end where a device was not measured, or where there was nothing to
-    compare its rate with."""
+    """Yields findings, then raises Unknown where a device was not measured, or where its rate has no measure."""
     for each in measured:
         if each.wrong:
             yield _wrong(each, test)
@@ -111,8 +109,7 @@ def _fact_of(each: Measurement) -> dict[str, object]:
 
 
 def median(values: Sequence[float]) -> float:
-    """Returns the median of at least one value. (To import the standard library's module takes longer than the gate
-    has.)"""
+    """Returns the median of at least one value. (The standard library's module takes too long to import.)"""
     ordered = sorted(values)
     return (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
 

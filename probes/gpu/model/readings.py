@@ -1,5 +1,4 @@
-"""What the GPU probes share: the GPUs to judge, and one NVML field of all of them with the reasons where it is
-missing."""
+"""What the GPU probes share: the GPUs to judge, and one NVML field of all of them."""
 
 from __future__ import annotations
 
@@ -102,8 +101,7 @@ class FieldReadings(NamedTuple):
 
 
 def read_field(gpus: Iterable[Gpu], field: str, description: str) -> FieldReadings:
-    """Collects `field` of nvml.model.Gpu; `description` names it in messages. A GPU without such a thing is left
-    out."""
+    """Collects a field of nvml.model.Gpu, which `description` names in messages. GPUs that lack it are left out."""
     values: list[tuple[Gpu, Any]] = []
     failed: dict[str, list[str]] = {}
     for gpu in gpus:

@@ -52,8 +52,7 @@ _APPLICATION: Final = {
 _ENGINES: Final = (
     *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
 )  # fmt: skip
-"""Copy, video and image engines, and messages that NVIDIA's catalog says to ignore: errors of a job, not of the
-node."""
+"""Copy, video and image engines, and messages to ignore by NVIDIA's catalog: errors of a job, not of the node."""
 
 _TABLE: Final[dict[int, Xid]] = {
     **{code: Xid("error of an engine under a program", Action.APPLICATION) for code in _ENGINES},

@@ -25,8 +25,7 @@ class HardwareFacts(NamedTuple):
     gpus: int | None = None
     """How many GPUs one machine has."""
     links: Mapping[frozenset[str], str] = {}
-    """Distances by the bus ids of two GPUs as NCCL writes them (see bus_id()): NVL or NV18, PIX, PXB, PHB, NODE,
-    SYS."""
+    """Distances by two GPUs' bus ids as NCCL writes them (see bus_id()): NVL or NV18, PIX, PXB, PHB, NODE, SYS."""
 
 
 class NcclJob(NamedTuple):

@@ -27,8 +27,7 @@ _MOST_VALUE = 4096
 class RankProcess(NamedTuple):
     pid: int
     environment: Mapping[str, str]
-    """Only NCCL_* variables: those of its environment, and those of its own settings file that are not in the
-    environment."""
+    """Only NCCL_* variables: those of its environment, then those of its own settings file."""
     conf: NcclConf
     conf_path: str
     version: Version
@@ -100,8 +99,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _known_value(name: str, value: str) -> str:
-    """Returns the value if the variable is a known setting of NCCL or of a plugin, else nothing: it may be a
-    password."""
+    """Returns the value of a known setting of NCCL or of a plugin, else nothing: it may be a password."""
     known = (name in variables() or other_reader(name) is not None) and name not in SECRET
     return value[:_MOST_VALUE] if known else ""
 

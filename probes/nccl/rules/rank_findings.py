@@ -29,8 +29,7 @@ def judge_rank_transports(job: str, transports: Sequence[Transport], facts: Hard
 
 
 def _process(job: str, number: int, transport: Transport) -> NcclProcess:
-    """Makes a process as a log would show it; each rank is one. It has the rank's NCCL variables even where NCCL logged
-    none."""
+    """Makes a rank a process as in a log, with the NCCL variables of its environment and those that NCCL logged."""
     logged = transport.process
     variables = {**dict(transport.variables), **dict(logged.variables)}
     return logged._replace(

@@ -96,7 +96,7 @@ def uses_tcp(process: NcclProcess, job: NcclJob) -> bool:
 
 def lacks_gpudirect(process: NcclProcess, job: NcclJob) -> bool:
     """Returns whether the process uses RDMA through host memory. Receiving connections decide, or a cause in the log:
-    GPUs before Ampere without NVLink send from host memory by NCCL's default (NCCL_NET_GDR_READ), and then `use ring
+    by NCCL's default (NCCL_NET_GDR_READ), GPUs before Ampere without NVLink send from host memory, and then `use ring
     ... GDR` is 0 too."""
     if job.facts.gpudirect is False or job.nodes(process) == 1:
         return False

@@ -15,8 +15,7 @@ _OBSOLETE: Version = (2, 10)  # no torch that is in use brings an older NCCL
 
 
 def judge_environment(environment: Mapping[str, str], context: VariableContext) -> tuple[Finding, ...]:
-    """Returns the findings of one environment, in the order of the variables' names. Names that do not begin with NCCL_
-    are ignored."""
+    """Returns the findings of one environment, in the order of the names. Names must begin with NCCL_ to count."""
     own = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
     return tuple(found for name in sorted(own) for found in _judge(name, own[name], own, context))
 

@@ -68,8 +68,7 @@ def _over_rdma(environment: Environment) -> bool:
 
 
 def _has_plugin(environment: Environment) -> bool:
-    """Returns whether a network plugin is chosen in place of NCCL's own two networks, whose settings then do not
-    count."""
+    """Returns whether a plugin replaces NCCL's own two networks, whose settings then do not count."""
     network = environment.get("NCCL_NET", "").lower()
     library = environment.get("NCCL_NET_PLUGIN", "none").lower()
     return (
@@ -80,8 +79,7 @@ def _has_plugin(environment: Environment) -> bool:
 
 
 def _by_hardware(present: bool | None, text: str, absent: str) -> Harm:
-    """Returns a critical harm where the hardware is present, a note where it is not, a warning where that is not
-    known."""
+    """Returns a critical harm where the hardware is present, a note where it is not, else a warning."""
     if present is None:
         return Harm(text, Severity.WARNING)
     return Harm(text, Severity.CRITICAL) if present else Harm(f"{text}; {absent}", Severity.INFO)
@@ -166,8 +164,7 @@ def _flush(value: str, environment: Environment, context: VariableContext) -> Ha
 
 
 def _proto(value: str, environment: Environment, context: VariableContext) -> Harm | None:
-    """Finds LL128 in the list: to name it forces it where NCCL would not use it. The profile of Google's plugin names
-    it."""
+    """Finds LL128: naming it forces it where NCCL would not use it. The profile of Google's plugin names it."""
     lists = [part.rpartition(":")[2].strip() for part in value.lower().split(";")]
     forced = any("ll128" in names.split(",") for names in lists if not names.startswith("^"))
     if not forced or _has_plugin(environment):

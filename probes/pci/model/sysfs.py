@@ -52,8 +52,7 @@ def with_links(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:
 
 
 def with_config(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:
-    """Reads configuration space. Without root the kernel shows 64 bytes: then the registers beyond are not known, and
-    the device says so."""
+    """Reads configuration space. Without root the kernel shows 64 bytes, and later registers are not known."""
     for device in devices:
         try:
             data = host.read_parts(f"{device.folder}/config", read_needed_bytes)

@@ -13,8 +13,7 @@ from laggard.probes.probe import finding
 
 _ADDRESS = r"((?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7])"
 _MANY_CORRECTED: Final = 100
-"""The link repeats what a corrected error damaged, which costs almost nothing; a hundred in one log are a bad
-contact."""
+"""The link repeats what a corrected error damaged, at little cost; a hundred in one log are a bad contact."""
 
 
 class MessageRule(NamedTuple):

@@ -138,8 +138,7 @@ def _gpu_speed(link: PcieLink, peers: float) -> Iterator[SlowLink]:
 
 
 def _majority(link: PcieLink, others: tuple[PcieLink, ...], value: Callable[[PcieLink], float]) -> float:
-    """Returns the value of more than half of the link's peers, itself included; 0 where there is none, or fewer than
-    three peers."""
+    """Returns the value of most of the link's peers, itself included; 0 without a majority of at least three."""
     peers = [other for other in others if other.peer_key == link.peer_key]
     return majority((value(other) for other in peers), _FEWEST_PEERS) or 0
 

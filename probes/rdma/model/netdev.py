@@ -31,8 +31,7 @@ def roce_path_mtu(mtu: int) -> int:
 
 
 def netdev_name(host: Host, port: Port) -> str:
-    """Returns the name of the port's network device; empty where it has none. Raises Unknown where it cannot be
-    read."""
+    """Returns the port's network device; empty where it has none. Raises Unknown where it cannot be read."""
     try:
         return host.read(f"{port.folder}/gid_attrs/ndevs/0").strip()
     except Unknown:  # no entry (InfiniBand), or an empty one, which reads as EINVAL

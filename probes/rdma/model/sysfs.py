@@ -31,8 +31,7 @@ class RdmaThresholds(Thresholds, frozen=True):
 
 
 class PortReadings(NamedTuple):
-    """`ports`: of all hardware devices. `software_devices`: names of rxe and siw devices, which no training job should
-    use."""
+    """`ports`: of hardware devices. `software_devices`: names of rxe and siw devices, which no job should use."""
 
     ports: tuple[Port, ...]
     software_devices: tuple[str, ...]

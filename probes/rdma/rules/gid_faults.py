@@ -1,5 +1,4 @@
-"""RDMA_GID_WRONG: a RoCE port without an address that peers can reach, or not at the index where the job looks.
-Pure."""
+"""RDMA_GID_WRONG: a RoCE port without a routable address, or without one at the job's GID index. Pure."""
 
 from __future__ import annotations
 

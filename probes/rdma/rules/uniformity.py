@@ -63,8 +63,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def judge_mixture(host: Host, ignore: tuple[str, ...]) -> Iterator[Finding]:
-    """Finds GPUs whose nearest NICs are of another kind than those of most GPUs. A GPU may have further NICs near it,
-    for storage."""
+    """Finds GPUs whose nearest NICs include none of the usual kind. Further NICs, for storage, do not matter."""
     try:
         ports = read_ports(host, ignore).ports
     except (NotApplicable, Unknown):  # the probe rdma_ports reports it

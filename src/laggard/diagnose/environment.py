@@ -1,4 +1,4 @@
-"""Environment dumps: `env`, `export -p`, /proc/PID/environ, nccl.conf, or a JSON object of variables."""
+"""The format `environment`: `env`, `export -p`, /proc/PID/environ, nccl.conf, or a JSON object of variables."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 import re
 from typing import Any
 
-from laggard.diagnose.file_format import Kind, Reading, Told
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.nccl.rules.variable_findings import judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext
 
 _LINE = re.compile(r"""\s*(?:export\s+|declare\s+-x\s+|-x\s+|set\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)""")
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
-_LEAST_SHARE = 0.6  # of the lines; values may run over several, and functions of the shell do
+_MIN_SHARE = 0.6  # of the lines; the others continue values, or are functions of the shell
 _SAMPLE_LINES = 400
 
 
@@ -21,17 +21,17 @@ def recognise(text: str) -> bool:
         return bool(_from_json(text))
     lines = [line for line in _lines(text)[:_SAMPLE_LINES] if line.strip() and not line.startswith("#")]
     hits = sum(1 for line in lines if _LINE.fullmatch(line))
-    return hits > 0 and hits >= _LEAST_SHARE * len(lines)
+    return hits > 0 and hits >= _MIN_SHARE * len(lines)
 
 
-def read(text: str, told: Told) -> Reading:
+def judge(text: str, hardware: KnownHardware) -> FileJudgement:
     variables = {name: value for name, value in parse_environment(text).items() if name.startswith("NCCL_")}
-    facts = VariableContext(rdma=told.rdma, several_gpus=None if told.gpus is None else told.gpus > 1)
-    return Reading(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
+    facts = VariableContext(rdma=hardware.rdma, several_gpus=None if hardware.gpus is None else hardware.gpus > 1)
+    return FileJudgement(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
 
 
 def parse_environment(text: str) -> dict[str, str]:
-    """The variables; of one that is set twice the last value, as a shell would."""
+    """Returns the variables; of one that is set twice the last value, as in a shell."""
     if text.lstrip().startswith("{"):
         return _from_json(text)
     matches = (_LINE.fullmatch(line) for line in _lines(text))
@@ -50,7 +50,7 @@ def _unquoted(value: str) -> str:
 
 
 def _from_json(text: str) -> dict[str, str]:
-    """An object whose keys are names of variables, or one level further down; else nothing."""
+    """Returns the variables of an object whose keys are names of variables, or of such an object one level below."""
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):
@@ -65,7 +65,7 @@ def _variables(tree: Any) -> dict[str, str]:
     plain = {
         key: str(value) for key, value in tree.items() if _NAME.fullmatch(key) and isinstance(value, (str, int, float))
     }
-    return plain if len(plain) >= _LEAST_SHARE * len(tree) else {}
+    return plain if len(plain) >= _MIN_SHARE * len(tree) else {}
 
 
-ENVIRONMENT = Kind("environment", recognise, read)
+ENVIRONMENT = FileFormat("environment", recognise, judge)

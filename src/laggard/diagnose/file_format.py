@@ -1,4 +1,4 @@
-"""The kinds of files that `laggard diagnose` knows: one file each, one line here."""
+"""What a file format is to `laggard diagnose`: how its files are recognised and judged."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Any, NamedTuple
 from laggard.model import Finding
 
 
-class Told(NamedTuple):
-    """What the files together tell of the machine. None: nothing does."""
+class KnownHardware(NamedTuple):
+    """What the files together show of the machine. None: no file shows it."""
 
     gpus: int | None = None
     rdma: bool | None = None
 
 
-class Reading(NamedTuple):
+class FileJudgement(NamedTuple):
     findings: tuple[Finding, ...] = ()
     facts: dict[str, Any] = {}
     unknown: str = ""
     """What could not be judged, and why; empty: everything was."""
 
 
-class Kind(NamedTuple):
+class FileFormat(NamedTuple):
     name: str
     recognise: Callable[[str], bool]
-    """Whether a file is of this kind, from its beginning."""
-    read: Callable[[str, Told], Reading]
-    tell: Callable[[str], Told] = lambda text: Told()
-    read_together: Callable[[Sequence[str], Told], Reading] | None = None
-    """All files of this kind at once, where they are parts of one thing."""
+    """Returns whether a text is of this format, by its beginning."""
+    judge: Callable[[str, KnownHardware], FileJudgement]
+    read_hardware: Callable[[str], KnownHardware] = lambda text: KnownHardware()
+    judge_together: Callable[[Sequence[str], KnownHardware], FileJudgement] | None = None
+    """Judges all files of this format at once, where they are parts of one whole."""

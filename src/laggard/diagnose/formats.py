@@ -1,15 +1,15 @@
-"""The formats that `laggard diagnose` knows: one file each, one line here."""
+"""The formats that `laggard diagnose` recognises: a new one is a file of this folder and a name in this list."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from laggard.diagnose.environment import ENVIRONMENT
-from laggard.diagnose.file_format import Kind
+from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI
 
-FORMATS: Final[tuple[Kind, ...]] = (NVIDIA_SMI, LSPCI, KERNEL_LOG, NCCL_LOG, ENVIRONMENT)
-"""The first that recognises a file reads it: the strictest come first."""
+FORMATS: Final[tuple[FileFormat, ...]] = (NVIDIA_SMI, LSPCI, KERNEL_LOG, NCCL_LOG, ENVIRONMENT)
+"""The first that recognises a file judges it: the strictest come first."""

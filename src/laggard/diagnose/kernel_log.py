@@ -1,10 +1,10 @@
-"""Kernel logs: dmesg (with or without dates), `journalctl -k`, /dev/kmsg, /var/log/kern.log."""
+"""The format `kernel log`: dmesg (with or without dates), `journalctl -k`, /dev/kmsg, /var/log/kern.log."""
 
 from __future__ import annotations
 
 import re
 
-from laggard.diagnose.file_format import Kind, Reading, Told
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.gpu.xid import find_xids, judge_xids
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
@@ -14,21 +14,21 @@ _LINE = re.compile(
     r"|\d+,\d+,\d+,[^;]*;"  # /dev/kmsg
     r"|\S.{8,80}? kernel: "  # syslog, journalctl
 )
-_LEAST_SHARE = 0.5
+_MIN_SHARE = 0.5
 _SAMPLE_LINES = 400
 
 
 def recognise(text: str) -> bool:
     lines = [line for line in text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line and not line.startswith(" ")]
     hits = sum(1 for line in lines if _LINE.match(line))
-    return hits > 0 and hits >= _LEAST_SHARE * len(lines)
+    return hits > 0 and hits >= _MIN_SHARE * len(lines)
 
 
-def read(text: str, told: Told) -> Reading:
+def judge(text: str, hardware: KnownHardware) -> FileJudgement:
     lines = list(find_xids(text))
     findings, applications = judge_xids(lines)
     facts = {"xids": len(lines), "xids_of_applications": applications}
-    return Reading((*findings, *find_device_errors(text)), facts)
+    return FileJudgement((*findings, *find_device_errors(text)), facts)
 
 
-KERNEL_LOG = Kind("kernel log", recognise, read)
+KERNEL_LOG = FileFormat("kernel log", recognise, judge)

@@ -12,8 +12,7 @@ from laggard.probes.pci.rules.slow_links import links_to_root, unjudged_links
 
 
 def judge_pci_tree(tree: PciTree, virtual: bool | None = None) -> Iterator[Finding]:
-    """Judges links, read requests, ACS and NUMA nodes. `virtual`: it is the tree of a virtual machine; None:
-    unknown."""
+    """Judges links, read requests, ACS and NUMA nodes. `virtual`: of a virtual machine; None: not known."""
     ends = tree.endpoints()
     yield from link.judge(links_to_root(tree, ends), link.PcieLinkThresholds(), virtual)
     yield from max_read_request.judge(ends, max_read_request.ReadRequestThresholds())

@@ -1,4 +1,4 @@
-"""`nvidia-smi -q -x`: judged by the GPU probes, which are given a machine that has these GPUs and nothing else."""
+"""The format `nvidia-smi -q -x`, judged by the GPU probes on a recorded machine with these GPUs alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 import tempfile
 from typing import Final
 
-from laggard.diagnose.file_format import Kind, Reading, Told
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import NVML_PATH, Nvml, encode_nvml
@@ -25,45 +25,45 @@ _PROBES: Final = (
     "gpu_clocks",
     "gpu_persistence",
 )
-"""Those that ask NVML alone. What others join with it (links, fabric manager, processes) is not in such a file."""
+"""Probes that need only NVML. What others need (links, fabric manager, processes) is not in such a file."""
 
 
 def recognise(text: str) -> bool:
     return "<nvidia_smi_log>" in text[:4096]
 
 
-def tell(text: str) -> Told:
+def read_hardware(text: str) -> KnownHardware:
     try:
-        return Told(gpus=len(parse_nvidia_smi(text).gpus))
+        return KnownHardware(gpus=len(parse_nvidia_smi(text).gpus))
     except NotNvidiaSmi:
-        return Told()
+        return KnownHardware()
 
 
-def read(text: str, told: Told) -> Reading:
+def judge(text: str, hardware: KnownHardware) -> FileJudgement:
     try:
         nvml = parse_nvidia_smi(text)
     except NotNvidiaSmi as error:
-        return Reading(unknown=str(error))
+        return FileJudgement(unknown=str(error))
     findings: list[Finding] = []
     unjudged: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="laggard-") as root:
-        _lay(nvml, root)
+        _write_machine(nvml, root)
         for probe in PROBES:
             if probe.name in _PROBES:
-                seen = observe(probe, Host(root))
-                findings += seen.findings
-                if seen.verdict is Verdict.UNKNOWN:
-                    unjudged[probe.name] = seen.reason
+                observation = observe(probe, Host(root))
+                findings += observation.findings
+                if observation.verdict is Verdict.UNKNOWN:
+                    unjudged[probe.name] = observation.reason
     facts = {"driver_version": nvml.driver_version, "gpus": len(nvml.gpus), "not_in_the_file": unjudged}
-    return Reading(tuple(findings), facts, "" if nvml.gpus else "it lists no GPU")
+    return FileJudgement(tuple(findings), facts, "" if nvml.gpus else "it lists no GPU")
 
 
-def _lay(nvml: Nvml, root: str) -> None:
-    """A recorded machine: NVML's answers, and the PCI devices that say that there are GPUs."""
+def _write_machine(nvml: Nvml, root: str) -> None:
+    """Writes a recorded machine: NVML's answers, and PCI devices as evidence that there are GPUs."""
     files = {NVML_PATH: encode_nvml(nvml)}
     for number, gpu in enumerate(nvml.gpus):
-        known = gpu.bus_id and _ADDRESS.fullmatch(gpu.bus_id)  # it becomes the name of a folder
-        folder = f"/sys/bus/pci/devices/{gpu.bus_id if known else f'0000:{number:02x}:00.0'}"
+        is_address = gpu.bus_id and _ADDRESS.fullmatch(gpu.bus_id)  # it becomes a folder's name
+        folder = f"/sys/bus/pci/devices/{gpu.bus_id if is_address else f'0000:{number:02x}:00.0'}"
         files |= {f"{folder}/class": b"0x030200\n", f"{folder}/vendor": b"0x10de\n"}
     for path, data in files.items():
         os.makedirs(root + os.path.dirname(path), exist_ok=True)
@@ -71,4 +71,4 @@ def _lay(nvml: Nvml, root: str) -> None:
             file.write(data)
 
 
-NVIDIA_SMI = Kind("nvidia-smi -q -x", recognise, read, tell)
+NVIDIA_SMI = FileFormat("nvidia-smi -q -x", recognise, judge, read_hardware)

@@ -187,8 +187,7 @@ def _do_nothing_after_the_first(calls: list[int]) -> Any:
 
 
 def _omit_the_copy_there(calls: list[int]) -> Any:
-    """Omits every other copy, which is the one to the device: what is left from the last round must not count as
-    copied."""
+    """Omits every copy to the device but the first: what is left from the last round must not count as copied."""
 
     def move(target: Any, source: Any) -> None:
         calls.append(1)

@@ -1,5 +1,4 @@
-"""The table of NCCL's variables, and findings about environments. Published provider environments are the healthy
-ones."""
+"""The table of NCCL's variables, and findings about environments; published ones of providers are healthy."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Parsers of configuration space and `lspci`: the registers of made-up devices, and "not known" for any other bytes and
-text."""
+"""Parsers of configuration space and `lspci`: registers of made-up devices, and "not known" for anything else."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""PCI probes beyond the recorded machines: unreadable files, recordings of real machines, and rules that no recorded
-machine shows."""
+"""PCI probes beyond the recorded machines: unreadable files, rules that no machine shows, real machines."""
 
 from __future__ import annotations
 
@@ -409,8 +408,7 @@ def test_a_real_hgx_h100_has_no_pci_problem() -> None:
 
 @pytest.mark.parametrize("lowered", [False, True])
 def test_a_real_dgx_a100(lowered: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It was recorded without classes and maximum link speeds: a NIC is known by its RDMA device, and judged by its
-    peers."""
+    """It was recorded without classes and maximum speeds: a NIC is known by its RDMA device, and judged by peers."""
     for name, content in json.loads(shared("dgx-a100-learn_good.json").read_text()).items():
         path = tmp_path / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,4 @@
-"""MOUNT_HUNG: a mount that hangs delays no other. The hung one is real, a FUSE file system whose server never
-answers."""
+"""MOUNT_HUNG: a mount that hangs delays no other. The hung one is a FUSE file system that never answers."""
 
 from __future__ import annotations
 
