@@ -48,7 +48,7 @@ def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) 
     """The report without the findings on GPUs that the job does not have; their names stay in the fact `other_gpus`.
     All findings count where one of `wanted` is no GPU that the probes saw. `warnings_fail`: whether a warning fails
     its probe, as it did when the report was made."""
-    addresses = gpu_addresses(report)
+    addresses = _addresses_by_minor(report)
     if wanted is None or not wanted <= addresses.keys():
         return report
     others = {address for minor, address in addresses.items() if minor not in wanted}
@@ -60,7 +60,7 @@ def for_job(report: Report, wanted: frozenset[int] | None, warnings_fail: bool) 
     return msgspec.structs.replace(judged, facts={**judged.facts, "other_gpus": names})
 
 
-def gpu_addresses(report: Report) -> Mapping[int, str]:
+def _addresses_by_minor(report: Report) -> Mapping[int, str]:
     """PCI addresses of the GPUs by device minor, the N of /dev/nvidiaN, which SLURM counts GPUs by (gres.conf:
     File=/dev/nvidia[0-7])."""
     minors = report.facts.get("gpu_count", {}).get("minors", {})

@@ -52,9 +52,6 @@ class Watchdog:
         text = self._page[_HEADER.size : _HEADER.size + min(length, _SIZE - _HEADER.size)].decode(errors="replace")
         return AnnouncedCall(text, started, limit)
 
-    def close(self) -> None:
-        self._page.close()
-
 
 def inspect_hang(pid: int, call: AnnouncedCall) -> Hang:
     """What the kernel shows of process `pid`, which hangs in `call`. The process is laggard's own, so the files are
