@@ -15,8 +15,8 @@ from laggard.probes.nvml.model import Gpu, GpuProcess
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _FIX: Final = (
-    "See whose it is: left over from a job before (ProctrackType=proctrack/cgroup ends all of a job's processes), or "
-    "started outside of SLURM. End it before the next job begins."
+    "Find its owner: it is left over from an earlier job (ProctrackType=proctrack/cgroup ends all processes of a "
+    "job), or was started outside of SLURM. End it before the next job begins."
 )
 
 

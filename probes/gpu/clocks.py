@@ -48,8 +48,8 @@ def check(host: Host, thresholds: ClocksThresholds) -> Iterator[Finding | Fact]:
     reading = read_field(gpus, "max_sm_mhz", "clocks")
     for setting in _SETTINGS:
         for name in sorted({gpu.name or "" for gpu in gpus}):
-            alike = [gpu for gpu in gpus if (gpu.name or "") == name and getattr(gpu, setting.field)]
-            yield from _judge(alike, setting, 1 - thresholds.tolerance_ratio)
+            same_model = [gpu for gpu in gpus if (gpu.name or "") == name and getattr(gpu, setting.field)]
+            yield from _judge(same_model, setting, 1 - thresholds.tolerance_ratio)
     reading.raise_if_incomplete()
 
 

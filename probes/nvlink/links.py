@@ -36,23 +36,23 @@ def check(host: Host, thresholds: NvlinkThresholds) -> Iterator[Finding | Fact]:
         reading.raise_if_incomplete()
         raise NotApplicable("no NVLink of any GPU is connected, and there is no NVSwitch")
     for gpu, links in reading.values:
-        alike = [up[other.key] for other, _ in reading.values if other.name == gpu.name]
-        expected, source = _expected(thresholds.expected, len(links) if switched else 0, alike)
+        same_model = [up[other.key] for other, _ in reading.values if other.name == gpu.name]
+        expected, source = _expected(thresholds.expected, len(links) if switched else 0, same_model)
         if up[gpu.key] < expected:
             down = [link for link, is_up in enumerate(links) if not is_up]
             yield _finding(gpu, up[gpu.key], expected, source, down)
     reading.raise_if_incomplete()
 
 
-def _expected(profile: int | None, board: int, alike: list[int]) -> tuple[int, str]:
-    """Returns how many links should be up, and who says so. With NVSwitches every link of the board ends in one
+def _expected(profile: int | None, board: int, same_model: list[int]) -> tuple[int, str]:
+    """Returns how many links should be up, and by which measure. With NVSwitches every link of the board ends in one
     (`board` is 0 without them); a bridge uses some of the links, and the peers show how many."""
     if profile is not None:
         return profile, "profile"
     if board:
         return board, "board"
-    common = majority(alike)
-    return (common, "peers") if common is not None else (max(alike), "best peer")
+    common = majority(same_model)
+    return (common, "peers") if common is not None else (max(same_model), "best peer")
 
 
 def _finding(gpu: Gpu, up: int, expected: int, source: str, down: list[int]) -> Finding:

@@ -52,8 +52,8 @@ def judge(devices: Iterable[PciDevice], thresholds: ReadRequestThresholds) -> It
     known = [(device, express) for device in devices if (express := _express(device))]
     for device, express in known:
         size = express.read_request_bytes
-        alike = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
-        peers = majority(alike, _FEWEST_PEERS)
+        same_model = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
+        peers = majority(same_model, _FEWEST_PEERS)
         if size < thresholds.least_bytes:
             yield _finding(device, express, thresholds.least_bytes, "below the value at reset", Severity.WARNING)
         elif peers is not None and size < peers:

@@ -138,7 +138,7 @@ def _judge_flaps(
             "state": counters.port.state_text,
             **{name: counters.errors[name] for name in _LINK_DOWNS if name in counters.errors},
         },
-        fix="Reseat or swap the cable and the transceiver; look into the switch's log at the same times.",
+        fix="Reseat or swap the cable and the transceiver; check the switch's log at the same times.",
         commands=(f"mlxlink -d {counters.port.device} --show_module --show_counters", "dmesg -T | grep -i 'link down'"),
     )
 

@@ -85,18 +85,18 @@ def _judge_mtus(roce: list[PortNetwork], node: NodePorts, least: int) -> Iterato
         low, expected = [network for network in roce if network.netdev][:1], least
     for port, netdev, *_ in low:
         assert netdev is not None
-        alike = [name for name, size in sizes.items() if size == sizes[port.name]]
+        same_size = [name for name, size in sizes.items() if size == sizes[port.name]]
         yield finding(
             "RDMA_MTU_LOW",
             port.name,
             f"sends packets of {sizes[port.name]} bytes, not {expected}"
-            + (f", as {len(alike) - 1} more" if len(alike) > 1 else ""),
+            + (f", as {len(same_size) - 1} more" if len(same_size) > 1 else ""),
             evidence={
                 "netdev": netdev.name,
                 "netdev_mtu_bytes": netdev.mtu,
                 "rdma_mtu_bytes": sizes[port.name],
                 "expected_rdma_mtu_bytes": expected,
-                "ports_alike": alike,
+                "ports_alike": same_size,
             },
             fix=f"Raise the MTU of {netdev.name} to that of its peers (9000, or 4200 where switches want it).",
             commands=(f"ip link set {netdev.name} mtu 9000", f"ibv_devinfo -d {port.device} | grep mtu"),

@@ -50,7 +50,7 @@ def check(host: Host, thresholds: ClockThresholds) -> Iterator[Finding | Fact]:
 def _fault(clock: KernelClock, thresholds: ClockThresholds) -> str | None:
     """Returns the most severe fault: the offset and error of a clock that is not synchronised mean nothing."""
     if clock.status & _UNSYNC or clock.state == _TIME_ERROR:
-        return "not synchronised: no time daemon tells the kernel the time"
+        return "not synchronised: no time daemon sets the kernel's clock"
     if abs(clock.offset_seconds) > thresholds.offset_seconds:
         return f"off by {abs(clock.offset_seconds):.3g} s"
     if clock.maximum_error_seconds > thresholds.maximum_error_seconds:

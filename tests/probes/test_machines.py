@@ -46,13 +46,13 @@ def test_the_gate_judges_alike(name: str, machine: Callable[[str], Path], capsys
 
 
 @pytest.mark.parametrize("name", MADE_UP)
-def test_made_up_machines_are_as_their_source_says(name: str) -> None:
+def test_made_up_machines_are_up_to_date(name: str) -> None:
     written = (MACHINES / name / "tree.txt").read_text()
     assert written == dump(MADE_UP[name]()), "run `python -m support.write` in tests/"
 
 
 @pytest.mark.parametrize("code", ["MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "CLOCK_SKEW", "DISK_FULL"])
-def test_each_code_fires_somewhere_and_not_on_the_healthy_machine(code: str) -> None:
+def test_each_code_fires_on_a_machine_and_not_on_the_healthy_one(code: str) -> None:
     fires = {name: code in str(expectation(name)["findings"]) for name in names()}
     assert any(fires.values()) and not fires["healthy"]
 

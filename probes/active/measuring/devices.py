@@ -18,7 +18,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 
 CPU_STAND_INS = 3
-"""For how many devices the CPU stands."""
+"""How many devices the CPU emulates."""
 
 _MAX_ROUNDS = 1000
 _MIN_ROUNDS = 3

@@ -11,7 +11,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu, Nvml
 
 START_SECONDS: Final = 3.0
-"""What nvmlInit may take for each GPU that no process holds open: NVIDIA's driver-persistence guide says 1 to 3 s."""
+"""What nvmlInit may take for each GPU that no process holds open: 1 to 3 s in NVIDIA's driver-persistence guide."""
 
 _RUNNING_START_SECONDS: Final = 3.0  # a driver that is up answers within milliseconds
 

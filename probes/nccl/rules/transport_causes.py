@@ -38,7 +38,7 @@ def tcp_cause(process: NcclProcess, job: NcclJob) -> Cause:
         return _chosen("NCCL_IB_DISABLE", _variable(related, "NCCL_IB_DISABLE"))
     if _variable(related, "NCCL_NET").lower() == "socket":
         return _chosen("NCCL_NET", "Socket")
-    provider = next((one.provider for one in related if one.provider.split(";")[0] in ("tcp", "sockets")), "")
+    provider = next((each.provider for each in related if each.provider.split(";")[0] in ("tcp", "sockets")), "")
     if provider:
         return Cause(
             f"libfabric chose its provider {provider}", f"Bring libfabric's RDMA provider and {_IN_CONTAINER}."
@@ -126,7 +126,10 @@ def _by_topology(process: NcclProcess, related: Iterable[NcclProcess]) -> bool:
     """Returns whether the topology explains it: peer-to-peer works for closer pairs, or NCCL 2.12 or newer logged the
     start, in which it reports that peer-to-peer is refused."""
     if any(
-        connection.transport == "P2P" for one in related if one.host == process.host for connection in one.connections
+        connection.transport == "P2P"
+        for each in related
+        if each.host == process.host
+        for connection in each.connections
     ):
         return True
     version = tuple(int(word) for word in process.version.split(".") if word)
@@ -136,16 +139,16 @@ def _by_topology(process: NcclProcess, related: Iterable[NcclProcess]) -> bool:
 def _distance(process: NcclProcess, job: NcclJob) -> str:
     """Returns the distance of the nearest pair of GPUs that uses shared memory, from the facts, else from the log's
     GRAPH lines; empty: not known."""
-    same_host = [one for one in job.processes if one.host == process.host]
-    links = {frozenset(link[:2]): link[2] for one in same_host for link in one.links} | dict(job.facts.links)
+    same_host = [each for each in job.processes if each.host == process.host]
+    links = {frozenset(link[:2]): link[2] for each in same_host for link in each.links} | dict(job.facts.links)
     bus = {
         communicator.rank: communicator.bus_id
-        for one in same_host
-        for communicator in one.communicators
+        for each in same_host
+        for communicator in each.communicators
         if communicator.bus_id
     }
     pairs = {pair for connection in process.connections if connection.transport == "SHM" for pair in connection.pairs}
-    known = [links.get(frozenset((bus.get(one, ""), bus.get(other, ""))), "") for one, other in pairs]
+    known = [links.get(frozenset((bus.get(each, ""), bus.get(other, ""))), "") for each, other in pairs]
     order = (*_NEAR, "PHB", "NODE", "SYS")
     return min(filter(None, known), key=lambda word: order.index(word) if word in order else 0, default="")
 

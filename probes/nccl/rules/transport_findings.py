@@ -55,7 +55,7 @@ def _judge(slow: _SlowTransport, job: NcclJob) -> Iterator[Finding]:
 
 def _finding(slow: _SlowTransport, cause: Cause, processes: list[NcclProcess], job: NcclJob) -> Finding:
     ranks = ranks_text(ranks_of(processes))
-    line = next((own.line for one in processes if (own := slow.cause(one, job)) and own.line), "")
+    line = next((own.line for other in processes if (own := slow.cause(other, job)) and own.line), "")
     evidence: dict[str, object] = {
         "cause": cause.text,
         "log": line,
@@ -96,8 +96,8 @@ def uses_tcp(process: NcclProcess, job: NcclJob) -> bool:
 
 def lacks_gpudirect(process: NcclProcess, job: NcclJob) -> bool:
     """Returns whether the process uses RDMA through host memory. Receiving connections decide, or a cause in the log:
-    by NCCL's default (NCCL_NET_GDR_READ), GPUs before Ampere without NVLink send from host memory, and then `use ring
-    ... GDR` is 0 too."""
+    by NCCL's default (NCCL_NET_GDR_READ), GPUs before Ampere without NVLink send from host memory, and `use ring ...
+    GDR` is then 0 too."""
     if job.facts.gpudirect is False or job.nodes(process) == 1:
         return False
     connections = rdma_connections(process)
@@ -105,7 +105,7 @@ def lacks_gpudirect(process: NcclProcess, job: NcclJob) -> bool:
     if received:
         return not any(connection.gdr for connection in received)
     if any(connection.gdr for connection in connections) or any(
-        connection.gdr for one in job.processes for connection in receiving_connections(one)
+        connection.gdr for other in job.processes for connection in receiving_connections(other)
     ):
         return False
     return bool(connections) and gdr_cause(process, job).known

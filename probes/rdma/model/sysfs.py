@@ -128,7 +128,7 @@ def _port(host: Host, device: str, number: int, path: tuple[str, ...], model: tu
     texts = {name: host.read(f"{folder}/{name}").strip() for name in ("state", "phys_state", "rate", "link_layer")}
     state, phys, rate = parse_state(texts["state"]), parse_state(texts["phys_state"]), parse_rate(texts["rate"])
     if state is None or phys is None:
-        raise Unknown(f"{folder} tells no state: {texts['state'][:40]!r}, {texts['phys_state'][:40]!r}")
+        raise Unknown(f"{folder} has no state: {texts['state'][:40]!r}, {texts['phys_state'][:40]!r}")
     if rate is None:
         raise Unknown(f"{folder}/rate is no rate: {texts['rate'][:40]!r}")
     return Port(

@@ -41,10 +41,10 @@ def _reason(gids: tuple[Gid, ...]) -> str:
     if not gids:
         return "(its GID table is empty)"
     if not any(gid.type == V2 for gid in gids):
-        return "(RoCE v1 alone)"
+        return "(only RoCE v1)"
     if any(gid.scope != "link-local" for gid in gids):
-        return "(its IP address is there for RoCE v1 alone)"
-    return "(link-local ones alone: the device has no IP address)"
+        return "(its IP address is there only for RoCE v1)"
+    return "(only link-local ones: the device has no IP address)"
 
 
 def _usable(gids: tuple[Gid, ...], index: int) -> bool:

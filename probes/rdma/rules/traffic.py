@@ -16,7 +16,7 @@ TRAFFIC_COUNTERS: Final[Mapping[str, tuple[str, int]]] = {
     "hw_counters/sent_pkts": ("sent_packets_per_second", 1),
     "hw_counters/rcvd_pkts": ("received_packets_per_second", 1),
 }
-"""Counters that grow with traffic: what their increase is, and how much one count stands for."""
+"""Counters of traffic: the name of their rate in the facts, and how many units one count is."""
 
 
 def traffic_rates(ports: Iterable[tuple[str, Mapping[str, int]]], history: CounterHistory) -> Iterator[Fact]:
