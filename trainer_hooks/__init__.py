@@ -1,11 +1,11 @@
-"""What runs inside the training process. Standard library only at import; it can be slow to learn, never slow to run.
+"""The hooks, which run inside the training process. Importing them imports the standard library only.
 
     import laggard.trainer_hooks
     engine, optimizer, _, _ = deepspeed.initialize(...)
     laggard.trainer_hooks.attach(engine)            # or attach(model, optimizer) where torch trains alone
 
-or no line at all: `laggard run train.py` in place of `python train.py`, under torchrun too. LAGGARD_OFF=1 turns
-everything off. Whatever goes wrong in here is counted and shown by the agent; the training goes on without it.
+or no line at all: `laggard run train.py` in place of `python train.py`, under torchrun too. LAGGARD_OFF=1 disables
+the hooks. An error in a hook is counted, the agent shows the count, and the training goes on.
 """
 
 from laggard.trainer_hooks.attach import attach

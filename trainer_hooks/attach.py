@@ -1,5 +1,5 @@
-"""`attach(engine)`, `attach(model, optimizer)`: from here on the rank is recorded. Nothing in here may ever stop or
-change the training."""
+"""`attach(engine)` and `attach(model, optimizer)` record this rank from now on. Nothing here may ever stop or change
+the training."""
 
 from __future__ import annotations
 
@@ -16,50 +16,50 @@ log = logging.getLogger("laggard")
 _active: Session | None = None
 
 
-def is_off() -> bool:
-    """Whether the user has switched laggard off for this process."""
+def is_disabled() -> bool:
+    """Whether LAGGARD_OFF disables laggard in this process."""
     return os.environ.get(ENV_OFF, "") not in ("", "0")
 
 
 def attach(*trained: Any) -> None:
-    """Records what is trained: a DeepSpeed engine, or a module (DDP, FSDP, any other) and the optimizer whose updates
-    are its steps. Without an argument: whatever torch trains in this process. Does nothing where LAGGARD_OFF is set;
-    never raises."""
-    if is_off():
+    """Records the training of `trained`: a DeepSpeed engine, or a module (DDP, FSDP, any other) and the optimizer whose
+    updates end the steps. Without an argument: of whatever torch trains in this process. Does nothing where LAGGARD_OFF
+    is set. Never raises."""
+    if is_disabled():
         return
     try:
-        here = session()
-        here.steps.train_here()
+        current = session()
+        current.steps.claim_training_thread()
         for each in trained:
-            _watch(here, each)
-        here.open()
-    except Exception as error:  # whatever it is, the training goes on without us
+            _watch(current, each)
+        current.open()
+    except Exception as error:  # whatever it is, the training goes on without laggard
         log.warning("laggard: not attached, the training goes on without it: %s: %s", type(error).__name__, error)
 
 
 def session() -> Session:
-    """This process's one session; the first call makes it, and puts the hooks into torch."""
-    import torch  # noqa: F401 - before the question: where hooks went in early, its import makes the session
+    """The session of this process. The first call creates it and hooks torch."""
+    import torch  # noqa: F401 - must come first: with auto_attach's import hooks, this import creates the session
 
     global _active
     if _active is None:
-        made = Session()
-        made.hook()
-        _active = made
+        created = Session()
+        created.hook()
+        _active = created
     return _active
 
 
-def _watch(here: Session, each: Any) -> None:
+def _watch(current: Session, each: Any) -> None:
     import torch
 
     if "deepspeed" in sys.modules and hasattr(each, "global_steps") and hasattr(each, "backward"):
         from laggard.trainer_hooks.engines import deepspeed as deepspeed_engine
 
-        deepspeed_engine.hook(each, here)
+        deepspeed_engine.hook(each, current)
     elif isinstance(each, torch.nn.parallel.DistributedDataParallel):
-        here.watch_ddp(each)
+        current.watch_ddp(each)
     elif isinstance(each, torch.nn.Module):
-        here.watch_module(each)
+        current.watch_module(each)
     elif hasattr(each, "step"):
-        optimizer = getattr(each, "optimizer", each)  # a wrapper's own, such as Accelerate's
-        here.steps.boundary.set_leader(here.steps.key(optimizer))
+        optimizer = getattr(each, "optimizer", each)  # inside a wrapper such as Accelerate's
+        current.steps.boundary.set_leader(current.steps.optimizer_key(optimizer))

@@ -1,22 +1,23 @@
-"""The hooks that go in before there is anything to attach to: torch's, and in what makes the trained objects."""
+"""Attaches without a line in the script: hooks torch once it is imported, and whatever creates what is trained."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-from laggard.trainer_hooks.attach import attach, is_off, session
+from laggard.trainer_hooks.attach import attach, is_disabled, session
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
-_done = False
+_installed = False
 
 
-def hook_early() -> None:
-    """Each hook goes in as soon as its library is imported, whenever that is. A second time changes nothing."""
-    global _done
-    if not is_off() and not _done:
-        _done = True
+def install_import_hooks() -> None:
+    """Hooks torch, FSDP and DeepSpeed as soon as the script imports them. A second call changes nothing, and neither
+    does one where LAGGARD_OFF is set."""
+    global _installed
+    if not is_disabled() and not _installed:
+        _installed = True
         after_import("torch", functools.partial(suppress_errors, _hook_torch))
         after_import("torch.distributed.fsdp", functools.partial(suppress_errors, _hook_fsdp))
         after_import("deepspeed", functools.partial(suppress_errors, _hook_deepspeed))
@@ -27,13 +28,13 @@ def _hook_torch(torch: Any) -> None:
 
 
 def _hook_fsdp(fsdp: Any) -> None:
-    """fully_shard(module), and FSDP's own class before it: the outermost module's forward pass is the script's."""
+    """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
     if hasattr(fsdp, "fully_shard"):
         call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
-    made = fsdp.FullyShardedDataParallel
-    call_after(made, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
+    wrapper = fsdp.FullyShardedDataParallel
+    call_after(wrapper, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
 
 
 def _hook_deepspeed(deepspeed: Any) -> None:
-    """deepspeed.initialize() attaches to the engine that it returns."""
+    """Attaches to the engine that deepspeed.initialize() returns."""
     call_after(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))

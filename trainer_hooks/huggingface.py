@@ -1,6 +1,6 @@
 """The callback for Hugging Face's Trainer: `Trainer(..., callbacks=[LaggardCallback()])`.
 
-Trainer calls its callbacks by name; this one has the names that it needs, and no base class to import.
+Trainer calls its callbacks' methods by name, so this one needs no base class and imports no transformers.
 """
 
 from __future__ import annotations
@@ -8,26 +8,27 @@ from __future__ import annotations
 from typing import Any
 
 from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.auto_attach import hook_early
+from laggard.trainer_hooks.auto_attach import install_import_hooks
 
 
 class LaggardCallback:
-    """To be made before Trainer makes what it trains: a DDP or FSDP module, a DeepSpeed engine. It is hooked then."""
+    """Records a Trainer's training. Create it before the Trainer creates what it trains (a DDP or FSDP module, a
+    DeepSpeed engine), because that is hooked when it is created."""
 
     def __init__(self) -> None:
-        hook_early()
+        install_import_hooks()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
-        """`model` is the user's own."""
+        """Attaches to `model`, the user's own module."""
         if model is not None:
             attach(model)
 
     def __getattr__(self, name: str) -> Any:
-        """The events that it has no use for."""
+        """A method that does nothing, for every other event."""
         if name.startswith("on_"):
-            return _nothing
+            return _ignore_event
         raise AttributeError(name)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
+def _ignore_event(*args: Any, **kwargs: Any) -> None:
     return None

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from laggard.trainer_hooks.attach import attach
-from laggard.trainer_hooks.auto_attach import hook_early
+from laggard.trainer_hooks.auto_attach import install_import_hooks
 
 
 def _base() -> Any:
-    """Lightning takes only its own class's subclasses; it goes by two names."""
+    """Lightning's class of callbacks: Lightning takes no others. The package has two names."""
     try:
         from lightning.pytorch import Callback
     except ImportError:
@@ -18,12 +18,13 @@ def _base() -> Any:
 
 
 class LaggardCallback(_base()):  # type: ignore[misc]
-    """To be made before Trainer makes what it trains: a DDP or FSDP module, a DeepSpeed engine. It is hooked then."""
+    """Records a Trainer's training. Create it before the Trainer creates what it trains (a DDP or FSDP module, a
+    DeepSpeed engine), because that is hooked when it is created."""
 
     def __init__(self) -> None:
         super().__init__()
-        hook_early()
+        install_import_hooks()
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """The strategy holds what is trained: the DDP or FSDP module, or the DeepSpeed engine, where there is one."""
+        """Attaches to what the strategy trains: a DDP or FSDP module, or a DeepSpeed engine; else the user's module."""
         attach(trainer.strategy.model or pl_module)

@@ -1,4 +1,4 @@
-"""`laggard run SCRIPT [ARGS]`: the script as `python SCRIPT ARGS` would run it, with the hooks in it.
+"""`laggard run SCRIPT [ARGS]`: runs the script as `python SCRIPT ARGS` does, with the hooks installed.
 
 Works wherever a launcher starts `python`: `torchrun --no-python laggard run train.py`, `srun laggard run train.py`.
 """
@@ -14,8 +14,8 @@ from pathlib import Path
 
 from laggard.environment import ENV_RECORD_DIR
 from laggard.errors import UsageError
-from laggard.trainer_hooks.attach import is_off
-from laggard.trainer_hooks.auto_attach import hook_early
+from laggard.trainer_hooks.attach import is_disabled
+from laggard.trainer_hooks.auto_attach import install_import_hooks
 from laggard.trainer_hooks.output.transport_watch import WATCH
 
 
@@ -26,13 +26,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Runs the script in this process: what it raises, prints and exits with is as without laggard."""
+    """Runs the script in this process. What it raises and prints, and its exit status, are the same as without laggard.
+    Raises UsageError where there is no such script."""
     if not Path(arguments.script).is_file():
         raise UsageError(f"no script at {arguments.script}")
     if arguments.record:
         os.environ[ENV_RECORD_DIR] = str(Path(arguments.record).absolute())
-    if not is_off():
-        hook_early()
+    if not is_disabled():
+        install_import_hooks()
         WATCH.prepare()
         atexit.register(WATCH.close)
     sys.argv = [arguments.script, *arguments.arguments]

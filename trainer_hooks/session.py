@@ -75,7 +75,7 @@ class Session:
 
     def watch_ddp(self, module: Any) -> None:
         """Watches a DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
-        self.steps.train_here()
+        self.steps.claim_training_thread()
         self.groups.set_role("dp", module.process_group)
         self.native.record_new()  # what its construction made
         self.reducers.add(module)
@@ -84,7 +84,7 @@ class Session:
 
     def watch_module(self, module: Any) -> None:
         """Watches a module that is trained. FSDP shards over data-parallel ranks."""
-        self.steps.train_here()
+        self.steps.claim_training_thread()
         groups = {id(group): group for part in module.modules() for group in sharding_groups(part)}
         for group in groups.values():
             self.groups.set_role("dp", group)

@@ -1,11 +1,11 @@
-"""The hooks in DeepSpeed's pipeline engine: its instructions are the phases, a train_batch() is a step."""
+"""Hooks DeepSpeed's pipeline engine: its instructions are the phases, and a train_batch() is a step."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any, Final
 
-from laggard.trainer_hooks.engines.wrapping import counted
+from laggard.trainer_hooks.engines.engine_methods import end_steps
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
 
@@ -17,25 +17,28 @@ _PHASES: Final = {
     "ReduceTiedGrads": BACKWARD,
     "OptimizerStep": OPTIMIZER,
 }
-"""By the class of the instruction. Sending and receiving is waiting, and in no phase."""
+"""The phase of an instruction, by its class. Sending and receiving is waiting and belongs to no phase."""
 
 
 def hook(engine: Any, session: Session, number: int) -> None:
-    """Puts the hooks into the engine. Roles are learned before: groups of neighbours are pipelines."""
+    """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
+    engine's, from EngineSteps.add_engine()."""
     recorder = session.recorder
     recorder.mark_loader_seen()  # the engine reads its input itself
     engine._INSTRUCTION_MAP = {
-        instruction: _phase(engine, recorder, _PHASES[instruction.__name__], execute)
+        instruction: _record_instruction(engine, recorder, _PHASES[instruction.__name__], execute)
         if instruction.__name__ in _PHASES
         else execute
         for instruction, execute in engine._INSTRUCTION_MAP.items()
     }
-    engine.train_batch = counted(engine, session, number, engine.train_batch)
+    engine.train_batch = end_steps(engine, session, number, engine.train_batch)
 
 
-def _phase(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
+def _record_instruction(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
+    """`execute`, recorded as `phase` while the engine trains: an evaluation runs the same instructions."""
+
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not engine.training:  # evaluation runs the same instructions
+        if not engine.training:
             return execute(self, *args, **kwargs)
         recorder.enter(phase)
         try:

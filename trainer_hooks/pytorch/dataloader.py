@@ -1,4 +1,4 @@
-"""The hook in torch's DataLoader: the time that the training thread waits for its next batch."""
+"""Hooks torch's DataLoader, for the time that the training thread waits for its next batch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from laggard.trainer_hooks.record.recorder import INPUT, Recorder
 
 
 def hook(recorder: Recorder) -> None:
-    """Times `next()` of every DataLoader iterator of this process; a second time changes nothing."""
+    """Records next() of every DataLoader iterator of this process as input; a second call changes nothing."""
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     original = _BaseDataLoaderIter.__next__

@@ -1,8 +1,9 @@
-"""DistributedDataParallel: its reducer's all_reduces pass in C++, and how long the backward pass waits for them.
+"""Records the all_reduces that DistributedDataParallel's reducer makes in C++, and how long the backward pass waits for
+them.
 
 The reducer launches its last all_reduce when the last gradient is there, and waits for all of them before the backward
-pass ends. What comes between is the exposed wait. Which parameter's gradient comes last is learned from hooks on all
-of them, which go once it is known; one stays. Gradients and buckets are not touched, no communication hook is taken.
+pass ends. The time between is the exposed wait. Hooks on all parameters find out whose gradient comes last; then they
+are removed, except that one. Gradients and buckets are not touched, and no communication hook is used.
 """
 
 from __future__ import annotations
@@ -18,43 +19,43 @@ from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.events import issued_at
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
-_PLACES: Final = itertools.count()  # not the id() of something, which another may have later
-_AGREEING: Final = 2  # backward passes in a row with the same last gradient, before it is believed
+_CALL_SITES: Final = itertools.count()  # an id() could belong to another object later
+_AGREEING_PASSES: Final = 2  # backward passes in a row with the same last gradient, until it is taken for granted
 
 
 class Reducer:
-    """One DDP module's."""
+    """The reducer of one DDP module."""
 
     def __init__(self, module: Any, recorder: Recorder, groups: ProcessGroups, native: NativeCollectives) -> None:
         self._module = weakref.ref(module)
         self._group = module.process_group
-        self._place = "ddp", next(_PLACES)
-        self._elsewhere = "ddp", next(_PLACES)
+        self._call_site = "ddp", next(_CALL_SITES)
+        self._other_call_site = "ddp", next(_CALL_SITES)  # for what was not this reducer's
         self._recorder = recorder
         self._groups = groups
         self._native = native
-        self._handles: dict[int, Any] = {}
-        self._last = (-1, 0)  # the parameter whose gradient came last, and when
-        self._mark: Any = None  # of that, where the module is on a device
-        self._believed = -1
+        self._handles: dict[int, Any] = {}  # of the hooks, by the parameter's index
+        self._last = (-1, 0)  # the index of the parameter whose gradient came last, and when that was
+        self._mark: Any = None  # of that moment, where the module is on a device
+        self._expected_last = -1
         self._agreeing = 0
-        self._watch()
+        self._hook_parameters()
 
-    def _watch(self, only: int | None = None) -> None:
-        """Has hooks on all parameters, or on one."""
+    def _hook_parameters(self, only: int | None = None) -> None:
+        """Has hooks on all parameters, or on one alone."""
         module = self._module()
         parameters = [each for each in module.module.parameters() if each.requires_grad] if module else []
-        places = set(range(len(parameters)) if only is None else [only])
-        for place in set(self._handles) - places:
-            self._handles.pop(place).remove()
-        for place in places - set(self._handles):
-            self._handles[place] = parameters[place].register_post_accumulate_grad_hook(self._hook(place))
+        wanted = set(range(len(parameters)) if only is None else [only])
+        for index in set(self._handles) - wanted:
+            self._handles.pop(index).remove()
+        for index in wanted - set(self._handles):
+            self._handles[index] = parameters[index].register_post_accumulate_grad_hook(self._gradient_hook(index))
 
-    def _hook(self, place: int) -> Any:
+    def _gradient_hook(self, index: int) -> Any:
         live = self._recorder.live
 
         def arrived(parameter: Any) -> None:
-            self._last = place, clock()
+            self._last = index, clock()
             if live.device is not None:
                 self._put_mark(live.device, parameter)
 
@@ -69,56 +70,58 @@ class Reducer:
         self._mark = device.mark() if device.carries(parameter, self._group) else None
 
     @property
-    def arrived(self) -> int:
-        """When a gradient came last."""
+    def last_gradient_at(self) -> int:
+        """When the last gradient came."""
         return self._last[1]
 
-    def after_backward(self, began: int, counts: bool) -> None:
-        """The backward pass that began then is about to be left. `counts`: its last gradient was this module's."""
-        place, arrived = self._last
+    def after_backward(self, began: int, is_last: bool) -> None:
+        """The backward pass that began at `began` is about to end. `is_last`: its last gradient was this module's, so
+        the wait at its end is this reducer's."""
+        index, arrived = self._last
         if arrived >= began:
             device = self._recorder.live.device
             if device is None:
-                self._settle_on_host(began, arrived, counts)
+                self._record_on_host(began, arrived, is_last)
             else:
-                self._settle_on_device(device, began, counts)
-            if self._agreeing < _AGREEING or place != self._believed:
-                self._learn(place)
-        elif self._believed >= 0 and self._native.record_new(self._group, self._elsewhere):
-            # Its gradient comes no more, or what passed was somebody else's: not to be taken for this module's buckets.
-            self._believed, self._agreeing = -1, 0
-            self._watch()
+                self._record_on_device(device, began, is_last)
+            if self._agreeing < _AGREEING_PASSES or index != self._expected_last:
+                self._learn(index)
+        elif self._expected_last >= 0 and self._native.record_new(self._group, self._other_call_site):
+            # The expected gradient comes no more, or the collectives were not this module's: these must not be taken
+            # for its buckets.
+            self._expected_last, self._agreeing = -1, 0
+            self._hook_parameters()
 
-    def _settle_on_host(self, began: int, launched: int, counts: bool) -> None:
+    def _record_on_host(self, began: int, launched: int, is_last: bool) -> None:
         end, pending = clock(), self._recorder.live.pending
-        launches = self._native.take_new(self._group, launched, self._place)
+        launches = self._native.take_new(self._group, launched, self._call_site)
         if pending:
-            handed = pending.take(began, self._logs())
+            handed = pending.take(began, self._lane_logs())
             launches += handed
             launched = max([launched, *map(issued_at, handed)])
-        self._recorder.ended_on_host(launches, end, end - launched if counts else 0)
+        self._recorder.ended_on_host(launches, end, end - launched if is_last else 0)
 
-    def _settle_on_device(self, device: DeviceTimer, began: int, counts: bool) -> None:
-        handed, before = device.take(began, self._logs(), self._mark)
+    def _record_on_device(self, device: DeviceTimer, began: int, is_last: bool) -> None:
+        handed, before = device.take(began, self._lane_logs(), self._mark)
         after, self._mark = device.mark(), None
-        device.log_native(
-            [*self._native.take_new(self._group, self._last[1], self._place), *handed], before, after, counts
-        )
+        launches = self._native.take_new(self._group, self._last[1], self._call_site)
+        device.log_native([*launches, *handed], before, after, is_last)
 
-    def _learn(self, place: int) -> None:
-        self._agreeing = self._agreeing + 1 if place == self._believed else 1
-        self._believed = place
-        if self._agreeing == _AGREEING:
-            self._watch(place)
+    def _learn(self, index: int) -> None:
+        """In this backward pass the gradient of the parameter `index` came last."""
+        self._agreeing = self._agreeing + 1 if index == self._expected_last else 1
+        self._expected_last = index
+        if self._agreeing == _AGREEING_PASSES:
+            self._hook_parameters(index)
 
-    def _logs(self) -> set[int]:
-        """Those of the group. A communication hook in Python may have launched works that it left to the reducer to
-        wait for: it has, by the end of the backward pass."""
+    def _lane_logs(self) -> set[int]:
+        """The ids of the group's lane logs. A communication hook in Python may have launched works and left it to the
+        reducer to wait for them; by the end of the backward pass the reducer has done so."""
         return {id(log) for _, log in self._groups.lanes(self._group)}
 
 
 class Reducers:
-    """Those of a process, by module."""
+    """The reducers of a process, one for each DDP module."""
 
     def __init__(self, recorder: Recorder, groups: ProcessGroups, native: NativeCollectives) -> None:
         self._recorder = recorder
@@ -128,18 +131,20 @@ class Reducers:
         self._alive: list[Reducer] = []
 
     def add(self, module: Any) -> None:
+        """Adds the reducer of a DDP module; a second call changes nothing."""
         if module not in self._known:
             self._known[module] = Reducer(module, self._recorder, self._groups, self._native)
             self._alive = list(self._known.values())
 
     def after_backward(self, began: int) -> None:
+        """The backward pass that began at `began` is about to end."""
         reducers = self._alive
         if len(reducers) == 1:
-            return reducers[0].after_backward(began, counts=True)
-        last = max((reducer.arrived for reducer in reducers), default=0)
-        # Those that took part come first: one that rests would take their buckets for its own, being in the same group.
-        for reducer in sorted(reducers, key=lambda reducer: reducer.arrived < began):
-            reducer.after_backward(began, counts=reducer.arrived == last)
+            return reducers[0].after_backward(began, is_last=True)
+        last = max((reducer.last_gradient_at for reducer in reducers), default=0)
+        # Reducers that took part come first: one that did not would take the others' buckets in its group for its own.
+        for reducer in sorted(reducers, key=lambda reducer: reducer.last_gradient_at < began):
+            reducer.after_backward(began, is_last=reducer.last_gradient_at == last)
 
 
 def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeCollectives) -> None:
@@ -166,5 +171,5 @@ def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeC
 
 
 def _buffers_id(tensors: Any) -> tuple[int, int]:
-    """Tells one broadcast of buffers from another."""
+    """Identifies the call site: the buffers that are broadcast."""
     return tensors[0].data_ptr(), sum(each.nbytes for each in tensors)

@@ -1,7 +1,7 @@
-"""The forward passes that are the script's: those of the modules that it trains.
+"""Records the forward passes of the modules that the script trains.
 
-What is hooked is the call of a module's class, once a class. Nothing is put into the module itself: it is copied,
-pickled, scripted and traced as if nobody watched, and torch takes its short way into forward().
+The hook is in the call of a module's class, once for each class. Nothing is put into the module itself: it is copied,
+pickled, scripted and traced as without laggard, and torch keeps its fast path into forward().
 """
 
 from __future__ import annotations
@@ -18,65 +18,66 @@ from laggard.trainer_hooks.record.recorder import FORWARD, Recorder
 
 _HOOKED: Final = "_laggard_hooked"
 
-Meet = Callable[[Any], None]
+OnUnwatched = Callable[[Any], None]
 
 
 class TorchForward:
-    """`watched`: the modules that count, by their id(). They are not held: of one that is gone the number goes too."""
+    """The forward hooks of one process. `watched`: the modules whose forward pass is recorded, by id(), as weak
+    references: a module that is gone is removed."""
 
     def __init__(self, recorder: Recorder, steps: TorchSteps) -> None:
         self.watched: dict[int, weakref.ref[Any]] = {}
         self.recorder = recorder
         self.steps = steps
-        self._told_compiler = False
+        self._compiler_skips = False  # torch's compiler does not compile the hook
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """None. The classes that a script defines may be pickled with their functions (cloudpickle, for MLflow or Ray):
-        nothing of ours goes along, and who reads them needs no laggard."""
+        """Pickles as None. A script's classes may be pickled with their functions (by cloudpickle, for MLflow or Ray):
+        nothing of laggard goes along, and the reader needs no laggard."""
         return type(None), ()
 
     def watch(self, module: Any) -> None:
-        """The forward pass of `module` is the script's, or part of it; a second time changes nothing."""
+        """Records the forward passes of `module` from now on; a second call changes nothing."""
         if id(module) not in self.watched:
-            self.watched[id(module)] = weakref.ref(module, functools.partial(self._gone, id(module)))
+            self.watched[id(module)] = weakref.ref(module, functools.partial(self._forget, id(module)))
         self.hook(type(module))
 
-    def hook(self, kind: Any, meet: Meet | None = None) -> None:
-        """Hooks the class `kind` of modules. `meet` is told of each that is called without being watched."""
-        own = vars(kind).get("__call__")
+    def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
+        """Hooks a class of modules. `on_unwatched` is called with each module of it that is called and not watched."""
+        own = vars(module_class).get("__call__")
         if not hasattr(own, _HOOKED):
-            kind.__call__ = self._watching(kind, own, meet)
+            module_class.__call__ = self._hooked_call(module_class, own, on_unwatched)
 
-    def _gone(self, key: int, _: Any) -> None:
+    def _forget(self, key: int, _: Any) -> None:
         self.watched.pop(key, None)
 
-    def _watching(self, kind: Any, own: Any, meet: Meet | None) -> Any:
-        here: TorchForward | None = self  # None where this was unpickled: see __reduce__()
-        owner: Any = next(each for each in kind.__mro__[1:] if "__call__" in vars(each))
+    def _hooked_call(self, module_class: Any, own: Any, on_unwatched: OnUnwatched | None) -> Any:
+        hooks: TorchForward | None = self  # None where this was unpickled: see __reduce__()
+        owner: Any = next(each for each in module_class.__mro__[1:] if "__call__" in vars(each))
 
-        @functools.wraps(kind.__call__)
+        @functools.wraps(module_class.__call__)
         def called(module: Any, *args: Any, **kwargs: Any) -> Any:
-            call = owner.__call__ if own is None else own  # looked up each time: torch.fx exchanges it for a while
-            if here is None:
+            call = owner.__call__ if own is None else own  # looked up each time: torch.fx replaces it for a while
+            if hooks is None:
                 return call(module, *args, **kwargs)
-            if meet is not None and id(module) not in here.watched:
-                meet(module)
-            if id(module) not in here.watched or not module.training or get_ident() != here.steps.thread:
+            if on_unwatched is not None and id(module) not in hooks.watched:
+                on_unwatched(module)
+            if id(module) not in hooks.watched or not module.training or get_ident() != hooks.steps.thread:
                 return call(module, *args, **kwargs)
-            here.recorder.enter(FORWARD)
+            hooks.recorder.enter(FORWARD)
             try:
                 return call(module, *args, **kwargs)
             finally:
-                here.recorder.leave()
+                hooks.recorder.leave()
 
         setattr(called, _HOOKED, True)
-        called._torchdynamo_inline = kind.__call__  # type: ignore[attr-defined]
-        self._tell_compiler(called)
+        called._torchdynamo_inline = module_class.__call__  # type: ignore[attr-defined]
+        self._have_compiler_skip(called)
         return called
 
-    def _tell_compiler(self, called: Any) -> None:
-        """torch.compile compiles what this calls, and not it. Of all classes it is the same code; torch's compiler is
-        not imported for that."""
-        if not self._told_compiler:
-            self._told_compiler = True
+    def _have_compiler_skip(self, called: Any) -> None:
+        """Has torch.compile compile what `called` calls, and not `called` itself. Once is enough: the code is the same
+        for all classes. torch's compiler is not imported for that."""
+        if not self._compiler_skips:
+            self._compiler_skips = True
             after_import("torch._dynamo.eval_frame", lambda eval_frame: eval_frame.skip_code(called.__code__))

@@ -1,4 +1,5 @@
-"""Runs a function once a module has been imported, whenever that is: hooks must not import what the script may not."""
+"""Calls a function once a module has been imported, whenever that is: hooks must not import what the script does
+not."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 
 
 def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Calls act(module) right after the module's first import; at once where it is imported already."""
+    """Calls act(module) right after the first import of the module `name`; at once where it is imported already."""
     if name in sys.modules:
         act(sys.modules[name])
     else:
@@ -20,7 +21,7 @@ def after_import(name: str, act: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Lets the other finders find the module, and takes part in its loading alone."""
+    """Leaves it to the other finders to find the module, and hooks only its loader."""
 
     def __init__(self, name: str, act: Callable[[ModuleType], None]) -> None:
         self._name = name
@@ -34,11 +35,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            _then(spec.loader, self._act)
+            _call_after_exec(spec.loader, self._act)
         return spec
 
 
-def _then(loader: Any, act: Callable[[ModuleType], None]) -> None:
+def _call_after_exec(loader: Any, act: Callable[[ModuleType], None]) -> None:
     original = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

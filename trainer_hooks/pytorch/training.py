@@ -1,8 +1,8 @@
-"""Phases and steps of a script that trains with torch alone: DDP, FSDP, or nothing of the kind.
+"""Records phases and steps of a script that trains with torch alone: with DDP, with FSDP, or with neither.
 
-Backward is torch.autograd.backward, which Tensor.backward calls; optimizer is the step() of every torch optimizer;
-forward is torch_forward.py's. With gradient accumulation, a step ends at the optimizer's step. Where an engine counts
-the steps itself, only the phases are taken from here.
+The backward phase is torch.autograd.backward, which Tensor.backward calls; the optimizer phase is the step() of every
+torch optimizer; forward.py records the forward phase. With gradient accumulation, a step ends at the optimizer's step.
+Where an engine ends the steps itself, this module records only the phases.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.steps.step_boundary import StepBoundary
 
 F = TypeVar("F", bound=Callable[..., Any])
-_NUMBER = "_laggard_number"  # torch's optimizers are pickled and copied without what else is in their __dict__
+_NUMBER = "_laggard_number"  # in the __dict__ of an optimizer, which torch neither pickles nor copies with it
 
 
 class TorchSteps:
-    """The hooks of one process. `after_backward` is called within the phase, with when it began, once it is set.
+    """The hooks of one process. Once `after_backward` is set, it is called at the end of each backward phase, with the
+    time at which the phase began.
 
-    Each of these runs once a step, between thousands of torch's own calls: what a Python function costs then is not
-    what it does but that it is there. So there are few of them.
-    """
+    Each hook runs once a step, between thousands of torch's own calls. A Python function's cost is then the call and
+    not what it does, so there are few functions."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.boundary = StepBoundary()
-        self.counts = True  # whether an optimizer's step is the script's step
+        self.ends_steps = True  # False: engines end the steps
         self._numbers = itertools.count()
         self._recorder = recorder
         self.after_backward: Callable[[int], None] | None = None
-        self.thread = get_ident()  # the training's: autograd's own run parts of what that one waits for
-        self._sure = False  # of which that is: the first that trains, unless we were told
+        self.thread = get_ident()  # the training thread; autograd's threads run parts of what it waits for
+        self._thread_is_known = False  # the first thread that trains, unless claim_training_thread() comes before
 
     def hook(self) -> None:
         """Hooks torch's own classes and functions."""
@@ -47,15 +47,15 @@ class TorchSteps:
         optimizer.register_optimizer_step_post_hook(_untraced(after))
         torch.amp.GradScaler.step = self._scaled_step(torch.amp.GradScaler.step)  # type: ignore[method-assign]
 
-    def train_here(self) -> None:
-        """This thread is the training's: frameworks have one that is not the interpreter's first."""
-        self.thread, self._sure = get_ident(), True
+    def claim_training_thread(self) -> None:
+        """The calling thread is the training thread. In some frameworks that is not the interpreter's first thread."""
+        self.thread, self._thread_is_known = get_ident(), True
 
-    def key(self, optimizer: Any) -> int:
-        """The optimizer's own for good. An id() may be another's later, on one rank and not on the next: their steps
-        would be counted differently."""
+    def optimizer_key(self, optimizer: Any) -> int:
+        """A number that stays the optimizer's own. An id() could later belong to another optimizer, on one rank and not
+        on the next, and the ranks would count their steps differently."""
         own = getattr(optimizer, "__dict__", None)
-        if own is None:  # no optimizer of torch
+        if own is None:  # not one of torch's optimizers
             return -id(optimizer)
         key: int | None = own.get(_NUMBER)
         if key is None:
@@ -67,10 +67,10 @@ class TorchSteps:
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:
-            if get_ident() != self.thread or not self._sure:
-                if self._sure:
+            if get_ident() != self.thread or not self._thread_is_known:
+                if self._thread_is_known:
                     return original(*args, **kwargs)
-                self.train_here()
+                self.claim_training_thread()
             recorder.enter(BACKWARD)
             began = recorder.entered_at
             try:
@@ -104,16 +104,16 @@ class TorchSteps:
             if key in updating and get_ident() == self.thread:
                 updating.discard(key)
                 number = optimizer.__dict__.get(_NUMBER)
-                if number is None or number != boundary.sole_updater or not self.counts:
+                if number is None or number != boundary.sole_updater or not self.ends_steps:
                     self.update(optimizer)
-                else:  # as update() has it, with fewer calls
+                else:  # the same as update() does here, with fewer calls
                     recorder.step_will_end()
                 recorder.leave()
 
         return before, after
 
     def _with_closure(self, args: Any, kwargs: Any) -> Any:
-        """The arguments of an optimizer's step, where its closure is to be told from the update."""
+        """The arguments of an optimizer's step() with its closure wrapped; None where there is no closure to wrap."""
         if self._recorder.depth == 1 and len(args) > 1 and callable(args[1]):
             return (args[0], self._closure(args[1]), *args[2:]), kwargs
         if self._recorder.depth == 1 and callable(kwargs.get("closure")):
@@ -121,7 +121,8 @@ class TorchSteps:
         return None
 
     def _closure(self, original: F) -> F:
-        """What an optimizer calls for the loss: forward and backward, not part of the update. Lightning trains so."""
+        """`original`, which an optimizer calls for the loss, outside the optimizer phase: it makes a forward and a
+        backward pass. Lightning trains so."""
 
         @functools.wraps(original)
         def closure(*args: Any, **kwargs: Any) -> Any:
@@ -134,26 +135,27 @@ class TorchSteps:
         return closure  # type: ignore[return-value]
 
     def update(self, optimizer: Any) -> None:
-        """`optimizer` has taken its step, or left it out on purpose. A step ends where its last phase does: an update
-        may be made in the midst of a backward pass."""
+        """`optimizer` has made its update, or skipped it on purpose. The step ends when its outermost phase does: an
+        update may be made within a backward pass."""
         worked = self._recorder.optimizer_updated()
-        if self.boundary.update(self.key(optimizer), worked) and self.counts:
+        if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
             self._recorder.step_will_end()
 
     def _scaled_step(self, original: F) -> F:
-        """A step that the scaler leaves out, for gradients that overflowed, is a step: its time was spent."""
+        """`original`, GradScaler.step. A step that the scaler skips, because gradients overflowed, counts as a step:
+        its time was spent."""
 
         @functools.wraps(original)
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != self.thread:
                 return original(scaler, optimizer, *args, **kwargs)
-            taken: list[Any] = []
+            updates: list[Any] = []
             inner = getattr(optimizer, "optimizer", optimizer)  # a wrapper such as Accelerate's
-            handle = inner.register_step_post_hook(lambda *_: taken.append(None))
+            handle = inner.register_step_post_hook(lambda *_: updates.append(None))
             self._recorder.enter(OPTIMIZER)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
-                if not taken:
+                if not updates:
                     self.update(inner)
                 return result
             finally:
@@ -164,7 +166,8 @@ class TorchSteps:
 
 
 def _untraced(hook: F) -> F:
-    """torch.compile sees a function that does nothing: the hook breaks no graph and is compiled into none."""
+    """`hook`, in whose place torch.compile uses a function that does nothing: the hook neither breaks a graph nor
+    becomes a part of one."""
     hook._torchdynamo_inline = _nothing  # type: ignore[attr-defined]
     return hook
 

@@ -1,4 +1,4 @@
-"""Wrappers around an engine's methods."""
+"""Wraps an engine's methods so that they record phases and steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from laggard.trainer_hooks.record.recorder import Recorder
 from laggard.trainer_hooks.session import Session
 
 
-def phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
+def record_phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, recorded as `phase`."""
 
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -22,14 +22,15 @@ def phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Calla
     return recorded
 
 
-def counted(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, called once a micro-batch or a batch: it was the optimizer's step where global_steps moves on."""
+def end_steps(engine: Any, session: Session, number: int, original: Callable[..., Any]) -> Callable[..., Any]:
+    """`original`, the engine's method that is called once for each micro-batch or batch: it ends a step where it
+    increases global_steps. `number`: the engine's, from EngineSteps.add_engine()."""
 
-    def updating(*args: Any, **kwargs: Any) -> Any:
+    def counted(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         result = original(*args, **kwargs)
         if engine.global_steps != before:
             session.engines.updated(number, engine.global_steps)
         return result
 
-    return updating
+    return counted
