@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What prolog.sh, epilog.sh and healthcheck.sh share. Sourced. Needs bash and no other program, and fails open: a
-# laggard that is broken, missing, slow or hung rejects no job. Only its own line `gate: reject` does.
+# The part that prolog.sh, epilog.sh and healthcheck.sh share, and source. It needs bash and no other program, and fails
+# open: a laggard that is broken, missing, slow or hung rejects no job. Only its line `gate: reject` does.
 
 LAGGARD=/opt/laggard/bin/laggard
 MODE=report-only
@@ -15,7 +15,7 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
     local answer line reject=0 until=$((SECONDS + GATE_SECONDS))
     local words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
     [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
-    # Nothing that is started here holds this script's output open: SLURM reads it to its end.
+    # No process that is started here may hold this script's output open: SLURM reads it to its end.
     exec {answer}< <(exec "$LAGGARD" "${words[@]}" "${@:2}" "${FLAGS[@]}" </dev/null 2>&1)
     while ((SECONDS < until)) && IFS= read -r -t $((until - SECONDS)) -u "$answer" line; do
         echo "$line" >&2
