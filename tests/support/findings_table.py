@@ -17,10 +17,10 @@ README = REPOSITORY / "docs" / "findings" / "README.md"
 
 _HEAD = """# Findings
 
-Every code, made by `python -m support.findings_table` in `tests/` from the catalogue and from what the probes say of
-the recorded machines in `tests/data/machines` (and of the logs in `tests/data/nccl_logs`). *Fires on* is one machine
-that has the fault, *quiet on* its nearest healthy look-alikes. A code's severity is its usual one; its page says when
-it is another. `laggard findings explain CODE` shows a page.
+All finding codes. `python -m support.findings_table` in `tests/` generates this table from the catalogue, from what the
+probes find on the recorded machines in `tests/data/machines`, and from the logs in `tests/data/nccl_logs`. *Fires on*
+names one machine with the fault, *quiet on* its nearest healthy look-alikes. The severity is the usual one; a code's
+page has the exceptions. `laggard findings explain CODE` shows a page.
 
 | code | severity | what it means | raised by | fires on | quiet on |
 |---|---|---|---|---|---|
