@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
 
+import msgspec
 from msgspec import structs
 
 from laggard import __version__
@@ -28,6 +29,12 @@ from laggard.wire import RanksDocument, encode
 log = logging.getLogger("laggard.agent")
 
 _MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
+
+
+class ErrorBody(msgspec.Struct, frozen=True):
+    """The body of every response that refuses a request."""
+
+    error: str
 
 
 class Router:
@@ -123,7 +130,7 @@ def _json(status: HTTPStatus, document: Any) -> Response:
 
 
 def _error(status: HTTPStatus, text: str, headers: tuple[tuple[str, str], ...] = ()) -> Response:
-    response = _json(status, {"error": text})
+    response = _json(status, ErrorBody(text))
     return response._replace(headers=response.headers + headers)
 
 

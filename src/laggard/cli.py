@@ -113,5 +113,5 @@ def _report_error(words: Sequence[str], text: str, status: int) -> int:
 
 
 def _wants_json(words: Sequence[str]) -> bool:
-    """Returns whether --format is json. Looks at the words themselves, because the parser may be what failed."""
+    """Returns whether --format is json. Reads the words themselves, because the parser may be what failed."""
     return "--format=json" in words or any(pair == ("--format", "json") for pair in zip(words, words[1:], strict=False))

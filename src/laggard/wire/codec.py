@@ -17,9 +17,9 @@ def encode(value: Any) -> bytes:
     return msgspec.json.encode(value)
 
 
-def decode(data: bytes, kind: type[T]) -> T:
-    """Raises WireError where `data` is not JSON or not of the type `kind`."""
+def decode(data: bytes, document_type: type[T]) -> T:
+    """Raises WireError where `data` is not JSON or not a `document_type`."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return msgspec.json.decode(data, type=document_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(str(error)) from None
