@@ -1,4 +1,4 @@
-"""Where this suite's own temporary files go: see machinery/memory.py."""
+"""Where this suite's own temporary files go: see support/memory.py."""
 
 from __future__ import annotations
 
