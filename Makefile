@@ -8,7 +8,7 @@ TESTS ?= tests
 BASE ?= HEAD
 # A process a core; tests that share something dear stay in one (tests/conftest.py). WORKERS=0: all in this process.
 WORKERS ?= logical
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 demo:
 	@scripts/setup

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -12,8 +12,28 @@ from support import memory
 pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.launch")
 
 TOGETHER = ("slurm",)
-ALONE = ("probes/test_machines.py", "probes/record/test_record.py")
-LONGEST = ("slurm", "vm/test_kernel.py", "trainer_hooks/test_every_way_to_train.py")
+ALONE = (
+    "probes/record/test_record.py",
+    "probes/test_machines.py",
+    "trainer_hooks/engines/test_deepspeed.py",
+    "trainer_hooks/output/test_heartbeat.py",
+    "trainer_hooks/output/test_http_export.py",
+    "trainer_hooks/output/test_recording.py",
+    "trainer_hooks/test_attach.py",
+)
+BY_PARAMETER = ("trainer_hooks/test_every_way_to_train.py",)
+LONGEST = (
+    "trainer_hooks/test_every_way_to_train.py",
+    "vm/test_kernel.py",
+    "end_to_end/test_demo.py",
+    "slurm",
+    "trainer_hooks/test_attach.py",
+    "trainer_hooks/engines/test_deepspeed.py",
+    "end_to_end/test_hang_in_pairs.py",
+    "end_to_end/test_faults.py",
+    "end_to_end/test_hang.py",
+    "collector/web/test_page.py",
+)
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
 settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -32,29 +52,41 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = str(folder.path / "t")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts the tests, and says which of them stay in one process when they run on several cores.
-
-    A folder's tests stay together where they share a cluster, a file's where they share what a module makes once; each
-    test of the files in ALONE is on its own. What takes longest comes first, so that no core is idle at the end;
-    tests that import torch into their own process come last (see support/later.py).
-    """
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Sorts the tests: what takes longest comes first, so that no core is idle at the end; tests that import torch into
+    their own process come last (see support/later.py)."""
     items.sort(key=_place)
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            item.add_marker(pytest.mark.xdist_group(_group(item)))
 
 
 def _place(item: pytest.Item) -> tuple[bool, int]:
-    name = _group(item).partition("::")[0]
+    name = group_of(item.nodeid).partition("::")[0]
     return item.get_closest_marker("torch") is not None, LONGEST.index(name) if name in LONGEST else len(LONGEST)
 
 
-def _group(item: pytest.Item) -> str:
-    path = item.path.relative_to(Path(__file__).parent)
-    if str(path.parent) in TOGETHER:
-        return str(path.parent)
-    return f"{path}::{item.name}" if str(path) in ALONE else str(path)
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out the tests to a process for each core, a group at a time."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return group_of(nodeid)
+
+    return GroupScheduling(config, log)
+
+
+def group_of(nodeid: str) -> str:
+    """The group of a test: one process runs a group's tests, one after the other. A folder in TOGETHER is one group; a
+    file in ALONE has a group for each test, a file in BY_PARAMETER one for each first parameter; any other file is one
+    group, since its tests may share what a module makes once."""
+    path, _, test = nodeid.removeprefix("tests/").partition("::")
+    folder = path.rpartition("/")[0]
+    if folder in TOGETHER:
+        return folder
+    if path in ALONE:
+        return f"{path}::{test}"
+    parameter = test.partition("[")[2].rstrip("]").partition("-")[0]
+    return f"{path}::{parameter}" if path in BY_PARAMETER else path
 
 
 @pytest.fixture(autouse=True, scope="session")
