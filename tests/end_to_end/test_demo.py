@@ -1,4 +1,4 @@
-"""The demo: the whole path on real parts, from the hooks in DeepSpeed to the verdict."""
+"""The demo, with all its real parts from the hooks in DeepSpeed to the verdict."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def demo(*words: str, **how: Any) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left_behind() -> Iterator[None]:
-    """A demo takes away the network interfaces, namespaces and directories that it made."""
-    before = _made_by_demos()
+    """A demo removes the network interfaces, namespaces and directories that it created."""
+    before = _created_by_demos()
     yield
-    assert _made_by_demos() - before == set()
+    assert _created_by_demos() - before == set()
 
 
-def _made_by_demos() -> set[str]:
+def _created_by_demos() -> set[str]:
     places = [place for place in ("/sys/class/net", "/dev/shm", "/run/netns") if os.path.isdir(place)]
     return {name for place in places for name in os.listdir(place) if name.startswith("laggard")}
 
@@ -46,30 +46,30 @@ def test_the_slowed_rank_is_named_live_and_from_the_recording(tmp_path: Path) ->
 
     command = [sys.executable, "-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
     traced = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
-    notes = [location.pop("notes"), traced.pop("notes")]  # that the job has ended is the live collector's knowledge
+    notes = [location.pop("notes"), traced.pop("notes")]  # only the live collector knows that the job has ended
     assert traced == location, notes
 
 
 def test_a_calm_job_has_no_culprit() -> None:
     result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
-    if result.returncode == 1:  # whose core somebody else had for a second was slow in truth: not twice
+    if result.returncode == 1:  # a rank that lost its core for a second was truly slow: not twice
         result = demo("--slow-rank", "none", "--zero", "0", "--nodes", "1", "--ranks", "2")
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("No rank is slow: 2 ranks, ")
     assert result.stdout.splitlines()[-1] == "Injected: nothing. The verdict is right."
 
 
-def test_where_no_namespace_may_be_made_the_nodes_are_loopback_addresses() -> None:
+def test_without_the_right_to_create_namespaces_the_nodes_are_loopback_addresses() -> None:
     words = ["demo", "--slow-rank", "1", "--slow-phase", "forward"]
-    powerless = ["setpriv", "--bounding-set=-net_admin,-sys_admin"] if os.geteuid() == 0 else []
+    without_rights = ["setpriv", "--bounding-set=-net_admin,-sys_admin"] if os.geteuid() == 0 else []
     result = subprocess.run(
-        [*powerless, sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=110
+        [*without_rights, sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=110
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.startswith("Rank 1 on n0 is slow in forward")
 
 
-def test_kept_the_page_stays_until_interrupted() -> None:
+def test_with_keep_the_page_stays_until_interrupted() -> None:
     command = [sys.executable, "-m", "laggard", "demo", "--keep", "--steps", "12", "--slow-rank", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
@@ -84,7 +84,7 @@ def test_kept_the_page_stays_until_interrupted() -> None:
         process.communicate()
 
 
-def test_it_can_be_ended_in_mid_run() -> None:
+def test_it_can_be_ended_while_it_runs() -> None:
     process = subprocess.Popen([sys.executable, "-m", "laggard", "demo"], stderr=subprocess.DEVNULL)
     try:
         time.sleep(4)
@@ -108,7 +108,7 @@ def test_it_can_be_ended_in_mid_run() -> None:
         (["--zero", "4"], "argument --zero: invalid choice: 4 (choose from 0, 1, 2, 3); see `laggard demo --help`"),
     ],
 )
-def test_bad_flags_are_refused_in_one_line(words: list[str], complaint: str) -> None:
+def test_wrong_flags_are_rejected_in_one_line(words: list[str], complaint: str) -> None:
     result = demo(*words, "--format", "json")
     assert (result.returncode, result.stderr) == (64, f"laggard: {complaint}\n")
     assert json.loads(result.stdout)["error"] == complaint

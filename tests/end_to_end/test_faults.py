@@ -1,4 +1,4 @@
-"""Faults in a running job, seen by the whole path: real ranks, an agent, a collector."""
+"""Faults in a running job with real ranks, an agent and a collector."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made.end()
 
 
-def test_a_rank_that_is_killed_in_mid_step_is_named_and_its_victims_are_not(cluster: Cluster) -> None:
+def test_a_rank_that_is_killed_during_a_step_is_named_and_its_victims_are_not(cluster: Cluster) -> None:
     ranks = cluster.train(3, "--steps", "100000")
     cluster.until(lambda location: (location["window"]["last_step"] or 0) > 15)
     ranks[1].send_signal(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""NCCL's logs: every form, in any launcher's clothes, interleaved, torn and cut off."""
+"""Reading NCCL's logs: messages of every release, any launcher's prefix, interleaved, torn and cut-off lines."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from laggard.nccl.log.reader import NcclLogReader, parse_nccl_log
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
-HEAD = "node-7:4242:4250 [3] NCCL INFO "
+PREFIX = "node-7:4242:4250 [3] NCCL INFO "
 SAMPLES = tuple(log_expectations())
-PREFIXES = (
+LAUNCHERS = (
     "",
     "0: ",
     "127: ",
@@ -43,12 +43,12 @@ def only(text: str) -> NcclProcess:
     return process
 
 
-def said(*lines: str) -> NcclProcess:
-    return only("".join(f"{HEAD}{line}\n" for line in lines))
+def process_of(*messages: str) -> NcclProcess:
+    return only("".join(f"{PREFIX}{message}\n" for message in messages))
 
 
-def connection(line: str) -> Connection:
-    (found,) = said(line).connections
+def connection_in(line: str) -> Connection:
+    (found,) = process_of(line).connections
     return found
 
 
@@ -85,24 +85,24 @@ def connection(line: str) -> Connection:
     ],
 )
 def test_a_channel_line_of_every_release(line: str, expected: tuple[object, ...]) -> None:
-    assert connection(line)[:5] == expected
+    assert connection_in(line)[:5] == expected
 
 
 @pytest.mark.parametrize(
     "line", ["CollNet 00/0 : 3 [send] via COLLNET/SHARP/1/GDRDMA", "Coll 00 : 3 [send] via COLLNET/SHARP/1/GDRDMA"]
 )
 def test_a_channel_to_a_switch(line: str) -> None:
-    assert connection(line) == Connection("COLLNET", "SHARP", 1, "send", True, 1)
+    assert connection_in(line) == Connection("COLLNET", "SHARP", 1, "send", True, 1)
 
 
 @pytest.mark.parametrize("end", ["", "/", "/GDR", "/GDRDM", "x", "/GDRDMA(PC"])
-def test_a_channel_line_that_is_cut_off_is_none(end: str) -> None:
-    process = said(f"Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/{'0' if end else ''}{end}")
-    assert process.connections == (), "half a line must not say that GPUDirect is off"
+def test_a_channel_line_that_is_cut_off_is_dropped(end: str) -> None:
+    process = process_of(f"Channel 00/0 : 1[1] -> 8[0] [receive] via NET/IB/{'0' if end else ''}{end}")
+    assert process.connections == (), "half a line must not show that GPUDirect is off"
 
 
 def test_channels_are_counted_by_connection_with_their_pairs() -> None:
-    process = said(*(f"Channel {n:02d}/0 : 1[1] -> {8 + n % 2}[0] [send] via NET/IB/0/GDRDMA" for n in range(6)))
+    process = process_of(*(f"Channel {n:02d}/0 : 1[1] -> {8 + n % 2}[0] [send] via NET/IB/0/GDRDMA" for n in range(6)))
     assert process.connections == (Connection("NET", "IB", 0, "send", True, 6, ((1, 8), (1, 9))),)
     assert process.rank == 1
 
@@ -118,13 +118,13 @@ def test_channels_are_counted_by_connection_with_their_pairs() -> None:
     ],
 )
 def test_a_communicator_of_every_release(lines: tuple[str, ...]) -> None:
-    world = said(*lines).world
+    world = process_of(*lines).world
     assert world is not None
     assert world._replace(identity="") == Communicator("", 3, 8, None, None, 3, "b1000", True)
 
 
-def test_what_several_lines_say_of_a_communicator_comes_together() -> None:
-    process = said(
+def test_several_lines_of_a_communicator_are_merged() -> None:
+    process = process_of(
         "ncclCommInitRank comm 0x7f rank 3 nranks 16 cudaDev 3 nvmlDev 3 busId b1000 commId 0xde4 - Init START",
         "comm 0x7f rank 3 nRanks 16 nNodes 2 localRanks 8 localRank 3 MNNVL 0",
         "ncclCommInitRank comm 0x9a rank 0 nranks 2 cudaDev 3 nvmlDev 3 busId b1000 commId 0x111 - Init START",
@@ -150,8 +150,8 @@ def test_what_several_lines_say_of_a_communicator_comes_together() -> None:
         ("Plugin name set by env to libnccl-net-ofi.so", "NCCL_NET_PLUGIN", "libnccl-net-ofi.so"),
     ],
 )
-def test_variables_that_nccl_read(line: str, name: str, value: str) -> None:
-    assert dict(said(line).variables) == {name: value}
+def test_a_variable_that_nccl_read(line: str, name: str, value: str) -> None:
+    assert dict(process_of(line).variables) == {name: value}
 
 
 @pytest.mark.parametrize(
@@ -180,20 +180,20 @@ def test_variables_that_nccl_read(line: str, name: str, value: str) -> None:
 @pytest.mark.parametrize(
     "head",
     [
-        HEAD,
+        PREFIX,
         "node-7:4242:4250 [3] misc/ibvwrap.cc:63 NCCL WARN ",
         "[2026-03-02 02:11:09] node-7:4242:4250 [3] transport/net.cc:334 NCCL WARN ",
         "[2026-03-02 02:11:09] node-7:4242:4250 [3] transport/net.cc:334 (ncclNetInit) NCCL WARN ",
     ],
     ids=["info", "warning", "dated", "function"],
 )
-def test_a_reason_whether_nccl_informs_or_warns(head: str, line: str, kind: str) -> None:
+def test_a_hint_is_found_in_information_and_in_warnings(head: str, line: str, kind: str) -> None:
     process = only(f"{head}{line}\n")
     assert [(hint.kind, hint.text) for hint in process.hints] == [(kind, line)]
     assert (process.host, process.pid, process.warnings) == ("node-7", 4242, ())
 
 
-def test_a_warning_that_is_no_known_reason_is_kept() -> None:
+def test_a_warning_that_is_no_known_hint_is_kept() -> None:
     process = only("node-7:4242:4250 [3] transport/p2p.cc:12 NCCL WARN Cuda failure 800 'operation not permitted'\n")
     assert process.warnings == ("Cuda failure 800 'operation not permitted'",)
 
@@ -215,11 +215,11 @@ def test_a_warning_that_is_no_known_reason_is_kept() -> None:
     ],
 )
 def test_the_devices_of_a_network(line: str, devices: tuple[str, ...] | None) -> None:
-    assert said(line).rdma_devices == devices
+    assert process_of(line).rdma_devices == devices
 
 
 def test_distances_between_gpus_from_the_graph() -> None:
-    process = said("GPU/0-1B000 :GPU/0-1B000 (0/5000.0/LOC) GPU/0-43000 (2/24.0/PHB) CPU/0-0 (1/24.0/PHB) ")
+    process = process_of("GPU/0-1B000 :GPU/0-1B000 (0/5000.0/LOC) GPU/0-43000 (2/24.0/PHB) CPU/0-0 (1/24.0/PHB) ")
     assert process.links == (("1b000", "43000", "PHB"),)
 
 
@@ -231,32 +231,36 @@ def test_distances_between_gpus_from_the_graph() -> None:
         "[default0]:NCCL version 2.7.8+cuda10.1\n",
     ],
 )
-def test_a_version_that_nobody_signed(text: str) -> None:
+def test_a_version_line_without_a_process(text: str) -> None:
     assert parse_nccl_log(text).versions == ("2.7.8",)
 
 
-def test_lines_that_lost_their_head_are_somebodys() -> None:
+def test_lines_without_their_prefix_belong_to_a_process_without_a_name() -> None:
     process = only("NCCL INFO Using network Socket\n")
     assert (process.host, process.pid, process.network) == ("", 0, "Socket")
 
 
-@pytest.mark.parametrize("prefix", PREFIXES)
+@pytest.mark.parametrize("prefix", LAUNCHERS)
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_launchers_prefix_changes_nothing(name: str, prefix: str) -> None:
     plain = parse_nccl_log(log_text(name))
-    dressed = "".join(prefix + line if line.strip() else line for line in log_text(name).splitlines(keepends=True))
-    assert parse_nccl_log(dressed).processes == plain.processes
+    prefixed = "".join(prefix + line if line.strip() else line for line in log_text(name).splitlines(keepends=True))
+    assert parse_nccl_log(prefixed).processes == plain.processes
 
 
-def test_json_of_a_container_runtime_changes_nothing() -> None:
+def test_the_json_of_a_container_runtime_changes_nothing() -> None:
     text = log_text("roce_gpudirect")
     wrapped = "".join(json.dumps({"log": line, "stream": "stdout"}) + "\n" for line in text.splitlines(keepends=True))
     assert parse_nccl_log(wrapped).processes == parse_nccl_log(text).processes
 
 
-@given(st.sampled_from(SAMPLES), st.randoms(use_true_random=False), st.lists(st.sampled_from(PREFIXES), min_size=1))
+@given(
+    st.sampled_from(SAMPLES),
+    st.randoms(use_true_random=False),
+    st.lists(st.sampled_from(LAUNCHERS), min_size=1),
+)
 @settings(max_examples=60)
-def test_interleaved_processes_are_each_as_if_alone(name: str, chance: random.Random, prefixes: Sequence[str]) -> None:
+def test_interleaved_processes_read_as_if_alone(name: str, chance: random.Random, prefixes: Sequence[str]) -> None:
     by_process: dict[str, list[str]] = {}
     for line in log_text(name).splitlines():
         if " NCCL " in line:
@@ -286,7 +290,7 @@ def test_the_pieces_in_which_a_log_comes_do_not_matter(name: str, lengths: list[
 
 @given(st.sampled_from(["roce_gpudirect", "vendor_network", "gdr_receives_only"]), st.data())
 @settings(max_examples=150)
-def test_a_healthy_log_that_is_cut_off_accuses_nobody(name: str, data: st.DataObject) -> None:
+def test_a_healthy_log_that_is_cut_off_gives_no_finding(name: str, data: st.DataObject) -> None:
     text = log_text(name)
     cut = text[data.draw(st.integers(0, len(text))) :][: data.draw(st.integers(0, len(text)))]
     judgement = judge_nccl_log(parse_nccl_log(cut), HardwareFacts())
@@ -297,8 +301,8 @@ def test_a_healthy_log_that_is_cut_off_accuses_nobody(name: str, data: st.DataOb
 
 @given(st.sampled_from(["roce_gpudirect", "vendor_network"]), st.data())
 @settings(max_examples=150)
-def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObject) -> None:
-    """A line is written into another, whose rest comes after it."""
+def test_lines_torn_by_other_processes_give_no_finding(name: str, data: st.DataObject) -> None:
+    """A line is written into the middle of another, whose rest comes after it."""
     lines = log_text(name).splitlines()
     for _ in range(data.draw(st.integers(1, 6))):
         at = data.draw(st.integers(0, len(lines) - 2))
@@ -310,7 +314,7 @@ def test_lines_torn_by_other_processes_accuse_nobody(name: str, data: st.DataObj
 
 
 @given(st.text() | st.binary().map(lambda data: data.decode(errors="replace")))
-def test_junk_is_no_log(text: str) -> None:
+def test_text_without_nccl_is_no_log(text: str) -> None:
     if "NCCL" not in text:
         assert parse_nccl_log(text) == NcclLog((), (), 0, 0, 0)
         assert judge_nccl_log(parse_nccl_log(text), HardwareFacts()).gaps
@@ -325,8 +329,8 @@ WORDS = st.sampled_from(VOCABULARY.split(" "))
 
 
 @given(st.lists(st.lists(WORDS | st.text(max_size=8), max_size=14).map(" ".join), max_size=12))
-def test_whatever_a_line_says_the_values_are_in_their_bounds(texts: list[str]) -> None:
-    log = parse_nccl_log("".join(f"{HEAD}{text}\n" for text in texts))
+def test_values_are_bounded_whatever_a_line_says(texts: list[str]) -> None:
+    log = parse_nccl_log("".join(f"{PREFIX}{text}\n" for text in texts))
     judge_nccl_log(log, HardwareFacts())
     for process in log.processes:
         assert sum(one.channels for one in process.connections) <= sum(text.count("via") for text in texts)
@@ -339,17 +343,17 @@ def test_whatever_a_line_says_the_values_are_in_their_bounds(texts: list[str]) -
     [
         "x" * 60_000 + " NCCL INFO Using network IB",
         "1:" * 30_000 + " NCCL INFO " + "1:" * 30_000 + " NCCL INFO x",
-        HEAD + "NET/IB : Using " + "[0]a:1" * 10_000,
-        HEAD + "Channel 00/0 : " + "1[" * 30_000 + " via NET/" + "IB/0" * 10_000,
-        HEAD + "comm " * 12_000,
-        HEAD + "GPU/18000 :" + "GPU/1" * 12_000,
-        HEAD + "NET/OFI No " + "provide" * 9_000,
+        PREFIX + "NET/IB : Using " + "[0]a:1" * 10_000,
+        PREFIX + "Channel 00/0 : " + "1[" * 30_000 + " via NET/" + "IB/0" * 10_000,
+        PREFIX + "comm " * 12_000,
+        PREFIX + "GPU/18000 :" + "GPU/1" * 12_000,
+        PREFIX + "NET/OFI No " + "provide" * 9_000,
         "{" * 60_000 + ' NCCL INFO \\n"',
         "\x1b[" * 30_000 + " NCCL INFO x",
     ],
 )
 def test_no_line_takes_long(line: str) -> None:
-    """Each is 60 KB of what a pattern could try again and again."""
+    """Each line has 60 KB of text on which a pattern could backtrack."""
     import time
 
     start = time.perf_counter()
@@ -361,8 +365,8 @@ def test_memory_is_bounded_however_long_the_log() -> None:
     reader = NcclLogReader()
     reader.feed("x" * (3 << 20) + "\n")
     for number in range(20_000):
-        reader.feed(f"{HEAD}Channel 00/0 : 1[1] -> {number}[0] [send] via NET/IB/0\n")
-        reader.feed(f"{HEAD}NCCL_X{number} set by environment to 1.\n")
+        reader.feed(f"{PREFIX}Channel 00/0 : 1[1] -> {number}[0] [send] via NET/IB/0\n")
+        reader.feed(f"{PREFIX}NCCL_X{number} set by environment to 1.\n")
     (process,) = reader.log().processes
     assert sum(one.channels for one in process.connections) == 20_000, "each channel is counted"
     assert len(process.connections[0].pairs) <= 64 and len(process.variables) <= 128

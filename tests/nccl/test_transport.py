@@ -1,4 +1,4 @@
-"""What ranks tell of their NCCL, on its way to the agent, and what the agent makes of it."""
+"""What ranks report of their NCCL as JSON, and the agent's findings from it."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ def transport(process: NcclProcess, **fields: Any) -> Transport:
 
 
 def transports(name: str) -> list[Transport]:
-    """What the ranks of the first node would send."""
+    """What the ranks of the first node would report."""
     processes = parse_nccl_log(log_text(name)).processes
     own = [process for process in processes if process.host == processes[0].host]
     return [Transport.from_json(transport(process).to_json()) for process in own]
 
 
-def judged(name: str, facts: HardwareFacts = WITH_RDMA) -> TransportJudgement:
+def judge(name: str, facts: HardwareFacts = WITH_RDMA) -> TransportJudgement:
     return judge_rank_transports("4711", transports(name), facts)
 
 
 @pytest.mark.parametrize("name", log_expectations())
-def test_the_ranks_of_a_node_say_what_their_log_says(name: str) -> None:
-    """Where it tells at all: two versions meet only in the whole job, and the first node lacks the rank at fault."""
+def test_the_ranks_of_a_node_give_the_findings_of_their_log(name: str) -> None:
+    """Except where the first node does not show it: two versions meet only in the whole job, or the rank at fault is on
+    another node."""
     expected = {row[0] for row in log_expectations()[name]["findings"]} & set(CODES)
     elsewhere = {"version_mixed", "gdr_one_rank"}
-    found = judged(name).findings
+    found = judge(name).findings
     assert {one.code for one in found} == (set() if name in elsewhere else expected)
     assert all(one.device.startswith("job 4711") and one.severity.value == "critical" for one in found)
 
@@ -56,23 +57,23 @@ def test_the_ranks_of_a_node_say_what_their_log_says(name: str) -> None:
     ],
 )
 def test_the_cause_and_the_ranks_come_through(name: str, cause: str, ranks: list[int]) -> None:
-    (found,) = judged(name).findings
+    (found,) = judge(name).findings
     assert cause in found.summary and found.evidence["ranks"] == ranks
 
 
-def test_sockets_are_right_on_a_node_without_rdma() -> None:
+def test_sockets_are_no_finding_on_a_node_without_rdma() -> None:
     for name in ("tcp_switched_off", "tcp_no_device"):
-        assert judged(name, HardwareFacts(rdma=False)) == TransportJudgement((), "")
+        assert judge(name, HardwareFacts(rdma=False)) == TransportJudgement((), "")
 
 
-def test_a_variable_explains_what_the_log_does_not() -> None:
+def test_the_cause_is_found_in_a_variable_where_the_log_has_none() -> None:
     (one, _) = transports("tcp_beside_rdma")
     quiet = one._replace(process=one.process._replace(variables=()), variables=(("NCCL_NET", "Socket"),))
     (found,) = judge_rank_transports("1", [quiet], WITH_RDMA).findings
     assert "NCCL_NET=Socket" in found.summary
 
 
-def test_ranks_that_say_nothing_are_unknown_and_never_fine() -> None:
+def test_ranks_that_report_nothing_are_unknown_and_never_ok() -> None:
     silent = [
         Transport("2.27.5", "library", (), 0, log, NcclProcess("", 0), rank)
         for rank, log in enumerate([LOG_EMPTY, LOG_OF_THE_USER])
@@ -83,7 +84,7 @@ def test_ranks_that_say_nothing_are_unknown_and_never_fine() -> None:
     assert judge_rank_transports("1", transports("roce_gpudirect"), WITH_RDMA).gaps == ""
 
 
-def test_the_jobs_rank_is_named_where_it_is_known() -> None:
+def test_the_rank_in_the_job_is_named_where_it_is_known() -> None:
     """The largest communicator of a rank need not be the whole job's."""
     ranks = [one._replace(rank=40 + number) for number, one in enumerate(transports("tcp_no_libibverbs"))]
     (found,) = judge_rank_transports("1", ranks, WITH_RDMA).findings
@@ -97,7 +98,7 @@ def test_ranks_of_one_node_with_two_versions() -> None:
 
 
 @pytest.mark.parametrize("name", log_expectations())
-def test_a_ranks_value_comes_through_whole(name: str) -> None:
+def test_a_ranks_report_survives_json(name: str) -> None:
     for process in parse_nccl_log(log_text(name)).processes:
         sent = transport(process)
         got = Transport.from_json(sent.to_json())
@@ -155,7 +156,7 @@ TRANSPORTS = st.builds(
 
 
 @given(TRANSPORTS)
-def test_a_value_fits_whatever_is_in_it_and_what_came_through_stays(value: Transport) -> None:
+def test_any_report_fits_and_stays_the_same_when_sent_again(value: Transport) -> None:
     text = value.to_json()
     assert len(text.encode()) <= MOST_BYTES
     got = Transport.from_json(text)
@@ -166,7 +167,7 @@ def test_a_value_fits_whatever_is_in_it_and_what_came_through_stays(value: Trans
         assert sum(connection.channels for connection in got.process.connections) == total
 
 
-def test_what_matters_is_cut_last() -> None:
+def test_what_decides_a_finding_is_cut_last() -> None:
     process = parse_nccl_log(log_text("tcp_switched_off")).processes[0]
     noise = tuple((f"NCCL_{letter}" * 8, "x" * 250) for letter in "ABCDEFGHIJKLMNOPQRST")
     text = transport(process, variables=(*noise, ("NCCL_IB_DISABLE", "1"))).to_json()
@@ -199,8 +200,8 @@ FIELDS = st.sampled_from(
 
 
 @given(st.text() | st.binary() | JSON.map(json.dumps) | st.tuples(FIELDS, JSON), st.booleans())
-def test_whatever_a_rank_writes_is_read_rightly_or_refused_in_one_line(junk: Any, drop: bool) -> None:
-    """Junk, or a good value in which one field is of another kind or missing."""
+def test_whatever_a_rank_writes_is_read_or_rejected_in_one_line(junk: Any, drop: bool) -> None:
+    """Junk, or a good document in which one field has another type or is missing."""
     if isinstance(junk, tuple):
         document = json.loads(transport(parse_nccl_log(log_text("roce_gpudirect")).processes[0]).to_json())
         name, content = junk
@@ -218,6 +219,6 @@ def test_whatever_a_rank_writes_is_read_rightly_or_refused_in_one_line(junk: Any
 
 
 @pytest.mark.parametrize("size", [MOST_BYTES + 1, 1 << 24])
-def test_what_is_too_long_is_refused_unread(size: int) -> None:
+def test_a_document_that_is_too_long_is_rejected_unread(size: int) -> None:
     with pytest.raises(ValueError, match="bytes"):
         Transport.from_json("[" * size)

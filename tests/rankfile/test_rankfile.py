@@ -46,7 +46,7 @@ def read(path: Path) -> Content:
 
 
 def assert_whole(content: Content) -> None:
-    """Every number is one that the writer of write_rank.py meant."""
+    """Every number is one that write_rank.py wrote."""
     for step in content.steps:
         assert step.phases == PHASES and step.end - step.start == 1000 * MS and step.waited == 250 * MS
     numbers = [step.step for step in content.steps]
@@ -73,7 +73,7 @@ def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) 
     Path(writer.path).unlink()
 
 
-def test_a_writer_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:
+def test_a_writer_that_is_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:
     for _ in range(12):
         rank = start_rank()
         rank.send("run")
@@ -98,7 +98,7 @@ def test_a_file_that_is_being_written_shows_whole_records(start_rank: Start) -> 
         if content.steps:
             assert content.steps[-1].step >= last
             last = content.steps[-1].step
-    assert last > STEP_COUNT  # the ring went round under the reader
+    assert last > STEP_COUNT  # the ring wrapped around while it was read
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def sample(start_rank: Start) -> tuple[Path, bytes, Content]:
 
 
 def assert_is_part_of(found: Content, whole: Content) -> None:
-    """Less may be there, but nothing else."""
+    """Some of it may be missing, but nothing else is there."""
     assert found.identity == whole.identity
     assert found.lanes == whole.lanes[: len(found.lanes)]
     assert set(found.steps) <= set(whole.steps) and set(found.collectives) <= set(whole.collectives)
@@ -135,9 +135,7 @@ def test_flipped_bits_never_become_numbers(sample: tuple[Path, bytes, Content], 
 
 @thorough
 @given(place=st.integers(0, 34_000), junk=st.binary(min_size=1, max_size=5_000))
-def test_overwritten_stretches_never_become_numbers(
-    sample: tuple[Path, bytes, Content], place: int, junk: bytes
-) -> None:
+def test_overwritten_bytes_never_become_numbers(sample: tuple[Path, bytes, Content], place: int, junk: bytes) -> None:
     path, whole, content = sample
     path.write_bytes(whole[:place] + junk + whole[place + len(junk) :])
     try:
@@ -148,14 +146,14 @@ def test_overwritten_stretches_never_become_numbers(
 
 @thorough
 @given(size=st.integers(0, FILE_BYTES - 1))
-def test_a_cut_file_is_refused_also_when_cut_while_open(sample: tuple[Path, bytes, Content], size: int) -> None:
+def test_a_truncated_file_is_rejected_also_while_it_is_open(sample: tuple[Path, bytes, Content], size: int) -> None:
     path, whole, content = sample
     path.write_bytes(whole)
     with RankFileReader(str(path)) as file:
         os.truncate(path, size)
-        for look in (file.live_state, file.finished, file.steps):
+        for read_part in (file.live_state, file.finished, file.steps):
             try:
-                look()
+                read_part()
             except RankFileError as error:
                 assert error.reason == "truncated"
         assert file.lanes() == content.lanes[: len(file.lanes())]
@@ -168,7 +166,7 @@ def test_a_cut_file_is_refused_also_when_cut_while_open(sample: tuple[Path, byte
 
 @thorough
 @given(head=st.binary(max_size=8_192))
-def test_random_bytes_are_refused(tmp_path: Path, head: bytes) -> None:
+def test_random_bytes_are_rejected(tmp_path: Path, head: bytes) -> None:
     path = tmp_path / "x.rank"
     path.write_bytes(head.ljust(FILE_BYTES, b"\xff"))
     with pytest.raises(RankFileError):
@@ -199,7 +197,7 @@ try:
 except OSError as error:
     assert error.errno == errno.ENOSPC, error
     print(len(writers))
-for number in range(5000):  # those that were made have all their room: no SIGBUS
+for number in range(5000):  # the files that exist are allocated in full: no SIGBUS
     for writer in writers:
         writer.write_step(number, *range(8))
         writer.write_counters([0] * 12, [])
@@ -207,10 +205,10 @@ for number in range(5000):  # those that were made have all their room: no SIGBU
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
-    assert len(list(small_file_system.iterdir())) == 2  # nothing half made is left
+    assert len(list(small_file_system.iterdir())) == 2  # no unfinished file is left
 
 
-def test_the_file_is_for_all_to_read_and_for_its_owner_to_write(rank_dir: Path, start_rank: Start) -> None:
+def test_everybody_can_read_the_file_and_only_its_owner_can_write_it(rank_dir: Path, start_rank: Start) -> None:
     before = os.umask(0o077)
     try:
         rank = start_rank()
@@ -220,7 +218,7 @@ def test_the_file_is_for_all_to_read_and_for_its_owner_to_write(rank_dir: Path, 
     assert rank.path.stat().st_blocks * 512 >= FILE_BYTES  # no holes
 
 
-def test_a_directory_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_directory_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError) as caught:
         RankFileWriter(str(tmp_path / "file" / "ranks"), {})

@@ -1,4 +1,4 @@
-"""Attaching in plain torch: what a script does stays as it was, whatever it does."""
+"""Attaching in plain torch: whatever a script does, it does the same with the hooks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow  # trainings with torch
 EXAMPLES = REPOSITORY / "docs" / "examples"
 
 # A script of one process without torch.distributed.
-ALONE = """
+SCRIPT = """
 import os, sys, time, torch
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -36,7 +36,7 @@ def train(steps, model=model, optimizer=optimizer):
 
 def run(tmp_path: Path, body: str, hooks: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "script.py"
-    script.write_text(ALONE + body)
+    script.write_text(SCRIPT + body)
     command = [sys.executable, *(("-m", "laggard", "run") if hooks else ()), str(script)]
     ranks = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "LAGGARD_JOB_ID": "test"}
     return subprocess.run(
@@ -63,8 +63,8 @@ def test_a_script_of_one_process_is_a_rank(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("attached", ["", "; laggard.trainer_hooks.attach(model, optimizer)"])
-def test_a_training_on_another_thread_than_the_first_is_seen(tmp_path: Path, attached: str) -> None:
-    """As some frameworks have it. A backward pass elsewhere later on has no part in it."""
+def test_a_training_on_another_thread_than_the_first_is_recorded(tmp_path: Path, attached: str) -> None:
+    """Some frameworks train so. A later backward pass on a third thread is no part of the training."""
     body = f"""
 import threading
 def work():
@@ -88,7 +88,7 @@ for each in (work, other):
 @pytest.mark.parametrize(
     "body", ["raise ValueError('no such batch')", "time.sleep(0.5); os._exit(3)", "sys.exit('stopped')"]
 )
-def test_a_script_that_fails_fails_as_it_would(tmp_path: Path, body: str) -> None:
+def test_a_script_that_fails_fails_the_same_way(tmp_path: Path, body: str) -> None:
     with_hooks, without = run(tmp_path, f"train(3)\n{body}"), run(tmp_path, f"train(3)\n{body}", hooks=False)
     assert with_hooks.returncode == without.returncode != 0
     assert with_hooks.stdout == without.stdout
@@ -96,14 +96,14 @@ def test_a_script_that_fails_fails_as_it_would(tmp_path: Path, body: str) -> Non
     assert [len(rank) for rank in steps(tmp_path)] == [3]
 
 
-def test_switched_off_torch_is_left_alone(tmp_path: Path) -> None:
+def test_with_laggard_off_torch_is_not_hooked(tmp_path: Path) -> None:
     body = "import torch.distributed as d\nprint(torch.autograd.backward.__module__, type(d.ProcessGroup.allreduce))"
     assert run(tmp_path, body, LAGGARD_OFF="1").stdout == run(tmp_path, body, hooks=False).stdout
     assert not (tmp_path / "ranks").exists()
 
 
-@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "let go"])
-def test_optimizers_made_anew_are_counted_alike_whatever_address_they_get(keeps: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("keeps", [True, False], ids=["kept", "released"])
+def test_new_optimizers_are_counted_alike_whatever_their_address(keeps: bool, tmp_path: Path) -> None:
     body = f"""
 kept = []
 for _ in range(6):
@@ -117,7 +117,7 @@ for _ in range(6):
     assert len(rank) == 7, "an optimizer's first update is part of a step, until it leads"
 
 
-def test_a_step_that_raises_does_not_mix_up_the_later_ones(tmp_path: Path) -> None:
+def test_an_update_that_raises_does_not_disturb_later_steps(tmp_path: Path) -> None:
     body = """
 class Failing(torch.optim.SGD):
     fails = False
@@ -139,10 +139,10 @@ train(1, optimizer=optimizer)
     assert run(tmp_path, body).returncode == 0
     (rank,) = steps(tmp_path)
     assert len(rank) == 5
-    assert rank[-1].phases[2] >= 100_000_000, "the backward pass is known as such again"
+    assert rank[-1].phases[2] >= 100_000_000, "the backward pass is recorded as such again"
 
 
-def test_a_step_that_the_scaler_leaves_out_is_a_step(tmp_path: Path) -> None:
+def test_a_step_that_the_scaler_skips_is_a_step(tmp_path: Path) -> None:
     body = """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
 for number in range(4):
@@ -157,7 +157,7 @@ for number in range(4):
     assert [len(rank) for rank in steps(tmp_path)] == [4]
 
 
-def test_a_closures_backward_pass_is_no_part_of_the_update(tmp_path: Path) -> None:
+def test_a_closures_backward_pass_is_not_part_of_the_update(tmp_path: Path) -> None:
     body = """
 model.weight.register_hook(lambda _: time.sleep(0.05))
 def closure():
@@ -188,11 +188,11 @@ os.execv(sys.executable, [sys.executable, "-c", "print('another program')"])
 """
     done = run(tmp_path, body)
     assert (done.returncode, done.stdout) == (0, "another program\n"), done.stderr
-    ours = [rank for rank in steps(tmp_path) if rank]
-    assert [len(rank) for rank in ours] == [5], "one step before, one for each of four batches, and no fork's"
+    trained = [rank for rank in steps(tmp_path) if rank]
+    assert [len(rank) for rank in trained] == [5], "one step before, one for each of four batches, and none of a fork"
 
 
-def test_compiled_code_is_the_same_code(tmp_path: Path) -> None:
+def test_compiled_code_is_the_same_with_the_hooks(tmp_path: Path) -> None:
     body = """
 compiled = torch.compile(model, backend="eager", fullgraph=True)
 step = torch.compile(optimizer.step, backend="eager")
@@ -270,20 +270,20 @@ print(type(model).__name__, model.first.weight.grad is not None, [name for name 
 
 
 @pytest.mark.parametrize("kind", ["torch.nn.Sequential(Model(), torch.nn.ReLU())", "Twice()"])
-def test_an_attached_module_is_to_torch_what_it_was(kind: str, tmp_path: Path) -> None:
+def test_an_attached_module_is_the_same_to_torch(kind: str, tmp_path: Path) -> None:
     body = ATTACHED.replace("KIND", kind) + USES
     with_hooks, without = run(tmp_path, body), run(tmp_path, body, hooks=False)
     assert without.returncode == 0, without.stderr
     assert with_hooks.stdout == without.stdout, with_hooks.stderr
     (recorded,) = steps(tmp_path)
-    told_apart = [step.phases[PHASES.index("input")] > 0 for step in recorded]  # where a forward pass is seen to begin
-    assert told_apart[1:9] == [True] * 5 + [False] * 3, "six steps of the module, three of its copy"
-    assert len(told_apart) == 17 and all(told_apart[13:]), (
-        "four compiled, where that depends on torch, and four in place"
+    forward_seen = [step.phases[PHASES.index("input")] > 0 for step in recorded]  # input ends where it begins
+    assert forward_seen[1:9] == [True] * 5 + [False] * 3, "six steps of the module, three of its copy"
+    assert len(forward_seen) == 17 and all(forward_seen[13:]), (
+        "four compiled, which depends on torch, and four compiled in place"
     )
 
 
-@pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "the line in it"])
+@pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "attach in the script"])
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])
 def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Callable[..., Any], tmp_path: Path) -> None:
     if name == "lightning_ddp":
@@ -296,7 +296,7 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
         with RankFileReader(str(path)) as file:
             counters = file.counters()
             assert counters is not None and (counters.steps, counters.errors, counters.lost) == (10, 0, 0)
-            assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are told apart"
+            assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are all recorded"
             assert {lane.role for lane in file.lanes()} <= {"dp", "world"}
             assert "dp" in {lane.role for lane in file.lanes()}
     assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2

@@ -1,4 +1,4 @@
-"""What may befall a trainer with the hooks in it: its behaviour and exit are as without, and the loss is told."""
+"""Faults of the machine while a trainer runs with the hooks: it behaves and exits as without, and a loss is logged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import os, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
-here = Session(); here.open(); recorder = here.recorder
+session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 for step in range(20):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
@@ -39,7 +39,7 @@ def train(rank_dir: Path, script: str = TRAINER, **extra: str) -> subprocess.Com
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """A tmpfs with these options, where root may mount one."""
+    """Mounts a tmpfs with the given options, where root may do so."""
     places: list[Path] = []
 
     def mount(options: str) -> Path:
@@ -60,7 +60,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
     ("options", "reason"),
     [(f"size={FILE_BYTES // 2}", "No space left"), ("ro", "Read-only file system"), ("nr_inodes=1", "No space left")],
 )
-def test_a_rank_dir_that_takes_no_file_is_one_line(mounted: Callable[[str], Path], options: str, reason: str) -> None:
+def test_a_rank_dir_without_room_is_one_line(mounted: Callable[[str], Path], options: str, reason: str) -> None:
     place = mounted(options)
     done = train(place)
     assert (done.returncode, done.stdout) == (7, "trained 20 0\n")
@@ -69,7 +69,7 @@ def test_a_rank_dir_that_takes_no_file_is_one_line(mounted: Callable[[str], Path
     assert list(place.iterdir()) == []
 
 
-def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
+def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root: it becomes another user")
     place = tmp_path / "ranks"
@@ -80,12 +80,11 @@ def test_a_rank_dir_that_another_user_keeps_for_himself(tmp_path: Path) -> None:
         "import os\nos.setresuid(61001, 61001, 61001)\n"
     )
     done = train(place, become + TRAINER)
-    assert (
-        done.returncode == 7 and "the agent cannot see this rank" in done.stderr and "Permission denied" in done.stderr
-    )
+    assert done.returncode == 7
+    assert "the agent cannot see this rank" in done.stderr and "Permission denied" in done.stderr
 
 
-def test_a_rank_dir_that_vanishes_under_the_trainer(tmp_path: Path) -> None:
+def test_a_rank_dir_that_is_removed_while_the_trainer_runs(tmp_path: Path) -> None:
     vanish = "import shutil; shutil.rmtree(os.environ['LAGGARD_RANK_DIR'])\n"
     done = train(tmp_path / "ranks", TRAINER.replace("for step in range(20):", f"{vanish}for step in range(20):"))
     assert (done.returncode, done.stdout, done.stderr) == (7, "trained 20 0\n", "")
@@ -94,7 +93,7 @@ def test_a_rank_dir_that_vanishes_under_the_trainer(tmp_path: Path) -> None:
 WORKERS = """
 import torch
 from torch.utils.data import DataLoader, Dataset
-from laggard.trainer_hooks.pytorch import dataloader as input_pipeline
+from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
 import sys
@@ -102,12 +101,12 @@ import sys
 class Numbers(Dataset):
     def __len__(self): return 24
     def __getitem__(self, place):
-        recorder.enter(FORWARD); recorder.leave(); recorder.end_step(99)  # as a hooked function would, called in here
+        recorder.enter(FORWARD); recorder.leave(); recorder.end_step(99)  # as a hooked function would do here
         return place
 
 if __name__ == "__main__":
-    here = Session(); here.open(); recorder = here.recorder
-    input_pipeline.hook(recorder)
+    session = Session(); session.open(); recorder = session.recorder
+    dataloader.hook(recorder)
     for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork"):
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
             recorder.enter(phase); recorder.leave()

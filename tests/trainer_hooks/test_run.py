@@ -1,4 +1,4 @@
-"""`laggard run`: the script runs as `python SCRIPT` would run it."""
+"""`laggard run` runs the script as `python SCRIPT` does."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_exit_status_and_output_are_the_scripts_own(tmp_path: Path, body: str, s
     assert with_hooks.stderr.splitlines()[-1:] == without.stderr.splitlines()[-1:]
 
 
-def test_arguments_name_and_path_are_the_scripts_own(tmp_path: Path) -> None:
+def test_the_script_has_its_own_arguments_name_and_path(tmp_path: Path) -> None:
     (tmp_path / "neighbour.py").write_text("WORD = 'found'")
     script = tmp_path / "script.py"
     script.write_text("import sys, neighbour\nprint(__name__, sys.argv, sys.path[0], neighbour.WORD)")
@@ -49,7 +49,7 @@ def test_deepspeed_and_torch_are_imported_only_by_the_script(tmp_path: Path) -> 
     assert run(script).stdout == "[]\n"
 
 
-def test_a_script_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_script(tmp_path: Path) -> None:
     result = run(tmp_path / "missing.py")
     assert result.returncode == 64
     assert result.stderr == f"laggard: no script at {tmp_path / 'missing.py'}\n"

@@ -25,7 +25,8 @@ class TorchSteps:
     time at which the phase began.
 
     Each hook runs once a step, between thousands of torch's own calls. A Python function's cost is then the call and
-    not what it does, so there are few functions."""
+    not what it does, so there are few functions.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self.boundary = StepBoundary()

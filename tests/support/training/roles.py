@@ -1,4 +1,4 @@
-"""Four ranks: experts spread over pairs of them; a pipeline of two stages, twice; tensors cut in two, FSDP across."""
+"""Four ranks: experts spread over pairs; two pipelines of two stages; tensor-parallel pairs with FSDP across them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
 import torch
+from common import finish, loader, print_result
 from deepspeed.moe.layer import MoE
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.pipe import LayerSpec, PipelineModule
-from told import finish, loader, result
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -40,7 +40,7 @@ def pipeline() -> None:
 
     source = batches()
     losses = [engine.train_batch(source) for _ in range(4)]
-    result("pipeline", losses, engine.module.parameters())
+    print_result("pipeline", losses, engine.module.parameters())
 
 
 class Experts(torch.nn.Module):
@@ -69,11 +69,11 @@ def experts() -> None:
         engine.backward(loss)
         engine.step()
         losses.append(loss.detach())
-    result("experts", losses, engine.module.parameters())
+    print_result("experts", losses, engine.module.parameters())
 
 
 def tensors() -> None:
-    """The tensor-parallel pairs have the members that the experts' had."""
+    """The tensor-parallel pairs have the same members as the experts' pairs."""
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     model = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
     parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -86,7 +86,7 @@ def tensors() -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    result("tensors", losses, model.parameters())
+    print_result("tensors", losses, model.parameters())
 
 
 def main() -> None:

@@ -1,15 +1,15 @@
-"""Plain torch where not every backward pass is followed by an update: a scaler leaves some out, modules take turns."""
+"""Plain torch where not every backward pass is followed by an update: a scaler skips some, modules take turns."""
 
 from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from told import Model, finish, loader, mark, result
+from common import Model, finish, loader, print_result, tag_step
 from torch.nn.parallel import DistributedDataParallel as DDP
 
 
 def scaled() -> None:
-    """Loss scaling that begins too high: the first steps are left out, for their gradients overflow."""
+    """Loss scaling that starts too high: the first updates are skipped, because their gradients overflow."""
     model = DDP(Model())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**126, backoff_factor=2.0**-50)
@@ -17,18 +17,18 @@ def scaled() -> None:
     for x in loader(6):
         loss = model(x)
         scaler.scale(loss * 100).backward()
-        mark("scaled")
+        tag_step("scaled")
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
         losses.append(loss.detach())
         scales.append(scaler.get_scale())
     assert scales[0] < 2.0**126 and scales[-1] == scales[-2], scales
-    result("scaled", losses, model.parameters())
+    print_result("scaled", losses, model.parameters())
 
 
 def adversaries() -> None:
-    """Two modules, each resting while the other is trained."""
+    """Two modules that are trained in turn."""
     critic, maker = DDP(Model()), DDP(torch.nn.Linear(16, 16))
     optimizers = [torch.optim.AdamW(module.parameters(), lr=1e-3) for module in (critic, maker)]
     losses = []
@@ -40,7 +40,7 @@ def adversaries() -> None:
         optimizers[number % 2].step()
         optimizers[number % 2].zero_grad()
         losses.append(loss.detach())
-    result("adversaries", losses, [*critic.parameters(), *maker.parameters()])
+    print_result("adversaries", losses, [*critic.parameters(), *maker.parameters()])
 
 
 def main() -> None:

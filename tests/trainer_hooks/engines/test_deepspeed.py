@@ -1,4 +1,4 @@
-"""The hooks in real DeepSpeed jobs on gloo: what they record is what happened, and nothing else changes."""
+"""The hooks in real DeepSpeed jobs on gloo: they record what happened and change nothing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_step_is_its_phases_and_its_waits(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_step_is_the_sum_of_its_phases_and_waits(launch: Callable[..., Any], tmp_path: Path) -> None:
     recording = tmp_path / "recording"
     words = ["--steps", "6", "--slow-rank", "1", "--slow-phase", "optimizer", "--slow-by", "0.05"]
     launch(DEMO_TRAINING, words, extra={"LAGGARD_RECORD_DIR": str(recording)})
@@ -41,7 +41,7 @@ def test_a_step_is_its_phases_and_its_waits(launch: Callable[..., Any], tmp_path
         for step in steps:
             assert step.end - step.start == sum(step.phases) + step.waited
             assert min(*step.phases, step.waited) >= 0
-        assert all(former.end == latter.start for former, latter in zip(steps, steps[1:], strict=False))
+        assert all(before.end == after.start for before, after in zip(steps, steps[1:], strict=False))
         slowed = [step.phases[3] / 1e9 > 0.05 for step in steps[1:]]
         assert all(slowed) if rank == 1 else not any(slowed)
 
@@ -70,8 +70,8 @@ time.sleep(0.5)
 
 
 @pytest.mark.slow
-def test_of_two_engines_one_ends_the_steps_and_both_are_in_them(launch: Callable[..., Any], tmp_path: Path) -> None:
-    """An actor and a critic, which updates every other time."""
+def test_one_of_two_engines_ends_the_steps_which_contain_both(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """An actor, and a critic that updates every other time."""
     script = tmp_path / "two.py"
     script.write_text(TWO_ENGINES)
     launch(script)
@@ -85,20 +85,20 @@ def test_of_two_engines_one_ends_the_steps_and_both_are_in_them(launch: Callable
 
 
 @pytest.mark.slow
-def test_switched_off_nothing_is_written(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_with_laggard_off_nothing_is_written(launch: Callable[..., Any], tmp_path: Path) -> None:
     launch(DEMO_TRAINING, ["--steps", "2"], extra={"LAGGARD_OFF": "1"})
     assert not (tmp_path / "ranks").exists()
 
 
 @pytest.mark.slow
-def test_without_a_place_to_write_the_training_goes_on(launch: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "ranks").write_text("a file stands where the directory should be")
+def test_without_a_rank_directory_the_training_goes_on(launch: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "ranks").write_text("a file in place of the directory")
     ranks = launch(DEMO_TRAINING, ["--steps", "2"])
     assert all("no rank file in" in rank.stderr for rank in ranks)
 
 
 @pytest.mark.slow
-def test_under_torchrun_no_line_is_changed(tmp_path: Path) -> None:
+def test_under_torchrun_the_script_needs_no_change(tmp_path: Path) -> None:
     bin_directory = Path(sys.executable).parent
     command = [str(bin_directory / "torchrun"), "--nproc-per-node", "2", "--no-python", str(bin_directory / "laggard")]
     done = subprocess.run(
@@ -109,8 +109,9 @@ def test_under_torchrun_no_line_is_changed(tmp_path: Path) -> None:
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    heads = [read(path)[0] for path in sorted((tmp_path / "recording").iterdir())]
-    assert len(heads) == 2 and heads[0] == heads[1] and heads[0]["laggard_recording"] == 1
+    first_lines = [read(path)[0] for path in sorted((tmp_path / "recording").iterdir())]
+    assert len(first_lines) == 2 and first_lines[0] == first_lines[1]
+    assert first_lines[0]["laggard_recording"] == 1
 
 
 @pytest.mark.slow

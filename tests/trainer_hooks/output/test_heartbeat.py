@@ -1,4 +1,4 @@
-"""The sign of life: what it says, when it grows old, and that nobody's training notices it."""
+"""The heartbeat: what it reports, when it grows old, and that it never disturbs the training."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ import ctypes, os, signal, sys, time
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.record.facts import FACTS
-here = Session(); here.open(); recorder = here.recorder
+session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", "dp:0-1"), (0, 1))
 def collective():
     log.append((log.next_word(), 1, 2, 1, 4096))
@@ -73,7 +73,7 @@ def until(folder: Path, condition: Callable[[Any], bool], seconds: float = 10.0)
 WAIT = "sys.stdin.readline()\n"
 
 
-def test_it_tells_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None:
+def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None:
     body = "for _ in range(100): collective()\nlog.next_word()\nFACTS.set('transport', {'net': 'IB'})\n"
     process = train(body + WAIT)
     found = until(tmp_path, lambda row: row.beat.lanes and row.beat.lanes[0].entered == 101)
@@ -85,7 +85,7 @@ def test_it_tells_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> None
     assert row(tmp_path).beat is None and row(tmp_path).last_beat_timestamp_seconds > time.time() - 10
 
 
-def test_stopped_it_grows_old_and_goes_on_afterwards(train: Any, tmp_path: Path) -> None:
+def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -> None:
     process = train(WAIT)
     assert not until(tmp_path, lambda row: row.beat).stopped
     process.send_signal(signal.SIGSTOP)
@@ -95,7 +95,7 @@ def test_stopped_it_grows_old_and_goes_on_afterwards(train: Any, tmp_path: Path)
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0 and not row.stopped)
 
 
-def test_with_the_gil_held_it_grows_old(train: Any, tmp_path: Path) -> None:
+def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
     train("ctypes.PyDLL(None).sleep(6)\n" + WAIT)
     assert not until(tmp_path, lambda row: row.beat.age_seconds > 2.0).stopped
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0)
@@ -127,16 +127,16 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
 
 
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
-    """Beats without a pause, so that every exit meets one."""
-    body = TRAINER.replace("here = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
-        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nhere = Session()")  # fmt: skip
+    """Beats without a pause, so that every exit comes during one."""
+    body = TRAINER.replace("session = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
+        "it.Heartbeat.__init__.__defaults__ = (1e-6, lambda: None)\nsession = Session()")  # fmt: skip
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path)}
     for _ in range(10):
         done = subprocess.run([sys.executable, "-c", body], env=environment, capture_output=True, text=True, timeout=20)
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_forked_child_has_no_heartbeat_and_the_parent_keeps_its(train: Any, tmp_path: Path) -> None:
+def test_a_forked_child_has_no_heartbeat_and_the_parent_keeps_its_own(train: Any, tmp_path: Path) -> None:
     body = """
 import threading
 child = os.fork()
@@ -153,7 +153,7 @@ sys.stdin.readline()
     os.kill(process.pid, signal.SIGSTOP)
     time.sleep(1.5)
     frozen = row(tmp_path).beat
-    assert frozen.age_seconds > 1.0 and frozen.lanes[0].entered == 0, "the child wrote as its parent"
+    assert frozen.age_seconds > 1.0 and frozen.lanes[0].entered == 0, "the child wrote in its parent's place"
     os.kill(process.pid, signal.SIGCONT)
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0)
     _, errors = process.communicate("go\n", timeout=10)
@@ -173,7 +173,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RankFileWriter
 
 
 numbers = st.integers(-1, 1 << 62)
-marks = st.builds(
+groups = st.builds(
     GroupState, st.text(st.characters(codec="ascii", categories=("L", "N", "P")), max_size=48), *[numbers] * 4
 )
 beats = st.builds(
@@ -182,7 +182,7 @@ beats = st.builds(
     numbers,
     st.integers(0, 2),
     st.lists(st.tuples(numbers, numbers), max_size=64).map(tuple),
-    st.lists(marks, max_size=64).map(tuple),
+    st.lists(groups, max_size=64).map(tuple),
 )
 json_values = st.recursive(
     st.none()
@@ -206,7 +206,7 @@ def copied(
 
 
 @given(beats)
-def test_what_was_written_is_read(
+def test_a_beat_is_read_as_it_was_written(
     written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, beat: BeatRecord
 ) -> None:
     written.write_beat(beat)
@@ -219,9 +219,9 @@ def test_what_was_written_is_read(
 def test_damage_never_becomes_a_beat_or_a_fact(
     written: RankFileWriter, tmp_path_factory: pytest.TempPathFactory, flips: list[tuple[int, int]]
 ) -> None:
-    meant = [BeatRecord(at, 1, 1, ((at, at),), (GroupState("0", at, at, at, at),)) for at in (7, 8)]
-    told = [{"n": 7}, {"n": 8}]
-    for beat, facts in zip(meant, told, strict=True):
+    written_beats = [BeatRecord(at, 1, 1, ((at, at),), (GroupState("0", at, at, at, at),)) for at in (7, 8)]
+    written_facts = [{"n": 7}, {"n": 8}]
+    for beat, facts in zip(written_beats, written_facts, strict=True):
         written.write_beat(beat)
         written.write_facts(json.dumps(facts).encode())
 
@@ -230,7 +230,7 @@ def test_damage_never_becomes_a_beat_or_a_fact(
             data[place] ^= 1 << bit
 
     with copied(written, tmp_path_factory.mktemp("copy"), damage) as file:
-        assert file.beat() in (*meant, None) and file.facts() in (*told, {})
+        assert file.beat() in (*written_beats, None) and file.facts() in (*written_facts, {})
 
 
 @given(st.dictionaries(st.text(st.characters(categories=("L",)), max_size=9), json_values, max_size=5))
@@ -243,7 +243,7 @@ def test_facts_arrive_as_they_were_set(values: dict[str, Any]) -> None:
     assert json.loads(text or b"{}") == kept and facts.changed_json() is None
 
 
-def test_facts_are_bounded_and_the_largest_is_left_out() -> None:
+def test_facts_are_bounded_and_the_largest_one_is_left_out() -> None:
     facts = Facts()
     facts.set("small", 1)
     facts.set("large", "x" * 9000)
@@ -275,12 +275,12 @@ def test_an_impossible_beat_is_rejected(written: RankFileWriter, tmp_path: Path)
 
 
 def test_a_beat_takes_at_most_100_us_of_the_gil(written: RankFileWriter) -> None:
-    """CPU time of the thread that beats, with as many lanes as there can be but no torch; bench/beat.py has it all."""
+    """CPU time of the thread that beats, with the most lanes and without torch; bench/beat.py measures all of it."""
     lanes = tuple((number, number) for number in range(64))
-    beat = Heartbeat(written, lambda: lanes, Facts(), 1.0)
+    heartbeat = Heartbeat(written, lambda: lanes, Facts(), 1.0)
     spent = []
     for _ in range(300):
         began = time.thread_time_ns()
-        beat.beat()
+        heartbeat.beat()
         spent.append(time.thread_time_ns() - began)
     assert sorted(spent)[150] < 100_000, f"{sorted(spent)[150] / 1e3} us"

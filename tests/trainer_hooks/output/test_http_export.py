@@ -1,4 +1,4 @@
-"""Metrics from within the training process: the agent's, and never in the training's way."""
+"""Metrics that the training process serves: the same as the agent's, and never at the training's cost."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ logging.basicConfig(format="%(message)s", level=logging.INFO)
 from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
-here = Session(); here.open(); recorder = here.recorder
+session = Session(); session.open(); recorder = session.recorder
 log = recorder.lane(Lane("all_reduce", "dp", 'dp:0-1'), (0, 1))
 for step in range(5):
     for phase in (INPUT, FORWARD, BACKWARD, OPTIMIZER):
@@ -47,7 +47,7 @@ WAIT = "sys.stdin.readline()\n"
 
 
 class Trainer:
-    """A training process that has done five steps, and waits until it is told to go on."""
+    """A training process that has done five steps and waits for a line on its standard input."""
 
     def __init__(self, folder: Path, body: str, **extra: str) -> None:
         values = {"LAGGARD_EXPORT": "127.0.0.1:0", "LAGGARD_RANK_DIR": str(folder), "LAGGARD_JOB_ID": 'a"b\\c'}
@@ -100,7 +100,7 @@ def fetch(url: str) -> str:
         return text
 
 
-def refusal(request: str | urllib.request.Request) -> int:
+def error_status(request: str | urllib.request.Request) -> int:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=10)
     with refused.value:
@@ -108,7 +108,7 @@ def refusal(request: str | urllib.request.Request) -> int:
         return refused.value.code
 
 
-def test_the_metrics_are_those_that_the_agent_serves(train: Callable[..., Trainer], tmp_path: Path) -> None:
+def test_the_metrics_are_the_same_as_the_agents(train: Callable[..., Trainer], tmp_path: Path) -> None:
     trainer = train(LAGGARD_NODE="n0")
     own = samples(fetch(trainer.url()))
     nothing = ProbeRound(Report(Verdict.OK, "n0", 0.1, (), (), {}), 0.0, True)
@@ -133,7 +133,7 @@ def test_a_port_in_use_is_one_line_and_the_training_goes_on(train: Callable[...,
 
 
 @pytest.mark.parametrize("address", ["9500", "host:port", ":70000", "127.0.0.1:", ":-1", "no such host:1"])
-def test_an_address_that_cannot_be_is_one_line(train: Callable[..., Trainer], address: str) -> None:
+def test_an_impossible_address_is_one_line(train: Callable[..., Trainer], address: str) -> None:
     status, errors = train(LAGGARD_EXPORT=address).end()
     assert status == 0 and len(errors.splitlines()) == 1, errors
     assert errors.startswith("laggard: no metrics are served from rank 1: cannot ")
@@ -146,7 +146,7 @@ def test_each_local_rank_has_a_port_of_its_own() -> None:
         rank_address(":65530", 7)
 
 
-def test_slow_and_garbage_clients_are_in_nobodys_way(train: Callable[..., Trainer]) -> None:
+def test_slow_clients_and_junk_hold_up_nobody(train: Callable[..., Trainer]) -> None:
     trainer = train()
     url = trainer.url()
     host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
@@ -156,10 +156,10 @@ def test_slow_and_garbage_clients_are_in_nobodys_way(train: Callable[..., Traine
             client.sendall(b"GET /metrics HTTP/1.1\r\n" if number % 2 else os.urandom(64))
         assert "laggard_rank_steps_total" in fetch(url)
         threads = len(os.listdir(f"/proc/{trainer.process.pid}/task"))
-        assert threads < 16, "clients get no more threads than there are places"
+        assert threads < 16, "there is a limit on the threads for clients"
         for path in ("/", "/metrics/../.."):
-            assert refusal(url.removesuffix("/metrics") + path) == 404
-        assert refusal(urllib.request.Request(url, data=b"x")) == 405
+            assert error_status(url.removesuffix("/metrics") + path) == 404
+        assert error_status(urllib.request.Request(url, data=b"x")) == 405
         assert trainer.end()[0] == 0  # with clients still connected
 
 
@@ -176,7 +176,7 @@ def test_the_exit_is_the_scripts_own(train: Callable[..., Trainer], body: str, s
     assert train(WAIT + body).end()[0] == status
 
 
-def test_a_child_that_lives_on_does_not_keep_the_port(train: Callable[..., Trainer]) -> None:
+def test_a_child_that_outlives_the_rank_does_not_keep_the_port(train: Callable[..., Trainer]) -> None:
     body = """
 child = os.fork()
 if child == 0:

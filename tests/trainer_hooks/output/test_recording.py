@@ -1,4 +1,4 @@
-"""A rank's recording, however the rank ends: what is in it is whole, and what is not is told."""
+"""A rank's recording, however the rank ends: its lines are whole, and what it lacks is reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from laggard.rankfile import Lane
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.collectives.process_group import hook_calls
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER
-here = Session(); here.open(); recorder = here.recorder
+session = Session(); session.open(); recorder = session.recorder
 
 class Groups:
     "Stands in for torch's process groups."
@@ -93,15 +93,15 @@ def raises(error: str) -> str:
         ("raise SystemExit(4)", 4),
     ],
 )
-def test_where_python_ends_it_is_complete(tmp_path: Path, body: str, status: int) -> None:
+def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str, status: int) -> None:
     done = train(tmp_path, body)
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert records(tmp_path)[-1] == {"kind": "end", "rank": 0, "lost": 0}
     assert trace(tmp_path).gaps == ()
-    broken_off = [record for record in of_kind(tmp_path, "collective") if record["step"] == 9]
-    assert [record["end"] is None for record in broken_off] == ([False, True] if "end" in body else [])
-    assert trace(tmp_path).timings.steps.tolist() == list(range(9))  # the step that was broken off is none
+    unfinished = [record for record in of_kind(tmp_path, "collective") if record["step"] == 9]
+    assert [record["end"] is None for record in unfinished] == ([False, True] if "end" in body else [])
+    assert trace(tmp_path).timings.steps.tolist() == list(range(9))  # the unfinished step does not count
 
 
 @pytest.mark.parametrize(
@@ -113,18 +113,18 @@ def test_where_python_ends_it_is_complete(tmp_path: Path, body: str, status: int
         ("os.execv('/bin/true', ['true'])", 0),
     ],
 )
-def test_where_the_kernel_ends_it_whole_steps_are_there_and_the_loss_is_told(
+def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_process(
     tmp_path: Path, end: str, status: int
 ) -> None:
     done = train(tmp_path, f"\ndef end(): time.sleep(0.5); {end}\nstep(end)")
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
-    lack = "the recording of rank 0 has no end: its process was killed, and what it did after step 8 is lost"
-    assert trace(tmp_path).gaps == (lack,)
+    gap = "the recording of rank 0 has no end: its process was killed, and what it did after step 8 is lost"
+    assert trace(tmp_path).gaps == (gap,)
 
 
-def test_a_child_that_exits_as_python_does_writes_nothing_twice(tmp_path: Path) -> None:
+def test_a_forked_child_that_exits_normally_writes_nothing_twice(tmp_path: Path) -> None:
     body = """
 def fork():
     if os.fork() == 0:
@@ -171,7 +171,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert line.startswith(f"laggard: no recording in {tmp_path}/file/recording: [Errno 20] Not a directory")
 
 
-def test_a_recording_is_bounded_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = LineFile(str(tmp_path / "x.jsonl"), max_bytes=1000)
     for _ in range(30):
         for _ in range(3):
@@ -183,10 +183,10 @@ def test_a_recording_is_bounded_and_says_so(tmp_path: Path, caplog: pytest.LogCa
     assert len(caplog.records) == 1 and "960 bytes, and the limit is 1000" in caplog.text
 
 
-def test_a_disk_that_is_stuck_holds_up_nobody(
+def test_a_stuck_disk_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """os.write stands in for one on a file server that has gone away."""
+    """os.write stands in for a disk on a file server that has gone away."""
     gone = threading.Event()
     monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", lambda *_: gone.wait(30) and 0)
     file = LineFile(str(tmp_path / "x.jsonl"))
@@ -194,7 +194,7 @@ def test_a_disk_that_is_stuck_holds_up_nobody(
     for _ in range(80):
         file.write("x" * (1 << 20))
         file.flush()
-    assert 0 < file.lost < 30, "what waits is bounded"
+    assert 0 < file.lost < 30, "the queue is bounded"
     file.close()
     assert time.monotonic() - began < 3
     assert len(caplog.records) == 1 and "its disk is too slow" in caplog.text

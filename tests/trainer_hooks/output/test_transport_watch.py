@@ -1,4 +1,4 @@
-"""The rank tells how its NCCL talks, now and then, and leaves nothing behind."""
+"""The rank reports its NCCL's transports now and then, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from laggard.trainer_hooks.record.facts import Facts
 def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[TransportWatch, Facts]:
     for name in ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS", ENV_NCCL_LOG):
         monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv(name, "")  # so that what is set here is taken back
+        monkeypatch.setenv(name, "")  # so that monkeypatch removes what prepare() sets
         monkeypatch.delenv(name)
     monkeypatch.setenv("LAGGARD_RANK_DIR", str(tmp_path / "ranks"))
     facts = Facts()
@@ -33,20 +33,20 @@ def beats(watch: TransportWatch, count: int) -> None:
         watch.beat()
 
 
-def test_what_nccl_logs_is_told(prepared: tuple[TransportWatch, Facts]) -> None:
+def test_what_nccl_logs_is_reported(prepared: tuple[TransportWatch, Facts]) -> None:
     watch, facts = prepared
     path = Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())))
     beats(watch, 1)
     assert facts.changed_json() in (None, b"{}"), "NCCL has logged nothing yet"
     path.write_text(log_text("tcp_no_libibverbs"))
     beats(watch, 15)
-    told = json.loads(facts.changed_json() or b"{}")["transport"]
-    assert Transport.from_json(json.dumps(told)).process.connections
+    reported = json.loads(facts.changed_json() or b"{}")["transport"]
+    assert Transport.from_json(json.dumps(reported)).process.connections
     watch.close()
     assert not path.parent.exists()
 
 
-def test_a_process_without_nccl_is_soon_left_alone(prepared: tuple[TransportWatch, Facts]) -> None:
+def test_a_process_without_nccl_is_soon_no_longer_checked(prepared: tuple[TransportWatch, Facts]) -> None:
     watch, facts = prepared
     beats(watch, 500)
     path = Path(os.environ["NCCL_DEBUG_FILE"].replace("%p", str(os.getpid())))
@@ -56,7 +56,7 @@ def test_a_process_without_nccl_is_soon_left_alone(prepared: tuple[TransportWatc
     watch.close()
 
 
-def test_what_the_user_logs_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_users_log_settings_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ENV_NCCL_LOG, raising=False)
     monkeypatch.setenv("NCCL_DEBUG", "WARN")
     monkeypatch.delenv("NCCL_DEBUG_FILE", raising=False)

@@ -1,6 +1,6 @@
-"""A plain training loop on gloo for tests: a collective a step through laggard's hook, or, told `bare`, past it.
+"""A training loop on gloo with one all_reduce a step, which the hooks record, except with the argument `bare`.
 
-Stands in for a trainer without its start-up: what is recorded, and how, is laggard's own.
+It stands in for a trainer without the start-up of one. What is recorded, and how, is laggard's own.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from laggard.trainer_hooks.session import Session
 def main() -> None:
     steps, bare = int(sys.argv[1]), "bare" in sys.argv
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    here = Session() if bare else session()
-    here.open()
-    recorder = here.recorder
+    current = Session() if bare else session()
+    current.open()
+    recorder = current.recorder
     if bare:
-        recorder.set_native_check(lambda: False)  # what passes the hooks is not looked for either
-    here.groups.set_role_of_members("dp", tuple(range(dist.get_world_size())))
+        recorder.set_native_check(lambda: False)  # collectives that the hooks do not see are not searched for either
+    current.groups.set_role_of_members("dp", tuple(range(dist.get_world_size())))
     tensor = torch.ones(1024)
     for step in range(steps):
         for phase in (FORWARD, BACKWARD):

@@ -1,4 +1,4 @@
-"""A hang in a pipeline, whose stages send and receive: real ranks on gloo, their files, an agent, a collector."""
+"""A hang in a pipeline, whose stages send and receive: real ranks on gloo, their rank files, an agent, a collector."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from support.cluster import Cluster
 from support.paths import TRAINING
 
 pytestmark = pytest.mark.slow
-CHAIN = TRAINING / "chain.py"
+PIPELINE = TRAINING / "pipeline.py"
 STAGES = 4
-SEEN_SECONDS = 3.0
-"""From the signal on: the promise of docs/contracts.md. One that sleeps is not at once known from one that is late:
-its peers' waits and one more heartbeat come before it."""
+DETECTION_SECONDS = 3.0
+"""From the signal to the verdict, as docs/contracts.md promises. A rank that sleeps cannot be told at once from one
+that is late: it takes its peers' waits and one more heartbeat."""
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, interval="5")  # as deployed: a look is asked for, not waited for
+    made = Cluster(tmp_path, interval="5")  # as deployed: `laggard locate` asks for a fresh round
     yield made
     made.end()
 
 
 @pytest.fixture
 def stages(cluster: Cluster) -> list[Any]:
-    """The processes of a pipeline that trains, and whose usual step the collector knows."""
-    return until_it_trains(cluster, cluster.train(STAGES, "1000000", str(cluster.folder), script=CHAIN))
+    """The processes of a pipeline that is training, and whose usual step the collector knows."""
+    return until_it_trains(cluster, cluster.train(STAGES, "1000000", str(cluster.folder), script=PIPELINE))
 
 
 def until_it_trains(cluster: Cluster, ranks: list[Any]) -> list[Any]:
@@ -43,8 +43,9 @@ def until_it_trains(cluster: Cluster, ranks: list[Any]) -> list[Any]:
     return ranks
 
 
-def asked_until(cluster: Cluster, start: str, seconds: float) -> tuple[Any, float]:
-    """What `laggard locate` prints once it begins with `start`, and how long that took. Before, nobody is named."""
+def locate_until(cluster: Cluster, start: str, seconds: float) -> tuple[Any, float]:
+    """The output of `laggard locate` once it begins with `start`, and the seconds until then. No rank is named
+    before."""
     began = time.monotonic()
     while not (asked := cluster.locate()).stdout.startswith(start):
         assert "arrived at" not in asked.stdout and "hung" not in asked.stdout, asked.stdout
@@ -52,18 +53,18 @@ def asked_until(cluster: Cluster, start: str, seconds: float) -> tuple[Any, floa
     return asked, time.monotonic() - began
 
 
-def test_rows_tell_the_partner(cluster: Cluster, stages: list[Any]) -> None:
+def test_rows_name_the_peer(cluster: Cluster, stages: list[Any]) -> None:
     rows = cluster.ranks()
-    partners = [{(lane["op"], lane["peer"]) for lane in row["beat"]["lanes"]} for row in rows]
-    assert partners[0] == {("send", 1), ("recv", 1)}
-    assert partners[1] == {("send", 0), ("recv", 0), ("send", 2), ("recv", 2)}
+    peers = [{(lane["op"], lane["peer"]) for lane in row["beat"]["lanes"]} for row in rows]
+    assert peers[0] == {("send", 1), ("recv", 1)}
+    assert peers[1] == {("send", 0), ("recv", 0), ("send", 2), ("recv", 2)}
 
 
 def test_a_stage_that_is_stopped_is_named_and_nobody_else(cluster: Cluster, stages: list[Any]) -> None:
     stages[2].send_signal(signal.SIGSTOP)
-    asked, seconds = asked_until(cluster, "Rank 2 on n0 is hung", 20.0)
+    asked, seconds = locate_until(cluster, "Rank 2 on n0 is hung", 20.0)
     print(f"SIGSTOP to what `laggard locate` prints: {seconds:.2f} s")
-    assert asked.returncode == 1 and seconds < SEEN_SECONDS, asked.stdout
+    assert asked.returncode == 1 and seconds < DETECTION_SECONDS, asked.stdout
     assert "Its process is stopped" in asked.stdout and "from rank 2, number" in asked.stdout
 
     stages[2].send_signal(signal.SIGCONT)
@@ -75,9 +76,9 @@ def test_a_stage_that_is_stopped_is_named_and_nobody_else(cluster: Cluster, stag
 @pytest.mark.parametrize("stuck", [1, 2])
 def test_a_stage_that_sleeps_is_named_and_nobody_else(cluster: Cluster, stages: list[Any], stuck: int) -> None:
     (cluster.folder / f"sleep-{stuck}").touch()
-    asked, seconds = asked_until(cluster, f"Cannot tell: rank {stuck} on n0 has not arrived at", 20.0)
+    asked, seconds = locate_until(cluster, f"Cannot tell: rank {stuck} on n0 has not arrived at", 20.0)
     print(f"Sleep to what `laggard locate` prints: {seconds:.2f} s")
-    assert asked.returncode == 2 and seconds < 2 * SEEN_SECONDS, asked.stdout
+    assert asked.returncode == 2 and seconds < 2 * DETECTION_SECONDS, asked.stdout
     for _ in range(3):
         notes = json.loads(cluster.locate("--format", "json").stdout)["notes"]
         late = [note for note in notes if note["kind"] == "not_arrived"]
@@ -88,8 +89,8 @@ def test_a_stage_that_sleeps_is_named_and_nobody_else(cluster: Cluster, stages: 
     assert waiting == set(range(STAGES)) - {stuck}
 
 
-def test_stages_that_wait_for_one_another_are_told_as_such(cluster: Cluster) -> None:
-    """After its last step each receives from the next, and nobody sends."""
-    until_it_trains(cluster, cluster.train(STAGES, "300", str(cluster.folder), "ring", script=CHAIN))
-    asked, _ = asked_until(cluster, "Something is wrong: ranks 0-3 wait for one another, a deadlock", 40.0)
+def test_stages_that_wait_for_one_another_are_a_deadlock(cluster: Cluster) -> None:
+    """After its last step each stage receives from the next one, and none sends."""
+    until_it_trains(cluster, cluster.train(STAGES, "300", str(cluster.folder), "deadlock", script=PIPELINE))
+    asked, _ = locate_until(cluster, "Something is wrong: ranks 0-3 wait for one another, a deadlock", 40.0)
     assert asked.returncode == 1 and "from rank 0, number 1, for" in asked.stdout, asked.stdout

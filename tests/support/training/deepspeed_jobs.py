@@ -1,4 +1,4 @@
-"""DeepSpeed engines, one way of training after another in one process, then one with rank 1 late in each phase."""
+"""DeepSpeed engines: one way to train after another in one process, then one in which rank 1 is late in each phase."""
 
 from __future__ import annotations
 
@@ -9,11 +9,22 @@ os.environ.setdefault("DS_ACCELERATOR", "cpu")
 
 import deepspeed
 import torch
+from common import (
+    DELAYED_PHASES,
+    TAGGED,
+    Model,
+    SlowAdamW,
+    finish,
+    loader,
+    own_all_reduce,
+    print_result,
+    set_delay,
+    tag_step,
+)
 from deepspeed.accelerator import get_accelerator
-from told import LATE_PHASES, MARKS, Model, SlowAdamW, agree, be_late, finish, loader, mark, result
 
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else it compiles one
-get_accelerator().is_fp16_supported = lambda: True  # torch computes in it on any CPU; DeepSpeed asks for a fast one
+deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else DeepSpeed compiles it
+get_accelerator().is_fp16_supported = lambda: True  # torch supports it on any CPU; DeepSpeed only on a fast one
 
 
 def engine_of(model: Any, stage: int, optimizer: Any = None, accumulate: int = 1, **zero: Any) -> Any:
@@ -35,22 +46,22 @@ def engine_of(model: Any, stage: int, optimizer: Any = None, accumulate: int = 1
     return engine
 
 
-def train(name: str, engine: Any, accumulate: int = 1, steps: int = 4, kind: torch.dtype = torch.float32) -> None:
+def train(name: str, engine: Any, accumulate: int = 1, steps: int = 4, dtype: torch.dtype = torch.float32) -> None:
     losses = []
     for x in loader(steps * accumulate):
-        loss = engine(x.to(kind))
+        loss = engine(x.to(dtype))
         engine.backward(loss)
-        if name in MARKS:
-            mark(name)
+        if name in TAGGED:
+            tag_step(name)
         engine.step()
         losses.append(loss.detach().float())
-    result(name, losses, engine.module.parameters())
+    print_result(name, losses, engine.module.parameters())
 
 
 def half(stage: int) -> None:
-    """Loss scaling that begins too high: the first steps are left out, for their gradients overflow."""
+    """Loss scaling that starts too high: the first updates are skipped, because their gradients overflow."""
     engine = engine_of(Model(norm=False), stage, fp16=True)
-    train("half", engine, steps=10, kind=torch.float16)
+    train("half", engine, steps=10, dtype=torch.float16)
     assert 0 < engine.skipped_steps < engine.global_steps == 10, engine.skipped_steps
 
 
@@ -63,7 +74,7 @@ def offloaded() -> None:
 
 
 def overlapped() -> None:
-    train("overlapped", engine_of(Model(norm=False), 1, overlap_comm=True, bf16=True), kind=torch.bfloat16)
+    train("overlapped", engine_of(Model(norm=False), 1, overlap_comm=True, bf16=True), dtype=torch.bfloat16)
     for stage in (2, 3):
         engine = engine_of(Model(), stage, accumulate=2, overlap_comm=True)
         train(f"overlapped_accumulated{stage}", engine, accumulate=2)
@@ -73,14 +84,14 @@ def late() -> None:
     model = Model()
     delays = model.delays = SlowAdamW.delays = {}
     engine = engine_of(model, 2, SlowAdamW(model.parameters(), lr=1e-3))
-    batches = iter(loader(len(LATE_PHASES), delays))
-    for phase in LATE_PHASES:
-        be_late(delays, phase)
+    batches = iter(loader(len(DELAYED_PHASES), delays))
+    for phase in DELAYED_PHASES:
+        set_delay(delays, phase)
         loss = engine(next(batches))
         engine.backward(loss)
-        agree(delays)
+        own_all_reduce(delays)
         engine.step()
-    result("late", [loss.detach()], engine.module.parameters())
+    print_result("late", [loss.detach()], engine.module.parameters())
 
 
 def main() -> None:

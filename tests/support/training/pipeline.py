@@ -1,8 +1,8 @@
-"""A pipeline on gloo for tests, a stage a rank: activations go down by send and recv, gradients come back up.
+"""A pipeline on gloo, one stage for each rank: activations go down by send and recv, gradients come back up.
 
-Stands in for a pipeline engine. The stage named by a file `sleep-RANK` in the folder given sleeps in its next forward
-pass, as one does whose kernel never ends. Told `ring`, after the last step each stage receives from the next, the last
-one from the first, and none sends.
+It stands in for a pipeline engine. A stage for which there is a file `sleep-RANK` in the given folder sleeps in its
+next forward pass, like one whose kernel never ends. With the argument `deadlock`, each stage receives from the next one
+after the last step (the last one from the first), and none sends.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER
 def main() -> None:
     steps, folder = int(sys.argv[1]), Path(sys.argv[2])
     dist.init_process_group("gloo", rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]))
-    here = session()
-    here.open()
-    recorder, rank, last = here.recorder, dist.get_rank(), dist.get_world_size() - 1
+    current = session()
+    current.open()
+    recorder, rank, last = current.recorder, dist.get_rank(), dist.get_world_size() - 1
     tensor = torch.ones(1024)
     for step in range(steps):
         recorder.enter(FORWARD)
@@ -43,12 +43,12 @@ def main() -> None:
         recorder.enter(OPTIMIZER)
         recorder.leave()
         recorder.end_step(step + 1)
-    if "ring" in sys.argv:
+    if "deadlock" in sys.argv:
         dist.recv(tensor, (rank + 1) % (last + 1))
 
 
-def compute(stuck: Path) -> None:
-    time.sleep(600 if stuck.exists() else 0.002)
+def compute(sleeps: Path) -> None:
+    time.sleep(600 if sleeps.exists() else 0.002)
 
 
 main()

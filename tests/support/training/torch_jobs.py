@@ -1,5 +1,5 @@
-"""Plain torch, one way of training after another: DDP, accumulation, a communication hook, FSDP of either kind,
-tensor parallel."""
+"""Plain torch, one way to train after another: DDP, accumulation, a communication hook, both versions of FSDP, tensor
+parallel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from told import LATE_PHASES, Model, SlowAdamW, agree, be_late, finish, loader, result
+from common import DELAYED_PHASES, Model, SlowAdamW, finish, loader, own_all_reduce, print_result, set_delay
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
@@ -22,15 +22,15 @@ def train(name: str, model: Any, accumulate: int = 1, steps: int = 6) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     losses = []
     for number, x in enumerate(loader(steps * accumulate)):
-        closes = (number + 1) % accumulate == 0
-        with nullcontext() if closes or not isinstance(model, (DDP, FSDP)) else model.no_sync():
+        updates = (number + 1) % accumulate == 0
+        with nullcontext() if updates or not isinstance(model, (DDP, FSDP)) else model.no_sync():
             loss = model(x)
             loss.backward()
         losses.append(loss.detach())
-        if closes:
+        if updates:
             optimizer.step()
             optimizer.zero_grad()
-    result(name, losses, model.parameters())
+    print_result(name, losses, model.parameters())
 
 
 def ddp() -> None:
@@ -47,7 +47,7 @@ def ddp() -> None:
 def fsdp1() -> None:
     settings: dict[str, Any] = {
         "auto_wrap_policy": ModuleWrapPolicy({torch.nn.Linear}),
-        "device_id": torch.device("cpu"),  # else it asks for an accelerator
+        "device_id": torch.device("cpu"),  # else FSDP asks for an accelerator
     }
     train("fsdp1", FSDP(Model(), **settings))
     train("fsdp1_gradients", FSDP(Model(), sharding_strategy=ShardingStrategy.SHARD_GRAD_OP, **settings))
@@ -73,7 +73,7 @@ def tensor_parallel() -> None:
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    result("tensor_parallel", losses, model.parameters())
+    print_result("tensor_parallel", losses, model.parameters())
 
 
 def compiled() -> None:
@@ -85,13 +85,13 @@ def compiled() -> None:
         return y + 1
 
     whole = torch.compile(reduced, backend="eager", fullgraph=True)
-    result("compiled", [whole(torch.full((4,), float(number))).sum() for number in range(3)], [])
+    print_result("compiled", [whole(torch.full((4,), float(number))).sum() for number in range(3)], [])
     model = torch.compile(DDP(Model()), backend="eager")
     train("compiled_ddp", model)
 
 
 def various() -> None:
-    """Objects, groups of one's own, messages."""
+    """Object collectives, a group of the script's own, sends and receives."""
     gathered: list[Any] = [None, None]
     dist.all_gather_object(gathered, {"rank": dist.get_rank()})
     group = dist.new_group([0, 1])
@@ -104,7 +104,7 @@ def various() -> None:
     )
     for work in works:
         work.wait()
-    result("various", [gathered[0]["rank"], gathered[1]["rank"]], [])
+    print_result("various", [gathered[0]["rank"], gathered[1]["rank"]], [])
 
 
 def late() -> None:
@@ -112,15 +112,15 @@ def late() -> None:
     model = DDP(Model())
     delays = model.module.delays = SlowAdamW.delays = {}
     optimizer = SlowAdamW(model.parameters(), lr=1e-3)
-    batches = iter(loader(len(LATE_PHASES), delays))
-    for phase in LATE_PHASES:
-        be_late(delays, phase)
+    batches = iter(loader(len(DELAYED_PHASES), delays))
+    for phase in DELAYED_PHASES:
+        set_delay(delays, phase)
         loss = model(next(batches))
         loss.backward()
-        agree(delays)
+        own_all_reduce(delays)
         optimizer.step()
         optimizer.zero_grad()
-    result("late", [loss.detach()], model.parameters())
+    print_result("late", [loss.detach()], model.parameters())
 
 
 def main() -> None:

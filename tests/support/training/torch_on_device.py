@@ -1,4 +1,4 @@
-"""torch_kinds.py in a process that computes on a device: a lazy one, on whose stream the host's work leaves gaps."""
+"""torch_jobs.py in a process that computes on a device: a lazy one, in whose stream the host's work leaves gaps."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from laggard.trainer_hooks.device.collectives import DeviceCollectives
 device = LazyDevice(clock_offset=10**12, drift=2e-5)
 recorder = session().recorder
 recorder.live.device = DeviceCollectives(device, recorder)
-runpy.run_path(str(Path(__file__).with_name("torch_kinds.py")), run_name="__main__")
+runpy.run_path(str(Path(__file__).with_name("torch_jobs.py")), run_name="__main__")
 assert recorder.live.device.facts()["clock"] == "device" and device.offenses == [], device.offenses

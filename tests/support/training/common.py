@@ -1,6 +1,7 @@
-"""What the training scripts of these tests have in common. They know nothing of laggard.
+"""What the tests' training scripts have in common. They contain nothing of laggard.
 
-Each prints, as lines of JSON behind a word: what torch's Flight Recorder saw (SEEN), the results, bit by bit (RESULT).
+Each prints lines of JSON after a word: the collectives in torch's Flight Recorder (COLLECTIVES), and the results to the
+bit (RESULT).
 """
 
 from __future__ import annotations
@@ -16,16 +17,17 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-LATE = 0.4
-LATE_PHASES = ("none", "none", "none", "input", "forward", "backward", "optimizer", "none", "collective", "none")
+DELAY_SECONDS = 0.4
+DELAYED_PHASES = ("none", "none", "none", "input", "forward", "backward", "optimizer", "none", "collective", "none")
 
-MARKS = {"scaled": 1001, "half": 1003}  # floats
+TAGGED = {"scaled": 1001, "half": 1003}
+"""Floats in the collective by which a training's steps are recognised."""
 
 SIZES = {"Float": 4, "Long": 8, "Byte": 1, "BFloat16": 2, "Half": 2, "Int": 4, "Double": 8, "Bool": 1}
 
 
-def seen() -> list[tuple[str, str, int]]:
-    """Operation as gloo names it, group, bytes of the larger buffer."""
+def flight_recorder_entries() -> list[tuple[str, str, int]]:
+    """The collectives of this rank: operation as gloo names it, group, bytes of the larger buffer."""
     dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
     return [
         (
@@ -41,12 +43,12 @@ def seen() -> list[tuple[str, str, int]]:
     ]
 
 
-def _bytes(shapes: Any, kinds: list[str]) -> int:
-    return sum(math.prod(shape) * SIZES[kinds[min(place, len(kinds) - 1)]] for place, shape in enumerate(shapes))
+def _bytes(shapes: Any, types: list[str]) -> int:
+    return sum(math.prod(shape) * SIZES[types[min(place, len(types) - 1)]] for place, shape in enumerate(shapes))
 
 
-def result(name: str, losses: Iterable[Any], parameters: Iterable[Any]) -> None:
-    """The losses, and a digest of the weights of this rank."""
+def print_result(name: str, losses: Iterable[Any], parameters: Iterable[Any]) -> None:
+    """Prints the losses, and a digest of this rank's weights."""
     digest = hashlib.sha256()
     for parameter in parameters:
         local = getattr(parameter, "_local_tensor", parameter)
@@ -56,31 +58,31 @@ def result(name: str, losses: Iterable[Any], parameters: Iterable[Any]) -> None:
 
 def finish() -> None:
     dist.barrier()
-    print("SEEN", json.dumps(seen()), flush=True)
+    print("COLLECTIVES", json.dumps(flight_recorder_entries()), flush=True)
     dist.destroy_process_group()
-    time.sleep(0.5)  # gloo's threads let go of the last tensors
+    time.sleep(0.5)  # gloo's threads release the last tensors
 
 
-def agree(delays: dict[str, float]) -> None:
-    """A collective of the script's own, between the phases."""
+def own_all_reduce(delays: dict[str, float]) -> None:
+    """A collective that the script makes itself, between the phases."""
     time.sleep(delays.get("collective", 0))
     dist.all_reduce(torch.zeros(777))
 
 
-def mark(name: str) -> None:
-    """A collective of the script's own, known by its size, in the midst of each step of one training."""
-    dist.all_reduce(torch.zeros(MARKS[name]))
+def tag_step(name: str) -> None:
+    """A collective in the middle of each step of one training, by whose size the step is recognised."""
+    dist.all_reduce(torch.zeros(TAGGED[name]))
 
 
-def be_late(delays: dict[str, float], phase: str) -> None:
-    """Rank 1 is late in this phase; in none of them where it is none."""
+def set_delay(delays: dict[str, float], phase: str) -> None:
+    """Delays rank 1 in this phase and in no other."""
     delays.clear()
     if int(os.environ["RANK"]) == 1:
-        delays[phase] = LATE
+        delays[phase] = DELAY_SECONDS
 
 
 class SlowBackward(torch.autograd.Function):
-    """The identity, whose gradient takes its time."""
+    """The identity function with a slow gradient."""
 
     @staticmethod
     def forward(context: Any, hidden: Any, seconds: float) -> Any:
@@ -94,7 +96,7 @@ class SlowBackward(torch.autograd.Function):
 
 
 class Model(torch.nn.Module):
-    """Three layers with a buffer that DDP broadcasts. `delays`: seconds by phase, for this rank."""
+    """Three layers with a buffer that DDP broadcasts. `delays`: this rank's delays in seconds, by phase."""
 
     def __init__(self, width: int = 48, norm: bool = True) -> None:
         super().__init__()
@@ -120,7 +122,7 @@ class SlowAdamW(torch.optim.AdamW):
 
 
 class Batches(torch.utils.data.Dataset):
-    """The same for every run, another one for every rank."""
+    """Random batches, the same in every run, and different on every rank."""
 
     def __init__(self, count: int, delays: dict[str, float] | None = None) -> None:
         self._x = torch.randn(count, 16, generator=torch.Generator().manual_seed(int(os.environ["RANK"])))
