@@ -40,16 +40,16 @@ class Heartbeat:
         self._facts = facts
         self._on_beat = on_beat
         self._interval_ns = int(interval_seconds * 1e9)
-        self._progress = FlightRecorderStatus(ABSENT, ())
+        self._status = FlightRecorderStatus(ABSENT, ())
         self._slow_reads = 0  # in a row
         self._skip = 0  # beats that still come without a read
-        self._moved: dict[str, GroupState] = {}  # each group as it was when it last moved
+        self._moved: dict[str, GroupState] = {}  # by name: each group as it was when its numbers last changed
 
     def beat(self) -> None:
         """Writes one beat, and the facts where they have changed."""
         now = time.perf_counter_ns()
         groups = self._groups(now)
-        self._writer.write_beat(BeatRecord(now, self._interval_ns, self._progress.state, self._lanes(), groups))
+        self._writer.write_beat(BeatRecord(now, self._interval_ns, self._status.state, self._lanes(), groups))
         self._on_beat()
         facts = self._facts.changed_json()
         if facts is not None:
@@ -58,7 +58,7 @@ class Heartbeat:
     def _groups(self, now: int) -> tuple[GroupState, ...]:
         self._read_flight_recorder()
         states = []
-        for group in self._progress.groups:
+        for group in self._status.groups:
             before = self._moved.get(group[0])
             states.append(before if before and before[:4] == group else GroupState(*group, now))
         self._moved = {state.name: state for state in states}
@@ -69,7 +69,7 @@ class Heartbeat:
             self._skip -= 1
             return
         began = time.thread_time_ns()  # this thread's CPU time: a busy machine does not make a read slow
-        self._progress = read_status()
+        self._status = read_status()
         self._slow_reads = self._slow_reads + 1 if time.thread_time_ns() - began > _SLOW_READ_NS else 0
         self._skip = _SKIPPED_BEATS if self._slow_reads >= _SLOW_READS else 0
-        self._facts.set("flight_recorder", FLIGHT_RECORDER[self._progress.state])
+        self._facts.set("flight_recorder", FLIGHT_RECORDER[self._status.state])
