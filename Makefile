@@ -6,8 +6,9 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
-# A process a core; tests that share something dear stay in one (tests/conftest.py). WORKERS=0: all in this process.
-WORKERS ?= logical
+# One process more than there are cores, since many tests wait for others; which tests stay together, tests/conftest.py
+# says. WORKERS=0: all in this process.
+WORKERS ?= $(shell expr $$(nproc) + 1)
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 demo:

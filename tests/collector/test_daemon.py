@@ -75,6 +75,7 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
 
 
+@pytest.mark.slow
 def test_failing_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:
     healthy = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
     deep = b'{"node":"n","boot_id":"b","next":0,"ranks":[],"ignored":' + b"[" * 50_000

@@ -87,6 +87,7 @@ def test_a_writer_that_is_killed_anywhere_leaves_whole_records(start_rank: Start
             assert steps[-1] - content.counters.last_step in (0, 1)  # the step is written, then the counters
 
 
+@pytest.mark.slow
 def test_a_file_that_is_being_written_shows_whole_records(start_rank: Start) -> None:
     rank = start_rank()
     rank.send("run")

@@ -84,6 +84,7 @@ def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     assert "the agent cannot see this rank" in done.stderr and "Permission denied" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_rank_dir_that_is_removed_while_the_trainer_runs(tmp_path: Path) -> None:
     vanish = "import shutil; shutil.rmtree(os.environ['LAGGARD_RANK_DIR'])\n"
     done = train(tmp_path / "ranks", TRAINER.replace("for step in range(20):", f"{vanish}for step in range(20):"))

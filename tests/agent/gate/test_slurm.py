@@ -186,6 +186,7 @@ def test_a_failed_or_unknown_node_is_not_resumed(gate: Gate, scontrol: Scontrol,
     assert scontrol.updates == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "message"),
     [

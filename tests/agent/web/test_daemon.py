@@ -147,6 +147,7 @@ def test_bytes_that_are_no_request(idle_agent: AgentProcess, data: bytes, status
     assert send_bytes(idle_agent, data).startswith(b"HTTP/1.1 " + status)
 
 
+@pytest.mark.slow
 def test_slow_clients_do_not_delay_others(start_agent: Start) -> None:
     agent = start_agent()
     with contextlib.ExitStack() as stack:

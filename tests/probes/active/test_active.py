@@ -197,6 +197,7 @@ def _omit_the_copy_there(calls: list[int]) -> Any:
     return move
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", [copy_in_memory, copy_there_and_back])
 def test_a_copy_that_loses_moves_or_omits_words_is_wrong(measure: Any) -> None:
     for fault in (_lose_a_word, _misplace_a_word, _do_nothing_after_the_first([]), _omit_the_copy_there([])):

@@ -198,6 +198,7 @@ def test_a_process_on_a_gpu_counts_in_a_prolog(gate: Gate) -> None:
     assert ["GPU_BUSY", "warning", "GPU 2 (0000:12:00.0)"] in outcome.found
 
 
+@pytest.mark.slow
 def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
     """The call ignores signals. It is given up after its own time limit, not at the profile's deadline."""
     outcome = gate("3.ecc_volatile hang\n")
@@ -212,6 +213,7 @@ def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_a_slow_start_is_no_hang(gate: Gate) -> None:
     """Without persistence mode eight GPUs may take half a minute to start. A deadline before that means unknown."""
     outcome = gate("init sleep 60\n", "--deadline", "1.5", probes=["gpu_driver", "gpu_ecc"])

@@ -340,6 +340,7 @@ def test_a_graphs_capture_is_left_alone_and_logged(rank: Rank, caplog: pytest.Lo
     assert 10 * MS <= seen.steps[2].own < 1
 
 
+@pytest.mark.slow
 def test_marks_are_used_again(rank: Rank) -> None:
     for number in range(200):
         rank.phase(BACKWARD, 0.0, lambda: rank.reduce(Tensor(), "a", async_op=True).wait())
@@ -352,6 +353,7 @@ def test_marks_are_used_again(rank: Rank) -> None:
     assert made < 10 * (2 + 3) + 20, f"{made} events for 200 steps of five, at most ten of them in flight"
 
 
+@pytest.mark.slow
 def test_a_device_that_stands_still_costs_nothing_and_its_collective_is_in_flight(rank: Rank) -> None:
     reduce = rank.hooked(lambda group, tensors, options: None)
     rank.phase(FORWARD, 1 * MS)

@@ -55,6 +55,7 @@ def lazy_lab(events: ModuleType, device: LazyDevice) -> Any:
     return lab
 
 
+@pytest.mark.slow
 def test_true_times_pass(events: ModuleType) -> None:
     device = LazyDevice(clock_offset=-(10**15))
     lab = lazy_lab(events, device)
@@ -63,6 +64,7 @@ def test_true_times_pass(events: ModuleType) -> None:
     assert device.offenses == []
 
 
+@pytest.mark.slow
 def test_a_device_whose_clock_is_wrong_does_not_pass(events: ModuleType) -> None:
     device = LazyDevice(drift=1.0)  # two seconds a second
     outcomes = events.accuracy(lazy_lab(events, device))

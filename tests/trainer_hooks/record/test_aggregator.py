@@ -107,6 +107,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_steps_and_counters_are_the_same_whenever_events_are_drained(
     steps: list[tuple[list[tuple[int, int, bool]], int, bool]],
