@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import sys
 from collections.abc import Mapping
@@ -10,9 +11,12 @@ from threading import get_ident
 from typing import Any
 
 from laggard.environment import ENV_HOST_CLOCK
+from laggard.rankfile.fact_names import GPU
 from laggard.trainer_hooks.collectives import process_group
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
+from laggard.trainer_hooks.device.captures import GraphCaptures
+from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
 from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.output.open_outputs import open_outputs
 from laggard.trainer_hooks.pytorch import dataloader
@@ -20,6 +24,7 @@ from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
@@ -31,12 +36,15 @@ class Session:
     end of the first step, or when open() is called."""
 
     def __init__(self) -> None:
-        self.recorder = Recorder([], find_device=device_finder(os.environ))
+        self.placement = Placement()
+        self.captures = GraphCaptures()
+        finder = device_finder(os.environ, self.placement, self.captures)
+        self.recorder = Recorder([], find_device=finder)
         self.groups = ProcessGroups(self.open)
-        self.native = NativeCollectives(self.recorder, self.groups)
+        self.native = NativeCollectives(self.recorder, self.groups, captures=self.captures)
         self.reducers = Reducers(self.recorder, self.groups, self.native)
         self.recorder.set_native_check(self._record_native_at_step_end)
-        self.steps = TorchSteps(self.recorder)
+        self.steps = TorchSteps(self.recorder, self.placement.saw_optimizer)
         self.engines = EngineSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
         self._opened = False
@@ -49,6 +57,7 @@ class Session:
         import torch
 
         dataloader.hook(self.recorder)
+        self.captures.hook(torch)
         self.steps.hook()
         if torch.distributed.is_available():
             self.native.start()
@@ -65,7 +74,7 @@ class Session:
             self._opened = True
             self._close_at_exit()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
-            open_outputs(self.recorder, identify(os.environ))
+            open_outputs(self.recorder, identify(os.environ, gpu_uuid(self.placement.find())))
 
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:
@@ -76,6 +85,7 @@ class Session:
     def watch_ddp(self, module: Any) -> None:
         """Watches a DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
         self.steps.claim_training_thread()
+        self.placement.saw(module.parameters())
         self.groups.set_role("dp", module.process_group)
         self.native.record_new()  # what its construction made
         self.reducers.add(module)
@@ -85,6 +95,7 @@ class Session:
     def watch_module(self, module: Any) -> None:
         """Watches a module that is trained. FSDP shards over data-parallel ranks."""
         self.steps.claim_training_thread()
+        self.placement.saw(module.parameters())
         groups = {id(group): group for part in module.modules() for group in sharding_groups(part)}
         for group in groups.values():
             self.groups.set_role("dp", group)
@@ -96,12 +107,12 @@ class Session:
         suppress_errors(self.watch_ddp, module)
 
     def _record_native_at_step_end(self) -> bool:
-        """Records what C++ did in the step that ends. Returns whether there was anything; True where that failed, so
-        that the next step's end is checked, too."""
+        """Records what C++ did in the step that ends. Returns whether there was anything; True where that failed or a
+        graph is being captured, so that the next step's end is checked, too."""
         try:
             if not self._opened and not self._forked:
                 self.open()
-            return self.native.record_new() > 0
+            return self.native.record_new() > 0 or self.captures.under_way()
         except Exception:
             self.recorder.totals.errors += 1
             return True
@@ -130,16 +141,23 @@ class Session:
         self._opened, self._forked = False, True
 
 
-def device_finder(environ: Mapping[str, str]) -> FindDevice | None:
+def device_finder(
+    environ: Mapping[str, str], placement: Placement | None = None, captures: GraphCaptures | None = None
+) -> FindDevice | None:
     """Finds the CUDA device that the process computes on. None where LAGGARD_HOST_CLOCK=1 asks for the host's clock."""
-    return None if environ.get(ENV_HOST_CLOCK, "") == "1" else _find_cuda
+    if environ.get(ENV_HOST_CLOCK, "") == "1":
+        return None
+    return functools.partial(_find_cuda, placement or Placement(), captures or GraphCaptures())
 
 
-def _find_cuda(recorder: Recorder) -> DeviceTimer | None:
+def _find_cuda(placement: Placement, captures: GraphCaptures, recorder: Recorder) -> DeviceTimer | None:
     """A timer only once torch has started CUDA by itself."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
     from laggard.trainer_hooks.device import cuda
 
-    return cuda.create_timer(recorder)
+    timer = cuda.create_timer(recorder, placement, captures)
+    if timer is not None:
+        FACTS.set(GPU, gpu_uuid(placement.find()))
+    return timer

@@ -20,6 +20,7 @@ from laggard.agent.ranks.validation import (
 from laggard.catalogue.rank_metrics import sum_collectives
 from laggard.constants import PHASES
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
+from laggard.rankfile.fact_names import GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
 
@@ -142,7 +143,7 @@ def _read_contents(file: RankFileReader) -> _Contents:
 
 def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) -> RankRow:
     identity, counters, beat = contents.identity, contents.counters, contents.beat
-    finished, gpu = state == "finished", contents.identity.get("gpu")
+    finished, gpu = state == "finished", contents.facts.get(GPU) or identity.get("gpu")
     return RankRow(
         job_id=identity["job_id"],
         rank=identity["rank"],

@@ -51,7 +51,8 @@ class LazyMark:
 class LazyDevice:
     """The device of one rank. `clock_offset` and `drift`: how its clock differs from the host's (ns, ratio)."""
 
-    def __init__(self, limit: int = 16384, clock_offset: int = 0, drift: float = 0.0) -> None:
+    def __init__(self, limit: int = 16384, clock_offset: int = 0, drift: float = 0.0, index: int = 0) -> None:
+        self.index = index
         self.limit = limit
         self.made = 0
         self.in_capture = False
@@ -62,6 +63,7 @@ class LazyDevice:
         self._serials = itertools.count(1)
         self._free: list[LazyMark] = []
         self._home = threading.get_ident()
+        self.autograd = 0  # the thread that runs backward passes, beside the home thread
         self.main = self.new_stream()
         self.network = self.new_stream()
         self._current = self.main
@@ -115,6 +117,9 @@ class LazyDevice:
     def stream(self) -> int:
         return self._current.number
 
+    def number_of(self, stream: Any) -> int | None:
+        return self.stream() if stream is None else stream.number
+
     def capturing(self) -> bool:
         return self.in_capture
 
@@ -150,10 +155,16 @@ class LazyDevice:
             tensors = tensors[0]
         return not getattr(tensors, "on_host", False)
 
+    def other_index(self, tensors: Any) -> int | None:
+        return None
+
+    def runs_backward(self) -> bool:
+        return threading.get_ident() == self.autograd
+
     def _check(self, what: str) -> None:
         if self.in_capture:
             self.offenses.append(f"{what} during a capture")
-        if threading.get_ident() != self._home:
+        if threading.get_ident() not in (self._home, self.autograd):
             self.offenses.append(f"{what} on another thread")
 
 
@@ -199,10 +210,13 @@ class Work:
     def wait(self) -> None:
         self.wait_now()
 
+    def synchronize(self) -> None:
+        self.wait_now()
+
 
 def work_class() -> type[Work]:
-    """A class of its own, whose wait() can be hooked for one rank of several in this process."""
-    return type("Work", (Work,), {"wait": Work.wait})
+    """A class of its own, whose methods can be hooked for one rank of several in this process."""
+    return type("Work", (Work,), {"wait": Work.wait, "synchronize": Work.synchronize})
 
 
 def as_torch(method: Callable[..., Any]) -> Callable[..., Any]:

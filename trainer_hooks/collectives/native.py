@@ -16,6 +16,7 @@ from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_CO
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, read_entries, without_known
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
+from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.record.events import LaneLog, Launch
 from laggard.trainer_hooks.record.facts import FACTS, Facts
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -69,7 +70,15 @@ class _KnownPattern:
 class NativeCollectives:
     """Finds the collectives of this process's groups that were made by C++; not to be shared between threads."""
 
-    def __init__(self, recorder: Recorder, groups: ProcessGroups, facts: Facts = FACTS) -> None:
+    def __init__(
+        self,
+        recorder: Recorder,
+        groups: ProcessGroups,
+        facts: Facts = FACTS,
+        captures: GraphCaptures | None = None,
+    ) -> None:
+        self.captured = 0  # collectives that went into CUDA graphs, and are not recorded
+        self._captures = captures or GraphCaptures()
         self._recorder = recorder
         self._groups = groups
         self._facts = facts
@@ -110,7 +119,7 @@ class NativeCollectives:
         launched by `issued`; 0: since the last time. `call_site` tells one place in the script from another: what is
         missing there is the same each time. One function for the usual case, for the reason that TorchSteps gives."""
         watch = self._watches.get(group) or self._watch(group)
-        if watch is None:
+        if watch is None or self._captures.under_way():
             return []
         baseline = watch.baseline
         sequence, now = watch.sequence(), clock()
@@ -121,6 +130,8 @@ class NativeCollectives:
         missing = sequence - baseline.sequence - (hooked - baseline.hooked)
         if missing <= 0:
             return []
+        if 0 < baseline.now < self._captures.ended_at:
+            return self._launched_beside_capture(watch, baseline, missing)
         pattern = watch.patterns.get((call_site, missing))
         # Learned anew at the 2nd, 4th, 8th, ... use: buckets are rebuilt, branches are taken.
         if pattern is None or not pattern.uses & (pattern.uses - 1) or pattern.generation != self._groups.generation:
@@ -132,6 +143,16 @@ class NativeCollectives:
         watch.baseline = _Baseline(sequence, hooked + len(pattern.missing), now)
         issued, step = issued or baseline.now or now, self._recorder.step
         return [(lane_log.next_word(), lane_log, issued, size, step) for lane_log, size in pattern.missing]
+
+    def _launched_beside_capture(self, watch: _GroupWatch, baseline: _Baseline, missing: int) -> list[Launch]:
+        """As take_new() where a graph was captured since the last time. A captured collective is counted by its group
+        and does not run; the Flight Recorder has the others alone (ProcessGroupNCCL.cpp: collective(), `enqueue`)."""
+        answer = self._query(watch, baseline) if self._may_query() else None
+        found = [(self._lane_log(each.op, watch.group), each.size) for each in answer or ()]
+        self.captured += missing - len(found)
+        watch.baseline = watch.baseline._replace(hooked=watch.baseline.hooked + len(found))
+        step = self._recorder.step
+        return [(lane_log.next_word(), lane_log, baseline.now, size, step) for lane_log, size in found]
 
     def _watch(self, group: Any) -> _GroupWatch | None:
         if group not in self._watches:

@@ -84,10 +84,12 @@ def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> N
 
 
 def hook_waits(work_class: Any, recorder: Recorder) -> None:
-    """Times wait() of `work_class`, a class like Work, and of its subclasses that have a wait() of their own."""
+    """Times wait() and synchronize() of `work_class`, a class like Work, and of its subclasses that have their own."""
     for each in _with_subclasses(work_class):
         if "wait" in vars(each):
             each.wait = _wrap_wait(_unbound(each.wait), recorder)
+        if "synchronize" in vars(each):
+            each.synchronize = _wrap_synchronize(_unbound(each.synchronize), recorder)
 
 
 def _with_subclasses(work_class: Any) -> Iterator[Any]:
@@ -310,6 +312,17 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[...
         return result
 
     return wait
+
+
+def _wrap_synchronize(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    """Only on a device it waits: the present stream for the collective. Gloo's does nothing."""
+    live = recorder.live
+
+    # Has the name of the method in whose place it stands: see instrument().
+    def synchronize(self: Any) -> Any:
+        return original(self) if live.device is None else live.device.synchronize(self, original)
+
+    return synchronize
 
 
 def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:

@@ -21,18 +21,23 @@ class Mark(Protocol):
 
 
 class AsyncDevice(Protocol):
-    """All of it is for the training thread alone (with autograd's, which runs while the training thread waits for
-    it)."""
+    """All of it but runs_backward() is for the training thread alone (with autograd's, which runs while the training
+    thread waits for it). `index` tells the devices of a process apart."""
 
-    def stream(self) -> int | None:
-        """The stream on which this thread launches now; None where it is another device's."""
+    index: int
+
+    def stream(self) -> int:
+        """The stream of this device on which this thread launches now."""
+
+    def number_of(self, stream: Any) -> int | None:
+        """The number of one of torch's streams; None where it is another device's. `stream` None: that on which this
+        thread launches now."""
 
     def capturing(self) -> bool:
         """Whether a graph is being captured: then nothing else here may be called."""
 
     def record(self) -> Any:
-        """A mark at the end of the present stream; None where it cannot be had: MARK_LIMIT are in use, or another
-        device is current."""
+        """A mark at the end of the present stream; None where it cannot be had: MARK_LIMIT are in use."""
 
     def done(self, mark: Any) -> bool:
         """Whether the stream has come past `mark`."""
@@ -44,5 +49,13 @@ class AsyncDevice(Protocol):
         """`mark` is needed no more, done or not."""
 
     def carries(self, tensors: Any, group: Any) -> bool:
-        """Whether a collective on `tensors` in `group` runs there. `tensors`: one, lists of them, or None for an
-        operation that moves no data."""
+        """Whether a collective on `tensors` in `group` runs on this device. `tensors`: one, lists of them, or None for
+        an operation that moves no data."""
+
+    def other_index(self, tensors: Any) -> int | None:
+        """Where a collective on `tensors`, which does not run on this device, does: the index of another device like
+        this; None: on the host."""
+
+    def runs_backward(self) -> bool:
+        """Whether this thread runs a part of a backward pass: autograd's threads do, while the training thread
+        waits."""

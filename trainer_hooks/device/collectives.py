@@ -14,11 +14,13 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from threading import get_ident
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.device.api import AsyncDevice
 from laggard.trainer_hooks.device.phases import DevicePhases
+from laggard.trainer_hooks.device.placement import Placement
 from laggard.trainer_hooks.device.timeline import once
 from laggard.trainer_hooks.record.events import LaneLog, Launch
 from laggard.trainer_hooks.record.pending import PendingWork
@@ -55,11 +57,21 @@ class DeviceCollectives(DevicePhases):
     """The device timer of a recorder (record/device_timer.py): phases, steps and collectives.
 
     `mark_launches` False: no mark is left at the launch of an asynchronous collective. With one hardware queue for all
-    streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up.
+    streams (CUDA_DEVICE_MAX_CONNECTIONS=1) what stands before a kernel in the queue can hold it up. `placement`: where
+    the process trains, which may turn out to be another device than `device`.
     """
 
-    def __init__(self, device: AsyncDevice, recorder: Recorder, mark_launches: bool = True) -> None:
+    def __init__(
+        self,
+        device: AsyncDevice,
+        recorder: Recorder,
+        mark_launches: bool = True,
+        placement: Placement | None = None,
+    ) -> None:
         super().__init__(device, recorder)
+        self._placement = placement or Placement()
+        self._elsewhere: int | None = None  # the device of this step's last collective that was on another one
+        self._calls_before = 0  # this step
         self.captured = 0  # collectives that went into graphs, and are not recorded
         self.pending: PendingWork[_PendingCollective] = PendingWork(self._never_ended)
         self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
@@ -79,6 +91,8 @@ class DeviceCollectives(DevicePhases):
     ) -> Any:
         """Returns original(group, ...), called once, between marks. `launch`: word, lane log, issued. `sized`: the
         argument that has the operation's size; None where the operation moves no data."""
+        if get_ident() != self._home and not self._device.runs_backward():
+            return self._call_on_other_thread(original, group, args, named, launch, sized, size_of)
         is_async = _is_async(args, named)
         arrival = self.mark() if self._mark_launches or not is_async else None
         if arrival is None and (self._mark_launches or not is_async or not self.may_mark()):
@@ -92,11 +106,16 @@ class DeviceCollectives(DevicePhases):
             raise
         try:
             on_device = self._device.carries(sized, group)
+            elsewhere = None if on_device else self._device.other_index(sized)
             size = size_of(sized)
         except Exception:  # arguments that are no tensors as we know them
             self._recorder.totals.errors += 1
             self.release(arrival)
             self._restore_live_words()
+            return work
+        if elsewhere is not None:
+            self.release(arrival)
+            self._lose_elsewhere(elsewhere)
             return work
         if is_async and not on_device and work is not None:
             self.release(arrival)
@@ -120,6 +139,36 @@ class DeviceCollectives(DevicePhases):
         if entry.returned is not _SYNCHRONOUS:  # else its caller is about to wait for it
             self._restore_live_words()
 
+    def _call_on_other_thread(
+        self,
+        original: Callable[..., Any],
+        group: Any,
+        args: Sequence[Any],
+        named: dict[str, Any],
+        launch: tuple[int, LaneLog, int],
+        sized: Any,
+        size_of: Callable[[Any], int],
+    ) -> Any:
+        """As call(), on a thread that is not the training's: the collective has the host's times, and no part of the
+        step waits for it."""
+        word, lane_log, issued = launch
+        try:
+            work = original(group, *args, **named)
+        finally:
+            self._restore_live_words()
+        try:
+            known = (word, lane_log, issued, size_of(sized), self._live.step)
+            self._recorder.events.wait_counted_apart(known, issued, clock(), 0, by_device=False)
+        except Exception:
+            self._recorder.totals.errors += 1
+        return work
+
+    def _lose_elsewhere(self, index: int) -> None:
+        """A collective runs on another device, whose streams are not marked."""
+        self._recorder.totals.lost += 1
+        self._elsewhere = index
+        self._restore_live_words()
+
     def begin_batch(self, now: int) -> None:
         """As PendingWork.begin_batch."""
         self.pending.begin_batch(now)
@@ -140,6 +189,8 @@ class DeviceCollectives(DevicePhases):
             if entry is None:  # waited for a second time, expired, or not a collective's
                 return original(work, *args)
             batch = [entry]
+        if get_ident() != self._home and not self._device.runs_backward():
+            return self._wait_on_other_thread(batch, work, original, *args)
         last, began = batch[-1], clock()
         in_call = last.arrival is not None and began - last.returned < _WAIT_IN_CALL
         before = last.arrival if in_call else self.mark()
@@ -162,6 +213,24 @@ class DeviceCollectives(DevicePhases):
         except Exception as error:
             self._disable(error)
         return result
+
+    def synchronize(self, work: object, original: Callable[..., Any]) -> Any:
+        """Returns original(work), Work.synchronize(): the present stream waits for a collective on the device. For one
+        of the host's it may do nothing."""
+        entry = self.pending.get(work)
+        return self.wait(work, original) if entry is not None and entry.on_device else original(work)
+
+    def _wait_on_other_thread(
+        self, batch: Sequence[_PendingCollective], work: object, original: Callable[..., Any], *args: Any
+    ) -> Any:
+        """As wait(), on a thread that is not the training's."""
+        self.release(*_marks(batch, None))
+        try:
+            return original(work, *args)
+        finally:
+            now = clock()
+            for entry in batch:
+                self._recorder.events.wait_counted_apart(entry.launch, entry.issued, now, 0, by_device=False)
 
     def _waited(self, batch: Sequence[_PendingCollective], began: int, before: Any) -> None:
         """The host, or the present stream, has waited for these collectives since `before`."""
@@ -236,6 +305,10 @@ class DeviceCollectives(DevicePhases):
             self.timeline.stream_wait(before, after)
         return result
 
+    def is_main(self, stream: Any) -> bool:
+        """Whether one of torch's streams is the main one; None: the present stream."""
+        return self._device.number_of(stream) == self.main
+
     def _may_wait_for_collective(self) -> bool:
         """Whether a wait on the present stream could be one for a collective."""
         try:
@@ -248,7 +321,22 @@ class DeviceCollectives(DevicePhases):
         """The step `finished` ends with the phase left last."""
         if self._enabled and self.pending:
             self.pending.expire(finished)
-        super().end_step(finished, next_step)
+        placement, trained_here = self._placement, self._calls != self._calls_before or self.pending
+        if self._elsewhere is not None and not trained_here:
+            placement.index = self._elsewhere
+        self._elsewhere, self._calls_before = None, self._calls
+        if placement.index is None or placement.index == self._device.index:
+            super().end_step(finished, next_step)
+        elif self._enabled:
+            self._move()
+
+    def _move(self) -> None:
+        """The process trains on another device: what is under way on this one was never seen to end, and the step that
+        ends has no record. A timer for the other device takes over."""
+        log.info("laggard: the training runs on GPU %s and is timed there now", self._placement.index)
+        self.close()
+        self._enabled = False
+        self._recorder.search_device_again()
 
     def close(self) -> None:
         """The training is over: what the device has not come to by now was never seen to end."""

@@ -6,16 +6,18 @@ own compiler calls, a tenth of the price of asking for a Stream object.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import itertools
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 from laggard.trainer_hooks.device.api import MARK_LIMIT
+from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
+from laggard.trainer_hooks.device.placement import Placement
 from laggard.trainer_hooks.record.recorder import Recorder
 
 clock = time.perf_counter_ns
@@ -34,41 +36,49 @@ class CudaMark:
 
 
 class CudaDevice:
-    """The CUDA device that is current when this is made (an api.AsyncDevice). Events come from a pool that grows to
-    MARK_LIMIT and is used again from then on."""
+    """A CUDA device (an api.AsyncDevice), which need not be the current one: events go into its current stream, and no
+    context is made on another. Events come from a pool that grows to MARK_LIMIT and is used again from then on."""
 
-    def __init__(self) -> None:
+    def __init__(self, index: int, captures: GraphCaptures) -> None:
         import torch
 
+        self.index = index
         self._torch: Any = torch
-        self._index = torch.cuda.current_device()
+        self._captures = captures
         self._current_device: Callable[[], int] = torch._C._cuda_getDevice
         self._raw_stream: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
-        self._is_capturing: Callable[[], bool] = torch._C._cuda_isCurrentStreamCapturing
+        self._graph_task: Callable[[], int] = torch._C._current_graph_task_id
+        self._exchange_device: Callable[[int], int] = torch._C._cuda_exchangeDevice
+        self._restore_device: Callable[[int], int] = torch._C._cuda_maybeExchangeDevice
+        captures.stream_is_captured = torch._C._cuda_isCurrentStreamCapturing
+        self.capturing = captures.under_way
         self._streams: dict[int, Any] = {}
         self._free: list[CudaMark] = []
-        self._made = 0
+        self._events: list[Any] = []
+        _never_destroy(self._events)
         self._serials = itertools.count(1).__next__
-        self.captures = 0  # graphs being captured by any thread
 
-    def stream(self) -> int | None:
-        return self._raw_stream(self._index) if self._current_device() == self._index else None
+    def stream(self) -> int:
+        return self._raw_stream(self.index)
 
-    def capturing(self) -> bool:
-        return self.captures > 0 or self._is_capturing()
+    def number_of(self, stream: Any) -> int | None:
+        if stream is None:
+            return self.stream() if self._current_device() == self.index else None
+        if stream.device_index != self.index:
+            return None
+        number: int | None = getattr(stream, "cuda_stream", None)
+        return number if number is not None else getattr(stream, "native_handle", None)  # a plain torch.Stream
 
     def record(self) -> CudaMark | None:
-        number = self.stream()
-        if number is None:
-            return None
+        number = self._raw_stream(self.index)
         stream = self._streams.get(number)
         if stream is None:
-            stream = self._streams[number] = self._torch.cuda.current_stream(self._index)
+            stream = self._streams[number] = self._torch.cuda.current_stream(self.index)
         if self._free:
             mark = self._free.pop()
-        elif self._made < MARK_LIMIT:
-            self._made += 1
+        elif len(self._events) < MARK_LIMIT:
             mark = CudaMark(self._torch.cuda.Event(enable_timing=True))
+            self._events.append(mark.event)
         else:
             return None
         mark.stream = number
@@ -78,7 +88,13 @@ class CudaDevice:
         return mark
 
     def done(self, mark: CudaMark) -> bool:
-        return bool(mark.event.query())
+        if self._current_device() == self.index:
+            return bool(mark.event.query())
+        former = self._exchange_device(self.index)  # cudaEventQuery makes a context on the current device (~0.5 GB)
+        try:
+            return bool(mark.event.query())
+        finally:
+            self._restore_device(former)
 
     def nanoseconds_between(self, earlier: CudaMark, later: CudaMark) -> int:
         return int(earlier.event.elapsed_time(later.event) * 1e6)  # torch gives ms, CUDA resolves half a microsecond
@@ -87,82 +103,95 @@ class CudaDevice:
         self._free.append(mark)
 
     def carries(self, tensors: Any, group: Any) -> bool:
-        """Tensors on a GPU, or, where an operation has none (barrier), a group whose only backend is NCCL."""
         if tensors is None:
-            return str(self._torch.distributed.get_backend(group)) == "nccl"
+            return self._synchronizes_here(group)
         while isinstance(tensors, (list, tuple)):
             tensors = tensors[0]
-        return bool(tensors.is_cuda)
+        return bool(tensors.get_device() == self.index)
+
+    def other_index(self, tensors: Any) -> int | None:
+        while isinstance(tensors, (list, tuple)):
+            tensors = tensors[0]
+        return tensors.get_device() if tensors is not None and tensors.is_cuda else None
+
+    def runs_backward(self) -> bool:
+        return self._graph_task() >= 0
+
+    def _synchronizes_here(self, group: Any) -> bool:
+        """Whether a barrier of `group` runs on a GPU: torch takes the CPU where the group has a backend for it."""
+        types = getattr(group, "_device_types", None)
+        if types is None:
+            return str(self._torch.distributed.get_backend(group)) == "nccl"
+        return {each.type for each in types} == {"cuda"}
 
 
-def create_timer(recorder: Recorder) -> DeviceCollectives | None:
+def _never_destroy(events: list[Any]) -> None:
+    """Keeps `events`, and what is put into it, until the process ends. Each cudaEventDestroy() of thousands, after a
+    CUDA error, writes a warning or ends the process by another status than its own (c10/cuda/CUDAEvent.h)."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(events))
+
+
+def create_timer(recorder: Recorder, placement: Placement, captures: GraphCaptures) -> DeviceCollectives | None:
     """Returns a device timer for `recorder`, and puts the hooks that it needs into torch.cuda. None where this torch
-    lacks what that takes: the host's clock is used then."""
+    lacks what that takes, and the host's clock is used then; or where it is not known yet on which device this process
+    trains."""
+    index = placement.find()
+    if index is None:
+        return None
     try:
-        device = CudaDevice()
+        device = CudaDevice(index, captures)
     except AttributeError:
         recorder.give_up_on_device()
         return None
     single_queue = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
-    timer = DeviceCollectives(device, recorder, mark_launches=not single_queue)
-    _count_captures(device)
-    _hook_stream_waits(timer)
+    timer = DeviceCollectives(device, recorder, mark_launches=not single_queue, placement=placement)
+    _time_stream_waits(timer)
     return timer
 
 
-def _count_captures(device: CudaDevice) -> None:
-    """Counts the graphs that are being captured. The stream that captures need not be the one that is current, and an
-    event queried by any thread can spoil a capture."""
+def _time_stream_waits(timer: DeviceCollectives) -> None:
     import torch
 
-    graph = torch.cuda.CUDAGraph
-    begin, end = graph.capture_begin, graph.capture_end
-
-    @functools.wraps(begin)
-    def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
-        device.captures += 1
-        try:
-            return begin(self, *args, **kwargs)
-        except BaseException:
-            device.captures -= 1
-            raise
-
-    @functools.wraps(end)
-    def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return end(self, *args, **kwargs)
-        finally:
-            device.captures -= 1
-
-    graph.capture_begin = capture_begin  # type: ignore[method-assign]
-    graph.capture_end = capture_end  # type: ignore[method-assign]
+    waits = getattr(torch.cuda.Event.wait, "_laggard_waits", None) or _StreamWaits()
+    waits.timer = timer
 
 
-def _hook_stream_waits(timer: DeviceCollectives) -> None:
-    """Times the user's own waits of the present stream for another one, and of the host for the device.
+class _StreamWaits:
+    """Has `timer` time the training's own waits of the present stream for another one, and of the host for the device.
     (Stream.wait_event and wait_stream come to Event.wait.)"""
-    import torch
 
-    raw_wait = torch.cuda.Event.wait
-    home = threading.get_ident()
+    timer: DeviceCollectives
 
-    @functools.wraps(raw_wait)
-    def wait(self: Any, stream: Any = None) -> Any:
-        if timer.timeline.overlapped and (stream is None or getattr(stream, "cuda_stream", None) == timer.main):
-            return timer.time_stream_wait(raw_wait, self, stream)
-        return raw_wait(self, stream)
+    def __init__(self) -> None:
+        import torch
 
-    def timed(original: Callable[..., Any]) -> Callable[..., Any]:
+        cuda: Any = torch.cuda
+        cuda.Event.wait = self._timed_wait(cuda.Event.wait)
+        owners = [cuda.Event, cuda.Stream, cuda]
+        if hasattr(torch, "accelerator"):  # torch 2.6
+            owners.append(torch.accelerator)
+        for owner in owners:
+            owner.synchronize = self._timed(owner.synchronize)
+
+    def _timed_wait(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def wait(event: Any, stream: Any = None) -> Any:
+            timer = self.timer
+            if timer.timeline.overlapped and timer.on_training_thread() and timer.is_main(stream):
+                return timer.time_stream_wait(original, event, stream)
+            return original(event, stream)
+
+        wait._laggard_waits = self  # type: ignore[attr-defined]
+        return wait
+
+    def _timed(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def synchronize(*args: Any, **kwargs: Any) -> Any:
+            timer = self.timer
+            if not timer.on_training_thread():
+                return original(*args, **kwargs)
             result = timer.time_stream_wait(original, *args, **kwargs)
-            if threading.get_ident() == home:
-                timer.poll()
+            timer.poll()
             return result
 
         return synchronize
-
-    torch.cuda.Event.wait = wait  # type: ignore[method-assign]
-    torch.cuda.Event.synchronize = timed(torch.cuda.Event.synchronize)  # type: ignore[method-assign]
-    torch.cuda.Stream.synchronize = timed(torch.cuda.Stream.synchronize)  # type: ignore[method-assign]
-    torch.cuda.synchronize = timed(torch.cuda.synchronize)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
+from threading import get_ident
 from typing import Any, Final
 
 from laggard.rankfile.layout import WORD_ISSUED
 from laggard.trainer_hooks.device.api import AsyncDevice
 from laggard.trainer_hooks.device.timeline import Timeline
-from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.recorder import INPUT, Recorder
 
 log = logging.getLogger("laggard")
 
@@ -34,6 +35,7 @@ class DevicePhases:
         self._recorder = recorder
         self._live = recorder.live
         self._enabled = True
+        self._home = get_ident()  # the training thread: the last that entered a phase other than input
         self._left_at = 0  # when a phase was left last, with all that there is to do then
 
     def enter(self, now: int, phase: int, saw_loader: bool) -> None:
@@ -43,6 +45,8 @@ class DevicePhases:
             mark = self.mark()
         if mark is not None:
             self.main = mark.stream
+        if phase != INPUT:  # a script's own thread may read ahead
+            self._home = get_ident()
         if self._enabled:
             self.timeline.enter(mark, phase, saw_loader)
 
@@ -69,12 +73,17 @@ class DevicePhases:
             if not self._enabled or device.capturing():
                 return None
             mark = device.record()
-            if mark is None and device.stream() is not None:
+            if mark is None:
                 self.timeline.give_up()  # all marks are in use: the device is too far behind
             return mark
         except Exception as error:
             self._disable(error)
             return None
+
+    def on_training_thread(self) -> bool:
+        """Whether the calling thread is the training's, or one of autograd's that works for it. What others launch and
+        wait for (a checkpoint that is written meanwhile, a loader's copies) is no wait of the training."""
+        return get_ident() == self._home or self._device.runs_backward()
 
     def may_mark(self) -> bool:
         """Whether the device may be asked for marks now: it works, and no graph is being captured."""

@@ -19,6 +19,7 @@ def hook(engine: Any, session: Session) -> None:
     if getattr(engine, _HOOKED, False):
         return
     set_roles(session.groups)
+    session.placement.saw(engine.module.parameters())
     session.native.record_new()
     session.steps.ends_steps = False
     number = session.engines.add_engine()

@@ -24,9 +24,9 @@ class Identity(NamedTuple):
     attempt: int
 
 
-def identify(environ: Mapping[str, str]) -> Identity:
+def identify(environ: Mapping[str, str], gpu: str | None = None) -> Identity:
     """This process's identity: from torch.distributed where it is initialized, else from the variables of the launcher
-    (torchrun, deepspeed, srun)."""
+    (torchrun, deepspeed, srun). `gpu`: the UUID of the GPU that it computes on, where that is known."""
     rank, world_size = _rank_and_world_size(environ)
     return Identity(
         job_id=job_id(environ),
@@ -34,7 +34,7 @@ def identify(environ: Mapping[str, str]) -> Identity:
         local_rank=_number(environ, "LOCAL_RANK", "SLURM_LOCALID", default=0),
         world_size=world_size,
         node=node_name(environ),
-        gpu=_gpu_uuid(),
+        gpu=gpu,
         attempt=_number(environ, "TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT", default=0),
     )
 
@@ -63,13 +63,3 @@ def _number(environ: Mapping[str, str], *names: str, default: int) -> int:
         if environ.get(name, "").isdecimal():
             return int(environ[name])
     return default
-
-
-def _gpu_uuid() -> str | None:
-    """UUID of the GPU that this process computes on. None where CUDA is not initialized: this function must not do
-    that."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
-        return None
-    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
-    return None if uuid is None else f"GPU-{uuid}"

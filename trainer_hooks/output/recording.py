@@ -9,10 +9,12 @@ from typing import Any
 
 from laggard.constants import PHASES
 from laggard.rankfile import Lane
+from laggard.rankfile.fact_names import GPU
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
+from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
 
 
@@ -29,7 +31,7 @@ class RecordingSink:
         self._identity = identity
         self._lanes: list[Lane] = []
         self._groups: dict[str, dict[str, Any]] = {}
-        self._groups_written = -1
+        self._rank_line: tuple[int, str | None] | None = None  # how many groups it named, and the GPU
         self._write({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
         self._file.flush()
 
@@ -41,11 +43,12 @@ class RecordingSink:
         self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
 
     def _write_rank_line(self) -> None:
-        """Writes the rank's own line, and again once there are new groups."""
-        if self._groups_written == len(self._groups):
-            return
-        self._groups_written = len(self._groups)
+        """Writes the rank's own line, and again once there are new groups, or the GPU is known."""
         identity = self._identity
+        gpu = FACTS.get(GPU) or identity.gpu
+        if self._rank_line == (len(self._groups), gpu):
+            return
+        self._rank_line = len(self._groups), gpu
         position = {  # in the largest group of a role: an expert's dp group is a part of the whole dp group
             group["role"]: group["ranks"].index(identity.rank)
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
@@ -57,7 +60,7 @@ class RecordingSink:
                 "rank": identity.rank,
                 "node": identity.node,
                 "local_rank": identity.local_rank,
-                "gpu": identity.gpu,
+                "gpu": gpu,
                 "attempt": identity.attempt,
                 "world_size": identity.world_size,
                 "position": position,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.steps.step_boundary import StepBoundary
+from laggard.trainer_hooks.wrapping import suppress_errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBER = "_laggard_number"  # in the __dict__ of an optimizer, which torch neither pickles nor copies with it
@@ -28,8 +29,10 @@ class TorchSteps:
     not what it does, so there are few functions.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, on_optimizer: Callable[[Any], None] = lambda _: None) -> None:
+        """`on_optimizer` is called with an optimizer that updates, except where it alone has updated before."""
         self.boundary = StepBoundary()
+        self._on_optimizer = on_optimizer
         self.ends_steps = True  # False: engines end the steps
         self._numbers = itertools.count()
         self._recorder = recorder
@@ -138,6 +141,7 @@ class TorchSteps:
     def update(self, optimizer: Any) -> None:
         """`optimizer` has made its update, or skipped it on purpose. The step ends when its outermost phase does: an
         update may be made within a backward pass."""
+        suppress_errors(self._on_optimizer, optimizer)
         worked = self._recorder.optimizer_updated()
         if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
             self._recorder.step_will_end()

@@ -37,6 +37,9 @@ class DeviceTimer(Protocol):
     def wait(self, work: object, original: Callable[..., Any], *args: Any) -> Any:
         """Returns original(work, ...), the caller's own wait, called once, between marks."""
 
+    def synchronize(self, work: object, original: Callable[..., Any]) -> Any:
+        """Returns original(work), Work.synchronize(), called once, between marks where it waits for a collective."""
+
     def begin_batch(self, now: int) -> None:
         """As PendingWork.begin_batch."""
 

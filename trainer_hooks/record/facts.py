@@ -22,6 +22,10 @@ class Facts:
         values = {**self._values, name: value}
         self._values = {key: each for key, each in values.items() if each is not None}  # replaced as a whole
 
+    def get(self, name: str) -> Any:
+        """The value of that name; None where none was set."""
+        return self._values.get(name)
+
     def changed_json(self) -> bytes | None:
         """Returns the JSON of all values where one was set since the last call; None where none was.
 

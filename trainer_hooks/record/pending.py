@@ -51,6 +51,12 @@ class PendingWork(Generic[Entry]):
             self.demote_newest(work)
         self.work, self.newest = work, entry
 
+    def get(self, work: object) -> Entry | None:
+        """The collective that a work stands for, or the last of a batch. None: the work is not among these."""
+        if work is self.work and work is not None:
+            return self.newest
+        return self.batches.get(id(work), [self.others.get(id(work))])[-1]
+
     def pop(self, work: object) -> Entry | None:
         """Removes and returns the collective of a work that somebody waits for. None: the work is not among these."""
         if work is not self.work:

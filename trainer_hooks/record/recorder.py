@@ -211,6 +211,13 @@ class Recorder:
         self.events.aggregator.add_step(record)
         self.live.step = record.step + 1
 
+    def search_device_again(self) -> None:
+        """The process computes on another device than the one that was found: that is searched for at the next phase,
+        and the step under way has no record."""
+        self.live.device = None
+        self._searched = False
+        self.events.step_abandoned(self.step)
+
     def fall_back_to_host(self) -> None:
         """The device can no longer be asked. The host's clock counts, from the next phase on."""
         self.give_up_on_device()

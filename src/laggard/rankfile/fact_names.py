@@ -7,6 +7,9 @@ from typing import Final
 TRANSPORT: Final = "transport"
 """Which transports its NCCL uses: the document that laggard.nccl.transport.Transport.to_json() writes."""
 
+GPU: Final = "gpu"
+"""The UUID of the GPU that it trains on, by the tensors of its model and collectives. Newer than the identity's."""
+
 UNNAMED_COLLECTIVES: Final = "unnamed_collectives"
 """Why the hooks cannot name the collectives that C++ makes, a key of UNNAMED_REASONS; absent while they can, or while
 C++ has made none."""

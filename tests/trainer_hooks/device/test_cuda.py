@@ -3,103 +3,33 @@
 from __future__ import annotations
 
 import inspect
-import os
-import sys
-import time
-from collections.abc import Mapping, Sequence
+import threading
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
-from support.lazy_device import LazyDevice, Network, as_torch
-from support.lazy_torch import lazy_torch
+from support.lazy_torch import LazyTensor
+from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train
 
 from laggard.environment import ENV_HOST_CLOCK
-from laggard.rankfile import Lane
-from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
-from laggard.trainer_hooks.record.records import StepRecord, Totals
-from laggard.trainer_hooks.session import device_finder
-
-MS = 0.0025
-
-
-class KeepingSink:
-    """Keeps the steps, and counts the collectives."""
-
-    def __init__(self) -> None:
-        self.steps: list[StepRecord] = []
-        self.collected = 0
-        self.on_device = 0
-
-    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
-
-    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
-        self.collected += len(numbers) // 5
-        self.on_device += len(launched)
-
-    def step(self, record: StepRecord, totals: Totals) -> None:
-        self.steps.append(record)
-
-    def flush(self, totals: Totals) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class Groups:
-    def lane_logs(self, op: str) -> dict[Any, Any]:
-        return {}
-
-    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
-        return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
-
-
-class Tensor:
-    nbytes, is_cuda = 64, True
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
-    module = lazy_torch(LazyDevice(clock_offset=10**15))
-    monkeypatch.setitem(sys.modules, "torch", module)
-    return module
-
-
-def recorder_to(kept: KeepingSink) -> Recorder:
-    """As a session makes it."""
-    return Recorder([kept], find_device=device_finder(os.environ))
-
-
-def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6) -> None:
-    for _ in range(steps):
-        for phase, action in ((FORWARD, lambda: torch.lazy.work(4 * MS)), (BACKWARD, backward), (OPTIMIZER, None)):
-            recorder.enter(phase)
-            if action:
-                action()
-            recorder.leave()
-        recorder.end_step(recorder.step + 1)
-    torch.lazy.synchronize()
-    recorder.close()
-
-
-def hooked(torch: Any, recorder: Recorder, seconds: float) -> Any:
-    network = Network(torch.lazy, lambda tensor, group: time.sleep(seconds))
-    hook_waits(network.work_class, recorder)
-    return as_torch(instrument(network.allreduce, CollectiveMethod("all_reduce", 0), recorder, Groups(), "allreduce"))  # type: ignore[arg-type]
+from laggard.trainer_hooks.record.recorder import FORWARD
 
 
 def test_events_time_the_device(torch: Any) -> None:
     kept = KeepingSink()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 12 * MS)
-    train(torch, recorder, lambda: reduce(Tensor(), "nccl"))
+    train(torch, recorder, lambda: reduce(LazyTensor(), "nccl"))
     assert recorder.totals.errors == recorder.totals.lost == 0 and kept.on_device == kept.collected == 6
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(12 * MS, abs=6 * MS)
     assert median(step.phases[FORWARD] for step in kept.steps[1:]) / 1e9 == pytest.approx(4 * MS, abs=4 * MS)
 
 
-@pytest.mark.parametrize("how", ["wait_stream", "stream.synchronize", "event.synchronize", "synchronize"])
+WAYS_TO_WAIT = ("wait_stream", "stream.synchronize", "event.synchronize", "synchronize", "accelerator.synchronize")
+
+
+@pytest.mark.parametrize("how", WAYS_TO_WAIT)
 def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> None:
     """torch.cuda's own waits do what they did, and the part of them that was for a collective is waiting."""
     kept, side = KeepingSink(), torch.lazy.new_stream()
@@ -109,7 +39,7 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
     def backward() -> None:
         other = torch.cuda.stream_of(side)
         with torch.lazy.on(side):
-            reduce(Tensor(), "nccl")
+            reduce(LazyTensor(), "nccl")
             event = torch.cuda.Event()
             event.record(other)
         torch.lazy.work(4 * MS)
@@ -118,6 +48,7 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
             "stream.synchronize": other.synchronize,
             "event.synchronize": event.synchronize,
             "synchronize": torch.cuda.synchronize,
+            "accelerator.synchronize": torch.accelerator.synchronize,
         }[how]()
 
     train(torch, recorder, backward)
@@ -126,18 +57,107 @@ def test_each_way_to_wait_for_a_second_stream_is_seen(torch: Any, how: str) -> N
     assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(8 * MS, abs=6 * MS)
 
 
-def test_a_capture_on_any_stream_is_left_alone(torch: Any) -> None:
+def test_the_training_waits_by_synchronize_of_a_handle(torch: Any) -> None:
+    """Work.synchronize() has the present stream wait for the collective, as wait() has."""
+    kept = KeepingSink()
+    recorder = recorder_to(kept)
+    reduce = hooked(torch, recorder, 16 * MS)
+
+    def backward() -> None:
+        handle = reduce(LazyTensor(), "nccl", async_op=True)
+        torch.lazy.work(4 * MS)
+        handle.synchronize()
+        handle.wait()  # a second time: nothing to wait for
+
+    train(torch, recorder, backward)
+    assert recorder.totals.errors == recorder.totals.lost == 0 and kept.on_device == kept.collected == 6
+    assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(12 * MS, abs=6 * MS)
+
+
+@pytest.mark.parametrize("how", WAYS_TO_WAIT)
+@pytest.mark.parametrize("whose", ["another thread", "autograd"])
+def test_other_threads_waits_are_not_the_trainings(torch: Any, how: str, whose: str) -> None:
+    """A thread that writes a checkpoint joins a stream on which a collective runs: the training does not wait for that.
+    Autograd's thread runs a part of the training's own backward pass."""
+    kept, side = KeepingSink(), torch.lazy.new_stream()
+    recorder = recorder_to(kept)
+    reduce = hooked(torch, recorder, 16 * MS)
+
+    def join(event: Any, other: Any) -> None:
+        if whose == "autograd":
+            torch.lazy_cuda.autograd = threading.get_ident()
+        if how == "wait_stream":
+            torch.cuda.current_stream().wait_stream(other)
+        elif how == "stream.synchronize":
+            other.synchronize()
+        elif how == "event.synchronize":
+            event.synchronize()
+        elif how == "synchronize":
+            torch.cuda.synchronize()
+        else:
+            torch.accelerator.synchronize()
+
+    def backward() -> None:
+        other = torch.cuda.stream_of(side)
+        with torch.lazy.on(side):
+            reduce(LazyTensor(), "nccl")
+            event = torch.cuda.Event()
+            event.record(other)
+        torch.lazy.work(4 * MS)
+        thread = threading.Thread(target=join, args=(event, other))
+        thread.start()
+        thread.join()
+        torch.lazy_cuda.autograd = 0
+
+    train(torch, recorder, backward)
+    assert recorder.totals.errors == recorder.totals.lost == 0 and len(kept.steps) == 6
+    waited = 0.0 if whose == "another thread" else 8 * MS
+    assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(waited, abs=6 * MS)
+
+
+@pytest.mark.parametrize("whose", ["another thread", "autograd"])
+@pytest.mark.parametrize("async_op", [False, True])
+def test_other_threads_collectives_are_no_wait_of_the_training(torch: Any, whose: str, async_op: bool) -> None:
+    """A checkpoint's thread makes collectives of its own while the training computes."""
+    kept = KeepingSink()
+    recorder = recorder_to(kept)
+    reduce = hooked(torch, recorder, 8 * MS)
+
+    def communicate() -> None:
+        if whose == "autograd":
+            torch.lazy_cuda.autograd = threading.get_ident()
+        handle = reduce(LazyTensor(), "nccl", async_op=async_op)
+        if handle is not None:
+            handle.wait()
+
+    def backward() -> None:
+        thread = threading.Thread(target=communicate)
+        thread.start()
+        thread.join()
+        torch.lazy_cuda.autograd = 0
+        torch.lazy.work(4 * MS)
+
+    train(torch, recorder, backward)
+    assert recorder.totals.errors == recorder.totals.lost == 0 and kept.collected == 6
+    waited = 0.0 if whose == "another thread" else 8 * MS
+    assert median(step.waited for step in kept.steps[1:]) / 1e9 == pytest.approx(waited, abs=6 * MS)
+    assert kept.on_device == (0 if whose == "another thread" else 6)
+
+
+@pytest.mark.parametrize("graph", ["CUDAGraph", "Graph"])
+def test_a_capture_on_any_stream_is_left_alone(torch: Any, graph: str) -> None:
+    kind = getattr(torch.cuda, graph, None) or getattr(torch.accelerator, graph)
     kept = KeepingSink()
     recorder = recorder_to(kept)
     reduce = hooked(torch, recorder, 0.0)
 
     def backward() -> None:
-        reduce(Tensor(), "nccl")
-        graph = torch.cuda.CUDAGraph()
-        graph.capture_begin(pool=None)
-        reduce(Tensor(), "nccl")
+        reduce(LazyTensor(), "nccl")
+        graph = kind()
+        graph.capture_begin()
+        reduce(LazyTensor(), "nccl")
         torch.lazy.in_capture = False  # the present stream is not the one that captures
-        reduce(Tensor(), "nccl")
+        reduce(LazyTensor(), "nccl")
         graph.capture_end()
 
     train(torch, recorder, backward)
@@ -161,7 +181,7 @@ def test_one_hardware_queue_gets_no_marks_at_launches(torch: Any, monkeypatch: p
 
     def backward() -> None:
         before = len(marks)
-        handle = reduce(Tensor(), "nccl", async_op=True)
+        handle = reduce(LazyTensor(), "nccl", async_op=True)
         assert len(marks) == before
         torch.lazy.work(4 * MS)
         handle.wait()
@@ -186,17 +206,42 @@ def test_a_torch_without_the_functions_needed_is_timed_on_the_host(torch: Any) -
     assert recorder.live.device is None and recorder.totals.errors == 0 and len(kept.steps) == 6
 
 
+def test_autograd_alone_is_inside_a_graph_task() -> None:
+    """By that the hooks know autograd's threads."""
+    source = pytest.importorskip("torch")
+    task = source._C._current_graph_task_id
+    leaf, seen = source.ones(2, requires_grad=True), []
+
+    def during(_: Any) -> None:
+        thread = threading.Thread(target=lambda: seen.append(("another thread", task() >= 0)))
+        thread.start()
+        thread.join()
+        seen.append(("backward", task() >= 0))
+        source.autograd.Variable._execution_engine.queue_callback(lambda: seen.append(("its end", task() >= 0)))
+
+    leaf.register_hook(during)
+    leaf.sum().backward()
+    seen.append(("afterwards", task() >= 0))
+    assert seen == [("another thread", False), ("backward", True), ("its end", True), ("afterwards", False)]
+
+
 def test_the_real_torch_has_the_names_that_the_lazy_one_has() -> None:
     """A build without CUDA lacks the functions in C, but has their Python side and types."""
     source = pytest.importorskip("torch")
     names = Path(source.__file__).with_name("_C").joinpath("__init__.pyi").read_text()
-    for name in ("_cuda_getDevice() -> _int", "_cuda_getCurrentRawStream(device: _int) -> _int"):
+    for name in (
+        *("_cuda_getDevice() -> _int", "_cuda_getCurrentRawStream(device: _int) -> _int"),
+        *("_cuda_exchangeDevice(device: _int) -> _int", "_cuda_maybeExchangeDevice(device: _int) -> _int"),
+        *("_cuda_isCurrentStreamCapturing() -> _bool", "_current_graph_task_id() -> _int"),
+    ):
         assert f"def {name}" in names
     for owner, name in (
         *((source.cuda.Event, name) for name in ("record", "query", "wait", "synchronize", "elapsed_time")),
         *((source.cuda.Stream, name) for name in ("synchronize", "wait_event", "wait_stream")),
         *((source.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end")),
+        *((source.accelerator.Graph, name) for name in ("capture_begin", "capture_end")),
         (source.cuda, "synchronize"),
+        (source.accelerator, "synchronize"),
     ):
         assert inspect.isfunction(getattr(owner, name)), f"{owner} {name}: the hooks put theirs in its place"
     assert "event.wait(self)" in inspect.getsource(source.cuda.Stream.wait_event)

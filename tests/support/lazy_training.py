@@ -1,0 +1,81 @@
+"""Training on lazy devices under torch.cuda's names: what the tests of the CUDA part of the hooks share."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from laggard.rankfile import Lane
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
+from laggard.trainer_hooks.device.captures import GraphCaptures
+from laggard.trainer_hooks.device.placement import Placement
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.record.records import StepRecord, Totals
+from laggard.trainer_hooks.session import device_finder
+from support.lazy_device import Network, as_torch
+
+MS = 0.0025
+
+
+class KeepingSink:
+    """Keeps the steps, and counts the collectives."""
+
+    def __init__(self) -> None:
+        self.steps: list[StepRecord] = []
+        self.collected = 0
+        self.on_device = 0
+
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
+
+    def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
+        self.collected += len(numbers) // 5
+        self.on_device += len(launched)
+
+    def step(self, record: StepRecord, totals: Totals) -> None:
+        self.steps.append(record)
+
+    def flush(self, totals: Totals) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class StubGroups:
+    """Stands in for ProcessGroups: all groups are one."""
+
+    def lane_logs(self, op: str) -> dict[Any, Any]:
+        return {}
+
+    def lane_log(self, recorder: Recorder, op: str, group: Any) -> Any:
+        return recorder.lane(Lane(op, "dp", "dp"), (0, 1))
+
+
+def recorder_to(kept: KeepingSink, placement: Placement | None = None) -> Recorder:
+    """As a session makes it."""
+    captures = GraphCaptures()
+    captures.hook(sys.modules["torch"])
+    return Recorder([kept], find_device=device_finder(os.environ, placement, captures))
+
+
+def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6, device: int = 0) -> None:
+    lazy = torch.lazy_cuda
+    lazy.contexts.add(device)  # the model is there
+    for _ in range(steps):
+        for phase, action in ((FORWARD, lambda: lazy.launch(device, 4 * MS)), (BACKWARD, backward), (OPTIMIZER, None)):
+            recorder.enter(phase)
+            if action:
+                action()
+            recorder.leave()
+        recorder.end_step(recorder.step + 1)
+    lazy.devices[device].synchronize()
+    recorder.close()
+
+
+def hooked(torch: Any, recorder: Recorder, seconds: float, device: int = 0) -> Any:
+    network = Network(torch.lazy_cuda.devices[device], lambda tensor, group: time.sleep(seconds))
+    hook_waits(network.work_class, recorder)
+    return as_torch(
+        instrument(network.allreduce, CollectiveMethod("all_reduce", 0), recorder, StubGroups(), "allreduce")
+    )  # type: ignore[arg-type]

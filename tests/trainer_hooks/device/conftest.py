@@ -1,0 +1,18 @@
+"""What the tests of the hooks' times on a device share."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from support.lazy_device import LazyDevice
+from support.lazy_torch import lazy_torch
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A stand-in for torch with two devices, of which the first is current."""
+    module = lazy_torch(LazyDevice(clock_offset=10**15), LazyDevice(clock_offset=-(10**15), index=1))
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module

@@ -1,0 +1,133 @@
+"""The CUDA part of the hooks on a device that is not written for these tests: PyTorch's own simulated accelerator.
+
+Skipped where torch_openreg is not installed: support/openreg_torch.py says what it is.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from support.lazy_device import as_torch
+from support.lazy_training import KeepingSink, StubGroups, recorder_to
+from support.openreg_torch import OpenregDevice, OpenregWork, openreg_as_cuda
+
+from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
+from laggard.trainer_hooks.device.placement import Placement
+from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+
+extension = pytest.importorskip("torch_openreg", reason="PyTorch's simulated accelerator is in no package index")
+
+MS = 0.002
+
+
+class Rank:
+    """A rank that trains on openreg device 0, with collectives of 12 "ms" in a stream of their own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, build: Path) -> None:
+        import torch
+
+        library = Path(extension.__file__).parent / "lib" / "libopenreg.so"
+        self.device = OpenregDevice(torch, library, build)
+        self.cuda = openreg_as_cuda(torch, extension)
+        monkeypatch.setitem(sys.modules, "torch", self.cuda)
+        self.tensor = torch.zeros(16, device="openreg:0")
+        self.kept, placement = KeepingSink(), Placement()
+        placement.index = self.tensor.device.index
+        self.recorder: Recorder = recorder_to(self.kept, placement)
+        work_class = type("Work", (OpenregWork,), {name: vars(OpenregWork)[name] for name in ("wait", "synchronize")})
+        hook_waits(work_class, self.recorder)
+
+        def allreduce(group: Any, tensors: list[Any], options: Any = None) -> Any:
+            self.device.wait_for(self.device.current(), self.device.network)
+            self.device.work(12 * MS, self.device.network)
+            return work_class(self.device)
+
+        method = instrument(allreduce, CollectiveMethod("all_reduce", 0), self.recorder, StubGroups(), "allreduce")  # type: ignore[arg-type]
+        self.reduce = as_torch(method)
+
+    def train(self, communicate: Callable[[], object], steps: int = 8) -> None:
+        for step in range(steps):
+            for phase, seconds, then in (
+                (FORWARD, 5 * MS, None),
+                (BACKWARD, 5 * MS, communicate),
+                (OPTIMIZER, 0, None),
+            ):
+                self.recorder.enter(phase)
+                self.device.work(seconds)
+                if then is not None:
+                    then()
+                self.recorder.leave()
+            self.recorder.end_step(step + 1)
+        self.cuda.cuda.synchronize()
+        self.recorder.close()
+        assert self.recorder.totals.errors == self.recorder.totals.lost == 0
+        assert len(self.kept.steps) == steps and self.kept.on_device == self.kept.collected == steps
+
+    def waited(self) -> float:
+        return median(step.waited for step in self.kept.steps[1:]) / 1e9
+
+    def own(self, phase: int) -> float:
+        return median(step.phases[phase] for step in self.kept.steps[1:]) / 1e9
+
+
+@pytest.fixture
+def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
+    return Rank(monkeypatch, tmp_path)
+
+
+def about(expected: float) -> Any:
+    return pytest.approx(expected, abs=4 * MS)
+
+
+def test_a_synchronous_collective(rank: Rank) -> None:
+    rank.train(lambda: rank.reduce([rank.tensor], "nccl"))
+    assert rank.waited() == about(12 * MS)
+    assert rank.own(FORWARD) == about(5 * MS) and rank.own(BACKWARD) == about(5 * MS)
+
+
+@pytest.mark.parametrize("how", ["wait", "synchronize"])
+@pytest.mark.parametrize(("computed", "waited"), [(6 * MS, 6 * MS), (18 * MS, 0.0)])
+def test_an_asynchronous_one_that_computation_hides(rank: Rank, how: str, computed: float, waited: float) -> None:
+    def hidden() -> None:
+        handle = rank.reduce([rank.tensor], "nccl", async_op=True)
+        rank.device.work(computed)
+        getattr(handle, how)()
+
+    rank.train(hidden)
+    assert rank.waited() == about(waited)
+    assert rank.own(BACKWARD) == about(5 * MS + computed)
+
+
+@pytest.mark.parametrize("how", ["wait_stream", "synchronize"])
+@pytest.mark.parametrize("whose", ["the training thread", "another thread"])
+def test_a_second_stream_that_is_joined(rank: Rank, how: str, whose: str) -> None:
+    main, second = rank.device.current(), rank.device.new_stream()
+
+    def join() -> None:
+        rank.device.use(main)  # the current stream is the thread's own
+        if how == "wait_stream":
+            rank.cuda.cuda.current_stream().wait_stream(rank.cuda.cuda.Stream(second))
+        else:
+            rank.cuda.cuda.Stream(second).synchronize()
+
+    def overlapped() -> None:
+        rank.device.wait_for(main, second)
+        rank.device.use(second)
+        rank.reduce([rank.tensor], "nccl")
+        rank.device.use(main)
+        rank.device.work(4 * MS)
+        if whose == "the training thread":
+            join()
+        else:
+            thread = threading.Thread(target=join)
+            thread.start()
+            thread.join()
+
+    rank.train(overlapped)
+    assert rank.waited() == about(8 * MS if whose == "the training thread" else 0.0)
