@@ -46,8 +46,12 @@ class FreeEvents:
     def __init__(self) -> None:
         self._free: list[FreeMark] = []
         self._serial = 0
+        self.index = 0
 
     def stream(self) -> int:
+        return 0
+
+    def number_of(self, stream: object) -> int | None:
         return 0
 
     def capturing(self) -> bool:
@@ -70,6 +74,12 @@ class FreeEvents:
 
     def carries(self, tensors: object, group: object) -> bool:
         return True
+
+    def other_index(self, tensors: object) -> int | None:
+        return None
+
+    def runs_backward(self) -> bool:
+        return False
 
 
 class FreeMark:

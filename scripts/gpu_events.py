@@ -31,6 +31,7 @@ from laggard.trainer_hooks.collectives.process_group import (  # noqa: E402
     hook_waits,
     instrument,
 )
+from laggard.trainer_hooks.device.captures import GraphCaptures  # noqa: E402
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder  # noqa: E402
 from laggard.trainer_hooks.session import device_finder  # noqa: E402
 
@@ -307,7 +308,9 @@ def cuda_lab(torch: Any) -> Lab:
         def synchronize(self) -> None:
             torch.cuda.synchronize()
 
-    lab = CudaLab(Work, device_finder({}))
+    captures = GraphCaptures()
+    captures.hook(torch)
+    lab = CudaLab(Work, device_finder({}, captures=captures))
     lab.tensor = torch.ones(1 << 20, device="cuda")
     return lab
 
