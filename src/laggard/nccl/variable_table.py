@@ -93,7 +93,7 @@ NCCL_LAUNCH_RACE_FATAL|A1|2.26||1|int|d|A race between launches is an error
 NCCL_LEGACY_CUDA_REGISTER|A1|2.24||0|int|d|Registers memory of cudaMalloc the old way
 NCCL_LL128_C2C|A1|2.27||1|int||LL128 across a C2C link
 NCCL_LOCAL_REGISTER|A1|2.19||1|0..1|d|Registers buffers of plain launches
-NCCL_MNNVL_CLIQUE_ID|A1|2.25||-1|int|d|Sets the NVLink clique of a node by hand
+NCCL_MNNVL_CLIQUE_ID|A1|2.23||-1|int|d|Sets the NVLink clique of a node by hand
 NCCL_MNNVL_CROSS_CLIQUE|A1|2.30||0|int||Joins NVLink cliques
 NCCL_MNNVL_UUID|A1|2.25||-1|int|d|Sets the NVLink domain of a node by hand
 NCCL_MULTI_RANK_GPU_ENABLE|A1|2.30||0|int|d|Several ranks on one GPU; experimental
@@ -124,7 +124,7 @@ NCCL_IB_DISABLE|A2|||0|int|d|Switches InfiniBand and RoCE off: sockets are used
 NCCL_MLOPART_RDMA_ENABLE|A2|2.30||0|int||RDMA on GPU partitions
 NCCL_NET_DISABLE_INTRA|A2|2.12||0|int||No network transport inside a node
 NCCL_NET_GDR_MLOPART|A2|2.30||0|int||GPUDirect on GPU partitions
-NCCL_NVB_DISABLE|A2|2.11||0|int|d|No NVLink path through another GPU
+NCCL_NVB_DISABLE|A2|2.9.9||0|int|d|No NVLink path through another GPU
 NCCL_P2P_DISABLE|A2|||0|int|d|Switches direct GPU-to-GPU copies off, NVLink too
 NCCL_PXN_DISABLE|A2|2.12||0|int|d|No sending through the GPU next to the NIC
 NCCL_RMA_DISABLE|A2|2.30||0|int||Switches one-sided operations off
@@ -168,7 +168,7 @@ NCCL_IB_SL|B|2.1.4||-1|-1..15|d|InfiniBand service level
 NCCL_IB_SUBNET_AWARE_ROUTING|B|2.30||0|int||Pairs devices of one subnet
 NCCL_IB_SUBNET_PREFIX_LEN|B|2.30||24|int||Length of that subnet's prefix
 NCCL_IB_TC|B|2.1.15||-1|-1..255|d|Traffic class: on RoCE it selects the lossless priority
-NCCL_IB_TIMEOUT|B|2.23||20|0..31|d|Queue pair timeout: 4.096 us times 2 to this power
+NCCL_IB_TIMEOUT|B|||20|0..31|d|Queue pair timeout: 4.096 us times 2 to this power
 NCCL_IGNORE_CPU_AFFINITY|B|2.4.6||0|int|d|NCCL's threads leave the job's CPU set for the GPU's
 NCCL_MNNVL_ENABLE|B|2.21||2|0..2|d|NVLink between nodes
 NCCL_MNNVL_RAIL_PER_HOST|B|2.28||0|int||Rails counted for each host of an NVLink domain
@@ -188,7 +188,7 @@ NCCL_PXN_C2C|B|2.27||1|int|d|PXN to a NIC behind a C2C-connected CPU
 NCCL_SHM_LOCALITY|B|2.13||2|int||Which side holds a shared memory buffer
 NCCL_SOCKET_FAMILY|B||||AF_INET,AF_INET6|d|Address family of sockets
 NCCL_SOCKET_IFNAME|B|||||d|Interfaces for sockets and the start-up: prefixes, ^, =
-NCCL_SOCKET_POLL_TIMEOUT_MSEC|B|2.28||0|0..|d|Poll between connection attempts, ms
+NCCL_SOCKET_POLL_TIMEOUT_MSEC|B|2.29||0|0..|d|Poll between connection attempts, ms
 NCCL_SOCKET_RETRY_CNT|B|2.24||34|1..|d|Retries of a socket connection
 NCCL_SOCKET_RETRY_SLEEP_MSEC|B|2.24||100|1..|d|Pause between them, ms
 NCCL_TOPO_FILE|B|2.6||||d|Topology file to load
@@ -198,7 +198,7 @@ NCCL_ALGO|C|2.5|||algo|d|Algorithms that may be chosen; per function since 2.24
 NCCL_ALLGATHERV_ENABLE|C|2.29||1|int||All-gather with differing sizes
 NCCL_ALLOC_P2P_NET_LL_BUFFERS|C|2.14||0|0..1|d|LL buffers for network send and receive
 NCCL_BUFFSIZE|C|||4194304|1..|d|Bytes of the buffer between two ranks
-NCCL_CGA_CLUSTER_SIZE|C|2.16||auto|0..8|d|Thread block cluster size from Hopper on
+NCCL_CGA_CLUSTER_SIZE|C|2.15||auto|0..8|d|Thread block cluster size from Hopper on
 NCCL_COLLNET_ENABLE|C|2.6||auto|0..1|d|In-network reduction (SHARP) through CollNet
 NCCL_COLLNET_NODE_THRESHOLD|C|2.9.9||2|int|d|Nodes from which CollNet is used
 NCCL_CROSS_NIC|C|2.5||2|0..2|d|Whether a ring may change rails between nodes
@@ -309,8 +309,8 @@ NCCL_WIN_STRIDE|F|2.27||-1|int||Stride of windows
 
 # Variables that only earlier versions read; none of them is in CURRENT.
 REMOVED: Final = """\
-NCCL_AGG_ALLOC_MODE|E||2.13||||Was how aggregated operations take channels
-NCCL_AGG_CHANNEL_SIZE|E||2.20||||Was the bytes of a channel of aggregated operations
+NCCL_AGG_ALLOC_MODE|E|2.10|2.13||||Was how aggregated operations take channels
+NCCL_AGG_CHANNEL_SIZE|E|2.10|2.20||||Was the bytes of a channel of aggregated operations
 NCCL_CREATE_THREAD_CONTEXT|E|2.13|2.30.7|0|int||Was a CUDA context for each helper thread
 NCCL_CUDA_PATH|E|2.13|2.21||||Was where libcuda is
 NCCL_GDRCOPY_TAIL_ENABLE|E|2.9|2.12|1|int||Was GDRCopy for tails
@@ -332,7 +332,7 @@ NCCL_WORK_FIFO_DEPTH|E|2.13|2.22||int||Was the depth of the work queue
 
 # Variables that 2.30.7 and its plugins read, and that are no part of NCCL's own interface to users.
 INTERNAL: Final = """\
-NCCL_LSA_TEAM_SIZE|F|2.28||0|int||Ranks of a load-store team
+NCCL_LSA_TEAM_SIZE|F|2.29.7||0|int||Ranks of a load-store team
 NCCL_SYM_CTAS|F|2.27||0|int||Thread blocks of symmetric kernels
 NCCL_SYM_RS_GIN_CHUNK_SIZE|F|2.30||-1|int||Chunk of a reduce-scatter over the network
 NCCL_SYM_TMA_ENABLE|F|2.30||0|int||Tensor memory accelerator in symmetric kernels
