@@ -1,8 +1,10 @@
 """GPU_SLOW and GPU_WRONG_RESULT: a GPU that multiplies matrices too slowly, or whose product is not exactly right.
 
-The entries are -1, 0 and 1, so that every partial sum is an integer of at most 256, exact in the 8 bits of bfloat16 and
-in any order of summation. The left matrix repeats 64 rows and the right one 64 columns: the product repeats a table of
-64 x 64, which a little integer arithmetic on the CPU gives exactly.
+The entries are integers of -15 to 15: exact in bfloat16 and float16, and so varied that the multipliers take the power
+that training takes. (Of zeros and ones they take much less, and a GPU that heat or power limits shows its full speed.)
+Every partial sum is an integer below 2**24, exact in 32 bits and in any order of summation; the result is that sum,
+rounded once. The left matrix repeats 64 rows and the right one 64 columns: the product repeats a table of 64 x 64,
+which a little integer arithmetic on the CPU gives exactly.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from laggard.probes.probe import Fact, Probe
 
 TABLE: Final = 64
 SIZES: Final = {True: 8192, False: 512}  # on a GPU, on a CPU
+LARGEST: Final = 15
 _REPEATS: Final = 8  # products in one timed round: the launch of a kernel is not its speed
 
 RATE_TEST = RateTest(
@@ -38,6 +41,10 @@ RATE_TEST = RateTest(
 class MatmulThresholds(ActiveThresholds, frozen=True):
     """`expected_per_second` in flop/s of dense bfloat16 (float16 before Ampere) with 32-bit sums."""
 
+    seconds: float = 2.0
+    """How long each device is measured, after a warm-up of the same length: power limits act within a second, heat a
+    little later."""
+
 
 def check(host: Host, thresholds: MatmulThresholds) -> Iterator[Finding | Fact]:
     return check_rates(host, thresholds, RATE_TEST, lambda torch, device: multiply(torch, device, thresholds.seconds))
@@ -47,6 +54,7 @@ def multiply(
     torch: Any, device: ComputeDevice, seconds: float, product: Callable[[Any, Any], Any] | None = None
 ) -> Measurement:
     """`product` multiplies two matrices: torch.matmul, unless a test puts in a faulty one."""
+    _sum_in_32_bits(torch)
     size = SIZES[device.on_gpu]
     left, right, expected = operands(torch, size)
     dtype = _dtype(torch, device)
@@ -63,7 +71,7 @@ def multiply(
     def count_wrong() -> int:
         return int((latest[0] != reference).sum())
 
-    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), _REPEATS * 2.0 * size**3)
+    result = time_rounds(torch, device, seconds, Workload(run, count_wrong), _REPEATS * 2.0 * size**3, warm_up=seconds)
     # Once more on the CPU: a device that computes wrongly may also compare wrongly.
     wrong = max(result.wrong, int((latest[0].cpu() != expected.repeat(copies, copies).to(dtype)).sum()))
     return Measurement(device.name, device.model, result.per_second, result.rounds * size * size, wrong)
@@ -75,13 +83,18 @@ def operands(torch: Any, depth: int) -> tuple[Any, Any, Any]:
     return left, right, left @ right
 
 
+def _sum_in_32_bits(torch: Any) -> None:
+    """Keeps cuBLAS from adding up parts of a product in 16 bits, which it may where that is faster."""
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
 def _entries(torch: Any, depth: int, seed: int) -> Any:
-    """Returns 64 x `depth` numbers of -1, 0 and 1, a third of them not 0, by a multiplicative hash of the index."""
+    """Returns 64 x `depth` integers of -LARGEST to LARGEST by a multiplicative hash of the index."""
     index = torch.arange(TABLE * depth, dtype=torch.int64) + (seed << 24)
     mixed = (index * 0x9E3779B1) & 0xFFFFFFFF
     mixed = ((mixed ^ (mixed >> 15)) * 0x85EBCA77) & 0xFFFFFFFF
-    draw = (mixed >> 13) % 6
-    return ((draw == 0).to(torch.int64) - (draw == 1).to(torch.int64)).reshape(TABLE, depth)
+    return ((mixed >> 13) % (2 * LARGEST + 1) - LARGEST).reshape(TABLE, depth)
 
 
 def _dtype(torch: Any, device: ComputeDevice) -> Any:

@@ -7,11 +7,18 @@ machine cannot be loaded at all.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 
-from laggard.probes.active.measuring.rates import EMULATED, ActiveThresholds, Measurement, NotMeasured, median
+from laggard.probes.active.measuring.rates import (
+    EMULATED,
+    ActiveThresholds,
+    Measurement,
+    NotMeasured,
+    fault_code,
+    median,
+)
 from laggard.probes.errors import Unknown
 from laggard.probes.gpu.model.readings import query_non_mig_gpus
 from laggard.probes.host.host import Host
@@ -23,6 +30,7 @@ CPU_STAND_INS = 3
 _MAX_ROUNDS = 1000
 _MIN_ROUNDS = 3
 _PIECE = 1 << 24
+_broken: list[str] = []  # the error after which CUDA serves this process no more, if any
 _IDLE_MEMORY_RATIO = 0.1  # of an idle GPU's memory: the driver and the context that asks need less
 
 
@@ -74,24 +82,41 @@ def measure_all(
     measured: list[Measurement] = []
     not_measured: list[NotMeasured] = []
     for device in _cpu_stand_ins() if thresholds.device == "cpu" else _gpus(host):
-        if isinstance(device, NotMeasured):
-            not_measured.append(device)
-            continue
-        torch = load_torch()
-        try:
-            with torch.inference_mode(), torch.cuda.device(device.torch_name) if device.on_gpu else nullcontext():
-                measured.append(measure(torch, device))
-                torch.cuda.empty_cache()  # the next probe has as much memory as this one had
-        except RuntimeError as error:  # what torch raises for every error of CUDA: out of memory, uncorrectable ECC
-            not_measured.append(NotMeasured(f"{device.name}: {str(error).splitlines()[0]}"))
+        result = device if isinstance(device, NotMeasured) else _measure(device, measure)
+        measured.extend([result] if isinstance(result, Measurement) else [])
+        not_measured.extend([result] if isinstance(result, NotMeasured) else [])
     return measured, not_measured
 
 
-def time_rounds(torch: Any, device: ComputeDevice, seconds: float, workload: Workload, units: float) -> RoundsResult:
-    """Runs rounds for `seconds`, at least three, after a warm-up; one round does `units` of work. The rate of a GPU is
-    that of its median round, so that throttling that comes and goes counts. The rate of a CPU, which is shared with
-    other processes, is that of its best round."""
-    workload.run()  # the first call costs more than later ones
+def _measure(device: ComputeDevice, measure: Callable[[Any, ComputeDevice], Measurement]) -> Measurement | NotMeasured:
+    """After an error of the hardware CUDA serves this process no more: it repeats the error for every GPU, until the
+    process ends. So no later GPU is measured, by no later probe, and none is taken for the faulty one."""
+    if _broken:
+        return NotMeasured(f"{device.name}: not measured after {_broken[0]}")
+    torch = load_torch()
+    try:
+        with torch.inference_mode(), torch.cuda.device(device.torch_name) if device.on_gpu else nullcontext():
+            result = measure(torch, device)
+            torch.cuda.empty_cache()  # the next probe has as much memory as this one had
+            return result
+    except RuntimeError as error:  # what torch raises for every error of CUDA
+        text = f"{device.name}: {_first_line(error)}"
+        code = fault_code(text)
+        if code and device.on_gpu:
+            _broken.append(text)
+        return NotMeasured(text, device.name, code)
+
+
+def time_rounds(
+    torch: Any, device: ComputeDevice, seconds: float, workload: Workload, units: float, warm_up: float = 0.0
+) -> RoundsResult:
+    """Runs rounds for `seconds`, at least three, after a warm-up of `warm_up` seconds and one round at least; one round
+    does `units` of work. The rate of a GPU is that of its median round, so that throttling that comes and goes counts.
+    The rate of a CPU, which is shared with other processes, is that of its best round."""
+    until = time.monotonic() + warm_up
+    _timed(torch, device, workload.run)  # the first call costs more than later ones
+    while time.monotonic() < until:
+        _timed(torch, device, workload.run)
     wrong = workload.count_wrong()
     times: list[float] = []
     until = time.monotonic() + seconds
@@ -135,16 +160,41 @@ def _gpus(host: Host) -> Iterator[ComputeDevice | NotMeasured]:
         raise Unknown(f"NVML lists {len(gpus)} GPUs, torch {torch.__version__} can use none of them")
     not_visible = {gpu.key: gpu for gpu in gpus}
     for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        known = [gpu for gpu in gpus if gpu.uuid and gpu.uuid.endswith(str(getattr(properties, "uuid", "?")))]
-        if len(known) != 1:
-            yield NotMeasured(f"cuda:{index}: NVML knows no such GPU, so that it is unknown whether it is in use")
+        gpu = _find_gpu(torch, index, gpus)
+        if isinstance(gpu, NotMeasured):
+            yield gpu
             continue
-        not_visible.pop(known[0].key, None)
-        reason = _reason_in_use(known[0]) or _reason_memory_used(torch, index)
-        device = ComputeDevice(known[0].device, properties.name, f"cuda:{index}", known[0].bus_id or "")
-        yield NotMeasured(f"{device.name}: {reason}") if reason else device
+        not_visible.pop(gpu.key, None)
+        yield _idle_device(torch, index, gpu)
     yield from (NotMeasured(f"{gpu.device}: not visible to torch") for gpu in not_visible.values())
+
+
+def _find_gpu(torch: Any, index: int, gpus: Sequence[Gpu]) -> Gpu | NotMeasured:
+    try:
+        uuid = str(getattr(torch.cuda.get_device_properties(index), "uuid", "?"))
+    except RuntimeError as error:
+        return NotMeasured(f"cuda:{index}: {_first_line(error)}")
+    known = [gpu for gpu in gpus if gpu.uuid and gpu.uuid.endswith(uuid)]
+    if len(known) != 1:
+        return NotMeasured(f"cuda:{index}: NVML knows no such GPU, so that it is unknown whether it is in use")
+    return known[0]
+
+
+def _idle_device(torch: Any, index: int, gpu: Gpu) -> ComputeDevice | NotMeasured:
+    """The GPU, unless it is in use or CUDA does not start on it, which starts here."""
+    reason = _reason_in_use(gpu) or (f"not measured after {_broken[0]}" if _broken else "")
+    try:
+        reason = reason or _reason_memory_used(torch, index)
+        model = torch.cuda.get_device_properties(index).name
+    except RuntimeError as error:
+        reason, model = f"CUDA does not start on it: {_first_line(error)}", ""
+    if reason:
+        return NotMeasured(f"{gpu.device}: {reason}")
+    return ComputeDevice(gpu.device, model, f"cuda:{index}", gpu.bus_id or "")
+
+
+def _first_line(error: RuntimeError) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _reason_in_use(gpu: Gpu) -> str:

@@ -7,7 +7,7 @@ the median of the other devices of the same model; with neither it is not judged
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
@@ -54,6 +54,10 @@ class NotMeasured(NamedTuple):
     reason: str
     """Names the device."""
 
+    device: str = ""
+    fault: str = ""
+    """The code of the finding where the device itself is at fault."""
+
 
 class RateTest(NamedTuple):
     """What an active probe measures. `activity` completes "the device ... 7.1e14 flop/s"."""
@@ -65,6 +69,23 @@ class RateTest(NamedTuple):
     commands: tuple[str, ...]
 
 
+_FAULTS: Final = {
+    "uncorrectable ecc error": "GPU_ECC_UNCORRECTED",
+    "uncorrectable nvlink error": "GPU_WRONG_RESULT",
+    "illegal memory access": "GPU_WRONG_RESULT",
+    "illegal instruction": "GPU_WRONG_RESULT",
+    "invalid program counter": "GPU_WRONG_RESULT",
+    "misaligned address": "GPU_WRONG_RESULT",
+    "hardware stack error": "GPU_WRONG_RESULT",
+    "unspecified launch failure": "GPU_WRONG_RESULT",
+}
+"""Errors of CUDA (cudaErrorECCUncorrectable and others, driver_types.h) that the probes' own programs, which are right
+on every other GPU, get from a faulty GPU alone. CUDA then serves the process no more."""
+
+_FIX_STOPPED = (
+    "Take the GPU out of service and look for its Xid in the kernel's log. Reset it and test it again; run NVIDIA's "
+    "field diagnostics (`dcgmi diag -r 4`) and return the board if it fails again."
+)
 _FIX_WRONG = (
     "Take the GPU out of service at once: its results are wrong without any error. Run NVIDIA's field diagnostics "
     "(`dcgmi diag -r 4`) and return the board if it fails again."
@@ -78,6 +99,7 @@ def judge(
     for each in measured:
         if each.wrong:
             yield _wrong(each, test)
+    yield from (_stopped(each, test) for each in not_measured if each.fault)
     unjudged: list[str] = []
     for each in measured:
         expected, source = _expected(each, measured, thresholds)
@@ -92,6 +114,11 @@ def judge(
         )
     if reasons:
         raise Unknown("; ".join(reasons))
+
+
+def fault_code(text: str) -> str:
+    """Returns the code of the finding for an error of CUDA; empty where the GPU need not be at fault."""
+    return next((code for words, code in _FAULTS.items() if words in text.lower()), "")
 
 
 def facts_of(measured: Sequence[Measurement], unit: str) -> dict[str, object]:
@@ -152,4 +179,17 @@ def _wrong(each: Measurement, test: RateTest) -> Finding:
         evidence={"wrong": each.wrong, "checked": each.checked, "test": test.activity, "reference": "exact integers"},
         fix=_FIX_WRONG,
         commands=("nvidia-smi -q -d ECC,ROW_REMAPPER", "dcgmi diag -r 4"),
+    )
+
+
+def _stopped(each: NotMeasured, test: RateTest) -> Finding:
+    error = each.reason.removeprefix(f"{each.device}: ")
+    return finding(
+        each.fault,
+        each.device,
+        f"stopped with an error while it was tested: {error}",
+        evidence={"error": error, "test": test.activity},
+        fix=_FIX_STOPPED,
+        commands=("nvidia-smi -q -d ECC,ROW_REMAPPER", "dmesg -T | grep NVRM", "dcgmi diag -r 4"),
+        severity=Severity.CRITICAL,
     )
