@@ -50,8 +50,9 @@ class Probe(NamedTuple):
 
     group: ProbeGroup | None = None
 
-    on_hang: Callable[[Hang], Finding] | None = None
-    """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py)."""
+    on_hang: Callable[[Hang], Finding | None] | None = None
+    """Makes the finding where the group's process hangs in a call that it has announced (see host/watchdog.py), or is
+    still in one at its deadline; None where the call may take that long."""
 
 
 def finding(

@@ -38,7 +38,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     cpu_affinity.PROBE,
     peermem.PROBE,
     nccl_environment.PROBE,
-    xid.PROBE,  # the first of the GPU group: it does not call the driver, which may hang
+    xid.PROBE,  # the first of the GPU group: mostly it does not call the driver, which may hang
     driver.PROBE,
     count.PROBE,
     lost.PROBE,

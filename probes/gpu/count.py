@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from laggard.model import Finding
-from laggard.probes.errors import NotFound, Unknown
-from laggard.probes.gpu.model.pci_devices import NvidiaDevices, find_nvidia_devices
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.confinement import why_confined
+from laggard.probes.gpu.model.pci_devices import NvidiaDevices, find_nvidia_devices, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_nvml
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
@@ -38,14 +39,15 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     if nvml.error or nvml.hung:
         raise Unknown(f"{len(pci.gpus)} GPUs in the PCI tree, and NVML: {_problem(nvml)}")
     yield from _facts(pci, nvml)
-    listed = [gpu.bus_id for gpu in nvml.gpus]
-    if len(listed) >= expected:
-        return
-    unlisted = tuple(name for name in pci.gpus if name not in listed)
-    restriction = _restriction(_environ(host), host)
-    if restriction and thresholds.expected is None:
-        raise Unknown(f"NVML lists {len(listed)} of {expected} GPUs, and {restriction}")
-    yield _missing(pci, expected, unlisted, f"NVML lists {len(listed)}", listed=len(listed))
+    listed = len(nvml.gpus)
+    if listed < expected:
+        confined = why_confined(host)
+        if confined and thresholds.expected is None:
+            raise Unknown(f"NVML lists {listed} of {expected} GPUs, and {confined}: set gpu_count.expected")
+        yield _missing(pci, expected, unlisted_gpus(pci, nvml.gpus), f"NVML lists {listed}", listed=listed)
+    without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
+    if without_handle:
+        raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
 
 
 def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reason: str, listed: int = 0) -> Finding:
@@ -83,34 +85,6 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
 
 def _problem(nvml: Nvml) -> str:
     return explain_nvml_error(nvml.error) if nvml.error else "hangs"
-
-
-def _environ(host: Host) -> Mapping[str, str]:
-    try:
-        return host.environ()
-    except NotFound:
-        return {}
-
-
-def _restriction(environ: Mapping[str, str], host: Host) -> str:
-    """Returns why this process may be shown only some of the GPUs (NVML leaves out those that a cgroup forbids); empty
-    where nothing restricts it. A container with all GPUs sets NVIDIA_VISIBLE_DEVICES=all; SLURM's prologs and epilogs
-    run outside the job's cgroup."""
-    visible = environ.get("NVIDIA_VISIBLE_DEVICES", "")
-    if visible == "all":
-        return ""
-    if visible not in ("", "void"):
-        return "this container was given only some (NVIDIA_VISIBLE_DEVICES)"
-    script = environ.get("SLURM_SCRIPT_CONTEXT", "")
-    if "SLURM_JOB_ID" in environ and not script.startswith(("prolog", "epilog")):
-        return "this process runs in a SLURM job, which may be given only some"
-    for path in ("/.dockerenv", "/run/.containerenv"):
-        try:
-            host.read_bytes(path)
-        except NotFound:
-            continue
-        return "this process runs in a container, which may be given only some"
-    return ""
 
 
 PROBE: Final = Probe("gpu_count", check, CountThresholds(), group=GPU)

@@ -1,5 +1,8 @@
 """GPU_ECC_UNCORRECTED: memory errors that ECC could not correct, in the last day or since boot.
 
+Ampere and newer contain such an error: the program that met it ends, the page is not used again, and the GPU takes new
+work at once. That is a warning. It is critical where the GPU has to be reset first, or has no way to contain it.
+
 The board's lifetime count is no fault: the rows that it counts were remapped long ago. The driver's count starts at
 zero when the driver is loaded, and all of it counts until the counter history reaches back a day.
 """
@@ -9,17 +12,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.model import Finding
+from laggard.model import Finding, Severity
+from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.readings import query_gpus, read_field
+from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
 from laggard.probes.groups import GPU
 from laggard.probes.host.counter_history import CounterHistory, SaveCounters
 from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
-_FIX: Final = (
-    "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
-    "`dcgmi diag -r 3` and return the board."
-)
+_FIX: Final = {
+    Severity.CRITICAL: "Drain the node and reset the GPU, which remaps the faulty row. If errors come back, run "
+    "`dcgmi diag -r 3` and return the board.",
+    Severity.WARNING: "The GPU takes new work: only the job that met the error is lost. Reset the GPU when it is idle, "
+    "which remaps the faulty row. If errors come back, run `dcgmi diag -r 3` and return the board.",
+}
+_NOT_CONTAINED: Final = frozenset({48, 95})
 
 
 class EccThresholds(Thresholds, frozen=True):
@@ -37,23 +47,64 @@ def check(host: Host, thresholds: EccThresholds) -> Iterator[Finding | Fact | Sa
     for gpu, count in reading.values:
         recent, since = _recent(host.counter_history, gpu.key, count, thresholds.window_seconds)
         if recent > 0:
-            yield finding(
-                "GPU_ECC_UNCORRECTED",
-                gpu.device,
-                f"{recent} memory {'error' if recent == 1 else 'errors'} not correctable, {since}",
-                evidence={
-                    "uncorrected": recent,
-                    "since": since,
-                    "uncorrected_since_driver_load": count,
-                    "uncorrected_in_life": gpu.ecc_aggregate,
-                },
-                fix=_FIX,
-                commands=(
-                    f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}",
-                    f"nvidia-smi --gpu-reset -i {gpu.index}",
-                ),
-            )
+            yield _finding(gpu, recent, since, _why_unusable(host, gpu, thresholds.window_seconds))
     reading.raise_if_incomplete()
+
+
+def _finding(gpu: Gpu, recent: int, since: str, why_unusable: str) -> Finding:
+    severity = Severity.CRITICAL if why_unusable else Severity.WARNING
+    return finding(
+        "GPU_ECC_UNCORRECTED",
+        gpu.device,
+        f"{recent} memory {'error' if recent == 1 else 'errors'} not correctable, {since}"
+        + (f"; {why_unusable}" if why_unusable else ""),
+        evidence={
+            "uncorrected": recent,
+            "since": since,
+            "uncorrected_since_driver_load": gpu.ecc_volatile,
+            "uncorrected_in_life": gpu.ecc_aggregate,
+            "recovery_action": gpu.recovery_action,
+        },
+        fix=_FIX[severity],
+        commands=(
+            f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {gpu.index}",
+            f"nvidia-smi --gpu-reset -i {gpu.index}",
+        ),
+        severity=severity,
+    )
+
+
+def _why_unusable(host: Host, gpu: Gpu, seconds: float) -> str:
+    """Returns why the GPU takes no new work before a reset; empty where nothing shows that. The driver's own request
+    counts (NVML has it since driver 570), and without it what the driver logged."""
+    if gpu.rows is not None and gpu.rows.failed:
+        return "a faulty row has no spare"
+    if gpu.recovery_action == NOTHING:
+        return ""
+    if gpu.recovery_action is not None:
+        advice, severity = explain_recovery_action(gpu.recovery_action)
+        return f"the driver asks to {advice}" if severity is Severity.CRITICAL else ""
+    if gpu.errors.get("rows") in UNSUPPORTED_ERRORS:
+        return "boards of this age cannot contain it"
+    codes = sorted(_logged(host, gpu, seconds))
+    return f"not contained (Xid {', '.join(map(str, codes))})" if codes else ""
+
+
+def _logged(host: Host, gpu: Gpu, seconds: float) -> set[int]:
+    """Returns the Xids of this GPU that say that an error was not contained, and that no reset has closed since. A log
+    that cannot be read has none: the probe gpu_xid is unknown then."""
+    try:
+        lines, uptime = find_xids(host.kernel_log()), float(host.read("/proc/uptime").split()[0])
+    except (Unknown, ValueError, IndexError):
+        return set()
+    return {
+        line.code
+        for line in lines
+        if line.code in _NOT_CONTAINED
+        and not line.closed_by
+        and f"{line.bus_id}." in (gpu.bus_id or "")
+        and (line.seconds is None or line.seconds >= uptime - seconds)
+    }
 
 
 def _recent(history: CounterHistory, key: str, count: int, seconds: float) -> tuple[int, str]:

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.confinement import why_confined
+from laggard.probes.gpu.model.pci_devices import find_nvidia_devices, unlisted_gpus
 from laggard.probes.gpu.model.readings import explain_nvml_error, query_gpus
+from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import LOST_ERRORS, Gpu
+from laggard.probes.nvml.model import HANDLE_FAULTS, LOST_ERRORS, Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
-_ACTIONS: Final = {  # NVML_GPU_RECOVERY_ACTION_*: the driver asks to ...
-    1: ("reset the GPU", Severity.CRITICAL),
-    2: ("reboot the node", Severity.CRITICAL),
-    3: ("end the jobs that use peer-to-peer on it", Severity.WARNING),
-    4: ("drain it and then reset it", Severity.WARNING),
-    5: ("recover the IMEX domain", Severity.WARNING),
-    6: ("reset its bus", Severity.CRITICAL),
-    7: ("reboot the system", Severity.CRITICAL),
-}
 _FIX: Final = (
     "End what runs on it and reset it (`nvidia-smi --gpu-reset -i INDEX`; on NVSwitch systems all GPUs together). If "
     "it is still lost, power the node off and on; if it is lost again, replace it."
@@ -34,26 +28,62 @@ class LostThresholds(Thresholds, frozen=True):
 
 def check(host: Host, thresholds: LostThresholds) -> Iterator[Finding | Fact]:
     gpus = query_gpus(host)
-    unreachable: list[str] = []
     for gpu in gpus:
         lost = {field: error for field, error in gpu.errors.items() if error in LOST_ERRORS}
         if lost:
             error = "RESET_REQUIRED" if "RESET_REQUIRED" in lost.values() else "GPU_IS_LOST"
             summary = "must be reset" if error == "RESET_REQUIRED" else "is lost: it no longer answers on the bus"
-            yield _finding(gpu, summary, {"nvml_error": error, "calls": sorted(lost)})
+            yield _finding(host, gpu, summary, {"nvml_error": error, "calls": sorted(lost)})
         elif gpu.recovery_action:
-            text, severity = _ACTIONS.get(gpu.recovery_action, ("recover it", Severity.CRITICAL))
+            advice, severity = explain_recovery_action(gpu.recovery_action)
             evidence = {"recovery_action": gpu.recovery_action}
-            yield _finding(gpu, f"needs recovery: the driver asks to {text}", evidence, severity)
-        elif "handle" in gpu.errors:
-            unreachable.append(f"GPU {gpu.index}: {explain_nvml_error(gpu.errors['handle'])}")
+            yield _finding(host, gpu, f"needs recovery: the driver asks to {advice}", evidence, severity)
+    unreachable = [gpu for gpu in gpus if gpu.errors.get("handle", "GPU_IS_LOST") not in LOST_ERRORS]
     if unreachable:
-        raise Unknown("; ".join(unreachable))
+        yield from _judge_unreachable(host, unreachable, _excuse(host, gpus))
 
 
-def _finding(gpu: Gpu, summary: str, evidence: Mapping[str, object], severity: Severity = Severity.CRITICAL) -> Finding:
+def _excuse(host: Host, gpus: Sequence[Gpu]) -> str:
+    """Returns why a missing handle may be no fault of the GPU; empty where it is one. A container that was given some
+    GPUs gets the same errors for the others (NVIDIA/nvidia-container-toolkit#69)."""
+    if all("handle" in gpu.errors for gpu in gpus):
+        return "no GPU can be reached from here"
+    if not unlisted_gpus(find_nvidia_devices(host), gpus):
+        return "the PCI tree does not show it"
+    return why_confined(host)
+
+
+def _judge_unreachable(host: Host, gpus: Sequence[Gpu], excuse: str) -> Iterator[Finding]:
+    """Judges GPUs that NVML counts, and gives no handle for."""
+    unknown: list[str] = []
+    for gpu in gpus:
+        error = gpu.errors["handle"]
+        if error not in HANDLE_FAULTS or excuse:
+            reason = f", and {excuse}" if error in HANDLE_FAULTS else ""
+            unknown.append(f"GPU {gpu.index}: {explain_nvml_error(error)}{reason}")
+        else:
+            summary = f"cannot be reached: it is on the bus, and NVML has no handle for it ({error})"
+            yield _finding(host, gpu, summary, {"nvml_error": error, "calls": ["handle"]})
+    if unknown:
+        raise Unknown("; ".join(unknown))
+
+
+def _finding(
+    host: Host, gpu: Gpu, summary: str, evidence: Mapping[str, object], severity: Severity = Severity.CRITICAL
+) -> Finding:
+    """A GPU without a handle has no address: it is one of those that NVML does not list, and their only one mostly."""
+    addresses = () if gpu.bus_id else unlisted_gpus(find_nvidia_devices(host), query_gpus(host))
+    device = f"GPU {gpu.index} ({addresses[0]})" if len(addresses) == 1 else gpu.device
     commands = (f"nvidia-smi -q -i {gpu.index}", "dmesg -T | grep NVRM")
-    return finding("GPU_LOST", gpu.device, summary, evidence=evidence, fix=_FIX, commands=commands, severity=severity)
+    return finding(
+        "GPU_LOST",
+        device,
+        summary,
+        evidence={**evidence, **({"one_of": list(addresses)} if len(addresses) > 1 else {})},
+        fix=_FIX,
+        commands=commands,
+        severity=severity,
+    )
 
 
 PROBE: Final = Probe("gpu_lost", check, LostThresholds(), group=GPU)

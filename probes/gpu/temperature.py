@@ -12,6 +12,11 @@ from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
+_THERMAL_REASONS: Final = 0x20 | 0x40  # nvmlClocksEventReasonSwThermalSlowdown and ...HwThermalSlowdown
+_NEAR_CELSIUS: Final = 5
+"""A GPU whose margin is used up is this near to one of its limits in degrees: margin and thermometer need not mean the
+same spot of the board."""
+
 _FIX: Final = "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs."
 
 
@@ -23,6 +28,9 @@ def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | F
     gpus = query_gpus(host)
     reading = read_field(gpus, "temperature_celsius", "a thermometer")
     yield Fact("celsius", {gpu.device: value for gpu, value in reading.values})
+    unconfirmed = {gpu.device: gpu.margin_celsius for gpu in gpus if _has_no_margin(gpu) and not _confirms_margin(gpu)}
+    if unconfirmed:
+        yield Fact("margins_not_confirmed_by_a_temperature", unconfirmed)
     for gpu in gpus:
         overheating = _judge(gpu)
         if overheating:
@@ -42,11 +50,12 @@ def check(host: Host, thresholds: TemperatureThresholds) -> Iterator[Finding | F
 def _judge(gpu: Gpu) -> tuple[str, Severity] | None:
     """Returns the summary and severity of the most severe limit that is reached. Hopper and newer GPUs report a margin
     to a limit that depends on the board, and the margins (0 and below) at which they slow down; older ones degrees."""
+    margin = gpu.margin_celsius if _confirms_margin(gpu) else None
     checks = (
         (_reached(gpu.temperature_celsius, gpu.slowdown_celsius), "at its slowdown temperature", Severity.CRITICAL),
-        (_spent(gpu.margin_celsius, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
+        (_spent(margin, gpu.slowdown_margin_celsius), "at its slowdown temperature", Severity.CRITICAL),
         (_reached(gpu.temperature_celsius, gpu.gpu_max_celsius), "hotter than it may run", Severity.WARNING),
-        (_spent(gpu.margin_celsius, gpu.gpu_max_margin_celsius), "hotter than it may run", Severity.WARNING),
+        (_spent(margin, gpu.gpu_max_margin_celsius), "hotter than it may run", Severity.WARNING),
         (
             _reached(gpu.memory_temperature_celsius, gpu.memory_max_celsius),
             "its memory is hotter than it may run",
@@ -66,6 +75,25 @@ def _reached(value: int | None, limit: int | None) -> bool:
 def _spent(margin: int | None, limit: int | None) -> bool:
     """Returns whether the margin is used up. Margins count down to the limit, and 0 is a limit like any other."""
     return margin is not None and limit is not None and margin <= limit
+
+
+def _has_no_margin(gpu: Gpu) -> bool:
+    return _spent(gpu.margin_celsius, gpu.slowdown_margin_celsius) or _spent(
+        gpu.margin_celsius, gpu.gpu_max_margin_celsius
+    )
+
+
+def _confirms_margin(gpu: Gpu) -> bool:
+    """Returns whether anything else shows that the GPU is hot: a temperature near a limit, or clocks that heat lowers
+    now. Healthy GPUs, H100 among them, report margins of 0 and -5 (leptonai/gpud, commit 035de368)."""
+    if (gpu.clocks_event_reasons or 0) & _THERMAL_REASONS:
+        return True
+    limits = (
+        (gpu.temperature_celsius, gpu.slowdown_celsius),
+        (gpu.temperature_celsius, gpu.gpu_max_celsius),
+        (gpu.memory_temperature_celsius, gpu.memory_max_celsius),
+    )
+    return any(_reached(value, limit - _NEAR_CELSIUS) for value, limit in limits if limit)
 
 
 def _degrees(gpu: Gpu) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION, XidLine, find_xids
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
-from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, explain_xid
+from laggard.probes.gpu.model.readings import query_nvml
+from laggard.probes.gpu.rules.recovery_action import NOTHING
+from laggard.probes.gpu.rules.xid_table import TABLE_VERSION, Action, Xid, explain_sxid, explain_xid
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
-_XID = re.compile(
-    r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})[^)]*\): (\d{1,5})\b[,:]?\s*(.*)"
-)
 _SEVERITY: Final = {
     Action.RESET: Severity.CRITICAL,
     Action.REBOOT: Severity.CRITICAL,
@@ -31,11 +30,11 @@ class XidThresholds(Thresholds, frozen=True):
     """How long an Xid counts. Whether the GPU is still at fault is for the other probes to find."""
 
 
-class XidLine(NamedTuple):
-    seconds: float | None  # after boot
-    bus_id: str  # 0000:9b:00
-    code: int
-    text: str
+class XidJudgement(NamedTuple):
+    """The findings, critical ones first; and what is none, for the facts."""
+
+    findings: tuple[Finding, ...]
+    facts: dict[str, Any]
 
 
 def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
@@ -50,61 +49,87 @@ def check(host: Host, thresholds: XidThresholds) -> Iterator[Finding | Fact]:
     oldest = next((message.seconds for message in parse_messages(log) if message.seconds is not None), None)
     if oldest is not None:
         yield Fact("log_reaches_back_seconds", round(uptime - oldest))
-    yield from _judge(lines, uptime)
-
-
-def find_xids(log: str) -> Iterator[XidLine]:
-    """Finds the driver's Xids in a kernel log of any form that host/kernel_log.py reads. PCI domains longer than four
-    digits are shortened as in sysfs."""
-    for message in parse_messages(log):
-        if found := _XID.search(message.text):
-            domain, _, rest = found[1].lower().partition(":")
-            yield XidLine(message.seconds, f"{domain[-4:]}:{rest}", int(found[2]), found[3].strip())
-
-
-def judge_xids(lines: list[XidLine], uptime: float | None = None) -> tuple[list[Finding], dict[str, int]]:
-    """Returns findings, one for each GPU and Xid, critical ones first; and the number of errors of applications by Xid,
-    which are no findings. `uptime`: now, in seconds after boot; None: not known, and findings have no age."""
-    groups: dict[tuple[str, int, Action], list[XidLine]] = {}
-    applications: dict[str, int] = {}
-    for line in lines:
-        action = explain_xid(line.code, line.text).action
-        if action is Action.APPLICATION:
-            applications[str(line.code)] = applications.get(str(line.code), 0) + 1
-        else:
-            groups.setdefault((line.bus_id, line.code, action), []).append(line)
-    findings = [_finding(group, uptime) for group in groups.values()]
-    return sorted(findings, key=lambda found: found.severity is not Severity.CRITICAL), applications
-
-
-def _judge(lines: list[XidLine], uptime: float) -> Iterator[Finding | Fact]:
-    findings, applications = judge_xids(lines, uptime)
-    if applications:
-        yield Fact("xids_of_applications", applications)
+    findings, facts = judge_xids(lines, uptime, _without_request(host, lines))
+    yield from (Fact(name, value) for name, value in facts.items())
     yield from findings
 
 
-def _finding(lines: list[XidLine], uptime: float | None) -> Finding:
+def _without_request(host: Host, lines: Iterable[XidLine]) -> frozenset[str]:
+    """Returns the addresses of the GPUs of which the driver, asked now, wants nothing. It is asked only where that
+    decides something: the call may hang, and what this probe found is lost with it."""
+    if not any(not line.closed_by and _explain(line).action is Action.RESET for line in lines):
+        return frozenset()
+    try:
+        nvml = query_nvml(host)
+    except (NotApplicable, Unknown):
+        return frozenset()
+    return frozenset((gpu.bus_id or "").partition(".")[0] for gpu in nvml.gpus if gpu.recovery_action == NOTHING)
+
+
+def judge_xids(
+    lines: Iterable[XidLine], uptime: float | None = None, without_request: Collection[str] = ()
+) -> XidJudgement:
+    """Makes one finding for each device and error. No findings are the errors of applications, what a reset has put
+    right since, and what NVSwitches recovered from: their numbers are facts. `uptime`: now, in seconds after boot;
+    None: not known, and findings have no age. `without_request`: the GPUs of which the driver wants nothing now. An
+    error that asks for a reset is a warning there: the GPU was reset, which leaves no line, or did not need it."""
+    groups: dict[tuple[str, int, Action], list[XidLine]] = {}
+    facts: dict[str, dict[str, int]] = {}
+    for line in _without_superseded(lines):
+        action = _explain(line).action
+        if line.closed_by:
+            _count(facts, "errors_before_a_reset", line)
+        elif action is Action.APPLICATION and line.code != RECOVERY_ACTION:
+            _count(facts, "xids_of_applications" if line.source == "Xid" else "sxids_not_fatal", line)
+        elif action is not Action.APPLICATION:
+            groups.setdefault((line.device, line.code, action), []).append(line)
+    findings = [_finding(group, uptime, group[-1].bus_id in without_request) for group in groups.values()]
+    return XidJudgement(tuple(sorted(findings, key=lambda found: found.severity is not Severity.CRITICAL)), facts)
+
+
+def _without_superseded(lines: Iterable[XidLine]) -> list[XidLine]:
+    """Returns the lines without all but the last Xid 154 of each GPU: it reports a state, and the last one holds."""
+    listed = list(lines)
+    last = {line.bus_id: place for place, line in enumerate(listed) if line.code == RECOVERY_ACTION}
+    return [line for place, line in enumerate(listed) if line.code != RECOVERY_ACTION or last[line.bus_id] == place]
+
+
+def _count(facts: dict[str, dict[str, int]], name: str, line: XidLine) -> None:
+    counts = facts.setdefault(name, {})
+    key = str(line.code) if line.source == "Xid" or name == "sxids_not_fatal" else f"SXid {line.code}"
+    counts[key] = counts.get(key, 0) + 1
+
+
+def _explain(line: XidLine) -> Xid:
+    return explain_xid(line.code, line.text) if line.source == "Xid" else explain_sxid(line.code, line.text)
+
+
+def _finding(lines: Sequence[XidLine], uptime: float | None, without_request: bool) -> Finding:
     last = lines[-1]
-    xid = explain_xid(last.code, last.text)
+    xid = _explain(last)
+    recovered = without_request and xid.action is Action.RESET and last.source == "Xid"
+    name = f"{last.source} {last.code}"
     ago = None if uptime is None or last.seconds is None else max(0, round(uptime - last.seconds))
     evidence: Mapping[str, object] = {
-        "xid": last.code,
+        last.source.lower(): last.code,
         "count": len(lines),
         "last_seconds_ago": ago,
         "last": last.text[:200],
         "action": xid.action.value,
+        **({"recovery_action_now": NOTHING} if recovered else {}),
     }
     when = "" if ago is None else f", {_ago(ago)} ago"
     times = "" if len(lines) == 1 else f", {len(lines)} times"
     return finding(
         "GPU_XID",
-        f"GPU {last.bus_id}.0",
-        f"Xid {last.code}: {xid.meaning}{times}{when}",
+        last.device,
+        f"{name}: {xid.meaning}{times}{when}" + (", and the driver asks for nothing now" if recovered else ""),
         evidence=evidence,
-        fix=f"NVIDIA's advice for Xid {last.code}: {xid.action.value}.",
-        commands=("dmesg -T | grep -E 'NVRM|Xid'", f"nvidia-smi -q -i {last.bus_id}.0"),
-        severity=_SEVERITY[xid.action],
+        fix=f"NVIDIA's advice for {name}: {xid.action.value}.",
+        commands=("dmesg -T | grep -E 'NVRM|Xid'", f"nvidia-smi -q -i {last.bus_id}.0")
+        if last.source == "Xid"
+        else ("dmesg -T | grep SXid", "journalctl -b -u nvidia-fabricmanager"),
+        severity=Severity.WARNING if recovered else _SEVERITY[xid.action],
     )
 
 

@@ -16,11 +16,18 @@ from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _STATES: Final = {1: "has not been connected", 2: "is still being connected"}
 _COMPLETED: Final = 3
-_TWO_BITS: Final = {  # shift in NVML_GPU_FABRIC_HEALTH_MASK: what it means if the two bits are 1 (true)
-    0: ("has reduced NVLink bandwidth", Severity.CRITICAL),
-    2: ("is recovering a route", Severity.WARNING),
-    4: ("has an unhealthy route", Severity.CRITICAL),
-    6: ("is recovering from access timeouts", Severity.WARNING),
+_TRUE, _FALSE = 1, 2
+_TWO_BITS: Final = {  # shift in NVML_GPU_FABRIC_HEALTH_MASK, and the value of the two bits: what it means
+    (0, _TRUE): ("has reduced NVLink bandwidth", Severity.CRITICAL),
+    (2, _TRUE): ("is recovering a route", Severity.WARNING),
+    (4, _TRUE): ("has an unhealthy route", Severity.CRITICAL),
+    (6, _TRUE): ("is recovering from access timeouts", Severity.WARNING),
+    (12, _FALSE): ("has no partition assigned", Severity.WARNING),
+    (14, _FALSE): ("has lost the fabric manager", Severity.WARNING),  # jobs go on, later faults are not repaired
+}
+_SUMMARY: Final = {  # NVML_GPU_FABRIC_HEALTH_SUMMARY_*
+    2: ("reports its connection as unhealthy", Severity.CRITICAL),
+    3: ("reports its connection as of limited capacity", Severity.WARNING),
 }
 _CONFIGURATION: Final = {  # bits 8 to 11; 0 not supported, 1 none
     2: "has the wrong system GUID",
@@ -58,15 +65,22 @@ def check(host: Host, thresholds: FabricThresholds) -> Iterator[Finding | Fact]:
 
 
 def judge_fabric(fabric: GpuFabricInfo) -> Iterator[tuple[str, Severity]]:
-    """Yields what is wrong with a registration. Status and health mask mean something once it is completed."""
+    """Yields what is wrong with a registration. Status and health mean something once it is completed. The summary
+    counts where nothing else says more."""
     if fabric.state != _COMPLETED:
         yield _STATES.get(fabric.state, f"is in state {fabric.state}"), Severity.CRITICAL
         return
     if fabric.status:
         yield f"could not be connected: {explain_nvml_error(error_name(fabric.status))}", Severity.CRITICAL
-    mask = fabric.health_mask or 0
-    for shift, (summary, severity) in _TWO_BITS.items():
-        if mask >> shift & 0b11 == 1:
+    details = list(_judge_mask(fabric.health_mask or 0))
+    yield from details
+    if not details and not fabric.status and fabric.health_summary in _SUMMARY:
+        yield _SUMMARY[fabric.health_summary]
+
+
+def _judge_mask(mask: int) -> Iterator[tuple[str, Severity]]:
+    for (shift, value), (summary, severity) in _TWO_BITS.items():
+        if mask >> shift & 0b11 == value:
             yield summary, severity
     configuration = mask >> 8 & 0xF
     if configuration > 1:
@@ -79,9 +93,12 @@ def _finding(gpu: Gpu, fabric: GpuFabricInfo, summary: str, severity: Severity) 
         "FABRIC_NOT_READY",
         gpu.device,
         f"{summary} (NVLink fabric)",
-        evidence={"state": fabric.state, "status": error_name(fabric.status), "health_mask": mask}
-        if fabric.status
-        else {"state": fabric.state, "health_mask": mask},
+        evidence={
+            "state": fabric.state,
+            **({"status": error_name(fabric.status)} if fabric.status else {}),
+            "health_mask": mask,
+            "health_summary": fabric.health_summary,
+        },
         fix=_FIX,
         commands=(f"nvidia-smi -q -i {gpu.index} | grep -A 8 Fabric", "journalctl -b -u nvidia-fabricmanager"),
         severity=severity,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import struct
+from collections.abc import Sequence
 from typing import Any, Final
 
-from laggard.probes.nvml.model import error_name
+from laggard.probes.nvml.failure import failure_name
+from laggard.probes.nvml.model import IMPLAUSIBLE, error_name
 
 _PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
     "memory_temperature_celsius": 82,
@@ -13,37 +16,65 @@ _PLAIN: Final = {  # NVML_FI_DEV_* of nvml.h
     "recovery_action": 230,
 }
 _THROTTLED: Final = {"sw_thermal": 269, "hw_thermal": 270, "hw_power_brake": 271}  # nanoseconds in all
-_LINK_ERRORS: Final = {"replay": 161, "recovery": 162, "crc": 163}  # for the link in scopeId
+_LINK_ERRORS: Final = {  # for the link in scopeId, the first field that answers; Blackwell has none of 161 to 163
+    "replay": (161,),
+    "recovery": (162, 215),  # 215: how often the link went from up to recovery, successful or not
+    "crc": (163,),
+}
 _LINK_TOTALS: Final = {"replay": 52, "recovery": 59, "crc": 38}
 _POLICIES: Final = {"thermal": 1, "board_limit": 3}  # NVML_PERF_POLICY_*
-_MEMBERS: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by NVML_VALUE_TYPE_*
+_FORMATS: Final = ("d", "I", "L", "Q", "q", "i", "H")  # of struct, by NVML_VALUE_TYPE_*
+
+Answer = int | str
+"""The number, or the name of the error."""
 
 
 def read_fields(nvml: Any, handle: Any, links: int) -> tuple[dict[str, Any], dict[str, str]]:
     """The values and the errors, by the names of Gpu's fields. `links`: how many NVLinks the GPU has."""
-    ids: list[Any] = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values()]
-    ids += [(field, link) for field in _LINK_ERRORS.values() for link in range(links)]
-    try:
-        answers = _answers(nvml, handle, ids)
-    except nvml.NVMLError as error:
-        names = (*_PLAIN, "throttled_nanoseconds", *(("link_errors",) if links else ()))
-        return {}, {name: error_name(error.value) for name in names}
+    ids = [*_PLAIN.values(), *_THROTTLED.values(), *_LINK_TOTALS.values()]
+    answers = dict(zip(ids, _answers(nvml, handle, ids), strict=True))
     values: dict[str, Any] = {}
     errors: dict[str, str] = {}
     for name, field in _PLAIN.items():
-        answer = answers[field, 0]
+        answer = answers[field]
         if isinstance(answer, str):
             errors[name] = answer
         else:
             values[name] = answer
-    values["throttled_nanoseconds"] = _known({name: answers[field, 0] for name, field in _THROTTLED.items()})
+    _add_throttled(answers, values, errors)
     if links:
-        found = {name: _by_link(answers, name, links) for name in _LINK_ERRORS}
-        if any(found.values()):
-            values["link_errors"] = {name: counts for name, counts in found.items() if counts}
-        else:
-            errors["link_errors"] = str(answers[_LINK_TOTALS["replay"], 0])
+        _add_link_errors(nvml, handle, links, answers, values, errors)
     return values, errors
+
+
+def _add_throttled(answers: dict[int, Answer], values: dict[str, Any], errors: dict[str, str]) -> None:
+    found = {name: answer for name, field in _THROTTLED.items() if isinstance(answer := answers[field], int)}
+    if found:
+        values["throttled_nanoseconds"] = found
+    else:
+        errors["throttled_nanoseconds"] = str(answers[_THROTTLED["hw_thermal"]])
+
+
+def _add_link_errors(
+    nvml: Any, handle: Any, links: int, totals: dict[int, Answer], values: dict[str, Any], errors: dict[str, str]
+) -> None:
+    found = {name: _by_link(nvml, handle, name, links, totals) for name in _LINK_ERRORS}
+    counts = {name: by_link for name, by_link in found.items() if not isinstance(by_link, str)}
+    if counts:
+        values["link_errors"] = counts
+    else:
+        errors["link_errors"] = str(found["replay"])
+
+
+def _by_link(nvml: Any, handle: Any, name: str, links: int, totals: dict[int, Answer]) -> tuple[int, ...] | str:
+    """The errors called `name` by link, else the total of all links, else the name of the error."""
+    for field in _LINK_ERRORS[name]:
+        answers = _answers(nvml, handle, [(field, link) for link in range(links)])
+        numbers = tuple(answer for answer in answers if isinstance(answer, int))
+        if len(numbers) == links:
+            return numbers
+    total = totals[_LINK_TOTALS[name]]
+    return (total,) if isinstance(total, int) else total
 
 
 def read_violations(nvml: Any, handle: Any, values: dict[str, Any], errors: dict[str, str]) -> None:
@@ -53,31 +84,30 @@ def read_violations(nvml: Any, handle: Any, values: dict[str, Any], errors: dict
     for name, policy in _POLICIES.items():
         try:
             found[name] = int(nvml.nvmlDeviceGetViolationStatus(handle, policy).violationTime)
-        except nvml.NVMLError as error:
-            errors["throttled_nanoseconds"] = error_name(error.value)
+        except Exception as error:
+            errors["throttled_nanoseconds"] = failure_name(error)
     if found:
         values["throttled_nanoseconds"] = found
         errors.pop("throttled_nanoseconds", None)
 
 
-def _answers(nvml: Any, handle: Any, ids: list[Any]) -> dict[tuple[int, int], Any]:
-    """The number, or the name of the error, by field and scope."""
-    answers: dict[tuple[int, int], Any] = {}
-    for value in nvml.nvmlDeviceGetFieldValues(handle, ids):
-        known = value.nvmlReturn == 0 and value.valueType < len(_MEMBERS)
-        answer = getattr(value.value, _MEMBERS[value.valueType]) if known else error_name(value.nvmlReturn)
-        answers[value.fieldId, value.scopeId] = answer
-    return answers
+def _answers(nvml: Any, handle: Any, ids: Sequence[int | tuple[int, int]]) -> list[Answer]:
+    """The answer for each of `ids`: a field, or a field and its scope."""
+    try:
+        return [_answer(value) for _, value in zip(ids, nvml.nvmlDeviceGetFieldValues(handle, list(ids)), strict=True)]
+    except Exception as error:
+        return [failure_name(error)] * len(ids)
 
 
-def _by_link(answers: dict[tuple[int, int], Any], name: str, links: int) -> tuple[int, ...]:
-    """The errors called `name` by link, else the total of all links; empty where the GPU counts neither."""
-    by_link = [answers[_LINK_ERRORS[name], link] for link in range(links)]
-    if all(isinstance(count, int) for count in by_link):
-        return tuple(by_link)
-    total = answers[_LINK_TOTALS[name], 0]
-    return (total,) if isinstance(total, int) else ()
+def _answer(value: Any) -> Answer:
+    """The union is decoded from its bytes, since older versions of nvidia-ml-py lack its newer members."""
+    if value.nvmlReturn:
+        return error_name(value.nvmlReturn)
+    if not 0 <= value.valueType < len(_FORMATS):
+        return f"{IMPLAUSIBLE} of type {value.valueType}"
+    (number,) = struct.unpack_from(_FORMATS[value.valueType], bytes(value.value))
+    return number if isinstance(number, int) else _integer(number)
 
 
-def _known(values: dict[str, Any]) -> dict[str, int]:
-    return {name: value for name, value in values.items() if isinstance(value, int)}
+def _integer(number: float) -> Answer:
+    return int(number) if abs(number) < 1 << 62 else f"{IMPLAUSIBLE} {number}"

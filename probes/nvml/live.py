@@ -10,16 +10,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from laggard.probes.nvml import fields as nvml_fields
-from laggard.probes.nvml.model import Gpu, GpuFabricInfo, GpuProcess, Nvml, RemappedRows, error_name, sysfs_bus_id
+from laggard.probes.nvml.fabric import read_fabric
+from laggard.probes.nvml.failure import failure_name, first_known
+from laggard.probes.nvml.model import CALL_LIMIT_SECONDS, IMPLAUSIBLE, Gpu, GpuProcess, Nvml, RemappedRows, sysfs_bus_id
+from laggard.probes.nvml.plausible import drop_implausible
 
 Announce = Callable[[str, float], None]
 """Announces the next call, and how many seconds it may take."""
 
-CALL_LIMIT_SECONDS: Final = 3.0
-"""A reading takes milliseconds once the driver is up. A call that exceeds this limit is waiting for the GPU's firmware,
-for which the driver's own timeout is 6 s (`Timeout after 6s of waiting for RPC response`, Xid 119)."""
-
+_MAX_GPUS: Final = 256  # many times what a node has
 _MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
+_NO_SUCH_LINK: Final = frozenset({"INVALID_ARGUMENT", "NOT_SUPPORTED"})
 _READ, _WRITE = 0, 1  # NVML_P2P_CAPS_INDEX_*; pynvml's READ is a tuple by mistake
 _UNCORRECTED, _VOLATILE, _AGGREGATE = 1, 0, 1
 _SM, _MEMORY = 1, 2  # nvmlClockType_t
@@ -32,13 +33,17 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
         import pynvml
     except ImportError as error:
         return Nvml(error=f"nvidia-ml-py is not installed: {error}")
+    except Exception as error:  # a damaged one, or something else of that name
+        return Nvml(error=f"nvidia-ml-py cannot be imported: {failure_name(error)}")
     announce("nvmlInit", init_limit_seconds)
     try:
         pynvml.nvmlInit()
         announce("nvmlDeviceGetCount", CALL_LIMIT_SECONDS)
         count = pynvml.nvmlDeviceGetCount()
-    except pynvml.NVMLError as error:
-        return Nvml(error=error_name(error.value))
+    except Exception as error:
+        return Nvml(error=failure_name(error))
+    if not 0 <= count <= _MAX_GPUS:
+        return Nvml(error=f"{IMPLAUSIBLE} {count} of nvmlDeviceGetCount")
     handles = [_handle(pynvml, index, announce) for index in range(count)]
     gpus = tuple(_gpu(pynvml, index, handle, announce) for index, handle in enumerate(handles))
     announce("nvmlDeviceGetP2PStatus", CALL_LIMIT_SECONDS)
@@ -56,7 +61,7 @@ def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
 def _driver_version(nvml: Any) -> str:
     try:
         return _text(nvml.nvmlSystemGetDriverVersion())
-    except nvml.NVMLError:
+    except Exception:
         return ""
 
 
@@ -65,8 +70,8 @@ def _handle(nvml: Any, index: int, announce: Announce) -> Any:
     announce(f"nvmlDeviceGetHandleByIndex of GPU {index}", CALL_LIMIT_SECONDS)
     try:
         return nvml.nvmlDeviceGetHandleByIndex(index)
-    except nvml.NVMLError as error:
-        return error_name(error.value)
+    except Exception as error:
+        return failure_name(error)
 
 
 def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
@@ -78,15 +83,18 @@ def _gpu(nvml: Any, index: int, handle: Any, announce: Announce) -> Gpu:
         announce(f"{name} of GPU {index}", CALL_LIMIT_SECONDS)
         try:
             values[name] = read(nvml, handle)
-        except nvml.NVMLError as error:
-            errors[name] = error_name(error.value)
+        except Exception as error:
+            errors[name] = failure_name(error)
     announce(f"nvmlDeviceGetFieldValues of GPU {index}", CALL_LIMIT_SECONDS)
     fields, field_errors = nvml_fields.read_fields(nvml, handle, len(values.get("links") or ()))
     if not fields.get("throttled_nanoseconds"):
         fields.pop("throttled_nanoseconds", None)
         announce(f"nvmlDeviceGetViolationStatus of GPU {index}", CALL_LIMIT_SECONDS)
         nvml_fields.read_violations(nvml, handle, fields, field_errors)
-    return Gpu(index=index, errors={**errors, **field_errors}, **values, **fields)
+    if not values.get("links"):
+        field_errors["link_errors"] = errors.get("links", "NOT_SUPPORTED")
+    values, errors = drop_implausible({**values, **fields}, {**errors, **field_errors})
+    return Gpu(index=index, errors=errors, **values)
 
 
 def _rows(nvml: Any, handle: Any) -> RemappedRows:
@@ -97,17 +105,19 @@ def _rows(nvml: Any, handle: Any) -> RemappedRows:
 
 
 def _clocks_event_reasons(nvml: Any, handle: Any) -> int:
-    try:
-        return int(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle))
-    except nvml.NVMLError_FunctionNotFound:  # before driver 535
-        return int(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+    return int(
+        first_known(
+            lambda: nvml.nvmlDeviceGetCurrentClocksEventReasons(handle),
+            lambda: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle),  # before driver 535
+        )
+    )
 
 
 def _processes(nvml: Any, handle: Any) -> tuple[GpuProcess, ...]:
-    try:
-        found = nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
-    except nvml.NVMLError_FunctionNotFound:  # before driver 510
-        found = nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle)
+    found = first_known(
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v3(handle),
+        lambda: nvml.nvmlDeviceGetComputeRunningProcesses_v2(handle),  # before driver 510
+    )
     return tuple(GpuProcess(pid=process.pid, used_bytes=process.usedGpuMemory) for process in found)
 
 
@@ -117,29 +127,11 @@ def _links(nvml: Any, handle: Any) -> tuple[bool, ...]:
     for link in range(_MAX_LINKS):
         try:
             states.append(bool(nvml.nvmlDeviceGetNvLinkState(handle, link)))
-        except (nvml.NVMLError_InvalidArgument, nvml.NVMLError_NotSupported):
-            if not states:
+        except Exception as error:
+            if not states or failure_name(error) not in _NO_SUCH_LINK:
                 raise
             break
     return tuple(states)
-
-
-def _fabric(nvml: Any, handle: Any) -> GpuFabricInfo:
-    try:
-        info = nvml.c_nvmlGpuFabricInfo_v2_t()
-        nvml.nvmlDeviceGetGpuFabricInfoV(handle, nvml.byref(info))
-        mask = int(info.healthMask)
-    except (nvml.NVMLError_FunctionNotFound, nvml.NVMLError_ArgumentVersionMismatch):  # before driver 550
-        info, mask = nvml.c_nvmlGpuFabricInfo_t(), None
-        nvml.nvmlDeviceGetGpuFabricInfo(handle, nvml.byref(info))
-    uuid = bytes(info.clusterUuid).hex()
-    return GpuFabricInfo(
-        state=info.state & 0xFF,  # one byte in nvml.h, four in pynvml
-        status=info.status,
-        health_mask=mask,
-        cluster_uuid=uuid if uuid.strip("0") else "",
-        clique=info.cliqueId,
-    )
 
 
 def _p2p(nvml: Any, handles: list[Any], index: int) -> tuple[tuple[tuple[int | None, ...], ...], str]:
@@ -151,8 +143,8 @@ def _p2p(nvml: Any, handles: list[Any], index: int) -> tuple[tuple[tuple[int | N
             return None
         try:
             return int(nvml.nvmlDeviceGetP2PStatus(source, target, index))
-        except nvml.NVMLError as failure:
-            error = error_name(failure.value)
+        except Exception as failure:
+            error = failure_name(failure)
             return None
 
     return tuple(tuple(status(source, target) for target in handles) for source in handles), error
@@ -189,5 +181,5 @@ _READINGS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "default_power_limit_watts": lambda nvml, handle: nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1000,
     "processes": _processes,
     "links": _links,
-    "fabric": _fabric,
+    "fabric": read_fabric,
 }

@@ -13,6 +13,11 @@ import msgspec
 
 NVML_PATH: Final = "/laggard/nvml.json"
 
+CALL_LIMIT_SECONDS: Final = 8.0
+"""A reading takes milliseconds once the driver is up, and seconds where it waits for the driver's locks. A call that
+exceeds this limit waits for the GPU's firmware, for which the driver's own timeout is 6 s (`Timeout after 6s of waiting
+for RPC response`, Xid 119), or for a lock that nobody gives back."""
+
 ERRORS: Final[dict[int, str]] = {
     1: "UNINITIALIZED",
     2: "INVALID_ARGUMENT",
@@ -46,8 +51,18 @@ ERRORS: Final[dict[int, str]] = {
 LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
 """The GPU no longer works."""
 
+HANDLE_FAULTS: Final = LOST_ERRORS | {"UNKNOWN", "IRQ_ISSUE", "INSUFFICIENT_POWER"}
+"""What nvmlDeviceGetHandleByIndex returns for a faulty GPU: the errors that nvml.h documents for it, and UNKNOWN, the
+common one of a GPU that fell off the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
+
 UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
 """The GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library lacks the call."""
+
+NOT_IN_NVIDIA_ML_PY: Final = "NOT_IN_NVIDIA_ML_PY"
+"""The error where nvidia-ml-py, and not the driver, lacks the call."""
+
+IMPLAUSIBLE: Final = "IMPLAUSIBLE_VALUE"
+"""How the error begins where NVML returned a value that cannot be; the value follows."""
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -77,13 +92,14 @@ class GpuFabricInfo(_Value, frozen=True):
     state: int  # 0 not supported, 1 not started, 2 in progress, 3 completed
     status: int = 0  # an nvmlReturn_t; valid once the registration is completed
     health_mask: int | None = None
+    health_summary: int | None = None
     cluster_uuid: str = ""
     clique: int = 0
 
 
 class Gpu(_Value, frozen=True):
-    """One GPU. `errors` holds, by field, the error that NVML returned instead of the value. With an error for "handle"
-    there is no other value."""
+    """One GPU. `errors` holds, by field, why there is no value: the error that NVML returned, mostly. With an error for
+    "handle" there is no other value."""
 
     index: int
     errors: dict[str, str] = {}

@@ -27,7 +27,16 @@ T = TypeVar("T")
 _MAX_PARTS: Final = 256
 _SELF: Final = "/proc/self"  # its target differs from process to process, so it is recorded as a folder
 _ENVIRON: Final = re.compile(r"/proc/(self|\d+)/environ")
-_OWN_VARIABLES: Final = ("NCCL_", "SLURM_", "SLURMD_", "CUDA_", "NVIDIA_", "UCX_", "LAGGARD_")
+_OWN_VARIABLES: Final = (
+    "NCCL_",
+    "SLURM_",
+    "SLURMD_",
+    "CUDA_",
+    "NVIDIA_",
+    "UCX_",
+    "LAGGARD_",
+    "KUBERNETES_SERVICE_HOST",
+)
 _VARIABLES: Final = ("NCCL_", "HOME=")
 _SECRETS: Final = ("NCCL_SOCKET_MAGIC=", "NCCL_COMM_ID=")
 

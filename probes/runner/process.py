@@ -102,7 +102,7 @@ class ProbeProcess:
         elif time.monotonic() >= call.deadline:
             self._report_hang(self.pid, call)
         else:
-            self.fail(f"{reason}: {call.text} may take {call.limit_seconds:.0f} s")
+            self._report_hang(self.pid, call, f"{reason}: {call.text} may take {call.limit_seconds:.0f} s")
 
     def on_stuck_predecessor(self, pid: int, call: AnnouncedCall | None) -> None:
         """Takes the place of start() where process `pid` of an earlier run survived SIGKILL: no second one joins it."""
@@ -111,12 +111,12 @@ class ProbeProcess:
         else:
             self.fail(f"process {pid} of an earlier run is still stuck in the kernel")
 
-    def _report_hang(self, pid: int, call: AnnouncedCall) -> None:
+    def _report_hang(self, pid: int, call: AnnouncedCall, reason: str = "") -> None:
         hang = inspect_hang(pid, call)
-        reason = f"{hang.call} gave no answer in {hang.seconds} s"
+        reason = reason or f"{hang.call} gave no answer in {hang.seconds} s"
         on_hang = next((probe.on_hang for probe in self.probes if probe.on_hang), None)
-        findings = (on_hang(hang),) if on_hang else ()
-        self._record(Observation(Verdict.UNKNOWN, reason, findings))
+        found = on_hang(hang) if on_hang else None
+        self._record(Observation(Verdict.UNKNOWN, reason, (found,) if found else ()))
         self._fail_rest(reason)
 
     def fail(self, reason: str) -> None:

@@ -9,6 +9,9 @@
  *     init hang                never returns, and no signal but SIGKILL ends it
  *     init sleep 2             returns late
  *     3.lost_after 10          after ten calls for it: the device is lost
+ *     field215 error 3         a field of nvmlDeviceGetFieldValues; field215.4: its value for link 4
+ *     type194 1                the nvmlValueType_t that is returned with the field
+ *     fabric_versions 2        the newest version of nvmlGpuFabricInfoV_t that it knows
  *
  * Without a line each call answers for a healthy, idle board. Built with -DOLD_DRIVER it lacks what older drivers lack.
  */
@@ -24,6 +27,7 @@
 #define NOT_SUPPORTED 3
 #define INSUFFICIENT_SIZE 7
 #define GPU_IS_LOST 15
+#define ARGUMENT_VERSION_MISMATCH 25
 
 typedef struct device {
     int index;
@@ -43,12 +47,20 @@ typedef struct {
 } process_t;
 
 typedef struct {
-    unsigned version;
+    unsigned char cluster_uuid[16];
+    int status;
+    unsigned clique;
+    unsigned char state;
+} old_fabric_t;
+
+typedef struct {
+    unsigned version; /* the size, and the number of the version above it */
     unsigned char cluster_uuid[16];
     int status;
     unsigned clique;
     unsigned char state;
     unsigned health_mask;
+    unsigned char health_summary; /* from version 3 on */
 } fabric_t;
 
 typedef union {
@@ -58,7 +70,7 @@ typedef union {
     unsigned long long ull;
     long long sll;
     int si;
-} value_t;
+} value_t; /* little-endian: a number in sll is there for each narrower member */
 
 typedef struct {
     unsigned field, scope;
@@ -239,15 +251,37 @@ int nvmlDeviceGetMarginTemperature(device_t device, unsigned *margin)
     return ask_unsigned(device, "margin", margin + 1, 54); /* after the version */
 }
 
+static int fabric(device_t device, unsigned char *state, int *status)
+{
+    unsigned value = 0;
+    int result = ask_unsigned(device, "fabric_state", &value, 3);
+    *state = (unsigned char)value;
+    return result ? result : ask_unsigned(device, "fabric_status", (unsigned *)status, 0);
+}
+
+int nvmlDeviceGetGpuFabricInfo(device_t device, old_fabric_t *info)
+{
+    info->clique = 7;
+    return fabric(device, &info->state, &info->status);
+}
+
 int nvmlDeviceGetGpuFabricInfoV(device_t device, fabric_t *info)
 {
-    unsigned state = 0;
-    int result = ask_unsigned(device, "fabric_state", &state, 3);
-    info->state = (unsigned char)state;
-    info->health_mask = 0xAA;
-    return result ? result : ask_unsigned(device, "fabric_status", (unsigned *)&info->status, 0);
+    unsigned newest, mask, summary, version = info->version >> 24;
+    ask_unsigned(device, "fabric_versions", &newest, 3);
+    ask_unsigned(device, "fabric_mask", &mask, 0xAA);
+    ask_unsigned(device, "fabric_summary", &summary, 1);
+    if (version > newest || info->version != (version << 24 | (version == 3 ? 40 : 36)))
+        return ARGUMENT_VERSION_MISMATCH;
+    info->clique = 7;
+    info->health_mask = mask;
+    if (version == 3)
+        info->health_summary = (unsigned char)summary;
+    return fabric(device, &info->state, &info->status);
 }
-#else
+#endif
+
+/* What nvmlDeviceGetCurrentClocksEventReasons was called before driver 535; newer ones have both. */
 int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long long *reasons)
 {
     long long value = 1;
@@ -255,7 +289,6 @@ int nvmlDeviceGetCurrentClocksThrottleReasons(device_t device, unsigned long lon
     *reasons = (unsigned long long)value;
     return result;
 }
-#endif
 
 int nvmlDeviceGetTemperature(device_t device, int sensor, unsigned *celsius)
 {
@@ -358,16 +391,18 @@ int nvmlDeviceGetFieldValues(device_t device, int count, field_t *fields)
         return result;
     for (int number = 0; number < count; number++) {
         field_t *field = &fields[number];
-        char key[32];
+        char key[32], type[32];
         int is_margin = field->field == 194 || field->field == 196;
         long long value = field->field == 82 ? 40 : field->field == 194 ? -2 : 0;
-        snprintf(key, sizeof key, field->scope ? "field%u.%u" : "field%u", field->field, field->scope);
+        snprintf(key, sizeof key, "field%u", field->field);
         field->result = ask(device, key, &value);
-        field->type = is_margin ? 5 : 3; /* signed int, unsigned long long */
-        if (is_margin)
-            field->value.si = (int)value;
-        else
-            field->value.ull = (unsigned long long)value;
+        if (field->scope && !field->result) {
+            snprintf(key, sizeof key, "field%u.%u", field->field, field->scope);
+            field->result = ask(device, key, &value);
+        }
+        snprintf(type, sizeof type, "type%u", field->field);
+        ask_unsigned(device, type, (unsigned *)&field->type, is_margin ? 5 : 3); /* signed int, unsigned long long */
+        field->value.sll = value;
     }
     return SUCCESS;
 }

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.probes.nvml.model import Gpu
 
 _DEVICES: Final = "/sys/bus/pci/devices"
 _DRIVERS: Final = "/sys/bus/pci/drivers"
@@ -73,6 +75,12 @@ def _bound_to(host: Host, driver: str) -> tuple[str, ...]:
         return host.entries(f"{_DRIVERS}/{driver}")
     except NotFound:
         return ()
+
+
+def unlisted_gpus(pci: NvidiaDevices, gpus: Iterable[Gpu]) -> tuple[str, ...]:
+    """Returns the GPUs of the PCI tree that are none of `gpus`, as far as NVML gave their addresses."""
+    listed = {gpu.bus_id for gpu in gpus}
+    return tuple(address for address in pci.gpus if address not in listed)
 
 
 class PciGpu(NamedTuple):

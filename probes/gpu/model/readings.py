@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import UNSUPPORTED_ERRORS, Gpu, Nvml
+from laggard.probes.nvml.model import NOT_IN_NVIDIA_ML_PY, UNSUPPORTED_ERRORS, Gpu, Nvml
 
 START_SECONDS: Final = 3.0
 """What nvmlInit may take for each GPU that no process holds open: 1 to 3 s in NVIDIA's driver-persistence guide."""
@@ -21,6 +21,7 @@ _MEANINGS: Final = {
     "LIB_RM_VERSION_MISMATCH": "library and loaded driver are of different versions: reload the driver or reboot",
     "NO_PERMISSION": "this user may not use it",
     "FUNCTION_NOT_FOUND": "the library is too old for it",
+    NOT_IN_NVIDIA_ML_PY: "this nvidia-ml-py is too old for it: upgrade it",
 }
 
 

@@ -2,7 +2,7 @@
 
 Source: NVIDIA's Xid catalog for Ampere and newer (docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html). Its
 "immediate action" decides the severity: an Xid that asks to reset or reboot is critical, one that asks to restart the
-application is an error of the application.
+application is an error of the application. Xids that are newer than the catalog: nverror.h of open-gpu-kernel-modules.
 """
 
 from __future__ import annotations
@@ -11,7 +11,11 @@ import enum
 import re
 from typing import Final, NamedTuple
 
-TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10"
+from laggard.model import Severity
+from laggard.probes.gpu.model.driver_log import RECOVERY_ACTION
+from laggard.probes.gpu.rules.recovery_action import NOTHING, explain_recovery_action
+
+TABLE_VERSION: Final = "NVIDIA Xid catalog of 2025-10, nverror.h of driver 595.45"
 
 
 class Action(enum.Enum):
@@ -48,6 +52,7 @@ _APPLICATION: Final = {
     86: "exception of the optical-flow engine",
     137: "a peer's access over NVLink was refused",
     141: "error of CUDA's fast path",
+    174: "a channel was reset and its program ended",
 }
 _ENGINES: Final = (
     *range(37, 42), *range(70, 73), *range(75, 78), *range(82, 86), 88, 89, *range(96, 108), *range(126, 136), 139, 142
@@ -85,30 +90,62 @@ _TABLE: Final[dict[int, Xid]] = {
     156: Xid("a part of the GPU was retired, from the next reset on", Action.RESET),
     157: Xid("a part of the GPU could not be retired", Action.REPAIR),
     158: Xid("fatal timeout of the GPU", Action.RESET),
+    164: Xid("the power-smoothing circuit nears the end of its life", Action.WATCH),
+    165: Xid("the power-smoothing circuit is at the end of its life", Action.WATCH),
+    166: Xid("error of NVLink's encryption", Action.WATCH),
     167: Xid("fatal timeout on PCIe", Action.WATCH),
     168: Xid("less memory than the GPU should have", Action.WATCH),
+    169: Xid("the internal micro-controller for security (SEC2) halted", Action.RESET),  # as 62, another controller
+    170: Xid("error of NVLink's encryption", Action.WATCH),
     171: Xid("uncorrectable error in DRAM (goes with Xid 48)", Action.WATCH),
     172: Xid("uncorrectable error in SRAM (goes with Xid 48)", Action.WATCH),
+    173: Xid("a link between chips (C2C) failed", Action.RESET),
+    175: Xid("the memory subsystem gives no answer", Action.RESET),  # GSP's timeout, for which the driver asks a reset
+    176: Xid("PCIe errors that were corrected", Action.WATCH),
 }
 _NOT_IN_TABLE: Final = Xid("not in laggard's table", Action.WATCH)
 _NVLINK5: Final = range(144, 151)
-_RECOVERY_REQUEST = re.compile(r"\bto 0x[0-9a-fA-F]+ \(([^)]*)\)")
+_SUB_CODE = re.compile(r"\(0x([0-9a-fA-F]{1,8})\b")  # intrinfo, the first of the numbers in parentheses
+_LINK_DOWN: Final = 149
+_LINK_DOWN_TO_IGNORE: Final = frozenset({0b100110, 0b101000})
+"""Sub-codes of NETIR_LINK_DOWN whose immediate action is IGNORE in the catalog: software, a user or the host took the
+link down. Their text has `Fatal` all the same."""
+
+_RECOVERY_REQUEST = re.compile(r"\bto 0x([0-9a-fA-F]{1,8}) \(")
+_LINK_WENT_DOWN: Final = 20034
 
 
 def explain_xid(code: int, text: str) -> Xid:
     """Returns what the Xid means. The text of its log line counts for some: Xid 154 names the action, errors of NVLink
-    5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ...`)."""
+    5 state whether they are fatal (`149, NETIR_LINK_EVT Fatal XC0 ... (0x004505c6 ...)`)."""
     if code in _NVLINK5 and re.search(r"\bFatal\b", text):
+        if code == _LINK_DOWN and "NETIR_LINK_" in text and _sub_code(text) in _LINK_DOWN_TO_IGNORE:
+            return Xid("an NVLink was taken down by software, a user or the host", Action.WATCH)
         return Xid("fatal NVLink error", Action.RESET)
-    if code == 154 and (found := _RECOVERY_REQUEST.search(text)):
-        return _recovery(found[1])
+    if code == RECOVERY_ACTION and (found := _RECOVERY_REQUEST.search(text)):
+        return _recovery(int(found[1], 16))
     return _TABLE.get(code, _NOT_IN_TABLE)
 
 
-def _recovery(request: str) -> Xid:
-    meaning = f"the driver asks for: {request}"
-    if request.lower() == "none":
+def explain_sxid(code: int, text: str) -> Xid:
+    """Returns what the error of an NVSwitch means, by its text: `Fatal, Link 30 LTSSM Fault Up` or `Non-fatal, ...`.
+    Source: the Fabric Manager user guide, tables of fatal and non-fatal SXids."""
+    if not text.startswith("Fatal"):
+        return Xid("an error that the NVSwitch recovered from", Action.APPLICATION)
+    if code == _LINK_WENT_DOWN:
+        return Xid("an NVLink of the NVSwitch went down; whether it still is, the probe nvlink tells", Action.WATCH)
+    return Xid("fatal error of the NVSwitch", Action.RESET)
+
+
+def _sub_code(text: str) -> int | None:
+    """Returns bits 20 to 25 of intrinfo, by which the catalog lists errors of NVLink 5."""
+    found = _SUB_CODE.search(text)
+    return int(found[1], 16) >> 20 & 0x3F if found else None
+
+
+def _recovery(number: int) -> Xid:
+    if number == NOTHING:
         return Xid("the driver asks for nothing any more", Action.APPLICATION)
-    if "reboot" in request.lower():
-        return Xid(meaning, Action.REBOOT)
-    return Xid(meaning, Action.RESET if "reset" in request.lower() else Action.WATCH)
+    advice, severity = explain_recovery_action(number)
+    action = Action.REBOOT if "reboot" in advice else Action.RESET
+    return Xid(f"the driver asks to {advice}", action if severity is Severity.CRITICAL else Action.WATCH)

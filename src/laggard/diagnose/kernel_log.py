@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
-from laggard.probes.gpu.xid import find_xids, judge_xids
+from laggard.probes.gpu.model.driver_log import find_xids
+from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 _LINE = re.compile(
@@ -25,9 +26,9 @@ def recognise(text: str) -> bool:
 
 
 def judge(text: str, hardware: KnownHardware) -> FileJudgement:
-    lines = list(find_xids(text))
-    findings, applications = judge_xids(lines)
-    facts = {"xids": len(lines), "xids_of_applications": applications}
+    lines = find_xids(text)
+    findings, counted = judge_xids(lines)
+    facts = {"xids": len(lines), "xids_of_applications": {}, **counted}
     return FileJudgement((*findings, *find_device_errors(text)), facts)
 
 

@@ -18,11 +18,12 @@ from support.materialise import expectation, names
 
 from laggard import wire
 from laggard.cli import main
-from laggard.model import Finding, Verdict
+from laggard.model import Finding, Severity, Verdict
+from laggard.probes.gpu import temperature as temperature_probe
 from laggard.probes.gpu.driver import driver_hung
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
-from laggard.probes.nvml.model import Nvml, encode_nvml
+from laggard.probes.nvml.model import Hang, Nvml, encode_nvml
 from laggard.probes.probe import Fact, Probe, ProbeGroup, Thresholds
 from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
@@ -184,6 +185,24 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
     assert report.elapsed_seconds < 10
 
 
+@pytest.mark.parametrize(
+    ("seconds", "limit", "severity"),
+    [
+        (2.9, 8.0, None),  # the driver's locks are held for that long
+        (3.1, 8.0, Severity.WARNING),
+        (8.0, 8.0, Severity.CRITICAL),
+        (26.0, 27.0, None),  # eight GPUs start
+        (27.0, 27.0, Severity.CRITICAL),
+        (31.2, 3.0, Severity.CRITICAL),
+    ],
+)
+def test_a_call_is_slow_before_it_hangs(seconds: float, limit: float, severity: Severity | None) -> None:
+    log = "NVRM: Xid (PCI:0000:9b:00): 119, pid=7, Timeout after 6s of waiting for RPC response from GPU4 GSP!"
+    found = driver_hung(Hang(call="uuid of GPU 4", seconds=seconds, limit_seconds=limit, pid=7), log)
+    assert (found.severity if found else None) is severity
+    assert found is None or "GPU 0000:9b:00.0: Xid 119" in found.evidence["xids_logged"][0]
+
+
 def test_recorded_nvml_answers_are_read_back_unchanged() -> None:
     answers = wire.decode(json.dumps(nvml()).encode(), Nvml)
     assert wire.decode(encode_nvml(answers), Nvml) == answers
@@ -208,6 +227,7 @@ def test_a_probe_survives_any_missing_nvml_field(gaps: list[tuple[int, str, str 
         if probe.group is GPU:
             seen = observe(probe, host)
             assert "failed:" not in seen.reason, (probe.name, seen.reason)
+            assert "do not say what they are" not in seen.reason, "NVML was not asked"
 
 
 class _NvmlOnly(Host):
@@ -218,13 +238,31 @@ class _NvmlOnly(Host):
         self._nvml = answers
 
     def entries(self, path: str) -> tuple[str, ...]:
-        return ("0000:19:00.0", "0000:83:00.0") if path == "/sys/bus/pci/devices" else super().entries(path)
+        if path == "/sys/bus/pci/devices":
+            return ("0000:19:00.0", "0000:83:00.0")
+        return () if path.startswith("/sys/bus/pci/devices/") else super().entries(path)
 
     def read(self, path: str) -> str:
         if path.startswith("/sys/bus/pci/devices/"):
             bridge = "0000:83" in path
             return "0x10de\n" if path.endswith("vendor") else ("0x068000\n" if bridge else "0x030200\n")
         return super().read(path)
+
+
+@pytest.mark.parametrize("temperature", [33, 81, 82, 90])
+@pytest.mark.parametrize("margin", [54, 1, 0, -1, -5])
+@pytest.mark.parametrize("reasons", [1, 0x04, 0x20, 0x40, None])
+def test_a_margin_counts_where_something_else_shows_heat(temperature: int, margin: int, reasons: int | None) -> None:
+    """The board's limits: 87 degrees in operation, 89 for the slowdown; margins of 0 and -2."""
+    answers = nvml()
+    answers["gpus"][0].update(temperature_celsius=temperature, margin_celsius=margin, clocks_event_reasons=reasons)
+    seen = observe(temperature_probe.PROBE, _NvmlOnly(wire.decode(json.dumps(answers).encode(), Nvml)))
+    believed = temperature >= 82 or (reasons or 0) >= 0x20
+    critical = temperature >= 89 or (believed and margin <= -2)
+    expected = "critical" if critical else "warning" if temperature >= 87 or (believed and margin <= 0) else None
+    assert [found.severity.value for found in seen.findings] == ([expected] if expected else [])
+    assert ("margins_not_confirmed_by_a_temperature" in seen.facts) == (margin <= 0 and not believed)
+    assert seen.verdict is Verdict.OK
 
 
 OWN_CODES = (

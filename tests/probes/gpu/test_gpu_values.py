@@ -12,9 +12,11 @@ from support.paths import SHARED
 from laggard.majority import majority
 from laggard.model import Severity
 from laggard.probes.errors import Unknown
+from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
+from laggard.probes.gpu.rules.recovery_action import explain_recovery_action
 from laggard.probes.gpu.rules.xid_table import Action, explain_xid
-from laggard.probes.gpu.xid import find_xids, judge_xids
+from laggard.probes.gpu.xid import judge_xids
 from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.nvlink.fabric_state import judge_fabric
 from laggard.probes.nvml.model import Gpu, GpuFabricInfo, Nvml, sysfs_bus_id
@@ -25,13 +27,13 @@ RECORD = "NVRM: Xid (PCI:0000:9b:00): 79, pid=7, name=python, GPU has fallen off
 
 @pytest.mark.skipif(not XID_119.exists(), reason="the recorded hardware is not here")
 def test_a_recorded_log_with_xid_119() -> None:
-    lines = list(find_xids(gzip.decompress(XID_119.read_bytes()).decode()))
+    lines = find_xids(gzip.decompress(XID_119.read_bytes()).decode())
     assert {(line.bus_id, line.code) for line in lines} == {("0000:9b:00", 119)}
-    findings, applications = judge_xids(lines)
+    findings, facts = judge_xids(lines)
     assert [(found.code, found.severity, found.device) for found in findings] == [
         ("GPU_XID", Severity.CRITICAL, "GPU 0000:9b:00.0")
     ]
-    assert applications == {} and findings[0].evidence["xid"] == 119
+    assert facts == {} and findings[0].evidence["xid"] == 119
 
 
 @pytest.mark.parametrize(
@@ -74,9 +76,20 @@ def test_each_form_of_an_xid_line_is_read(text: str, bus: str, code: int) -> Non
         *((code, "", Action.APPLICATION) for code in (8, 13, 31, 32, 43, 45, 68, 69)),
         *((code, "", Action.RESET) for code in (48, 64, 74, 95, 119, 120, 140)),
         (79, "", Action.REBOOT),
-        *((code, "", Action.WATCH) for code in (63, 92, 94, 9999)),
+        *((code, "", Action.WATCH) for code in (63, 92, 94, 176, 9999)),
+        *((code, "", Action.RESET) for code in (169, 173, 175)),
+        (174, "", Action.APPLICATION),
         (149, "NETIR_LINK_EVT Fatal   XC0 i0 Link 03 (0x004505c6)", Action.RESET),
         (149, "NETIR_LINK_EVT Nonfatal XC0 i0 Link 03 (0x004505c6)", Action.WATCH),
+        (149, "NETIR_LINK_DOWN Fatal XC0 i0 Link 03 (0x026005c6 0x00000000 0x00000000)", Action.WATCH),  # 100110
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x028005c6 0x00000000 0x00000000)", Action.WATCH),  # 101000
+        (149, "NETIR_LINK_EVT Fatal XC0 i0 Link 03 (0x02a005c6 0x00000000 0x00000000)", Action.RESET),  # 101010
+        (149, "NETIR_MFDE_EVENT Fatal XC0 i0 Link 03 (0x02600646 0x00000001)", Action.RESET),
+        (145, "RLW_SRC_TRACK Fatal XC0 i0 Link 03 (0x026005c6 0x00000000)", Action.RESET),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x4 (Drain and Reset)", Action.RESET),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x3 (Drain P2P)", Action.RESET),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x5 (Recover IMEX Domain)", Action.WATCH),
+        (154, "GPU recovery action changed from 0x0 (None) to 0x9 (Unknown)", Action.WATCH),
         (154, "GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)", Action.RESET),
         (154, "GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", Action.REBOOT),
         (154, "GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)", Action.APPLICATION),
@@ -89,9 +102,65 @@ def test_the_action_of_an_xid(code: int, text: str, action: Action) -> None:
 @given(st.text(), st.binary())
 def test_any_log_can_be_read(text: str, data: bytes) -> None:
     for log in (text, data.decode(errors="replace"), RECORD + text):
-        found = list(find_xids(log))
-        assert len(found) <= log.count("Xid"), "an Xid that the driver did not log"
+        found = find_xids(log)
+        assert len(found) <= log.count("Xid") + log.count("off the bus"), "an Xid that the driver did not log"
         assert len(judge_xids(found)[0]) <= len(found)
+
+
+@pytest.mark.parametrize("number", range(1, 10))
+def test_nvml_and_xid_154_agree_on_a_recovery_action(number: int) -> None:
+    action = explain_xid(154, f"GPU recovery action changed from 0x0 (None) to {number:#x} (whatever)").action
+    severe = explain_recovery_action(number).severity is Severity.CRITICAL
+    assert (action is not Action.WATCH) == severe == (number in (1, 2, 3, 4, 6, 7))
+
+
+TO_RESET = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+RESET = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)"
+OTHER = "NVRM: Xid (PCI:0000:9b:00): 154, GPU recovery action changed from 0x5 (Recover IMEX Domain) to 0x0 (None)"
+LOADED = "NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.124.06  Wed Feb 26 02:07:44 UTC 2025"
+XID_95 = "NVRM: Xid (PCI:0000:9b:00): 95, pid=7, Uncontained: LTC TAG (0x2, 0x1). RST: Yes, D-RST: No"
+
+
+@pytest.mark.parametrize(
+    ("log", "open_codes"),
+    [
+        ([XID_95, TO_RESET, RESET], []),
+        ([XID_95, TO_RESET, LOADED], []),
+        ([XID_95, TO_RESET, RESET, XID_95], [95]),
+        ([LOADED, XID_95, TO_RESET], [95, 154]),
+        ([XID_95, OTHER], [95]),  # no reset: something else was put right
+        ([XID_95, RESET.replace("9b", "bb")], [95]),  # another GPU's
+        ([TO_RESET, TO_RESET], [154]),
+    ],
+)
+def test_a_reset_closes_what_came_before(log: list[str], open_codes: list[int]) -> None:
+    findings, _ = judge_xids(find_xids("\n".join(log)))
+    assert [found.evidence["xid"] for found in findings] == open_codes
+    assert all(found.evidence["count"] == 1 for found in findings)
+
+
+GONE = "NVRM: GPU 0000:9b:00.0: GPU has fallen off the bus."
+GONE_AT_START = """NVRM: The NVIDIA GPU 0000:9b:00.0
+NVRM: (PCI ID: 10de:2330) installed in this system has
+NVRM: fallen off the bus and is not responding to commands."""
+
+
+@pytest.mark.parametrize("log", [GONE, GONE_AT_START, GONE_AT_START.replace("\n", "\\x0a"), f"{RECORD}\n{GONE}"])
+def test_a_gpu_off_the_bus_is_one_finding_with_an_xid_or_without(log: str) -> None:
+    (found,) = judge_xids(find_xids(log)).findings
+    assert (found.device, found.severity) == ("GPU 0000:9b:00.0", Severity.CRITICAL)
+    assert found.evidence["xid"] == 79 and found.evidence["count"] == 1
+
+
+def test_a_gpu_that_the_driver_ignores_is_not_off_the_bus() -> None:
+    ignored = GONE_AT_START.splitlines()[0] + " (PCI ID: 10de:1180)\nNVRM: installed in this system is not supported."
+    assert find_xids(ignored) == []
+
+
+def test_the_driver_that_wants_nothing_now_makes_a_reset_a_warning() -> None:
+    lines = find_xids(f"{XID_95}\n{RECORD.replace('9b', 'bb')}")
+    severities = {it.device: it.severity for it in judge_xids(lines, None, {"0000:9b:00", "0000:bb:00"}).findings}
+    assert severities == {"GPU 0000:9b:00.0": Severity.WARNING, "GPU 0000:bb:00.0": Severity.CRITICAL}  # 79: a reboot
 
 
 def _nvml(*minors: int | None) -> Nvml:
@@ -135,11 +204,31 @@ def test_bus_ids_as_sysfs_writes_them(text: str, name: str) -> None:
         (0x9A, ["unhealthy route"]),
         (0x566, ["recovering a route", "recovering from access timeouts", "too few NVLinks"]),
         (0x1AA, []),
+        (0x51AA, []),
+        (0xA1AA, ["no partition", "lost the fabric manager"]),
     ],
 )
 def test_the_health_mask(mask: int, words: list[str]) -> None:
     summaries = [summary for summary, _ in judge_fabric(GpuFabricInfo(state=3, health_mask=mask))]
     assert len(summaries) == len(words) and all(word in text for word, text in zip(words, summaries, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("summary", "mask", "severity"),
+    [
+        (0, 0xAA, None),
+        (1, 0xAA, None),
+        (2, 0xAA, Severity.CRITICAL),
+        (3, 0xAA, Severity.WARNING),
+        (2, 0x9A, Severity.CRITICAL),  # the mask says more
+        (9, 0xAA, None),
+    ],
+)
+def test_the_health_summary_counts_where_the_mask_says_nothing(
+    summary: int, mask: int, severity: Severity | None
+) -> None:
+    found = list(judge_fabric(GpuFabricInfo(state=3, health_mask=mask, health_summary=summary)))
+    assert [it for _, it in found] == ([severity] if severity else [])
 
 
 def test_a_majority_is_more_than_half() -> None:
