@@ -225,6 +225,7 @@ def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
     _wait_for_the_end_of(found["evidence"]["process"])
 
 
+@pytest.mark.slow
 def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
     """The driver's locks are held for seconds by a reset of another GPU; a hang shows itself in the next run."""
     outcome = gate("3.ecc_volatile hang\n", "--deadline", "4.5")
