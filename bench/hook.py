@@ -51,9 +51,6 @@ class FreeEvents:
     def stream(self) -> int:
         return 0
 
-    def number_of(self, stream: object) -> int | None:
-        return 0
-
     def capturing(self) -> bool:
         return False
 

@@ -117,9 +117,6 @@ class LazyDevice:
     def stream(self) -> int:
         return self._current.number
 
-    def number_of(self, stream: Any) -> int | None:
-        return self.stream() if stream is None else stream.number
-
     def capturing(self) -> bool:
         return self.in_capture
 

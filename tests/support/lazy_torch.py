@@ -120,12 +120,14 @@ def lazy_torch(*devices: LazyDevice) -> Any:
         def capture_end(self) -> None:
             devices[state.current].in_capture = False
 
-    class Graph(CUDAGraph):
-        def capture_begin(self) -> None:  # type: ignore[override]
-            super().capture_begin()
+    class Graph:
+        """torch.accelerator's, which does not come to CUDAGraph."""
+
+        def capture_begin(self) -> None:
+            devices[state.current].in_capture = True
 
         def capture_end(self) -> None:
-            super().capture_end()
+            devices[state.current].in_capture = False
 
     def current_stream(index: int | None = None) -> Stream:
         index = state.current if index is None else index

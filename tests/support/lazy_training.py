@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import quantiles
 from typing import Any
 
 from laggard.rankfile import Lane
@@ -40,6 +41,11 @@ class KeepingSink:
     def flush(self, totals: Totals) -> None: ...
 
     def close(self) -> None: ...
+
+
+def usual(steps: Sequence[StepRecord], of: Callable[[StepRecord], int]) -> float:
+    """In seconds, the lower quartile of the steps without the first: threads take their turns late, and never early."""
+    return quantiles([of(step) for step in steps[1:]], n=4, method="inclusive")[0] / 1e9
 
 
 class StubGroups:

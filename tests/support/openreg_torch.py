@@ -29,32 +29,33 @@ extern "C" int sleep_on(void* stream, double seconds) {
 
 
 class OpenregDevice:
-    """Stands in a Network's place for a device. A stream is a torch.Stream that the device's library made."""
+    """Device number `index`, while device 0 stays the current one. A stream is a torch.Stream that the device's library
+    made."""
 
-    in_capture = False
-
-    def __init__(self, torch: Any, library: Path, build: Path) -> None:
+    def __init__(self, torch: Any, library: Path, build: Path, index: int) -> None:
         (build / "kernel.cpp").write_text(KERNEL)
         command = ["g++", "-shared", "-fPIC", "-O1", "-o", build / "kernel.so", build / "kernel.cpp", library]
         subprocess.run([*command, f"-Wl,-rpath,{library.parent}"], check=True)
         self._openreg = ctypes.CDLL(str(library))
         self._kernel = ctypes.CDLL(str(build / "kernel.so")).sleep_on
         self._kernel.argtypes = (ctypes.c_void_p, ctypes.c_double)
-        self._torch = torch
+        self._torch, self._index = torch, index
         self.network = self.new_stream()
         self.use(self.new_stream())
 
     def new_stream(self) -> Any:
         handle = ctypes.c_void_p()
-        assert self._openreg.orStreamCreate(ctypes.byref(handle)) == 0 and handle.value is not None
+        with self._torch.openreg.device(self._index):
+            assert self._openreg.orStreamCreate(ctypes.byref(handle)) == 0 and handle.value is not None
         kind = self._torch.Stream("openreg").device_type
-        return self._torch.Stream(stream_id=handle.value, device_index=0, device_type=kind)
+        return self._torch.Stream(stream_id=handle.value, device_index=self._index, device_type=kind)
 
     def use(self, stream: Any) -> None:
         self._torch.accelerator.set_stream(stream)
+        self._torch.openreg.set_device(0)
 
     def current(self) -> Any:
-        return self._torch.accelerator.current_stream(0)
+        return self._torch.accelerator.current_stream(self._index)
 
     def work(self, seconds: float, stream: Any = None) -> None:
         assert self._kernel((stream or self.current()).stream_id, seconds) == 0
@@ -112,7 +113,7 @@ def openreg_as_cuda(torch: Any, extension: Any) -> Any:
         def elapsed_time(self, end: Any) -> float:
             return float(self.event.elapsed_time(end.event))
 
-    def current_stream(index: int = 0) -> Stream:
+    def current_stream(index: int | None = None) -> Stream:
         return Stream(torch.accelerator.current_stream(index))
 
     cuda = SimpleNamespace(

@@ -29,10 +29,6 @@ class AsyncDevice(Protocol):
     def stream(self) -> int:
         """The stream of this device on which this thread launches now."""
 
-    def number_of(self, stream: Any) -> int | None:
-        """The number of one of torch's streams; None where it is another device's. `stream` None: that on which this
-        thread launches now."""
-
     def capturing(self) -> bool:
         """Whether a graph is being captured: then nothing else here may be called."""
 

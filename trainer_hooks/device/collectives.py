@@ -305,10 +305,6 @@ class DeviceCollectives(DevicePhases):
             self.timeline.stream_wait(before, after)
         return result
 
-    def is_main(self, stream: Any) -> bool:
-        """Whether one of torch's streams is the main one; None: the present stream."""
-        return self._device.number_of(stream) == self.main
-
     def _may_wait_for_collective(self) -> bool:
         """Whether a wait on the present stream could be one for a collective."""
         try:

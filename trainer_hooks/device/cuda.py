@@ -61,14 +61,6 @@ class CudaDevice:
     def stream(self) -> int:
         return self._raw_stream(self.index)
 
-    def number_of(self, stream: Any) -> int | None:
-        if stream is None:
-            return self.stream() if self._current_device() == self.index else None
-        if stream.device_index != self.index:
-            return None
-        number: int | None = getattr(stream, "cuda_stream", None)
-        return number if number is not None else getattr(stream, "native_handle", None)  # a plain torch.Stream
-
     def record(self) -> CudaMark | None:
         number = self._raw_stream(self.index)
         stream = self._streams.get(number)
@@ -177,7 +169,8 @@ class _StreamWaits:
         @functools.wraps(original)
         def wait(event: Any, stream: Any = None) -> Any:
             timer = self.timer
-            if timer.timeline.overlapped and timer.on_training_thread() and timer.is_main(stream):
+            on_main = stream is None or getattr(stream, "cuda_stream", None) == timer.main
+            if on_main and timer.timeline.overlapped and timer.on_training_thread():
                 return timer.time_stream_wait(original, event, stream)
             return original(event, stream)
 

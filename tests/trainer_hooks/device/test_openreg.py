@@ -27,16 +27,16 @@ MS = 0.002
 
 
 class Rank:
-    """A rank that trains on openreg device 0, with collectives of 12 "ms" in a stream of their own."""
+    """A rank that trains on openreg device `index`, with collectives of 12 "ms" in a stream of their own."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, build: Path) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, build: Path, index: int) -> None:
         import torch
 
         library = Path(extension.__file__).parent / "lib" / "libopenreg.so"
-        self.device = OpenregDevice(torch, library, build)
-        self.cuda = openreg_as_cuda(torch, extension)
+        self.device = OpenregDevice(torch, library, build, index)
+        self.torch, self.cuda = torch, openreg_as_cuda(torch, extension)
         monkeypatch.setitem(sys.modules, "torch", self.cuda)
-        self.tensor = torch.zeros(16, device="openreg:0")
+        self.tensor = torch.zeros(16, device=f"openreg:{index}")
         self.kept, placement = KeepingSink(), Placement()
         placement.index = self.tensor.device.index
         self.recorder: Recorder = recorder_to(self.kept, placement)
@@ -64,8 +64,10 @@ class Rank:
                     then()
                 self.recorder.leave()
             self.recorder.end_step(step + 1)
-        self.cuda.cuda.synchronize()
+        self.device.current().synchronize()
+        self.device.network.synchronize()
         self.recorder.close()
+        assert self.torch.openreg.current_device() == 0
         assert self.recorder.totals.errors == self.recorder.totals.lost == 0
         assert len(self.kept.steps) == steps and self.kept.on_device == self.kept.collected == steps
 
@@ -76,9 +78,9 @@ class Rank:
         return median(step.phases[phase] for step in self.kept.steps[1:]) / 1e9
 
 
-@pytest.fixture
-def rank(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
-    return Rank(monkeypatch, tmp_path)
+@pytest.fixture(params=[0, 1], ids=["the current device", "another device than the current one"])
+def rank(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Rank:
+    return Rank(monkeypatch, tmp_path, request.param)
 
 
 def about(expected: float) -> Any:
@@ -112,7 +114,7 @@ def test_a_second_stream_that_is_joined(rank: Rank, how: str, whose: str) -> Non
     def join() -> None:
         rank.device.use(main)  # the current stream is the thread's own
         if how == "wait_stream":
-            rank.cuda.cuda.current_stream().wait_stream(rank.cuda.cuda.Stream(second))
+            rank.cuda.cuda.Stream(main).wait_stream(rank.cuda.cuda.Stream(second))
         else:
             rank.cuda.cuda.Stream(second).synchronize()
 
@@ -131,3 +133,20 @@ def test_a_second_stream_that_is_joined(rank: Rank, how: str, whose: str) -> Non
 
     rank.train(overlapped)
     assert rank.waited() == about(8 * MS if whose == "the training thread" else 0.0)
+
+
+def test_a_collective_on_autograds_own_thread(rank: Rank) -> None:
+    """Autograd runs the backward pass of a device's tensors on a thread of its own, as FSDP's collectives in it."""
+    main, threads = rank.device.current(), set()
+    leaf = rank.torch.ones(16, device=rank.tensor.device, requires_grad=True)
+
+    def in_backward(_: Any) -> None:
+        threads.add(threading.get_ident())
+        rank.device.use(main)
+        rank.reduce([rank.tensor], "nccl")
+
+    product = leaf * 2
+    product.register_hook(in_backward)
+    rank.train(lambda: product.sum().backward(retain_graph=True))
+    assert threads and threading.get_ident() not in threads
+    assert rank.waited() == about(12 * MS)
