@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed check hooks bench demo-table gpu-check format clean
+.PHONY: demo test test-fast test-changed test-torch check hooks bench demo-table gpu-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -29,6 +29,13 @@ test-changed:
 	@tests=$$($(BIN)/python scripts/changed_tests.py $(BASE)) && if [ -n "$$tests" ]; \
 		then $(PYTEST) -m "not slow" $$tests; else echo "no test depends on what changed"; fi
 
+# The hooks' tests with another torch, and another DeepSpeed, in an environment of their own: docs/versions.md.
+#   make test-torch TORCH=2.6.0 DEEPSPEED=0.17.6
+test-torch:
+	@scripts/setup-torch "$(TORCH)" "$(DEEPSPEED)"
+	.venv-torch-$(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
+		$(if $(filter file,$(origin TESTS)),tests/trainer_hooks,$(TESTS))
+
 check:
 	@scripts/setup
 	$(BIN)/ruff check .
@@ -50,8 +57,9 @@ demo-table:
 	@scripts/setup
 	@$(BIN)/python bench/demo_table.py $(ARGS)
 
-# On a machine with NVIDIA GPUs: what laggard says of them, how long it takes, and whether nvidia-smi agrees. Needs no
-# .venv: any Python with msgspec, nvidia-ml-py and PyYAML.
+# On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
+# trainings, its verdicts. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot
+# run says why. ARGS="--json FILE", "--part NAME", "--help".
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
@@ -60,4 +68,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-torch-* out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,182 @@
+"""Starts the ranks of a training on this machine, with the hooks and without, and reads what the hooks recorded."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TRAIN = Path(__file__).with_name("train.py")
+ENVIRON = {
+    "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without it cuBLAS may add in another order from run to run
+    "TORCH_FR_BUFFER_SIZE": "20000",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",  # its older name
+    "OMP_NUM_THREADS": "1",
+    "LAGGARD_JOB_ID": "gpu-check",
+    "LAGGARD_OFF": "",
+    "LAGGARD_HOST_CLOCK": "",
+}
+SUSPICIOUS = re.compile(r"^laggard: |driver shutting down|CUDA (error|warning)", re.IGNORECASE)
+EXPECTED = "laggard: collectives captured in CUDA graphs are not recorded"
+
+
+class Rank(NamedTuple):
+    """One rank that has ended. `result`: what it printed as its RESULT; None where it did not come to that."""
+
+    status: int | None
+    result: dict[str, Any] | None
+    errors: str
+
+    @property
+    def good(self) -> bool:
+        return self.status == 0 and self.result is not None
+
+
+class Recorded(NamedTuple):
+    """What the hooks recorded of one rank. `collectives`: of each operation, without send and recv; `phases`: medians
+    of the steps, in milliseconds, the first ones left out; `clocks`: of how many collectives which clock gave the
+    times."""
+
+    identity: dict[str, Any]
+    facts: dict[str, Any]
+    steps: int
+    errors: int
+    lost: int
+    collectives: Counter[str]
+    clocks: Counter[str]
+    phases_ms: dict[str, float]
+
+
+def run_ranks(
+    words: Sequence[str], ranks: int, seconds: float, hooked_into: Path | None, extra: Mapping[str, str] | None = None
+) -> list[Rank]:
+    """Runs train.py as so many ranks. `hooked_into`: the folder for what the hooks record; None: without them."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    hooks = []
+    environ = {**os.environ, **ENVIRON, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(extra or {})}
+    if hooked_into is not None:
+        hooks = ["-m", "laggard", "run", "--record", str(hooked_into / "recording")]
+        environ["LAGGARD_RANK_DIR"] = str(hooked_into / "ranks")
+    command = [sys.executable, *hooks, str(TRAIN), *words]
+    size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+    processes = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            env={**environ, **size, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        )
+        for rank in range(ranks)
+    ]
+    return collect(processes, seconds)
+
+
+def collect(processes: Sequence[subprocess.Popen[str]], seconds: float) -> list[Rank]:
+    """Waits for all ranks, all their output read at the same time. One that fails or does not end in time ends them
+    all: the others would wait for it."""
+    outputs: dict[int, tuple[str, str]] = {}
+
+    def read(place: int) -> None:
+        outputs[place] = processes[place].communicate()
+        if processes[place].returncode:
+            timer.function()
+
+    def end_all() -> None:
+        for process in processes:
+            process.kill()
+
+    timer = threading.Timer(seconds, end_all)
+    timer.daemon = True
+    timer.start()
+    readers = [threading.Thread(target=read, args=(place,)) for place in range(len(processes))]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join()
+    timer.cancel()
+    return [rank(process, *outputs[place]) for place, process in enumerate(processes)]
+
+
+def rank(process: subprocess.Popen[str], output: str, errors: str) -> Rank:
+    lines = [line for line in output.splitlines() if line.startswith("RESULT ")]
+    result = json.loads(lines[-1].removeprefix("RESULT ")) if lines else None
+    return Rank(process.returncode, result, errors)
+
+
+def problem_of(ranks: Sequence[Rank]) -> str:
+    """Why these ranks did not all end well, in one line; empty: they did. A rank that failed by itself comes before
+    those that were then killed."""
+    bad = [(number, each) for number, each in enumerate(ranks) if not each.good]
+    if not bad:
+        return ""
+    number, first = min(bad, key=lambda pair: pair[1].status is None or pair[1].status < 0)
+    return f"rank {number} ended with {first.status}: {main_line(first.errors)}"
+
+
+def main_line(errors: str) -> str:
+    """The line that names the error: of a traceback the last one that is not torch's closing remark."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    named = [line for line in lines if re.match(r"(\w+\.)*\w*(Error|Exception|Interrupt)\b", line)]
+    return ((named or lines)[-1] if lines else "it printed no error")[:300]
+
+
+def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
+    """What laggard or CUDA wrote to the standard error of the hooked ranks, and not of the bare ones."""
+    known = {line.strip() for each in bare for line in each.errors.splitlines()}
+    lines = {line.strip() for each in hooked for line in each.errors.splitlines()}
+    return sorted(line for line in lines - known if SUSPICIOUS.search(line) and not line.startswith(EXPECTED))
+
+
+def read_recorded(folder: Path) -> list[Recorded]:
+    """In the order of the ranks."""
+    from laggard.rankfile import RankFileReader
+
+    found = []
+    for path in (folder / "ranks").iterdir():
+        with RankFileReader(str(path)) as file:
+            counters, steps = file.counters(), file.steps()
+            identity, facts = dict(file.identity), file.facts()
+        lines = (folder / "recording" / f"rank-{identity['rank']}.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        collectives = [each for each in records if each.get("kind") == "collective"]
+        found.append(
+            Recorded(
+                identity,
+                facts,
+                counters.steps if counters else 0,
+                counters.errors if counters else 0,
+                counters.lost if counters else 0,
+                Counter(each["op"] for each in collectives if each["op"] not in ("send", "recv")),
+                Counter(each["clock"] for each in collectives),
+                phases_of(steps[3:]),
+            )
+        )
+    return sorted(found, key=lambda each: each.identity["rank"])
+
+
+def phases_of(steps: Sequence[Any]) -> dict[str, float]:
+    import statistics
+
+    from laggard.constants import PHASES
+
+    if not steps:
+        return {}
+    found = {name: statistics.median(step.phases[place] for step in steps) / 1e6 for place, name in enumerate(PHASES)}
+    return {**found, "waited": statistics.median(step.waited for step in steps) / 1e6}
+
+
+def scratch() -> tempfile.TemporaryDirectory[str]:
+    """A folder for a training's records, in memory where there is room."""
+    return tempfile.TemporaryDirectory(prefix="gpu-check-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)

@@ -1,0 +1,62 @@
+"""One rank is made slow, and `laggard locate` has to name it; with no slow rank it has to name nobody.
+
+On several GPUs a kernel keeps the slow rank busy, over NCCL. On one GPU, two ranks share it over gloo, and the host is
+what is slow: kernels of two processes would hold each other up.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpu_check.jobs.launch import problem_of, run_ranks, scratch
+from gpu_check.outcome import NOT_RUN, CannotRun, Context, Outcome, judged, torch_on_gpu
+
+SLOW, STEPS, BASE_MS, SLOW_MS, SECONDS = 1, 60, 15.0, 30.0, 120
+NEEDED = ("msgspec", "numpy")
+
+
+def run(context: Context) -> Iterator[Outcome]:
+    size = 2 if context.rehearse else max(2, torch_on_gpu().cuda.device_count())
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CannotRun(f"`laggard locate` needs the Python modules {' and '.join(missing)}")
+    for slow in (SLOW, None):
+        name = f"rank {slow} of {size} slow in forward" if slow is not None else f"none of {size} ranks slow"
+        words = ["ddp", "--steps", str(STEPS), "--base-ms", str(BASE_MS)]
+        if slow is not None:
+            words += ["--slow", str(slow), "--slow-ms", str(SLOW_MS)]
+        with scratch() as folder:
+            ranks = run_ranks(words, size, SECONDS, Path(folder))
+            problem = problem_of(ranks)
+            if problem and problem_of(run_ranks(words, size, SECONDS, None)):
+                yield Outcome(name, NOT_RUN, f"fails without laggard too: {problem}")
+            elif problem:
+                yield judged(name, False, f"fails with the hooks only: {problem}")
+            else:
+                yield judge(name, slow, *locate(Path(folder) / "recording"))
+
+
+def locate(recording: Path) -> tuple[Any, str]:
+    """Returns the verdict as JSON, and what there is to say where there is none."""
+    command = [sys.executable, "-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    try:
+        return json.loads(done.stdout), done.stderr
+    except ValueError:
+        return None, f"ended with {done.returncode}: {done.stderr[-300:]}"
+
+
+def judge(name: str, slow: int | None, location: Any, errors: str) -> Outcome:
+    if location is None or "culprits" not in location:
+        return judged(name, False, f"laggard locate: {errors or location}")
+    named = [(culprit["ranks"], culprit["phase"]) for culprit in location["culprits"]]
+    due = [] if slow is None else [([slow], "forward")]
+    texts = [f"ranks {ranks} in {phase}" for ranks, phase in named]
+    good = named == due and location["verdict"] == ("ok" if slow is None else "fail")
+    return judged(name, good, f"{location['verdict']}: {', '.join(texts) or 'nobody is named'}")

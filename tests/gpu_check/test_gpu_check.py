@@ -1,0 +1,99 @@
+"""`make gpu-check` where there is no GPU: each part says so; and its trainings, rehearsed on the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import REPOSITORY
+
+SCRIPT = REPOSITORY / "scripts" / "gpu-check"
+
+
+def gpu_check(out: Path, *words: str, environ: dict[str, str] | None = None) -> tuple[int, str, Any]:
+    """Returns the exit status, what it printed, and its JSON document."""
+    command = [sys.executable, str(SCRIPT), "--out", str(out), *words]
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **(environ or {})}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ)
+    return done.returncode, done.stdout + done.stderr, json.loads((out / "gpu-check.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="there is a GPU")
+def test_without_a_gpu_every_part_gives_the_reason_and_the_next_one_runs(tmp_path: Path) -> None:
+    status, printed, document = gpu_check(tmp_path)
+    assert status == 2 and "Traceback" not in printed, printed
+    parts = {part["part"]: part["not_run"] for part in document["parts"]}
+    assert parts.pop("versions") is None and len(parts) == 15
+    assert all("no GPU" in reason for reason in parts.values()), parts
+    assert document["schema"] == "laggard.gpu-check/1" and document["exit_status"] == 2
+    assert all(name in printed for name in parts)
+
+
+NOTHING_BUT_TORCH = """
+import sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"msgspec", "yaml", "psutil", "pynvml", "numpy", "prometheus_client"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Finder())
+"""
+
+
+def test_the_events_part_imports_nothing_but_torch(tmp_path: Path) -> None:
+    """Common GPU images have torch, and neither msgspec nor PyYAML."""
+    (tmp_path / "sitecustomize.py").write_text(NOTHING_BUT_TORCH)
+    status, printed, document = gpu_check(
+        tmp_path / "out", "--part", "events", "--part", "ddp", environ={"PYTHONPATH": str(tmp_path)}
+    )
+    assert status == 2, printed
+    assert ["no GPU: torch" in part["not_run"] for part in document["parts"]] == [True, True]
+
+
+def test_a_part_without_its_module_says_which(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(NOTHING_BUT_TORCH.replace('"msgspec"', '"torch", "msgspec"'))
+    _, _, document = gpu_check(tmp_path / "out", "--part", "events", environ={"PYTHONPATH": str(tmp_path)})
+    assert "no module torch" in document["parts"][0]["not_run"]
+
+
+def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu_check import main
+
+    package = tmp_path / "gpu_check_parts"
+    package.mkdir()
+    (package / "crashes.py").write_text(
+        "import os\nfrom gpu_check.outcome import judged\n"
+        "def run(context):\n    yield judged('first', True, 'well')\n    os.abort()\n"
+    )
+    (package / "hangs.py").write_text("import time\ndef run(context):\n    time.sleep(600)\n    yield\n")
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import sys\nsys.path.insert(0, {str(REPOSITORY / 'scripts')!r})\n"
+        f"import gpu_check.parts\ngpu_check.parts.__path__.append({str(package)!r})\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    crashed = main.run_part(main.Part("crashes", "crashes", 30), tmp_path, False)
+    assert [(each.check, each.status) for each in crashed.outcomes] == [("first", "ok"), ("crashes", "FAIL")]
+    assert "ended with -6" in crashed.outcomes[1].text
+    hung = main.run_part(main.Part("hangs", "hangs", 3), tmp_path, False)
+    assert hung.outcomes[0].status == "FAIL" and "did not end within 3 s" in hung.outcomes[0].text
+    assert main.exit_status([crashed, hung]) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "zero", "pipeline", "overhead", "slow-rank"])
+def test_what_can_run_on_a_cpu_is_right_there(tmp_path: Path, part: str) -> None:
+    """The trainings themselves, started, compared, located as on GPUs. How long a call takes is not judged here."""
+    status, printed, document = gpu_check(tmp_path, "--rehearse", "--part", part)
+    (result,) = document["parts"]
+    wrong = [each for each in result["outcomes"] if each["status"] == "FAIL" and not each["check"].startswith("cost ")]
+    assert wrong == [] and result["not_run"] is None, printed
+    assert {each["status"] for each in result["outcomes"]} - {"not run"}
+    assert status in (0, 1, 2)
