@@ -9,7 +9,8 @@ BASE ?= HEAD
 # One process more than there are cores, since many tests wait for others; which tests stay together, tests/conftest.py
 # says. WORKERS=0: all in this process.
 WORKERS ?= $(shell expr $$(nproc) + 1)
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+RUN_TESTS := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST := $(BIN)/python $(RUN_TESTS)
 
 demo:
 	@scripts/setup
@@ -33,8 +34,7 @@ test-changed:
 #   make test-torch TORCH=2.6.0 DEEPSPEED=0.17.6
 test-torch:
 	@scripts/setup-torch "$(TORCH)" "$(DEEPSPEED)"
-	.venv-torch-$(TORCH)/bin/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder \
-		$(if $(filter file,$(origin TESTS)),tests/trainer_hooks,$(TESTS))
+	.venv-torch-$(TORCH)/bin/python $(RUN_TESTS) $(if $(filter file,$(origin TESTS)),tests/trainer_hooks,$(TESTS))
 
 check:
 	@scripts/setup

@@ -88,12 +88,10 @@ def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "zero", "pipeline", "overhead", "slow-rank"])
+@pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "pipeline", "slow-rank"])
 def test_what_can_run_on_a_cpu_is_right_there(tmp_path: Path, part: str) -> None:
-    """The trainings themselves, started, compared, located as on GPUs. How long a call takes is not judged here."""
+    """The trainings themselves: started, compared and located as on GPUs. How long a call takes is not judged here."""
     status, printed, document = gpu_check(tmp_path, "--rehearse", "--part", part)
     (result,) = document["parts"]
-    wrong = [each for each in result["outcomes"] if each["status"] == "FAIL" and not each["check"].startswith("cost ")]
-    assert wrong == [] and result["not_run"] is None, printed
-    assert {each["status"] for each in result["outcomes"]} - {"not run"}
-    assert status in (0, 1, 2)
+    assert (status, result["not_run"]) == (0, None), printed
+    assert {each["status"] for each in result["outcomes"]} <= {"ok", "info"}, printed

@@ -18,8 +18,8 @@ def recorded(**changes: Any) -> Any:
     from gpu_check.jobs.launch import Recorded
 
     usual: dict[str, Any] = {
-        "identity": {"rank": 0, "gpu": "GPU-0"},
-        "facts": {},
+        "rank": 0,
+        "gpu": "GPU-0",
         "steps": 4,
         "errors": 0,
         "lost": 0,
@@ -92,7 +92,7 @@ def test_two_ranks_on_the_gpu_of_one_do_not_pass() -> None:
     def outcomes(gpus: list[str], forward: float, used: int) -> list[bool]:
         bare = [rank(gpu0_used_mib=1000), rank()]
         hooked = [rank(gpu0_used_mib=used, forward_ms=10.2), rank(forward_ms=10.2)]
-        ranks = [recorded(identity={"gpu": gpu}, phases_ms={"forward": forward}) for gpu in gpus]
+        ranks = [recorded(gpu=gpu, phases_ms={"forward": forward}) for gpu in gpus]
         return [each.good for each in judge(bare, hooked, ranks)]
 
     assert all(outcomes(["GPU-0", "GPU-1"], 10.0, 1010))

@@ -46,8 +46,8 @@ class Recorded(NamedTuple):
     of the steps, in milliseconds, the first ones left out; `clocks`: of how many collectives which clock gave the
     times."""
 
-    identity: dict[str, Any]
-    facts: dict[str, Any]
+    rank: int
+    gpu: str | None
     steps: int
     errors: int
     lost: int
@@ -142,6 +142,7 @@ def suspicious_lines(hooked: Sequence[Rank], bare: Sequence[Rank]) -> list[str]:
 def read_recorded(folder: Path) -> list[Recorded]:
     """In the order of the ranks."""
     from laggard.rankfile import RankFileReader
+    from laggard.rankfile.fact_names import GPU
 
     found = []
     for path in (folder / "ranks").iterdir():
@@ -153,8 +154,8 @@ def read_recorded(folder: Path) -> list[Recorded]:
         collectives = [each for each in records if each.get("kind") == "collective"]
         found.append(
             Recorded(
-                identity,
-                facts,
+                identity["rank"],
+                facts.get(GPU) or identity.get("gpu"),
                 counters.steps if counters else 0,
                 counters.errors if counters else 0,
                 counters.lost if counters else 0,
@@ -163,7 +164,7 @@ def read_recorded(folder: Path) -> list[Recorded]:
                 phases_of(steps[3:]),
             )
         )
-    return sorted(found, key=lambda each: each.identity["rank"])
+    return sorted(found, key=lambda each: each.rank)
 
 
 def phases_of(steps: Sequence[Any]) -> dict[str, float]:

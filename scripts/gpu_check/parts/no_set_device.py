@@ -35,7 +35,7 @@ def run(context: Context) -> Iterator[Outcome]:
 
 
 def judge(bare: list[Rank], hooked: list[Rank], recorded: list[Recorded]) -> Iterator[Outcome]:
-    gpus = {each.identity["gpu"] for each in recorded}
+    gpus = {each.gpu for each in recorded}
     yield judged("each rank has its own GPU", len(gpus) == len(hooked) and None not in gpus, f"{len(gpus)} GPUs named")
     counts = [f"{each.errors} errors, {each.lost} lost" for each in recorded]
     yield judged("errors in the hooks", not any(each.errors or each.lost for each in recorded), "; ".join(counts))

@@ -36,7 +36,7 @@ def run(context: Context, *kinds: str) -> Iterator[Outcome]:
 def sizes(context: Context) -> list[int]:
     """How many ranks: one, and as many as there are GPUs."""
     if context.rehearse:
-        return [1, 2]
+        return [2]
     count = torch_on_gpu().cuda.device_count()
     return sorted({1, count})
 
