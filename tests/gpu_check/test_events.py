@@ -68,6 +68,7 @@ def failed(outcomes: list[Any]) -> set[str]:
     return {outcome.check for outcome in outcomes if not outcome.good}
 
 
+@pytest.mark.slow
 def test_true_times_pass(events: Any) -> None:
     device = LazyDevice(clock_offset=-(10**15))
     lab = lazy_lab(device)
@@ -77,6 +78,7 @@ def test_true_times_pass(events: Any) -> None:
     assert device.offenses == []
 
 
+@pytest.mark.slow
 def test_a_gpu_that_wakes_slowly_passes(events: Any) -> None:
     """Its kernels take three times as long until it has its clock rate: the truth is what they took."""
     device = LazyDevice()
@@ -111,6 +113,7 @@ class WrongMarks(LazyDevice):
         return 2 * super().nanoseconds_between(earlier, later)
 
 
+@pytest.mark.slow
 def test_wrong_times_do_not_pass(events: Any) -> None:
     outcomes = events.accuracy(lazy_lab(WrongMarks()))
     assert failed(outcomes) >= {"work in forward", "work in backward", "a collective that blocks"}

@@ -45,6 +45,7 @@ sys.meta_path.insert(0, Finder())
 """
 
 
+@pytest.mark.slow
 def test_the_events_part_imports_nothing_but_torch(tmp_path: Path) -> None:
     """Common GPU images have torch, and neither msgspec nor PyYAML."""
     (tmp_path / "sitecustomize.py").write_text(NOTHING_BUT_TORCH)
@@ -61,6 +62,7 @@ def test_a_part_without_its_module_says_which(tmp_path: Path) -> None:
     assert "no module torch" in document["parts"][0]["not_run"]
 
 
+@pytest.mark.slow
 def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
