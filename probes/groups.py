@@ -10,6 +10,6 @@ GPU: Final = ProbeGroup("gpu", 29.5)
 """Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 27 s to start;
 profiles and hangs end it earlier."""
 
-ACTIVE: Final = ProbeGroup("active", 120.0)
-"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; eight GPUs are started, and each
-is loaded for two seconds."""
+ACTIVE: Final = ProbeGroup("active", 240.0)
+"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and each
+takes some eight seconds."""

@@ -40,7 +40,7 @@ class Profile(Settings, frozen=True):
     active: bool = False
     """Also run the probes that load the GPUs, as `--active` does. A daemon never does, whatever its profile says."""
 
-    active_deadline_seconds: Seconds = 120.0
+    active_deadline_seconds: Seconds = 240.0
     """The time for all active probes together."""
 
     agent_seconds: Annotated[float, msgspec.Meta(ge=0)] = 0.0

@@ -18,6 +18,7 @@ from laggard.probes.nvml.plausible import drop_implausible
 Announce = Callable[[str, float], None]
 """Announces the next call, and how many seconds it may take."""
 
+_IMPORT_LIMIT_SECONDS: Final = 60.0  # longer than any deadline: a slow file system is no fault of the driver
 _MAX_GPUS: Final = 256  # many times what a node has
 _MAX_LINKS: Final = 36  # NVML_NVLINK_MAX_LINKS
 _NO_SUCH_LINK: Final = frozenset({"INVALID_ARGUMENT", "NOT_SUPPORTED"})
@@ -28,7 +29,7 @@ _SM, _MEMORY = 1, 2  # nvmlClockType_t
 
 def read_nvml(announce: Announce, init_limit_seconds: float) -> Nvml:
     """NVML's readings of all GPUs. `announce` is called before each call into NVML. Raises nothing."""
-    announce("importing pynvml", CALL_LIMIT_SECONDS)
+    announce("importing pynvml", _IMPORT_LIMIT_SECONDS)
     try:
         import pynvml
     except ImportError as error:

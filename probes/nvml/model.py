@@ -52,8 +52,8 @@ LOST_ERRORS: Final = frozenset({"GPU_IS_LOST", "RESET_REQUIRED"})
 """The GPU no longer works."""
 
 HANDLE_FAULTS: Final = LOST_ERRORS | {"UNKNOWN", "IRQ_ISSUE", "INSUFFICIENT_POWER"}
-"""What nvmlDeviceGetHandleByIndex returns for a faulty GPU: the errors that nvml.h documents for it, and UNKNOWN, the
-common one of a GPU that fell off the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
+"""What nvmlDeviceGetHandleByIndex returns for a faulty GPU (nvml.h). UNKNOWN is the common one of a GPU that fell off
+the bus (NVIDIA/dcgm-exporter#604, NVIDIA/open-gpu-kernel-modules#387)."""
 
 UNSUPPORTED_ERRORS: Final = frozenset({"NOT_SUPPORTED", "DEPRECATED"})
 """The GPU does not have what was asked for. FUNCTION_NOT_FOUND proves nothing: an old library lacks the call."""

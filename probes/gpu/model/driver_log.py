@@ -76,6 +76,8 @@ def _events(log: str) -> Iterator[XidLine | None]:
     address, lines_left = "", 0
     for message in parse_messages(log):
         text = message.text
+        if "NVRM: " not in text and "SXid" not in text:  # most lines of most logs
+            continue
         if _LOADED in text:
             yield None
         elif found := _XID.search(text):

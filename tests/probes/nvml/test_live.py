@@ -48,6 +48,7 @@ def test_a_gpu_that_falls_off_between_two_calls(gate: Gate) -> None:
     ("scenario", "reason"),
     [
         ("init error 9\n", "DRIVER_NOT_LOADED: the driver is not loaded"),
+        ("init error 4\n", "NO_PERMISSION: this user may not use it"),
         ("init error 18\n", "LIB_RM_VERSION_MISMATCH"),
         ("init error 999\n", "NVML: UNKNOWN"),
         ("count 0\n", "NVML lists no GPU"),
@@ -174,6 +175,17 @@ def test_a_handle_that_may_not_be_had_accuses_no_gpu(
     assert outcome.verdicts["gpu_lost"] == "unknown" and reason in outcome.reasons["gpu_lost"], outcome.reasons
 
 
+def test_a_virtual_gpu_is_judged_by_what_it_has(gate: Gate) -> None:
+    """In a guest NVML supports little of a vGPU; what is not supported is skipped, and nothing is unknown."""
+    calls = ("ecc_volatile", "ecc_aggregate", "rows_pending", "margin", "threshold", "temperature", "persistence")
+    calls += ("links", "fabric_state", "fields", "thermal_time", "limit_time", "power_limit", "default_power_limit")
+    outcome = gate("".join(f"{call} error 3\n" for call in (*calls, "application_sm", "default_sm", "reasons")))
+    assert outcome.found == [] and outcome.status == 0, outcome.reasons
+    judged = {"gpu_driver", "gpu_count", "gpu_lost", "gpu_clocks", "gpu_p2p"}
+    expected = {name: "ok" if name in judged else "skipped" for name in NVML_PROBES}
+    assert outcome.verdicts == expected, outcome.reasons
+
+
 def test_boards_without_nvlink_are_judged(gate: Gate) -> None:
     outcome = gate("links error 3\nfabric_state error 3\n")
     assert outcome.found == [] and outcome.status == 0, outcome.reasons
@@ -233,6 +245,29 @@ def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
     assert (found["code"], found["severity"]) == ("GPU_DRIVER_HUNG", "warning") and outcome.status == 2
     assert 3.0 <= found["evidence"]["seconds"] < 8.0 and found["evidence"]["usual_at_most_seconds"] == 8.0
     assert {outcome.verdicts[name] for name in NVML_PROBES} <= {"unknown"}
+
+
+@pytest.mark.slow
+def test_a_slow_file_system_is_no_fault_of_the_driver(gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text("import time; time.sleep(60)\n")
+    outcome = gate("", "--deadline", "9.5", python_path=tmp_path)
+    assert outcome.found == [] and outcome.status == 2
+    assert "importing pynvml may take 60 s" in outcome.reasons["gpu_driver"], outcome.reasons
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("raise ImportError('damaged')", "nvidia-ml-py is not installed: damaged"),
+        ("def (", "nvidia-ml-py cannot be imported: SyntaxError"),
+        ("", "this nvidia-ml-py is too old for it: upgrade it"),
+    ],
+)
+def test_a_damaged_nvidia_ml_py_is_unknown(text: str, reason: str, gate: Gate, tmp_path: Path) -> None:
+    (tmp_path / "pynvml.py").write_text(f"{text}\n")
+    outcome = gate("", python_path=tmp_path)
+    assert outcome.found == [] and outcome.status == 2
+    assert reason in outcome.reasons["gpu_ecc"], outcome.reasons
 
 
 @pytest.mark.slow

@@ -138,12 +138,18 @@ def test_what_is_forbidden_replays_as_forbidden() -> None:
 
 
 def test_of_an_environment_only_what_probes_use_is_recorded(tmp_path: Path) -> None:
-    secret = {**os.environ, "AWS_SECRET_ACCESS_KEY": "swordfish", "NCCL_DEBUG": "INFO"}
+    secret = {
+        **os.environ,
+        "AWS_SECRET_ACCESS_KEY": "swordfish",
+        "NCCL_DEBUG": "INFO",
+        "KUBERNETES_SERVICE_HOST": "10.1.2.3",
+    }
     command = [sys.executable, "-m", "laggard", "record", str(tmp_path / "machine")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=secret)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "machine/laggard/facts.json").read_text())
     assert facts["environ"]["NCCL_DEBUG"] == "INFO"
+    assert facts["environ"]["KUBERNETES_SERVICE_HOST"] == "10.1.2.3"  # whether GPUs may be missing depends on it
     assert not subprocess.run(["grep", "-rla", "swordfish", str(tmp_path / "machine")], capture_output=True).stdout
 
 
