@@ -11,5 +11,5 @@ GPU: Final = ProbeGroup("gpu", 29.5)
 profiles and hangs end it earlier."""
 
 ACTIVE: Final = ProbeGroup("active", 240.0)
-"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and each
-takes some eight seconds."""
+"""Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and
+each takes some eight seconds."""

@@ -186,6 +186,20 @@ def test_a_virtual_gpu_is_judged_by_what_it_has(gate: Gate) -> None:
     assert outcome.verdicts == expected, outcome.reasons
 
 
+@pytest.mark.parametrize(
+    ("scenario", "skipped"),
+    [
+        ("mig 1\nlinks error 3\nprocess error 3\n", {"nvlink", "nvlink_errors", "fabric", "gpu_p2p"}),
+        ("3.mig 1\n3.links error 3\n3.fabric_state error 3\n3.process error 3\n", set()),
+    ],
+)
+def test_gpus_in_mig_mode_are_no_fault(scenario: str, skipped: set[str], gate: Gate) -> None:
+    outcome = gate(scenario)
+    assert outcome.found == [] and outcome.status == 0, outcome.reasons
+    expected = {name: "skipped" if name in SKIPPED_WHEN_HEALTHY | skipped else "ok" for name in NVML_PROBES}
+    assert outcome.verdicts == expected, outcome.reasons
+
+
 def test_boards_without_nvlink_are_judged(gate: Gate) -> None:
     outcome = gate("links error 3\nfabric_state error 3\n")
     assert outcome.found == [] and outcome.status == 0, outcome.reasons
