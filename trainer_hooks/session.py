@@ -137,6 +137,7 @@ class Session:
     def _after_fork_in_child(self) -> None:
         """A forked child is not the rank. It has a rank file of its own only where it makes collectives itself."""
         self.recorder.disable_after_fork()
+        self.placement.index = None
         self._forget_groups()
         self._opened, self._forked = False, True
 

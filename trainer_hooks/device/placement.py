@@ -46,9 +46,10 @@ class Placement:
 
 
 def gpu_uuid(index: int | None) -> str | None:
-    """The UUID of a CUDA device. None where the device or its UUID is not known. CUDA must be initialized."""
+    """The UUID of a CUDA device. None where the device or its UUID is not known, or CUDA is not initialized: this
+    function must not do that."""
     torch = sys.modules.get("torch")
-    if index is None or torch is None:
+    if index is None or torch is None or not torch.cuda.is_initialized():
         return None
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     return None if uuid is None else f"GPU-{uuid}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import random
@@ -63,6 +64,15 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     assert row.phase == "backward"
     assert row.rows == () and document.ignored == ()
     validate_ranks(encode(document))
+
+
+def test_the_gpu_of_a_ranks_tensors_is_its_gpu(files: RankFiles, start_rank: Start, tmp_path: Path) -> None:
+    """The identity is written before the rank has tensors."""
+    facts = tmp_path / "facts.json"
+    facts.write_text(json.dumps({"gpu": "GPU-1"}))
+    start_rank(gpu="GPU-0").do(f"facts {facts}")
+    start_rank(rank=1, gpu="GPU-0")
+    assert [row.gpu for row in validate_ranks(encode(files.read())).ranks] == ["GPU-1", "GPU-0"]
 
 
 def test_sends_and_receives_report_their_peer(files: RankFiles, start_rank: Start) -> None:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.lazy_device import LazyDevice
 from support.lazy_torch import lazy_torch
 
+from laggard.rankfile.fact_names import GPU
+from laggard.trainer_hooks.record.facts import FACTS
+
 
 @pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A stand-in for torch with two devices, of which the first is current."""
     module = lazy_torch(LazyDevice(clock_offset=10**15), LazyDevice(clock_offset=-(10**15), index=1))
     monkeypatch.setitem(sys.modules, "torch", module)
-    return module
+    yield module
+    FACTS.set(GPU, None)

@@ -235,13 +235,13 @@ def test_the_real_torch_has_the_names_that_the_lazy_one_has() -> None:
         *("_cuda_isCurrentStreamCapturing() -> _bool", "_current_graph_task_id() -> _int"),
     ):
         assert f"def {name}" in names
+    accelerator = getattr(source, "accelerator", None)  # since torch 2.6, and its Graph since 2.13
+    graphs = (source.cuda.CUDAGraph, *([accelerator.Graph] if hasattr(accelerator, "Graph") else []))
     for owner, name in (
         *((source.cuda.Event, name) for name in ("record", "query", "wait", "synchronize", "elapsed_time")),
         *((source.cuda.Stream, name) for name in ("synchronize", "wait_event", "wait_stream")),
-        *((source.cuda.CUDAGraph, name) for name in ("capture_begin", "capture_end")),
-        *((source.accelerator.Graph, name) for name in ("capture_begin", "capture_end")),
-        (source.cuda, "synchronize"),
-        (source.accelerator, "synchronize"),
+        *((graph, name) for graph in graphs for name in ("capture_begin", "capture_end")),
+        *((owner, "synchronize") for owner in (source.cuda, accelerator) if owner is not None),
     ):
         assert inspect.isfunction(getattr(owner, name)), f"{owner} {name}: the hooks put theirs in its place"
     assert "event.wait(self)" in inspect.getsource(source.cuda.Stream.wait_event)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,11 @@ from support.lazy_torch import LazyTensor
 from support.lazy_training import MS, KeepingSink, hooked, recorder_to, train, usual
 from support.paths import TESTS
 
+from laggard.rankfile.fact_names import GPU
 from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
+from laggard.trainer_hooks.output.identity import Identity
+from laggard.trainer_hooks.output.recording import RecordingSink
+from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, Recorder
 
 
@@ -46,6 +52,18 @@ def test_a_script_that_never_calls_set_device(torch: Any, known_by: str) -> None
     assert_true_times(kept)
     assert torch.cuda.current_device() == 0 and torch.lazy_cuda.contexts == {1}
     assert gpu_uuid(placement.find()) == "GPU-uuid-1"
+
+
+def test_the_gpu_in_the_recording_and_in_the_facts(torch: Any, tmp_path: Path) -> None:
+    """The rank's identity is written before it has tensors, when GPU 0 is current."""
+    placement = Placement()
+    identity = Identity("job", 0, 0, 1, "n0", gpu_uuid(placement.find()), 0)
+    recorder = recorder_to(KeepingSink(), placement)
+    recorder.add_sinks([RecordingSink(str(tmp_path), identity)])
+    train(torch, recorder, communicating(torch, recorder, 1), device=1)
+    assert FACTS.get(GPU) == "GPU-uuid-1"
+    lines = [json.loads(line) for line in (tmp_path / "rank-0.jsonl").read_text().splitlines()]
+    assert [it["gpu"] for it in lines if it.get("kind") == "rank"][-1] == "GPU-uuid-1"
 
 
 def test_set_device_after_the_first_phases(torch: Any) -> None:
