@@ -291,7 +291,7 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
     if name == "huggingface":
         pytest.importorskip("transformers")
         pytest.importorskip("accelerate")
-    launch(EXAMPLES / f"{name}.py", hooks=hooks)
+    launch(_without_compiling(EXAMPLES / f"{name}.py", tmp_path), hooks=hooks)
     for path in (tmp_path / "ranks").glob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters = file.counters()
@@ -300,3 +300,15 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
             assert {lane.role for lane in file.lanes()} <= {"dp", "world"}
             assert "dp" in {lane.role for lane in file.lanes()}
     assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2
+
+
+def _without_compiling(example: Path, folder: Path) -> Path:
+    """The example; of DeepSpeed's a copy that keeps DeepSpeed from compiling its shared-memory collectives: that takes
+    a minute, and a test that is killed meanwhile leaves a lock on which every later training hangs."""
+    text = example.read_text()
+    if "import deepspeed\n" not in text:
+        return example
+    off = 'import deepspeed\n\ndeepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False\n'
+    copy = folder / example.name
+    copy.write_text(text.replace("import deepspeed\n", off, 1))
+    return copy
