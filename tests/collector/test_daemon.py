@@ -23,6 +23,8 @@ from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
 from laggard.wire import DrainsDocument, NodeRow, NodesDocument, decode
 
+pytestmark = pytest.mark.slow  # a collector for each test
+
 Start = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
 
@@ -75,7 +77,6 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
 
 
-@pytest.mark.slow
 def test_failing_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:
     healthy = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
     deep = b'{"node":"n","boot_id":"b","next":0,"ranks":[],"ignored":' + b"[" * 50_000

@@ -14,6 +14,8 @@ from support.agents import let_others_enter
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.layout import FILE_BYTES
 
+pytestmark = pytest.mark.slow  # trainings with torch
+
 TRAINER = """
 import os, sys, time
 from laggard.rankfile import Lane
@@ -84,7 +86,6 @@ def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
     assert "the agent cannot see this rank" in done.stderr and "Permission denied" in done.stderr
 
 
-@pytest.mark.slow
 def test_a_rank_dir_that_is_removed_while_the_trainer_runs(tmp_path: Path) -> None:
     vanish = "import shutil; shutil.rmtree(os.environ['LAGGARD_RANK_DIR'])\n"
     done = train(tmp_path / "ranks", TRAINER.replace("for step in range(20):", f"{vanish}for step in range(20):"))
@@ -117,7 +118,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 def test_data_loader_workers_write_nothing(tmp_path: Path) -> None:
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)

@@ -23,6 +23,8 @@ from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.registry import PROBES
 from laggard.wire import encode
 
+pytestmark = pytest.mark.slow  # agents as processes
+
 NODE = os.uname().nodename
 NAMES = [probe.name for probe in PROBES]
 

@@ -24,6 +24,8 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import MAX_CONNECTIONS
 from laggard.rankfile import RankFileReader
 
+pytestmark = pytest.mark.slow  # an agent for most tests
+
 Start = Callable[..., Any]
 
 
@@ -147,7 +149,6 @@ def test_bytes_that_are_no_request(idle_agent: AgentProcess, data: bytes, status
     assert send_bytes(idle_agent, data).startswith(b"HTTP/1.1 " + status)
 
 
-@pytest.mark.slow
 def test_slow_clients_do_not_delay_others(start_agent: Start) -> None:
     agent = start_agent()
     with contextlib.ExitStack() as stack:

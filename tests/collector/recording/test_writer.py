@@ -20,6 +20,8 @@ from laggard.collector.recording.writer import JobRecording
 from laggard.model import Location
 from laggard.wire import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
 
+pytestmark = pytest.mark.slow  # real jobs and daemons
+
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "locate", "--format", "json", *map(str, words)]

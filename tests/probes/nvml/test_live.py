@@ -11,6 +11,8 @@ from support.nvml_gate import NVML_PROBES, SKIPPED_WHEN_HEALTHY, Gate
 
 from laggard.probes.host.proc_stat import read_proc_stat
 
+pytestmark = pytest.mark.slow  # processes with a library that is built for them
+
 GENEROUS_SECONDS = 4.0  # beyond the deadline, on a busy machine
 
 
@@ -238,7 +240,6 @@ def test_a_process_on_a_gpu_counts_in_a_prolog(gate: Gate) -> None:
     assert ["GPU_BUSY", "warning", "GPU 2 (0000:12:00.0)"] in outcome.found
 
 
-@pytest.mark.slow
 def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
     """The call ignores signals. It is given up after its own time limit, not at the profile's deadline."""
     outcome = gate("3.ecc_volatile hang\n")
@@ -251,7 +252,6 @@ def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
     _wait_for_the_end_of(found["evidence"]["process"])
 
 
-@pytest.mark.slow
 def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
     """The driver's locks are held for seconds by a reset of another GPU; a hang shows itself in the next run."""
     outcome = gate("3.ecc_volatile hang\n", "--deadline", "4.5")
@@ -261,7 +261,6 @@ def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
     assert {outcome.verdicts[name] for name in NVML_PROBES} <= {"unknown"}
 
 
-@pytest.mark.slow
 def test_a_slow_file_system_is_no_fault_of_the_driver(gate: Gate, tmp_path: Path) -> None:
     (tmp_path / "pynvml.py").write_text("import time; time.sleep(60)\n")
     outcome = gate("", "--deadline", "9.5", python_path=tmp_path)
@@ -284,13 +283,11 @@ def test_a_damaged_nvidia_ml_py_is_unknown(text: str, reason: str, gate: Gate, t
     assert reason in outcome.reasons["gpu_ecc"], outcome.reasons
 
 
-@pytest.mark.slow
 def test_a_slow_call_that_returns_is_no_hang(gate: Gate) -> None:
     outcome = gate("3.ecc_volatile sleep 4\n")
     assert outcome.found == [] and outcome.status == 0, outcome.reasons
 
 
-@pytest.mark.slow
 def test_a_slow_start_is_no_hang(gate: Gate) -> None:
     """Without persistence mode eight GPUs may take half a minute to start. A deadline before that means unknown."""
     outcome = gate("init sleep 60\n", "--deadline", "1.5", probes=["gpu_driver", "gpu_ecc"])

@@ -22,6 +22,8 @@ from laggard.rankfile.layout import BEATS_OFFSET, FACTS_LIMIT, FILE_BYTES, SEQUE
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.record.facts import Facts
 
+pytestmark = pytest.mark.slow  # processes that wait
+
 IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": "n", "attempt": 0}
 
 TRAINER = """
@@ -85,7 +87,6 @@ def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> No
     assert row(tmp_path).beat is None and row(tmp_path).last_beat_timestamp_seconds > time.time() - 10
 
 
-@pytest.mark.slow
 def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -> None:
     process = train(WAIT)
     assert not until(tmp_path, lambda row: row.beat).stopped
@@ -96,7 +97,6 @@ def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -
     until(tmp_path, lambda row: row.beat.age_seconds < 1.0 and not row.stopped)
 
 
-@pytest.mark.slow
 def test_it_grows_old_while_the_gil_is_held(train: Any, tmp_path: Path) -> None:
     train("ctypes.PyDLL(None).sleep(6)\n" + WAIT)
     assert not until(tmp_path, lambda row: row.beat.age_seconds > 2.0).stopped
@@ -128,7 +128,6 @@ def test_the_exit_is_the_trainers_own(train: Any, tmp_path: Path, body: str, sta
         assert file.lock_holder() is None and file.finished() == (status in (0, 1, 3))
 
 
-@pytest.mark.slow
 def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
     """Beats without a pause, so that every exit comes during one."""
     body = TRAINER.replace("session = Session()", "import laggard.trainer_hooks.output.heartbeat as it\n"
@@ -139,7 +138,6 @@ def test_exits_while_beating_are_clean(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.slow
 def test_a_forked_child_has_no_heartbeat_and_the_parent_keeps_its_own(train: Any, tmp_path: Path) -> None:
     body = """
 import threading
