@@ -18,7 +18,7 @@ from figures import Figure, quartiles, show
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
-from laggard.wire import StepRow
+from laggard.wire.ranks import StepRow
 
 STEPS = 128
 SIZES = (1024, 16_384, 131_072)

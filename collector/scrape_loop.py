@@ -23,7 +23,8 @@ from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
 from laggard.model import Report, Severity
-from laggard.wire import RanksDocument, WireError
+from laggard.wire import WireError
+from laggard.wire.ranks import RanksDocument
 
 log = logging.getLogger("laggard.collector")
 

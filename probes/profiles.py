@@ -10,8 +10,9 @@ import msgspec
 
 from laggard.config import Settings, load
 from laggard.errors import UsageError
+from laggard.probes.groups import ACTIVE
 from laggard.probes.probe import Probe
-from laggard.probes.registry import ACTIVE_PROBES, PROBES
+from laggard.probes.registry import PROBES
 
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -56,8 +57,6 @@ class Expectations(Settings, frozen=True):
 
 AGENT_SECONDS: Final = 90.0
 """The agent runs its probes each minute, for at most ten seconds. An older report has missed a round."""
-
-ACTIVE_NAMES: Final = frozenset(probe.name for probe in ACTIVE_PROBES)
 
 DEFAULT: Final = "full"
 
@@ -109,18 +108,31 @@ def choose_probes(
     load the GPUs. Raises UsageError."""
     wanted = tuple(only) or profile.only
     unwanted = (*profile.skip, *skip)
-    known = [probe.name for probe in (*PROBES, *ACTIVE_PROBES)]
-    for name in (*wanted, *unwanted, *profile.thresholds):
+    passive_names = [probe.name for probe in PROBES]
+    others = [name for name in (*wanted, *unwanted, *profile.thresholds) if name not in passive_names]
+    active_probes = _active_probes() if active or others else ()
+    known = [*passive_names, *(probe.name for probe in active_probes)]
+    for name in others:
         if name not in known:
             raise UsageError(f"no probe {name!r}: the probes are {', '.join(known)}")
-    for name in wanted if not active else ():
-        if name in ACTIVE_NAMES:
+        if name in wanted and not active:
             raise UsageError(f"probe {name} loads the GPUs: add --active")
-    runnable = (*PROBES, *ACTIVE_PROBES) if active else PROBES
+    runnable = (*PROBES, *active_probes) if active else PROBES
     chosen = [probe for probe in runnable if probe.name not in unwanted and (not wanted or probe.name in wanted)]
     if not chosen:
         raise UsageError("no probe is left to run: name fewer in --skip or others in --only")
     return tuple(_with_thresholds(probe, profile.thresholds.get(probe.name, {}), where) for probe in chosen)
+
+
+def is_active(probe: Probe) -> bool:
+    """Whether the probe loads the GPUs."""
+    return probe.group is ACTIVE
+
+
+def _active_probes() -> tuple[Probe, ...]:
+    from laggard.probes.active_registry import ACTIVE_PROBES  # most gates run none of them, and start sooner without
+
+    return ACTIVE_PROBES
 
 
 def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe:

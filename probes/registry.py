@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.probes.active import copy, matmul, memory
 from laggard.probes.gpu import (
     busy,
     clocks,
@@ -70,10 +69,3 @@ PROBES: Final[tuple[Probe, ...]] = (
     pfc.PROBE,
     ecn.PROBE,
 )
-
-ACTIVE_PROBES: Final[tuple[Probe, ...]] = (
-    matmul.PROBE,
-    memory.PROBE,
-    copy.PROBE,
-)
-"""The probes that load the GPUs. They run only when asked for, and never on a GPU that is in use."""

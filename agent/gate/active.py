@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from laggard.model import Report
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import ACTIVE_NAMES, Profile
+from laggard.probes.profiles import Profile, is_active
 from laggard.probes.runner.report import merge_reports
 from laggard.probes.runner.runner import run
 
@@ -17,7 +17,7 @@ MIN_SECONDS = 0.1
 
 def passive_probes(probes: Sequence[Probe]) -> tuple[Probe, ...]:
     """Those of `probes` that load nothing."""
-    return tuple(probe for probe in probes if probe.name not in ACTIVE_NAMES)
+    return tuple(probe for probe in probes if not is_active(probe))
 
 
 def run_active_probes(
@@ -25,7 +25,7 @@ def run_active_probes(
 ) -> Report:
     """`report` with the results of the active ones of `probes`, which run here. `deadline`: when all must have answered
     (monotonic seconds); None: the profile's time from now on."""
-    active = tuple(probe for probe in probes if probe.name in ACTIVE_NAMES)
+    active = tuple(probe for probe in probes if is_active(probe))
     if not active:
         return report
     left = profile.active_deadline_seconds if deadline is None else max(MIN_SECONDS, deadline - time.monotonic())

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.wire import DrainsDocument, WireError, decode
+from laggard.wire import WireError, decode
+from laggard.wire.nodes import DrainsDocument
 
 ANSWER_SECONDS: Final = 1.0
 NO_CAP: Final = "none"

@@ -8,7 +8,7 @@ from laggard.model import Finding
 from laggard.probes.probe import finding
 from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.text.words import ranks_text
-from laggard.wire import RankRow
+from laggard.wire.ranks import RankRow
 
 _MAX_RANKS = 64
 

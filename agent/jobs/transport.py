@@ -14,7 +14,7 @@ from laggard.nccl.transport import Transport
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.rank_findings import judge_rank_transports
 from laggard.rankfile.fact_names import TRANSPORT
-from laggard.wire import RankRow
+from laggard.wire.ranks import RankRow
 
 _PORTS_PROBE = "rdma_ports"
 _GPUS_PROBE = "gpu_count"

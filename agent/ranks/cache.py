@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from laggard.wire import RanksDocument
+from laggard.wire.ranks import RanksDocument
 
 
 class RankCache:

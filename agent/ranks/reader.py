@@ -18,7 +18,7 @@ from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.rankfile import RankFileError
-from laggard.wire import RankRow, RanksDocument
+from laggard.wire.ranks import RankRow, RanksDocument
 
 MAX_RANKS: Final = 64
 MAX_ROWS: Final = 65_536

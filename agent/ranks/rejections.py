@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Final
 
-from laggard.wire import RejectedFiles
+from laggard.wire.ranks import RejectedFiles
 
 log = logging.getLogger("laggard.agent")
 

@@ -7,7 +7,6 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from laggard import wire
 from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 from laggard.agent.ranks.validation import (
     MAX_STEP_NS,
@@ -22,7 +21,7 @@ from laggard.constants import PHASES
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
 from laggard.rankfile.fact_names import GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
-from laggard.wire import CollectiveTotal, InFlight, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
 
@@ -184,15 +183,15 @@ def _in_flight(collective: CollectiveInFlight | None, lanes: tuple[Lane, ...], n
     return InFlight(lane.op, lane.group, collective.sequence, _age_seconds(collective.issued_ns, now), lane.peer)
 
 
-def _beat(beat: BeatRecord, lanes: tuple[Lane, ...], now: Now) -> wire.BeatRow:
+def _beat(beat: BeatRecord, lanes: tuple[Lane, ...], now: Now) -> BeatRow:
     pairs = zip(lanes, beat.lanes, strict=False)
-    return wire.BeatRow(
+    return BeatRow(
         age_seconds=_age_seconds(beat.at_ns, now),
         interval_seconds=beat.interval_ns / 1e9,
         flight_recorder=FLIGHT_RECORDER[beat.flight_recorder],
-        lanes=tuple(wire.LaneProgress(lane.op, lane.group, *numbers, lane.peer) for lane, numbers in pairs),
+        lanes=tuple(LaneProgress(lane.op, lane.group, *numbers, lane.peer) for lane, numbers in pairs),
         groups=tuple(
-            wire.GroupProgress(it.name, it.enqueued, it.started, it.completed, _age_seconds(it.moved_ns, now))
+            GroupProgress(it.name, it.enqueued, it.started, it.completed, _age_seconds(it.moved_ns, now))
             for it in beat.groups
         ),
     )

@@ -13,7 +13,7 @@ from laggard.agent.ranks.process_info import slurm_job
 from laggard.catalogue import rank_metrics
 from laggard.catalogue.exposition import exposition, metric_family
 from laggard.model import Finding
-from laggard.wire import RankRow, RanksDocument
+from laggard.wire.ranks import RankRow, RanksDocument
 
 DUPLICATE_RANK = "another user's rank has its name"
 

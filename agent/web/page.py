@@ -13,7 +13,7 @@ from typing import Final
 from laggard.http import security_headers
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
 from laggard.text.words import counted
-from laggard.wire import RanksDocument
+from laggard.wire.ranks import RanksDocument
 
 _STYLE: Final = """
 :root { color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }

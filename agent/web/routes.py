@@ -24,7 +24,8 @@ from laggard.agent.web.metrics import agent_metrics
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
-from laggard.wire import RanksDocument, encode
+from laggard.wire import encode
+from laggard.wire.ranks import RanksDocument
 
 log = logging.getLogger("laggard.agent")
 

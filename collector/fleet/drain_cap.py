@@ -12,7 +12,7 @@ from __future__ import annotations
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.model import Verdict
 from laggard.text.words import counted
-from laggard.wire import DrainsDocument
+from laggard.wire.nodes import DrainsDocument
 
 
 def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | None) -> DrainsDocument:

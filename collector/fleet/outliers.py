@@ -12,7 +12,7 @@ from laggard.collector.node_finding import NodeFinding
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.model import Note
 from laggard.text.words import capital, printable_line
-from laggard.wire import NodeRow
+from laggard.wire.nodes import NodeRow
 
 MAX_LINES = 12
 

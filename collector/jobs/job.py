@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, timings_from_rows
-from laggard.wire import RankRow, StepRow
+from laggard.wire.ranks import RankRow, StepRow
 
 
 class JobKey(NamedTuple):

@@ -14,7 +14,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
-from laggard.wire import NodeRow
+from laggard.wire.nodes import NodeRow
 
 log = logging.getLogger("laggard.collector")
 

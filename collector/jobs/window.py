@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from laggard.collector.jobs.job import Job, JobKey, RankWindow
-from laggard.wire import RankRow, RanksDocument
+from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
 """How long an agent keeps its claim on a rank that it has stopped reporting."""

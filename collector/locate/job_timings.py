@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.constants import PHASES
-from laggard.wire import BeatRow, InFlight, RankRow, StepRow
+from laggard.wire.ranks import BeatRow, InFlight, RankRow, StepRow
 
 WINDOW_STEPS = 128
 """How many of a job's newest steps are kept, and so how many a verdict is drawn from at most."""

@@ -11,7 +11,7 @@ import msgspec
 from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, RankInfo, RankState, build_timings
 from laggard.collector.recording.fields import as_mapping, as_number, as_text
 from laggard.collector.recording.steps import RecordedStep, step_rows
-from laggard.wire import BeatRow, InFlight, StepRow
+from laggard.wire.ranks import BeatRow, InFlight, StepRow
 
 
 @dataclasses.dataclass

@@ -8,7 +8,7 @@ from typing import Any
 
 from laggard.collector.recording.fields import as_mapping, as_seconds
 from laggard.constants import PHASES
-from laggard.wire import StepRow
+from laggard.wire.ranks import StepRow
 
 OTHER = PHASES.index("other")
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from laggard.constants import PHASES
-from laggard.wire import RankRow, StepRow
+from laggard.wire.ranks import RankRow, StepRow
 
 
 class JobRecording(NamedTuple):

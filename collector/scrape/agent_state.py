@@ -9,7 +9,8 @@ from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import printable_line
-from laggard.wire import NodeRow, RanksDocument
+from laggard.wire.nodes import NodeRow
+from laggard.wire.ranks import RanksDocument
 
 _MAX_REASON_CHARACTERS = 200
 

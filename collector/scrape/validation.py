@@ -9,7 +9,8 @@ import msgspec
 
 from laggard.constants import PHASES
 from laggard.model import REPORT_SCHEMA, Finding, Report, Verdict
-from laggard.wire import RANKS_SCHEMA, BeatRow, RankRow, RanksDocument, StepRow, WireError, decode, encode
+from laggard.wire import WireError, decode, encode
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, RankRow, RanksDocument, StepRow
 
 T = TypeVar("T")
 

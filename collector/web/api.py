@@ -17,7 +17,8 @@ from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, empty_heatmap, hea
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
-from laggard.wire import NodesDocument, encode
+from laggard.wire import encode
+from laggard.wire.nodes import NodesDocument
 
 
 @dataclasses.dataclass(frozen=True)

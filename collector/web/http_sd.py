@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from laggard.collector.web.documents import ScrapeTargets
-from laggard.wire import NodeRow
+from laggard.wire.nodes import NodeRow
 
 
 def scrape_targets(nodes: Iterable[NodeRow]) -> tuple[ScrapeTargets, ...]:

@@ -21,7 +21,8 @@ from laggard.cli import main
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
-from laggard.wire import DrainsDocument, NodeRow, NodesDocument, decode
+from laggard.wire import decode
+from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument
 
 pytestmark = pytest.mark.slow  # a collector for each test
 

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
-from laggard.probes.registry import ACTIVE_PROBES, PROBES
+from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.registry import PROBES
 
 FOLDERS = ("active", "gpu", "nccl", "nvlink", "pci", "rdma", "system")
 ROOMS = [REPOSITORY / "probes" / name for name in FOLDERS]

@@ -18,7 +18,9 @@ from typing import Any
 import pytest
 
 from laggard.cli import main
-from laggard.wire import DrainsDocument, RanksDocument, decode, encode
+from laggard.wire import decode, encode
+from laggard.wire.nodes import DrainsDocument
+from laggard.wire.ranks import RanksDocument
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -18,7 +18,8 @@ import httpx
 import pytest
 
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import RankRow, RanksDocument, StepRow, encode
+from laggard.wire import encode
+from laggard.wire.ranks import RankRow, RanksDocument, StepRow
 
 
 def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:

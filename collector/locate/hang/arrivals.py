@@ -7,7 +7,7 @@ import re
 from laggard.collector.locate.hang.liveness import is_alive
 from laggard.collector.locate.hang.point_to_point import COUNTERPART, others_in_flight, partner_is_missing
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.wire import InFlight
+from laggard.wire.ranks import InFlight
 
 _GROUP_NAME = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
 """`dp:0-6/2`: role, first rank, last rank, stride."""

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from laggard.collector.locate.hang.liveness import is_silent
 from laggard.collector.locate.job_timings import RankState
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.wire import InFlight
+from laggard.wire.ranks import InFlight
 
 COUNTERPART = {"send": "recv", "recv": "send"}
 """What the partner does when a rank sends, and when it receives."""

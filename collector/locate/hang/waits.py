@@ -14,7 +14,7 @@ from laggard.collector.locate.hang.arrivals import Arrivals
 from laggard.collector.locate.hang.liveness import is_alive
 from laggard.collector.locate.hang.point_to_point import ANY_RANK, COUNTERPART
 from laggard.collector.locate.job_timings import JobTimings, RankState
-from laggard.wire import InFlight
+from laggard.wire.ranks import InFlight
 
 WAITING_SECONDS = 1.0
 """A rank waits when it has been in a collective for so long, and for WAITING_STEPS of the job's usual steps."""

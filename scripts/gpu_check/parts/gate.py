@@ -20,8 +20,9 @@ RUNS = 3
 
 def run(context: Context, which: str = "") -> Iterator[Outcome]:
     require_nvidia_gpu()
+    from laggard.probes.active_registry import ACTIVE_PROBES
     from laggard.probes.groups import GPU
-    from laggard.probes.registry import ACTIVE_PROBES, PROBES
+    from laggard.probes.registry import PROBES
 
     if which == "active":
         names, flags, runs = [probe.name for probe in ACTIVE_PROBES], ["--active"], 1

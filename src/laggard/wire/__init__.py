@@ -1,36 +1,6 @@
-"""The JSON documents that laggard's parts exchange. `codec` encodes and decodes them; `ranks` and `nodes` define their
-types."""
+"""The JSON documents that laggard's parts exchange. `encode` and `decode` are for any of them; the documents' types
+stand in `ranks` and `nodes`, which a gate that exchanges neither does not import."""
 
 from laggard.wire.codec import WireError, decode, encode
-from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument
-from laggard.wire.ranks import (
-    RANKS_SCHEMA,
-    BeatRow,
-    CollectiveTotal,
-    GroupProgress,
-    InFlight,
-    LaneProgress,
-    RankRow,
-    RanksDocument,
-    RejectedFiles,
-    StepRow,
-)
 
-__all__ = [
-    "RANKS_SCHEMA",
-    "BeatRow",
-    "CollectiveTotal",
-    "DrainsDocument",
-    "GroupProgress",
-    "InFlight",
-    "LaneProgress",
-    "NodeRow",
-    "NodesDocument",
-    "RankRow",
-    "RanksDocument",
-    "RejectedFiles",
-    "StepRow",
-    "WireError",
-    "decode",
-    "encode",
-]
+__all__ = ["WireError", "decode", "encode"]

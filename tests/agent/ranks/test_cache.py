@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from laggard.agent.ranks.cache import RankCache
-from laggard.wire import RanksDocument
+from laggard.wire.ranks import RanksDocument
 
 
 def test_what_was_read_is_shared_until_it_is_old() -> None:

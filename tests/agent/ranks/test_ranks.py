@@ -24,7 +24,8 @@ from laggard.agent.ranks.row import Now
 from laggard.catalogue.rank_metrics import MAX_PAIRS
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.rankfile.layout import FILE_BYTES
-from laggard.wire import RanksDocument, encode
+from laggard.wire import encode
+from laggard.wire.ranks import RanksDocument
 
 Start = Callable[..., Any]
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it becomes other users")

@@ -22,7 +22,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web.metrics import DUPLICATE_RANK, agent_metrics, unique_ranks
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
+from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
 GOLDEN = Path(__file__).with_name("metrics.txt")

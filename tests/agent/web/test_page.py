@@ -6,7 +6,7 @@ import pytest
 
 from laggard.agent.web.page import headline, ranks_summary
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
-from laggard.wire import RanksDocument, RejectedFiles
+from laggard.wire.ranks import RanksDocument, RejectedFiles
 
 
 def report(verdict: Verdict, *findings: Finding) -> Report:

@@ -6,7 +6,7 @@ import pytest
 
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.wire import NodeRow
+from laggard.wire.nodes import NodeRow
 
 
 def row(number: int, verdict: str = "ok", state: str = "up") -> NodeRow:

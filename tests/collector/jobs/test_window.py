@@ -12,7 +12,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows
 from laggard.collector.locate.job_timings import WINDOW_STEPS
 from laggard.constants import PHASES
-from laggard.wire import StepRow
+from laggard.wire.ranks import StepRow
 
 KEY = JobKey(1000, "job-1")
 

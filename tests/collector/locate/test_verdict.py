@@ -14,7 +14,7 @@ from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.model import Verdict
-from laggard.wire import InFlight
+from laggard.wire.ranks import InFlight
 
 RUNNING = RankState("running", 59, None, None)
 BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.005])  # seconds in each phase

@@ -18,7 +18,8 @@ from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
 from laggard.model import Location
-from laggard.wire import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow, encode
+from laggard.wire import encode
+from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
 pytestmark = pytest.mark.slow  # real jobs and daemons
 

@@ -26,15 +26,17 @@ from laggard.probes.active.measuring import devices as devices_module
 from laggard.probes.active.measuring.devices import ComputeDevice, measure_all
 from laggard.probes.active.measuring.rates import ActiveThresholds, Measurement, NotMeasured, judge, median
 from laggard.probes.active.memory import copy_in_memory
+from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.errors import NotApplicable, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
-from laggard.probes.profiles import ACTIVE_NAMES, Profile, choose_probes
+from laggard.probes.profiles import Profile, choose_probes
 
 pytestmark = pytest.mark.torch
 
 torch = Later("torch")
 
+ACTIVE_NAMES = {probe.name for probe in ACTIVE_PROBES}
 CPU = ComputeDevice("CPU run 0", "CPU", "cpu")
 RATE = 7e14
 

@@ -17,7 +17,7 @@ from laggard.collector.locate.hang.hangs import (
     hung_ranks,
 )
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
-from laggard.wire import BeatRow, GroupProgress, InFlight, LaneProgress
+from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
 STEP = 0.1
 

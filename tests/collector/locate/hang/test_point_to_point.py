@@ -15,7 +15,7 @@ from laggard.collector.locate.hang.deadlock import ranks_in_cycles
 from laggard.collector.locate.hang.hangs import HUNG_LATE_SECONDS, NOTHING_FOUND, PartialVerdict, hung_ranks
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.rankfile.layout import LANE_COUNT
-from laggard.wire import BeatRow, InFlight, LaneProgress
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 STEP = 0.1
 PP = "pp:0-3"
