@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check hooks bench demo-table gpu-check format clean
+.PHONY: demo test test-fast test-changed test-torch check hooks bench bench-locate demo-table others-suites gpu-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -51,6 +51,17 @@ hooks:
 bench:
 	@scripts/setup
 	@$(BIN)/python bench/all.py $(ARGS)
+
+# How right localisation is, on simulated jobs, beside what other tools do: docs/benchmark.md. ARGS="--quick", "--seed N".
+bench-locate:
+	@scripts/setup
+	@$(BIN)/python bench/locate_quality.py $(ARGS)
+
+# Tests that others wrote, without the hooks and with them: docs/others-suites.md.
+#   make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed"
+others-suites:
+	@scripts/setup
+	@$(BIN)/python scripts/others_suites.py $(ARGS)
 
 # Thirty demos, a quarter of an hour: the table in docs/demo-table.md.
 demo-table:

@@ -11,11 +11,13 @@ from typing import Final
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.prober.process import Prober, prober_command
 from laggard.agent.ranks.cache import RankCache
+from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.safety import secure
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.web.routes import Router, error_response
-from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
-from laggard.http.listen import bind, url_of
+from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
 from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 
@@ -35,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="NAME|FILE", help=f"the probes' profile: {', '.join(PROFILES)} (default: {PROFILE})"
     )
-    add_log_flag(parser)
+    add_log_flags(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -44,8 +46,11 @@ def main(arguments: argparse.Namespace) -> int:
     profile = find_profile(settings.profile)
     # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
     choose_probes(profile, (), (), f"profile {settings.profile}")
+    split_address(settings.listen_address)  # raises where it is none
+    if asked_about_settings(arguments, settings):
+        return 0
     with bind(settings.listen_address) as listener:
-        log_to_stderr(arguments.log_level)
+        log_to_stderr(arguments.log_level, arguments.log_format)
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS
@@ -54,6 +59,8 @@ def main(arguments: argparse.Namespace) -> int:
         server = Server(listener, _router(settings, probe_loop).handle, error_response)
         log.info("listening on %s", url_of(listener))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
+        if unsafe := secure(settings.rank_dir):
+            log.warning(unsafe)
         probe_loop.start()
         server.start()
         log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
@@ -64,5 +71,5 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _router(settings: AgentSettings, probe_loop: ProbeLoop) -> Router:
-    ranks = RankFiles(settings.rank_dir, settings.node)
+    ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
     return Router(settings.node, ranks, RankCache(ranks.read, settings.rank_interval_seconds), probe_loop)

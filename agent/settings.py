@@ -21,13 +21,16 @@ PROFILE = "periodic"
 
 class AgentSettings(Settings, frozen=True):
     listen_address: str = LISTEN_ADDRESS
+    """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     rank_dir: str = ""
     """Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that exists, else /dev/shm/laggard."""
     node: str = ""
-    """Where empty: LAGGARD_NODE, else the host name."""
+    """The name to report this machine under. Where empty: LAGGARD_NODE, else the host name. `laggard healthcheck` asks
+    the collector under the same name before a drain, from LAGGARD_NODE or the host name."""
     profile: str = PROFILE
     """Which probes run, and how strictly they judge: a name or a file, as for `laggard healthcheck --profile`."""
     probe_interval_seconds: float = 60.0
+    """From the start of one run of the probes to the next."""
     rank_interval_seconds: float = 5.0
     """How old the rank files' contents may be in a response to a scrape. The API reads the files for every request."""
 

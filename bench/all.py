@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHES = ("hook", "hook_peers", "hook_job", "beat", "healthcheck", "agent", "locate", "demo")
+BENCHES = ("hook", "hook_peers", "hook_job", "beat", "healthcheck", "agent", "collector", "locate", "diagnose", "demo")
 
 
 def main() -> int:

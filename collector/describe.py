@@ -4,14 +4,24 @@ words."""
 from __future__ import annotations
 
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
+from laggard.text.rank_end import end_text
 from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
 
-SURROUNDING = ("partial", "rank_died", "agents_silent", "ended")
+NOT_HELD = "not_held"
+"""The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
+
+SURROUNDING = ("partial", "rank_died", "agents_silent", "ended", "stale", NOT_HELD)
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
 
 
 def sentence(location: Location) -> str:
-    """The answer. It ends with a full stop and holds no line break, whatever text is in the location."""
+    """The answer, and what is not watched at all. It ends with a full stop and holds no line break, whatever text is in
+    the location."""
+    not_held = [capital(note.text) for note in location.notes if note.kind == NOT_HELD]
+    return " ".join((_answer(location), *(printable_line(f"{text}.") for text in not_held)))
+
+
+def _answer(location: Location) -> str:
     if location.culprits:
         return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
@@ -33,13 +43,15 @@ def evidence_lines(location: Location) -> list[str]:
     lines = []
     for culprit in location.culprits:
         prefix = f"{culprit_name(culprit)}: " if several else ""
-        lines += [f"{prefix}{line}" for line in (*culprit.evidence, *_consequences(culprit, location))]
+        to_do = (f"what to do: {culprit.advice}",) if culprit.advice else ()
+        lines += [f"{prefix}{line}" for line in (*to_do, *culprit.evidence, *_consequences(culprit, location))]
     return [capital(printable_line(line)) for line in lines]
 
 
 def note_lines(location: Location) -> list[str]:
     in_sentence = None if location.culprits or location.verdict is Verdict.OK else _cause(location)
-    return [capital(printable_line(note.text)) for note in location.notes if note is not in_sentence]
+    notes = (note for note in location.notes if note is not in_sentence and note.kind != NOT_HELD)
+    return [capital(printable_line(note.text)) for note in notes]
 
 
 def culprit_name(culprit: Culprit) -> str:
@@ -47,6 +59,8 @@ def culprit_name(culprit: Culprit) -> str:
     if culprit.kind == "slow_link" and culprit.link:
         ends = (" ".join(filter(None, (end.get("node"), end.get("device")))) or "?" for end in culprit.link)
         return "the link " + " to ".join(ends)
+    if culprit.kind == "slow_link" and culprit.ranks:
+        return f"the network of {ranks_text(culprit.ranks)}" + (f" on {culprit.node}" if culprit.node else "")
     if culprit.kind == "slow_host" and culprit.node:
         return f"host {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
     place = f" on {culprit.node}" if culprit.node else ""
@@ -56,14 +70,12 @@ def culprit_name(culprit: Culprit) -> str:
 def _cause(location: Location) -> Note | None:
     """The note that says why there is no verdict, which the sentence quotes."""
     causes = (note for note in location.notes if note.kind not in SURROUNDING)
-    return next(causes, location.notes[0] if location.notes else None)
+    return next(causes, next((note for note in location.notes if note.kind != NOT_HELD), None))
 
 
 def _culprit_sentence(location: Location) -> str:
     first, *others = location.culprits
-    dead = {rank for note in location.notes if note.kind == "rank_died" for rank in note.ranks}
-    died = first.kind == "hung" and bool(first.ranks) and dead.issuperset(first.ranks)
-    text = f"{capital(culprit_name(first))} {_death(first) if died else _condition(first)}"
+    text = f"{capital(culprit_name(first))} {_condition(first)}"
     cost = _cost(first, location)
     text += f": {cost}." if cost else "."
     if others:
@@ -78,6 +90,8 @@ def _consequences(culprit: Culprit, location: Location) -> list[str]:
         lines.append(f"its node reports {', '.join(culprit.findings)}")
     if culprit.victims:
         verb = "waits" if len(culprit.victims) == 1 else "wait"
+        if culprit.kind == "dead":
+            return [*lines, f"{_victims(culprit, location)} cannot go on without it"]
         lines.append(f"{_victims(culprit, location)} {verb} for {'them' if len(culprit.ranks) > 1 else 'it'}")
     return lines
 
@@ -90,15 +104,14 @@ def _victims(culprit: Culprit, location: Location) -> str:
     return f"{count} and more of the other {others} ranks"
 
 
-def _death(culprit: Culprit) -> str:
-    return "died" + (f" in {_place(culprit)}" if _place(culprit) else "")
-
-
 def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
     verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
+    if culprit.kind == "dead":
+        return f"died first: {end_text(culprit.end)}"
     if culprit.kind == "hung":
-        return f"{verb} hung" + (f" in {_place(culprit)}" if _place(culprit) else "")
+        stopped = ", stopped by a signal or a debugger" if culprit.stopped else ""
+        return f"{verb} hung{stopped}" + (f" in {_place(culprit)}" if _place(culprit) and not stopped else "")
     if culprit.kind == "slow_input":
         return f"{verb} slow to get {_possessive(culprit)} input"
     return f"{verb} slow" + (f" in {_place(culprit)}" if _place(culprit) and culprit.kind != "slow_link" else "")
@@ -112,6 +125,8 @@ def _place(culprit: Culprit) -> str:
 
 def _cost(culprit: Culprit, location: Location) -> str:
     """What the culprit costs the job; in seconds of each step where the window has a length."""
+    if culprit.kind == "dead":
+        return ""
     if culprit.kind == "hung":
         return "the others wait for " + ("them" if len(culprit.ranks) > 1 else "it")
     if not culprit.recoverable_ratio:

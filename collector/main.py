@@ -9,8 +9,8 @@ from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, load_settings
-from laggard.daemon import add_config_flag, add_listen_flag, add_log_flag, log_to_stderr
-from laggard.http.listen import bind
+from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.http.listen import bind, split_address
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -30,14 +30,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="from the start of one round of scrapes to the next (default: 5)",
     )
-    add_log_flag(parser)
+    add_log_flags(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
     settings = load_settings(arguments.config, arguments.targets, arguments.listen_address, arguments.interval)
     targets = parse_targets(settings.targets)
+    split_address(settings.listen_address)  # raises where it is none
+    if asked_about_settings(arguments, settings):
+        return 0
     with bind(settings.listen_address) as listener:
-        log_to_stderr(arguments.log_level)
+        log_to_stderr(arguments.log_level, arguments.log_format)
         serve(listener, ScrapeLoop(targets, settings, locate), settings)
     return 0

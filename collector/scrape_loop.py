@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,11 +14,13 @@ from typing import NamedTuple, TypeVar
 import httpx
 
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
+from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_finding import NodeFinding
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
+from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.fetch import FetchFailure, fetch, make_client
 from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
@@ -38,10 +41,11 @@ _SEVERITIES = tuple(Severity)
 
 
 class AgentAnswer(NamedTuple):
-    """One agent's answer in a round. `report` is None where none was asked for."""
+    """One agent's answer in a round, and when it was asked for its ranks. `report` is None where none was asked for."""
 
     ranks: RanksDocument | FetchFailure
     report: Report | FetchFailure | None
+    asked_at: float
 
 
 class ScrapeLoop:
@@ -51,19 +55,21 @@ class ScrapeLoop:
         self._agents = [AgentState(target) for target in targets]
         self._settings = settings
         self._locate = locate
-        self._windows = JobWindows(settings.max_jobs, settings.max_ranks, settings.forget_after_seconds)
+        self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
 
-    async def refresh(self) -> None:
+    async def refresh(self) -> bool:
         """Returns once `snapshot` is from a round that began at most MIN_INTERVAL_SECONDS ago, or once such a round
-        takes too long. However many clients ask, rounds begin no more often."""
+        takes too long; then False. However many clients ask, rounds begin no more often."""
         now = time.monotonic()
         if not self._is_fresh(now):
             self._refresh_wanted.set()
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._wait_for_round(now), self._settings.timeout_seconds)
+        return self._is_fresh(now)
 
     def recording(self, name: str | None) -> JobRecording | None:
         """What is held of the job that ClusterSnapshot.job() finds; None where it finds none. To be called on the event
@@ -74,7 +80,8 @@ class ScrapeLoop:
             return None
         answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
         steps = {number: tuple(rank.steps.values()) for number, rank in job.ranks.items()}
-        return JobRecording(found.key.job_id, job.newest_rows(answering), steps, found.timings.findings_by_node)
+        codes, asked = found.timings.findings_by_node, job.asked_seconds_ago()
+        return JobRecording(found.key.job_id, job.newest_rows(answering), steps, codes, asked, found.key.owner)
 
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
@@ -112,6 +119,8 @@ class ScrapeLoop:
         now = time.monotonic()
         for agent, answer in zip(self._agents, answers, strict=True):
             self._update(agent, answer, now)
+        for level, line in self._changes.lines(now):
+            log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
         comparison = await asyncio.to_thread(compare_nodes, self._agents)
         codes = comparison.codes_by_url()
@@ -126,15 +135,18 @@ class ScrapeLoop:
             round_began_at=began,
         )
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
-        self.snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate)
+        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate)
+        self.snapshot = dataclasses.replace(snapshot, round_seconds=time.monotonic() - began)
 
     async def _ask(self, client: httpx.AsyncClient, slots: asyncio.Semaphore, agent: AgentState) -> AgentAnswer:
         async with slots:
+            asked_at = time.monotonic()
             ranks = await self._get(client, f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
             if isinstance(ranks, FetchFailure) or not due:
-                return AgentAnswer(ranks, None)
-            return AgentAnswer(ranks, await self._get(client, f"{agent.url}/api/v1/report", validate_report))
+                return AgentAnswer(ranks, None, asked_at)
+            report = await self._get(client, f"{agent.url}/api/v1/report", validate_report)
+            return AgentAnswer(ranks, report, asked_at)
 
     async def _get(self, client: httpx.AsyncClient, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
         body = await fetch(client, url, self._settings.timeout_seconds, self._settings.max_body_bytes)
@@ -147,11 +159,10 @@ class ScrapeLoop:
 
     def _update(self, agent: AgentState, answer: AgentAnswer, now: float) -> None:
         before = agent.state
-        agent.update_ranks(answer.ranks, self._windows, now)
+        agent.update_ranks(answer.ranks, self._windows, now, answer.asked_at)
         agent.update_report(answer.report, now, self._settings.forget_after_seconds)
         if agent.state != before:
-            level = logging.INFO if agent.state == "up" else logging.WARNING
-            log.log(level, "%s is %s%s", agent.url, agent.state, f": {agent.reason}" if agent.reason else "")
+            self._changes.add(agent.url, agent.state, agent.reason)
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

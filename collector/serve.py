@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -14,23 +15,48 @@ import uvicorn
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
+from laggard.collector.web.connections import bounded
 from laggard.http.listen import url_of
 
 log = logging.getLogger("laggard.collector")
 
+_BACKLOG = 64
+"""Connections that are accepted at once, before the first of them is seen: beyond the limit for that moment."""
+
+_OTHER_FILES = 64
+
 
 def serve(listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorSettings) -> None:
     """Scrapes and serves until SIGTERM or SIGINT."""
+    log.info("listening on %s", url_of(listener))
+    max_connections = _affordable(settings.max_connections, settings.concurrency)
     config = uvicorn.Config(
         make_app(scrape_loop, settings),
+        http=bounded(max_connections, settings.max_connections_per_address),
+        backlog=_BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=512,
         timeout_graceful_shutdown=1,
     )
     asyncio.run(_serve(_Server(config), listener, scrape_loop))
+
+
+def _affordable(max_connections: int, concurrency: int) -> int:
+    """As many connections as there are file descriptors for, beside those to the agents. Takes as many descriptors as
+    it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return max_connections
+    wanted = max_connections + concurrency + _BACKLOG + _OTHER_FILES
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    affordable = soft - concurrency - _BACKLOG - _OTHER_FILES
+    if affordable < max_connections:
+        log.warning("at most %d connections, since there are %d file descriptors (ulimit -n)", affordable, soft)
+    return max(1, min(max_connections, affordable))
 
 
 async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: ScrapeLoop) -> None:
@@ -39,7 +65,6 @@ async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: S
         loop.add_signal_handler(number, _stop, server)
     scraping = asyncio.create_task(scrape_loop.run())
     try:
-        log.info("listening on %s", url_of(listener))
         await server.serve(sockets=[listener])
     finally:
         scraping.cancel()

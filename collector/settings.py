@@ -19,17 +19,31 @@ shows (job names, users, nodes) has no password. `--web.listen-address :19401` o
 
 class CollectorSettings(Settings, frozen=True):
     targets: tuple[str, ...] = (LOCAL_AGENT,)
+    """The agents to scrape, as HOST, HOST:PORT or URL."""
     listen_address: str = LISTEN_ADDRESS
+    """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     interval_seconds: float = 5.0
+    """From the start of one round of scrapes to the start of the next."""
     timeout_seconds: float = 3.0
-    """For one agent's complete answer. A round takes at most this long, however many agents fail."""
+    """For one agent's complete answer. A round takes longer where more than `concurrency` agents fail."""
     report_interval_seconds: float = 30.0
     """How often the report is asked for: probes run every minute or so, so less often than the ranks."""
     concurrency: int = 64
+    """How many agents are asked at once."""
     max_body_bytes: int = 16 << 20
-    max_jobs: int = 64
-    max_ranks: int = 8192
-    """Of all jobs together. A rank's window takes about 40 KiB."""
+    """How long an agent's answer may be."""
+    max_jobs: int = 4096
+    """Of all users together, who share them fairly: docs/contracts.md, Tenants."""
+    max_ranks: int = 131_072
+    """Of all jobs together, shared as the jobs are. A rank's window takes about 40 KiB."""
+    max_connections: int = 512
+    """Of all clients together. A client that is slow to ask makes room for a new one."""
+    max_connections_per_address: int = 64
+    """A reverse proxy is one address."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
+    and this machine's own name are always allowed. Others are refused: a web page could give its own name this
+    address, and read in a visitor's browser what is answered."""
     forget_after_seconds: float = 900.0
     """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
@@ -44,6 +58,8 @@ _POSITIVE = (
     "max_body_bytes",
     "max_jobs",
     "max_ranks",
+    "max_connections",
+    "max_connections_per_address",
     "forget_after_seconds",
 )
 
@@ -59,6 +75,10 @@ def load_settings(
         settings = structs.replace(settings, listen_address=listen_address)
     if interval_seconds is not None:
         settings = structs.replace(settings, interval_seconds=interval_seconds)
+    if not settings.targets:
+        raise UsageError(
+            "targets is empty: list the agents to watch, as HOST:PORT, or leave the key out for this machine's"
+        )
     for name in _POSITIVE:
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):

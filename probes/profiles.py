@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from laggard.config import Settings, load
+from laggard.config import Settings, load, yaml_message
 from laggard.errors import UsageError
 from laggard.probes.groups import ACTIVE
 from laggard.probes.probe import Probe
@@ -53,6 +53,7 @@ class Expectations(Settings, frozen=True):
     profile's."""
 
     thresholds: dict[str, dict[str, Any]] = {}
+    """The thresholds to change, by probe."""
 
 
 AGENT_SECONDS: Final = 90.0
@@ -139,6 +140,6 @@ def _with_thresholds(probe: Probe, changes: dict[str, Any], where: str) -> Probe
     try:
         changed = msgspec.convert({**msgspec.to_builtins(probe.thresholds), **changes}, type(probe.thresholds))
     except msgspec.ValidationError as error:
-        text = str(error).replace("`$.", "`").replace("Object contains unknown field", "unknown key")
+        text = yaml_message(str(error), probe.thresholds.__struct_fields__)
         raise UsageError(f"{where}: thresholds.{probe.name}: {text}") from None
     return probe._replace(thresholds=changed)

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support import memory
+from support.later import IMPORTED_TORCH
 
-pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.launch")
+pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.warm", "support.launch")
 
 TOGETHER = ("slurm",)
 ALONE = (
     "probes/record/test_record.py",
     "probes/test_machines.py",
-    "trainer_hooks/engines/test_deepspeed.py",
     "trainer_hooks/output/test_heartbeat.py",
     "trainer_hooks/output/test_http_export.py",
     "trainer_hooks/output/test_recording.py",
-    "trainer_hooks/test_attach.py",
 )
-BY_PARAMETER = ("trainer_hooks/test_every_way_to_train.py",)
+BY_PARAMETER = ("trainer_hooks/test_every_way_to_train.py", "trainer_hooks/test_attach.py")
 LONGEST = (
     "trainer_hooks/test_every_way_to_train.py",
     "vm/test_kernel.py",
@@ -29,7 +29,7 @@ LONGEST = (
     "slurm",
     "trainer_hooks/test_attach.py",
     "trainer_hooks/engines/test_deepspeed.py",
-    "end_to_end/test_hang_in_pairs.py",
+    "end_to_end/test_pipeline_hang.py",
     "end_to_end/test_faults.py",
     "end_to_end/test_hang.py",
     "collector/web/test_page.py",
@@ -52,9 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.option.basetemp = str(folder.path / "t")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts the tests: what takes longest comes first, so that no core is idle at the end; tests that import torch into
     their own process come last (see support/later.py)."""
+    config.stash[IMPORTED_TORCH] = "torch" in sys.modules
     items.sort(key=_place)
 
 

@@ -53,7 +53,7 @@ def test_finding_codes() -> None:
 
 def test_every_metric_is_named_as_prometheus_wants_it() -> None:
     for metric in METRICS:
-        assert metric.name.startswith("laggard_") and metric.help.endswith(".")
+        assert metric.name.startswith(("laggard_", "process_")) and metric.help.endswith(".")
         assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
         assert ("job_id" in metric.labels) == (
             metric.name.startswith(("laggard_rank_", "laggard_culprit", "laggard_job_"))

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import grimp
 import pytest
+from support.later import IMPORTED_TORCH
 from support.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "src" / "laggard"
@@ -115,3 +116,8 @@ def test_every_folder_is_on_the_map(room: str) -> None:
         if f" {folder}/ " not in text and f" */{folder.name}/ " not in text
     ]
     assert not missing, f"CONTRIBUTING.md has no line for {', '.join(missing)}"
+
+
+def test_collecting_the_tests_imports_no_torch(pytestconfig: pytest.Config) -> None:
+    """It would make each of the suite's forks twenty times as slow; `Later` of support/later.py keeps it out."""
+    assert not pytestconfig.stash[IMPORTED_TORCH], "a test module, or what it imports, imports torch"

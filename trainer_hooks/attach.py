@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from laggard.environment import ENV_OFF
+from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
 
 log = logging.getLogger("laggard")
@@ -61,5 +62,4 @@ def _watch(current: Session, each: Any) -> None:
     elif isinstance(each, torch.nn.Module):
         current.watch_module(each)
     elif hasattr(each, "step"):
-        optimizer = getattr(each, "optimizer", each)  # inside a wrapper such as Accelerate's
-        current.steps.boundary.set_leader(current.steps.optimizer_key(optimizer))
+        current.steps.boundary.set_leader(current.steps.optimizer_key(hooked_optimizer(each)))

@@ -6,13 +6,15 @@ import atexit
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from typing import Any
 
-from laggard.environment import ENV_HOST_CLOCK
+from laggard.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
 from laggard.rankfile.fact_names import GPU
 from laggard.trainer_hooks.collectives import process_group
+from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
+from laggard.trainer_hooks.collectives.group_ends import hook_ends
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, sharding_groups
 from laggard.trainer_hooks.collectives.native import NativeCollectives
 from laggard.trainer_hooks.device.captures import GraphCaptures
@@ -22,13 +24,15 @@ from laggard.trainer_hooks.output.open_outputs import open_outputs
 from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
+from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
+from laggard.trainer_hooks.record.ending import watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
-from laggard.trainer_hooks.wrapping import call_after, call_before, suppress_errors
+from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 
 class Session:
@@ -41,7 +45,8 @@ class Session:
         finder = device_finder(os.environ, self.placement, self.captures)
         self.recorder = Recorder([], find_device=finder)
         self.groups = ProcessGroups(self.open)
-        self.native = NativeCollectives(self.recorder, self.groups, captures=self.captures)
+        self.waits = FunctionalWaits(self.recorder, FACTS, lambda: self.steps.thread)
+        self.native = NativeCollectives(self.recorder, self.groups, captures=self.captures, waits=self.waits)
         self.reducers = Reducers(self.recorder, self.groups, self.native)
         self.recorder.set_native_check(self._record_native_at_step_end)
         self.steps = TorchSteps(self.recorder, self.placement.saw_optimizer)
@@ -62,7 +67,10 @@ class Session:
         if torch.distributed.is_available():
             self.native.start()
             process_group.hook(torch.distributed, self.recorder, self.groups)
-            call_before(torch.distributed, "destroy_process_group", self._before_groups_end)
+            after_import(
+                "torch.distributed._functional_collectives", functools.partial(suppress_errors, self.waits.hook)
+            )
+            hook_ends(torch.distributed, self._before_group_ends)
             hook_buffer_broadcasts(torch.distributed, self.recorder, self.native)
             ddp = torch.nn.parallel.DistributedDataParallel
             call_after(ddp, "__init__", lambda _, module, /, *__, **___: self.watch_ddp(module))
@@ -72,6 +80,7 @@ class Session:
         """The rank is known: opens the outputs."""
         if not self._opened:
             self._opened = True
+            os.environ[ENV_RANK_PROCESS] = str(os.getpid())
             self._close_at_exit()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
             open_outputs(self.recorder, identify(os.environ, gpu_uuid(self.placement.find())))
@@ -79,8 +88,22 @@ class Session:
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:
             self._closes_at_exit = True
-            atexit.register(self.recorder.close)
-            atexit.register(self._record_native)  # called before that: last in, first out
+            watch_exceptions()
+            atexit.register(self._close)
+            call_at_end_of_multiprocessing_child(self._close)
+
+    def _close(self) -> None:
+        self._record_native()
+        suppress_errors(self.native.close)
+        self.recorder.close()
+
+    def _is_helper(self) -> bool:
+        """Whether this process was started beside a rank, as a worker of its DataLoader is. It becomes a rank, with a
+        rank file of its own, only where it makes collectives itself."""
+        if self._forked or os.environ.get(ENV_RANK_PROCESS, str(os.getpid())) != str(os.getpid()):
+            return True
+        process = sys.modules.get("multiprocessing.process")
+        return process is not None and process.parent_process() is not None
 
     def watch_ddp(self, module: Any) -> None:
         """Watches a DistributedDataParallel module: its group is data-parallel, its forward pass is the script's."""
@@ -103,30 +126,33 @@ class Session:
 
     def _first_forward_of_ddp(self, module: Any) -> None:
         """A DDP module that was made before the hooks begins its first forward pass."""
-        self.forward.watch(module)  # whatever comes of the rest, once is enough
+        suppress_errors(self.forward.watch, module)  # whatever comes of the rest, once is enough
         suppress_errors(self.watch_ddp, module)
 
     def _record_native_at_step_end(self) -> bool:
         """Records what C++ did in the step that ends. Returns whether there was anything; True where that failed or a
         graph is being captured, so that the next step's end is checked, too."""
         try:
-            if not self._opened and not self._forked:
+            if not self._opened and not self._is_helper():
                 self.open()
-            return self.native.record_new() > 0 or self.captures.under_way()
+            return self.native.record_step() > 0 or self.captures.under_way()
         except Exception:
             self.recorder.totals.errors += 1
             return True
 
-    def _before_groups_end(self) -> None:
-        """Process groups are about to go: records what C++ did in them since the last check, while torch can tell."""
-        self._record_native()
-        self._forget_groups()
+    def _before_group_ends(self, group: Any) -> None:
+        """A process group is about to end: records what C++ did in it since the last check, while torch can tell, and
+        holds it no longer."""
+        self._record_native(group)
+        self.groups.end(group)
+        self.native.end(group)
+        self.reducers.end(group)
 
-    def _record_native(self) -> None:
-        if self._forked or get_ident() != self.steps.thread:
+    def _record_native(self, group: Any = None) -> None:
+        if (not self._opened and self._is_helper()) or get_ident() != self.steps.thread:
             return
         try:
-            self.native.record_new()
+            self.native.record_new(group)
         except Exception:
             self.recorder.totals.errors += 1
 
@@ -139,7 +165,15 @@ class Session:
         self.recorder.disable_after_fork()
         self.placement.index = None
         self._forget_groups()
-        self._opened, self._forked = False, True
+        self._opened, self._forked, self._closes_at_exit = False, True, False
+
+
+def call_at_end_of_multiprocessing_child(act: Callable[[], None]) -> None:
+    """Has act() called when this process ends, if it is one that multiprocessing forked: such a process ends by
+    os._exit(), after its target and multiprocessing's own finalizers, and never comes to atexit."""
+    process, util = (sys.modules.get(f"multiprocessing.{name}") for name in ("process", "util"))
+    if process is not None and util is not None and process.parent_process() is not None:
+        util.Finalize(None, act, exitpriority=-100)  # after those of the script
 
 
 def device_finder(

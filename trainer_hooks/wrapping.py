@@ -10,18 +10,6 @@ from typing import Any
 log = logging.getLogger("laggard")
 
 
-def call_before(owner: Any, name: str, act: Callable[[], None]) -> None:
-    """From now on a call of owner.name is preceded by act(), which must not raise."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def function(*args: Any, **kwargs: Any) -> Any:
-        act()
-        return original(*args, **kwargs)
-
-    setattr(owner, name, function)
-
-
 def call_after(owner: Any, name: str, act: Callable[..., None]) -> None:
     """From now on a call of owner.name, a function or a class's method, is followed by act(result, arguments...). What
     act raises is logged and goes no further."""

@@ -15,7 +15,8 @@ from laggard.agent.gate.active import passive_probes, run_active_probes
 from laggard.agent.gate.drain_cap import drain_refusal
 from laggard.agent.gate.flags import check_flags, configure, is_disabled
 from laggard.agent.gate.job_gpus import for_job, job_gpus
-from laggard.agent.gate.policy import Decision, GatePolicy, decide
+from laggard.agent.gate.policy import ENFORCE, Decision, GatePolicy, decide
+from laggard.agent.gate.self_check import NO_COLLECTOR, gate_problems
 from laggard.agent.gate.slurm import Slurm
 from laggard.agent.gate.syslog import write_syslog
 from laggard.model import Report, Verdict
@@ -41,6 +42,8 @@ def main(arguments: argparse.Namespace) -> int:
     host = open_host(arguments.host_root)
     if is_disabled(arguments):
         return _print_disabled(arguments, host)
+    if arguments.check_gate and not arguments.gate:
+        return _check_gate(arguments, host.node())
     deadline = time.monotonic() + arguments.deadline if arguments.deadline else None
     cached = _cached_report(arguments, profile, probes, host)
     report = cached.report if cached else _run_probes(arguments, profile, probes, host)
@@ -48,8 +51,19 @@ def main(arguments: argparse.Namespace) -> int:
     report = _judge_unknown(for_job(report, job_gpus(arguments.gpus, host), profile.warnings_fail), profile)
     age = cached.age_seconds if cached else None
     decision = decide(report, headline(report, age), _policy(arguments, report))
+    decision = _with_problems(arguments, report.node, decision)
     _print(arguments, report, age, decision)
     return decision.status
+
+
+def _check_gate(arguments: argparse.Namespace, node: str) -> int:
+    """Prints what is wrong with the gate's setup. Returns the exit status."""
+    problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
+    for problem in problems:
+        print(f"gate: {problem}")
+    if not problems:
+        print(f"gate: set up: the collector and SLURM know {node}")
+    return 1 if problems else 0
 
 
 def _run_probes(arguments: argparse.Namespace, profile: Profile, probes: tuple[Probe, ...], host: Host) -> Report:
@@ -84,14 +98,29 @@ def _judge_unknown(report: Report, profile: Profile) -> Report:
 
 
 def _policy(arguments: argparse.Namespace, report: Report) -> GatePolicy:
-    slurm_node = arguments.slurm_node or os.environ.get("SLURMD_NODENAME") or report.node.partition(".")[0]
     return GatePolicy(
         mode=arguments.gate,
         drain=arguments.drain,
         resume=arguments.resume,
-        slurm=Slurm(slurm_node, arguments.scontrol),
+        slurm=_slurm(arguments, report.node),
         drain_refusal=lambda: drain_refusal(arguments.collector, report.node),
     )
+
+
+def _slurm(arguments: argparse.Namespace, node: str) -> Slurm:
+    name = arguments.slurm_node or os.environ.get("SLURMD_NODENAME") or node.partition(".")[0]
+    return Slurm(name, arguments.scontrol)
+
+
+def _with_problems(arguments: argparse.Namespace, node: str, decision: Decision) -> Decision:
+    """`decision`, and before it what is wrong with the gate's setup: of what would make it pass everything always, of
+    the rest where that was asked for."""
+    problems = [NO_COLLECTOR] if arguments.gate == ENFORCE and not arguments.collector else []
+    if arguments.check_gate:
+        problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
+    if not problems or arguments.gate is None:
+        return decision
+    return decision._replace(messages=(*(f"gate: WRONG SETUP: {problem}" for problem in problems), *decision.messages))
 
 
 def _print(arguments: argparse.Namespace, report: Report, age: float | None, decision: Decision) -> None:
@@ -102,11 +131,17 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     if gate or source:
         report = msgspec.structs.replace(report, facts={**report.facts, "gate": {**gate, **source}})
     lines = "".join(f"{line}\n" for line in decision.messages)
-    text = wire.encode(report).decode() + "\n" if arguments.format == "json" else render(report, age) + lines
+    if arguments.format == "json":
+        text = wire.encode(report).decode() + "\n"
+    elif arguments.gate and not arguments.verbose:
+        text = f"{headline(report, age)}\n{lines}"
+    else:
+        text = render(report, age) + lines
     sys.stdout.write(text)
     sys.stdout.flush()
     if arguments.gate or decision.messages:
-        write_syslog("; ".join((headline(report, age), *decision.messages)), urgent=report.verdict is not Verdict.OK)
+        urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)
+        write_syslog("; ".join((headline(report, age), *decision.messages)), urgent=urgent)
 
 
 def _print_disabled(arguments: argparse.Namespace, host: Host) -> int:

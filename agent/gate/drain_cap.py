@@ -16,8 +16,10 @@ ANSWER_SECONDS: Final = 1.0
 NO_CAP: Final = "none"
 
 
-def drain_refusal(collector: str, node: str) -> str:
+def drain_refusal(collector: str | None, node: str) -> str:
     """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
+    if not collector:
+        return "no collector is named"
     if collector == NO_CAP:
         return ""
     from urllib.parse import quote  # sockets are slow to import, and few runs need them

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from laggard.agent.gate.drain_cap import NO_CAP
-from laggard.agent.gate.policy import ENFORCE, MODES
+from laggard.agent.gate.policy import MODES
 from laggard.agent.gate.slurm import SCONTROL
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
@@ -53,6 +53,12 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--collector", metavar="URL", help=f"who caps how many nodes may be drained, or {NO_CAP} for no cap"
     )
+    group.add_argument(
+        "--check-gate",
+        action="store_true",
+        help="check the gate's own setup: collector, node's name, SLURM; alone, exit status 1 where something is wrong",
+    )
+    group.add_argument("--verbose", action="store_true", help="with --gate: all findings and probes, not one line")
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
         "--kill-switch", default=KILL_SWITCH, metavar="FILE", help=f"where it is, do nothing (default: {KILL_SWITCH})"
@@ -61,9 +67,8 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
 
 def check_flags(arguments: argparse.Namespace) -> None:
     """Raises UsageError for flags that do not go together. A drain needs --collector, if only to say that there is no
-    cap."""
-    drains = arguments.gate == ENFORCE or (arguments.drain and arguments.gate is None)
-    if drains and not arguments.collector:
+    cap; a gate without one judges, and complains of it each time, since nobody reads a prolog's usage errors."""
+    if arguments.drain and arguments.gate is None and not arguments.check_gate and not arguments.collector:
         raise UsageError(f"add --collector URL, which caps how many nodes may be drained, or --collector {NO_CAP}")
     if arguments.active and arguments.host_root is not None:
         raise UsageError("--active loads the GPUs of this machine: a recorded one (--host-root) has none to load")

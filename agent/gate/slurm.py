@@ -66,7 +66,7 @@ class Slurm:
 
     def drain(self, reason: str) -> str:
         """Drains the node, unless it has to be left alone. Returns what was done. Raises SlurmError."""
-        node = self._show()
+        node = self.show()
         if node.is_drained:
             return f"{self.node} is drained already: {node.reason}"
         if node.reason and not node.has_laggards_reason:
@@ -78,7 +78,7 @@ class Slurm:
 
     def resume(self) -> str:
         """Resumes the node where laggard drained it. Returns what was done, empty for nothing. Raises SlurmError."""
-        node = self._show()
+        node = self.show()
         if not node.is_drained or not node.has_laggards_reason:
             return ""
         if not node.may_change:
@@ -86,7 +86,8 @@ class Slurm:
         self._run("update", f"NodeName={self.node}", "State=RESUME")
         return f"{self.node} was resumed, it had been drained for: {node.reason}"
 
-    def _show(self) -> SlurmNode:
+    def show(self) -> SlurmNode:
+        """The node as SLURM shows it. Raises SlurmError."""
         return parse_node(self._run("show", "node", self.node))
 
     def _run(self, *words: str) -> str:

@@ -1,10 +1,16 @@
 """The files of the rank directory that a scan reads. Any user may write there: the cost of a scan is bounded, and one
-user's files, however many and however named, do not push out another's."""
+user's files, however many and however named, do not push out another's.
+
+Each user's ranks write into a subdirectory of their own, which is sampled by itself. Files in the directory itself, of
+users who cannot have a subdirectory, share one sample.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import stat
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from itertools import islice
 from typing import Final, NamedTuple, TypeVar
@@ -14,6 +20,12 @@ from laggard.rankfile.layout import SUFFIX
 MAX_ENTRIES: Final = 65_536
 MAX_STATS: Final = 4_096
 MAX_FILES: Final = 1_024
+MAX_DIRECTORIES: Final = 128
+MIN_OF_DIRECTORY: Final = 256
+"""Entries of a subdirectory that are looked at, however many subdirectories there are."""
+
+_MANY_ENTRIES: Final = 1_024
+"""From so many entries on, users' subdirectories are looked for by name as well: they may be hidden among others."""
 
 T = TypeVar("T")
 
@@ -31,14 +43,28 @@ class Listing(NamedTuple):
     left_out: int  # not read in this scan
 
 
+class _Names(NamedTuple):
+    files: list[str]
+    directories: list[str]
+    left_out: int  # files
+    total: int
+
+
 def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILES) -> Listing:
     """Lists at most `max_files` files, taken from their owners in turn; an owner's `known` paths come first.
 
-    Where the directory has more names than are worth a system call each, list_files takes a random sample, another one
+    Where a directory has more names than are worth a system call each, list_files takes a random sample, another one
     each time: a good file is found sooner or later, and is known from then on. Raises OSError where the directory
     cannot be read.
     """
-    sampled, left_out = _sample(directory, known)
+    names = _sample(directory, known, MAX_ENTRIES, MAX_STATS)
+    sampled, left_out = names.files, names.left_out
+    of_users = _user_directories(directory, names, known)
+    share = max(MIN_OF_DIRECTORY, MAX_ENTRIES // max(1, len(of_users)))
+    for path in of_users:
+        with contextlib.suppress(OSError):  # vanished since, or not readable: its user's loss
+            inside = _sample(path, known, share, max(MIN_OF_DIRECTORY, MAX_STATS // len(of_users)))
+            sampled, left_out = sampled + inside.files, left_out + inside.left_out
     found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
     ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)
     chosen = tuple(islice(round_robin(ranked, lambda entry: entry.owner), max_files))
@@ -56,21 +82,50 @@ def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterat
                 yield queue[place]
 
 
-def _sample(directory: str, known: Collection[str]) -> tuple[list[str], int]:
-    """Returns at most MAX_STATS paths that are not known, and how many others there are. Reservoir sampling: the
-    directory may hold more names than are worth keeping in memory."""
+def _user_directories(directory: str, names: _Names, known: Collection[str]) -> list[str]:
+    """One subdirectory of each user: that of a file which is known, else that named by the uid, else any."""
+    wanted = {os.path.dirname(path) for path in known} - {directory}
+    paths = [*sorted(wanted), *names.directories]
+    if names.total >= _MANY_ENTRIES:
+        paths += [os.path.join(directory, str(uid)) for uid in _users_of_processes()]
+    of_user: dict[int, tuple[bool, bool, str]] = {}
+    for path in dict.fromkeys(paths):
+        with contextlib.suppress(OSError):
+            about = os.lstat(path)
+            if stat.S_ISDIR(about.st_mode):
+                rating = path in wanted, os.path.basename(path) == str(about.st_uid), path
+                of_user[about.st_uid] = max(rating, of_user.get(about.st_uid, rating))
+    return [path for _, _, path in of_user.values()][:MAX_DIRECTORIES]
+
+
+def _users_of_processes(proc: str = "/proc") -> set[int]:
+    users = set()
+    for name in islice(filter(str.isdigit, os.listdir(proc)), MAX_ENTRIES):
+        with contextlib.suppress(OSError):  # ended since
+            users.add(os.stat(os.path.join(proc, name)).st_uid)
+    return users
+
+
+def _sample(directory: str, known: Collection[str], max_entries: int, max_files: int) -> _Names:
+    """The names of at most `max_files` files that are not known, and of as many directories; and how many other files
+    there are. Reservoir sampling: the directory may hold more names than are worth keeping in memory."""
     kept: list[str] = []
-    count = 0
+    directories: list[str] = []
+    count = total = 0
     with os.scandir(directory) as entries:
-        for entry in islice(entries, MAX_ENTRIES):
-            if not entry.name.endswith(SUFFIX) or entry.path in known:
-                continue
-            count += 1
-            if len(kept) < MAX_STATS:
-                kept.append(entry.path)
-            elif (place := random.randrange(count)) < MAX_STATS:
-                kept[place] = entry.path
-    return kept, count - len(kept)
+        for entry in islice(entries, max_entries):
+            total += 1
+            if entry.name.endswith(SUFFIX):
+                if entry.path in known:
+                    continue
+                count += 1
+                if len(kept) < max_files:
+                    kept.append(entry.path)
+                elif (place := random.randrange(count)) < max_files:
+                    kept[place] = entry.path
+            elif len(directories) < max_files and entry.is_dir(follow_symlinks=False):
+                directories.append(entry.path)
+    return _Names(kept, directories, count - len(kept), total)
 
 
 def _stat(path: str) -> FileEntry | None:

@@ -7,7 +7,6 @@ from typing import Final, NamedTuple
 
 _MAX_BYTES: Final = 16_384
 _MAX_CGROUP_LENGTH: Final = 512
-_SLURM_JOB: Final = re.compile(r"/job_(\d+)(?:/|$)")
 
 
 class ProcessInfo(NamedTuple):
@@ -32,12 +31,6 @@ def read_process_info(pid: int, proc: str = "/proc") -> ProcessInfo | None:
         return None
     stopped = re.search(r"^State:\s+[Tt]\b", status, re.MULTILINE) is not None
     return ProcessInfo((int(uids[1]), int(uids[2])), _cgroup(cgroups), stopped)
-
-
-def slurm_job(cgroup: str) -> str | None:
-    """Returns the SLURM job of a process in `cgroup`. slurmd writes the job into the path; users cannot."""
-    matched = _SLURM_JOB.search(cgroup)
-    return matched[1] if matched else None
 
 
 def _cgroup(lines: str) -> str:

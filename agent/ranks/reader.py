@@ -12,7 +12,9 @@ from typing import Final
 
 from msgspec import structs
 
+from laggard.agent.ranks.cpu_wait import CpuWaits
 from laggard.agent.ranks.directory import FileEntry, list_files, round_robin
+from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.rejections import Rejections
 from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
 from laggard.probes.errors import Unknown
@@ -37,11 +39,16 @@ _VANISHED: Final = os.strerror(errno.ENOENT)
 class RankFiles:
     """Reads a rank directory. Safe to call from several threads: one reads, the others wait."""
 
-    def __init__(self, directory: str, node: str, clock: Callable[[], Now] | None = None) -> None:
+    def __init__(
+        self, directory: str, node: str, clock: Callable[[], Now] | None = None, exits: ExitWatch | None = None
+    ) -> None:
+        """`exits` watches the ranks' processes; without it a rank's end is known from its file alone."""
         self.directory = directory
         self._node = node
         self._clock = clock or _now
         self._boot_id = _boot_id()
+        self._exits = exits
+        self._cpu = CpuWaits()
         self._lock = threading.Lock()
         self._known: frozenset[str] = frozenset()
         self._rejections = Rejections(directory)
@@ -54,6 +61,9 @@ class RankFiles:
             self._rejections.begin_scan()
             selected = self._select(self._snapshots(now))
             self._known = frozenset(snapshot.path for snapshot in selected)
+            if self._exits is not None:
+                self._exits.keep(self._known)
+            self._cpu.keep(self._known)
             rows = [snapshot.row for snapshot in selected] if since is None else _with_steps(selected, since, now)
             return RanksDocument(
                 node=self._node,
@@ -68,7 +78,7 @@ class RankFiles:
         booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         for file in self._files():
             try:
-                snapshot = read_rank(file.path, self._node, now)
+                snapshot = read_rank(file.path, self._node, now, self._exits, self._cpu)
             except RankFileError as error:
                 if error.reason != _VANISHED:
                     self._rejections.add(file.path, error.reason)

@@ -7,6 +7,11 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from msgspec import structs
+
+from laggard.agent.ranks.cpu_wait import CpuWaits
+from laggard.agent.ranks.end import LastMoment, is_failure, rank_end
+from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 from laggard.agent.ranks.validation import (
     MAX_STEP_NS,
@@ -18,11 +23,13 @@ from laggard.agent.ranks.validation import (
 )
 from laggard.catalogue.rank_metrics import sum_collectives
 from laggard.constants import PHASES
+from laggard.model import RankEnd
 from laggard.rankfile import BeatRecord, CollectiveInFlight, Lane, RankCounters, RankFileError, RankFileReader
-from laggard.rankfile.fact_names import GPU
+from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
+_MOST_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
 
 
@@ -75,13 +82,24 @@ class _Contents:
         return min(max(wall_ns, 0), now.wall_ns) / 1e9
 
 
-def read_rank(path: str, node: str, now: Now) -> RankSnapshot:
-    """Reads the rank file at `path`, without its steps. Raises RankFileError where the file is rejected."""
+def read_rank(
+    path: str, node: str, now: Now, exits: ExitWatch | None = None, cpu: CpuWaits | None = None
+) -> RankSnapshot:
+    """Reads the rank file at `path`, without its steps, has `exits` watch its writer, and `cpu` sample it. Raises
+    RankFileError where the file is rejected."""
     with RankFileReader(path) as file:
         writer = _find_writer(file)
-        state = "running" if writer.alive else "finished" if file.finished() else "died"
+        if exits is not None and writer.pid:
+            exits.watch(path, writer.pid, lambda: file.lock_holder() == writer.pid)
+        finished = file.finished()
         contents = _read_contents(file)
-    row = _row(contents, node, writer, state, now)
+    moment = None if writer.alive else _last_moment(contents, now)
+    watched = exits.exit_of(path) if exits is not None else None
+    end = None if moment is None else rank_end(contents.facts.get(ENDING), watched, moment)
+    state = "running" if writer.alive else "died" if end and (is_failure(end) or not finished) else "finished"
+    row = _row(contents, node, writer, state, now, end if state == "died" else None)
+    if cpu is not None and writer.pid and writer.process:
+        row = structs.replace(row, cpu_wait=cpu.sample(path, writer.pid))
     return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
 
 
@@ -140,7 +158,17 @@ def _read_contents(file: RankFileReader) -> _Contents:
     return contents
 
 
-def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) -> RankRow:
+def _last_moment(contents: _Contents, now: Now) -> LastMoment:
+    """The last that the file itself tells of its writer: it lived until then, and at most a beat longer."""
+    beat = contents.beat
+    signs = (contents.progress_ns, beat.at_ns if beat else 0)
+    interval_ns = min(beat.interval_ns, _MOST_BEAT_NS) if beat else _MOST_BEAT_NS
+    offset = (contents.identity["wall_ns"] - contents.identity["monotonic_ns"]) / 1e9
+    at = contents.unix_seconds(max(signs) + interval_ns, now)
+    return LastMoment(at, interval_ns / 1e9, offset, now.wall_ns / 1e9)
+
+
+def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now, end: RankEnd | None) -> RankRow:
     identity, counters, beat = contents.identity, contents.counters, contents.beat
     finished, gpu = state == "finished", contents.facts.get(GPU) or identity.get("gpu")
     return RankRow(
@@ -167,7 +195,8 @@ def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now) 
         stopped=writer.process is not None and writer.process.stopped,
         beat=None if finished or beat is None else _beat(beat, contents.lanes, now),
         last_beat_timestamp_seconds=contents.unix_seconds(beat.at_ns, now) if beat else None,
-        facts=contents.facts,
+        facts={name: value for name, value in contents.facts.items() if name != ENDING},
+        end=end,
     )
 
 
@@ -191,11 +220,16 @@ def _beat(beat: BeatRecord, lanes: tuple[Lane, ...], now: Now) -> BeatRow:
         flight_recorder=FLIGHT_RECORDER[beat.flight_recorder],
         lanes=tuple(LaneProgress(lane.op, lane.group, *numbers, lane.peer) for lane, numbers in pairs),
         groups=tuple(
-            GroupProgress(it.name, it.enqueued, it.started, it.completed, _age_seconds(it.moved_ns, now))
+            GroupProgress(it.name, it.enqueued, it.started, it.completed, _seconds(beat.asked_ns - it.moved_ns))
             for it in beat.groups
         ),
+        groups_age_seconds=_age_seconds(beat.asked_ns, now) if beat.asked_ns else None,
     )
 
 
 def _age_seconds(monotonic_ns: int, now: Now) -> float:
-    return min(max(0, now.monotonic_ns - monotonic_ns), MAX_STEP_NS) / 1e9
+    return _seconds(now.monotonic_ns - monotonic_ns)
+
+
+def _seconds(nanoseconds: int) -> float:
+    return min(max(0, nanoseconds), MAX_STEP_NS) / 1e9

@@ -45,7 +45,7 @@ def validate_beat(beat: BeatRecord | None) -> None:
     """Raises RankFileError."""
     if beat is None:
         return
-    clocks = (beat.at_ns, beat.interval_ns, *(group.moved_ns for group in beat.groups))
+    clocks = (beat.at_ns, beat.interval_ns, beat.asked_ns, *(group.moved_ns for group in beat.groups))
     numbers = (number + 1 for group in beat.groups for number in group[1:4])  # -1: not reported
     entered = (number for lane in beat.lanes for number in lane)
     known = 0 <= beat.flight_recorder < len(FLIGHT_RECORDER)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, timings_from_rows
 from laggard.wire.ranks import RankRow, StepRow
+
+_UID: Final = re.compile(r"[0-9]{1,10}")
 
 
 class JobKey(NamedTuple):
@@ -21,25 +25,37 @@ class JobKey(NamedTuple):
     def __str__(self) -> str:
         return f"{self.owner}:{self.job_id}"
 
+    @classmethod
+    def parse(cls, text: str) -> JobKey | None:
+        """The key that `text` is, as in `1000:train`. None where it is a job's name alone. A job whose own name has
+        this form is found by its key alone, so that no job can pass for another user's."""
+        owner, separator, name = text.partition(":")
+        return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None
+
 
 @dataclasses.dataclass
 class RankWindow:
     """The newest row about one rank, without its steps, and the rank's last WINDOW_STEPS steps by number, ascending.
-    `source` is the URL of the agent that reports the rank, `updated_at` when it last did (monotonic seconds)."""
+    `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
+    when its answer was there (monotonic seconds)."""
 
     source: str
     newest: RankRow
     updated_at: float
+    asked_at: float
     steps: dict[int, StepRow] = dataclasses.field(default_factory=dict)
 
     def ingest(self, steps: Iterable[StepRow]) -> bool:
         """Adds the steps that are new; a repeated step changes nothing. Returns whether the rank got any further."""
-        new = [step for step in steps if step.step not in self.steps]
+        new = {step.step: step for step in steps if step.step not in self.steps}
         if not new:
             return False
-        merged = sorted((*self.steps.values(), *new), key=lambda step: step.step)[-WINDOW_STEPS:]
         last_before = next(reversed(self.steps), -1)
-        self.steps = {step.step: step for step in merged}
+        merged = {**self.steps, **new}
+        if min(new) < last_before or list(new) != sorted(new):
+            merged = dict(sorted(merged.items()))
+        excess = len(merged) - WINDOW_STEPS
+        self.steps = dict(islice(merged.items(), excess, None)) if excess > 0 else merged
         return next(reversed(self.steps)) > last_before
 
     def restarted(self, steps: Iterable[StepRow]) -> bool:
@@ -50,15 +66,25 @@ class RankWindow:
         return any(step.step <= last.step and step.start > last.end for step in steps)
 
 
-@dataclasses.dataclass
-class Job:
-    """The ranks of one attempt of a job. `updated_at` is when an agent last reported it, `progressed_at` when an agent
-    last reported a new step of it; both in seconds on the collector's monotonic clock."""
+class Run(NamedTuple):
+    """What all ranks of one run of a job have in common. An elastic restart raises the attempt."""
 
     attempt: int
+    world_size: int
+
+
+@dataclasses.dataclass
+class Job:
+    """The ranks of one run of a job. `agent` is the URL of the first to report it. `updated_at` is when an agent last
+    reported it, `progressed_at` when an agent last reported a new step of it; both in seconds on the collector's
+    monotonic clock. `agents`: who reports ranks of it that run, and when each last did."""
+
+    run: Run
+    agent: str
     updated_at: float
     progressed_at: float
     ranks: dict[int, RankWindow] = dataclasses.field(default_factory=dict)
+    agents: dict[str, float] = dataclasses.field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -82,15 +108,23 @@ class Job:
             for number, rank in self.ranks.items()
         }
 
+    def asked_seconds_ago(self) -> dict[int, float]:
+        """For how long each rank's agent had not been asked when the last answer about the job was there."""
+        return {number: max(0.0, self.updated_at - rank.asked_at) for number, rank in self.ranks.items()}
+
     def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
         """The newest WINDOW_STEPS steps of the job. A rank whose agent does not answer keeps its steps, but its state
         is unknown: an agent's silence does not prove a hang. `findings`: codes by node."""
-        newest = sorted({step for rank in self.ranks.values() for step in rank.steps})[-WINDOW_STEPS:]
+        newest = sorted(set().union(*(rank.steps for rank in self.ranks.values())))[-WINDOW_STEPS:]
         first = newest[0] if newest else 0
-        steps_by_rank = {
-            number: [step for step_number, step in rank.steps.items() if step_number >= first]
-            for number, rank in self.ranks.items()
-        }
+        steps_by_rank = {number: _steps_from(first, rank.steps) for number, rank in self.ranks.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
-        return timings_from_rows(job_id, world_size, steps_by_rank, rows, findings)
+        return timings_from_rows(job_id, world_size, steps_by_rank, rows, findings, self.asked_seconds_ago())
+
+
+def _steps_from(first: int, steps: Mapping[int, StepRow]) -> list[StepRow]:
+    """The steps from number `first` on, of `steps` in ascending order."""
+    if not steps or next(iter(steps)) >= first:
+        return list(steps.values())
+    return [step for number, step in steps.items() if number >= first]

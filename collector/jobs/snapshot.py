@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from msgspec import structs
 
 from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
+from laggard.text.words import counted
 from laggard.wire.nodes import NodeRow
 
 log = logging.getLogger("laggard.collector")
@@ -34,7 +36,7 @@ class ClusterSnapshot:
     """`ignored` says which rank files the agents rejected. `findings` are the nodes' own and those of comparing the
     nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
-    there, in monotonic seconds."""
+    there, in monotonic seconds; `round_seconds` is how long it took, with the analysis."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -45,23 +47,56 @@ class ClusterSnapshot:
     rounds: int = 0
     scraped_at: float | None = None
     round_began_at: float | None = None
+    round_seconds: float | None = None
+    not_held: NotHeld = NotHeld()
 
     def job(self, name: str | None) -> JobSnapshot | None:
-        """The job with that key or id, None where there is none; without a name the job that progressed last."""
-        for job in self.jobs:
-            if not name or name in (str(job.key), job.key.job_id):
-                return job
-        return None
+        """The job with that key or name; without one the job that progressed last. None where there is none, and where
+        several users have a job of that name."""
+        if not name:
+            return next(iter(self.jobs), None)
+        found = self._named(name)
+        return found[0] if len(found) == 1 else None
+
+    def ambiguity(self, name: str | None) -> str:
+        """One line with the choices where several users have a job of that name; empty where it is clear."""
+        found = self._named(name) if name else ()
+        if len(found) < 2:
+            return ""
+        choices = ", ".join(str(job.key) for job in found[:_NAMED_JOBS])
+        more = f" and {len(found) - _NAMED_JOBS} more" if len(found) > _NAMED_JOBS else ""
+        return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}{more}"
 
     def location(self, name: str | None) -> Location:
         """The verdict on the job that job() finds; verdict `unknown`, with the reason, where it finds none."""
         job = self.job(name)
-        if job is not None:
-            return job.location
-        if self.jobs:
-            known = ", ".join(job.key.job_id for job in self.jobs[:8])
-            return unknown_location("no_such_job", f"no job {name} is known; known: {known}", name)
-        return unknown_location(*explain_no_ranks(self.nodes, self.ignored))
+        location = job.location if job else unknown_location(*self._why_no_job(name))
+        not_held = self.not_held.text()
+        if not not_held:
+            return location
+        return structs.replace(location, notes=(*location.notes, Note(kind="not_held", text=not_held)))
+
+    def _named(self, name: str) -> Sequence[JobSnapshot]:
+        key = JobKey.parse(name)
+        return [job for job in self.jobs if (job.key.job_id == name if key is None else job.key == key)]
+
+    def _why_no_job(self, name: str | None) -> tuple[str, str, str | None]:
+        """The kind and the text of the note that says so, and the name that was asked for."""
+        if ambiguity := self.ambiguity(name):
+            return "ambiguous_job", ambiguity, name
+        unseen = [key for key in self.not_held.unseen if name and name in (str(key), key.job_id)]
+        if unseen:
+            text = f"job {unseen[0]} runs and is not watched: {self.not_held.limits_text()}"
+            return "job_not_held", text, name
+        silent = [row for row in self.nodes if row.state != "up"]
+        down = f"{len(silent)} of {counted(len(self.nodes), 'agent')} do not answer" if silent else ""
+        if self.jobs and name:
+            known = ", ".join(str(job.key) for job in self.jobs[:_NAMED_JOBS])
+            return "no_such_job", "; ".join(filter(None, (f"no job {name} is known", down, f"known: {known}"))), name
+        return *explain_no_ranks(self.nodes, self.ignored), name
+
+
+_NAMED_JOBS = 8
 
 
 def build_snapshot(windows: JobWindows, cluster: ClusterSnapshot, locate: Locate) -> ClusterSnapshot:
@@ -74,8 +109,9 @@ def build_snapshot(windows: JobWindows, cluster: ClusterSnapshot, locate: Locate
     for key, job in ordered:
         timings = job.timings(key.job_id, answering, codes)
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
-        jobs.append(JobSnapshot(key, job.running, timings, _with_notes(location, job, cluster.nodes)))
-    return dataclasses.replace(cluster, jobs=tuple(jobs))
+        location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
+        jobs.append(JobSnapshot(key, job.running, timings, location))
+    return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
 
 
 def unknown_location(

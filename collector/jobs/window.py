@@ -1,101 +1,317 @@
-"""The last steps of every job in bounded memory, into which the agents' answers are ingested round by round."""
+"""The last steps of every job in bounded memory, into which the agents' answers are ingested round by round.
+
+No agent is believed about another's ranks: the first to report a rank keeps it for as long as it goes on, and another
+run of a job (a restart, or a lie) takes its place only where more agents report that run than still report the old one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import enum
+from collections import Counter
+from collections.abc import Collection, Iterable
 
 from msgspec import structs
 
-from laggard.collector.jobs.job import Job, JobKey, RankWindow
+from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
+from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
+from laggard.collector.jobs.not_held import NotHeld
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
 """How long an agent keeps its claim on a rank that it has stopped reporting."""
 
+RUN_SECONDS = 15.0
+"""How long an agent that has fallen silent still counts as one that reports the job's old run."""
+
+
+class Refusal(enum.Enum):
+    """Why a rank is not taken, in words for the agent's row."""
+
+    OVER = "of a run that is over"
+    CLAIMED = "reported by another agent first"
+    OTHER_RUN = "of a run that other agents do not report"
+    NO_ROOM = "beyond the limits"
+
 
 class JobWindows:
     """The windows of all jobs. Not thread-safe: a round ingests, then reads, then the next round begins."""
 
-    def __init__(self, max_jobs: int = 64, max_ranks: int = 8192, expire_after_seconds: float = 900.0) -> None:
+    def __init__(self, limits: Limits | None = None, expire_after_seconds: float = 900.0) -> None:
         self.jobs: dict[JobKey, Job] = {}
-        self._max_jobs = max_jobs
-        self._max_ranks = max_ranks
+        self._limits = limits or Limits()
         self._expire_after_seconds = expire_after_seconds
+        self._held = Holdings()
+        self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
+        self._challengers: dict[JobKey, dict[Run, Job]] = {}
+        self._no_room: dict[str, Counter[JobKey]] = {}
+        # Of the answer that is being ingested: when it came and was asked for, whose jobs it has, and for what and for
+        # whom there was no room, so that room is not looked for again at each row.
+        self._now = self._asked_at = 0.0
+        self._reported: set[JobKey] = set()
+        self._full_for: set[tuple[str, int]] = set()
 
-    def ingest(self, source: str, document: RanksDocument, now: float) -> int:
-        """Adds the ranks that agent `source` reported at `now` (seconds, any monotonic clock). Returns how many were
-        rejected: claimed by another agent too, of an attempt that is over, or beyond the limits."""
-        return sum(not self._ingest_rank(source, row, now) for row in _newest(document.ranks))
+    def ingest(
+        self, source: str, document: RanksDocument, now: float, asked_at: float | None = None
+    ) -> Counter[Refusal]:
+        """Adds the ranks that agent `source`, asked at `asked_at` (default: now), reported at `now` (seconds, any
+        monotonic clock). Returns how many are not shown, and why."""
+        self._asked_at = now if asked_at is None else asked_at
+        refused: Counter[Refusal] = Counter()
+        self._no_room[source] = no_room = Counter[JobKey]()
+        self._now, self._reported = now, {JobKey(row.owner, row.job_id) for row in document.ranks}
+        self._full_for.clear()
+        taken: list[tuple[JobKey, Run]] = []
+        runs: dict[JobKey, Run | None] = {}
+        for row in _newest(document.ranks):
+            key, run = JobKey(row.owner, row.job_id), Run(row.attempt, row.world_size)
+            if row.state == "running":  # an agent speaks for one run at a time
+                runs[key] = max(run, runs.get(key) or run)
+            runs.setdefault(key, None)
+            refusal = self._ingest_rank(key, run, source, row, now)
+            if refusal is None:
+                taken.append((key, run))
+            else:
+                refused[refusal] += 1
+                no_room[key] += refusal is Refusal.NO_ROOM
+        for key, spoken_for in runs.items():
+            self._note_agent(key, source, spoken_for, now)
+        for key, run in taken:
+            if key not in self.jobs:  # it gave way to a later one
+                refused[Refusal.NO_ROOM] += 1
+                no_room[key] += 1
+            elif self.jobs[key].run != run:
+                refused[Refusal.OTHER_RUN] += 1
+        return +refused
+
+    def counted(self) -> tuple[int, int]:
+        """How many jobs and ranks are held, with those of runs that are not shown."""
+        return self._held.jobs, self._held.ranks
+
+    def not_held(self, answering: Collection[str]) -> NotHeld:
+        """What the agents `answering` reported last and there was no room for."""
+        ranks: Counter[JobKey] = Counter()
+        for source in answering:
+            ranks.update(self._no_room.get(source, {}))
+        ranks = +ranks
+        return NotHeld(ranks, frozenset(key for key in ranks if key not in self.jobs), self._limits)
 
     def expire(self, now: float) -> None:
         """Drops the jobs that ended too long ago, and those that no agent has reported for too long."""
         for key, job in list(self.jobs.items()):
             last = job.updated_at if job.running else job.progressed_at
             if now - last > self._expire_after_seconds:
-                del self.jobs[key]
+                self._drop_job(key)
+        for key, challengers in list(self._challengers.items()):
+            for job in (self.jobs[key], *challengers.values()):
+                job.agents = {agent: at for agent, at in job.agents.items() if now - at < RUN_SECONDS}
+            for run in [run for run, job in challengers.items() if not job.agents]:
+                self._drop_challenger(key, run)
+            self._settle(key)
 
     def drop_source(self, source: str) -> None:
         """Drops the ranks that agent `source` reported: its machine was rebooted, and its clock began anew."""
+        self._no_room.pop(source, None)
         for key, job in list(self.jobs.items()):
-            job.ranks = {number: rank for number, rank in job.ranks.items() if rank.source != source}
-            if not job.ranks:
-                del self.jobs[key]
+            job.agents.pop(source, None)
+            challengers = self._challengers.get(key, {}).values()
+            for run in (*challengers, job):
+                self._drop_ranks(key, run, [number for number, rank in run.ranks.items() if rank.source == source])
 
-    def _ingest_rank(self, source: str, row: RankRow, now: float) -> bool:
-        job = self._job_of(row, now)
-        if job is None or row.attempt < job.attempt:
-            return False
+    def _ingest_rank(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Refusal | None:
+        """Takes the rank, or returns why not."""
+        job = self._job_of(key, run, source, row, now)
+        if isinstance(job, Refusal):
+            return job
         rank = job.ranks.get(row.rank)
-        if rank is not None and rank.source == source and rank.restarted(row.rows):
-            job = self.jobs[JobKey(row.owner, row.job_id)] = Job(row.attempt, now, now)
-            rank = None
+        if rank is not None and rank.source == source and rank.restarted(row.rows) and self.jobs[key] is job:
+            job, rank = self._replace(key, Job(run, source, now, now)), None
         if rank is None or rank.source != source:
-            rank = self._claim(job, source, row, now)
-        if rank is None:
-            return False
-        rank.newest, rank.updated_at, job.updated_at = structs.replace(row, rows=()), now, now
+            claimed = self._claim(key, job, source, row, now)
+            if isinstance(claimed, Refusal):
+                self._drop_ranks(key, job, ())
+                return claimed
+            rank = claimed
+        rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
+        rank.updated_at = job.updated_at = now
         if rank.ingest(row.rows):
             job.progressed_at = now
-        return True
+        return None
 
-    def _job_of(self, row: RankRow, now: float) -> Job | None:
-        """The job of `row`, started anew for a higher attempt: an elastic restart may renumber the ranks. None where
-        the job is not known and may not be added."""
-        key = JobKey(row.owner, row.job_id)
+    def _job_of(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
+        """The run of the job that `row` belongs to; a new one where it is of none that is known."""
         job = self.jobs.get(key)
-        if job is not None and row.attempt <= job.attempt:
+        if job is None:
+            return self._new_job(key, run, source, row, now)
+        if job.run == run:
             return job
-        if job is None and not (self._worth_a_job(row) and self._make_room()):
-            return None
-        self.jobs[key] = Job(row.attempt, now, now)
-        return self.jobs[key]
+        if not job.running and (row.state == "running" or run > job.run):
+            return self._replace(key, Job(run, source, now, now))
+        if row.state != "running":
+            return Refusal.OVER
+        return self._challengers.setdefault(key, {}).setdefault(run, Job(run, source, now, now))
 
-    def _claim(self, job: Job, source: str, row: RankRow, now: float) -> RankWindow | None:
-        """A new window for the rank. None where another agent has claimed it, which the first to report a rank does
-        for as long as it goes on, or where there are too many ranks."""
+    def _new_job(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
+        if not (row.state == "running" or row.rows):
+            return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
+        if not self._make_room_for_job(key.owner, source):
+            return Refusal.NO_ROOM
+        job = self.jobs[key] = Job(run, source, now, now)
+        self._keys_of_owner.setdefault(key.owner, {})[key] = None
+        self._held.add_job(key.owner, source)
+        return job
+
+    def _claim(self, key: JobKey, job: Job, source: str, row: RankRow, now: float) -> RankWindow | Refusal:
+        """A new window for the rank, unless another agent has claimed it or there are too many ranks."""
         rank = job.ranks.get(row.rank)
         if rank is not None and rank.newest.state == "running" and now - rank.updated_at < CLAIM_SECONDS:
-            return None
-        if rank is None and sum(len(other.ranks) for other in self.jobs.values()) >= self._max_ranks:
-            return None
-        job.ranks[row.rank] = RankWindow(source, row, now)
-        return job.ranks[row.rank]
+            return Refusal.CLAIMED
+        if rank is not None:
+            self._held.add_rank(key.owner, rank.source, -1)
+        elif not self._make_room_for_rank(key, source):
+            return Refusal.NO_ROOM
+        self._held.add_rank(key.owner, source)
+        window = job.ranks[row.rank] = RankWindow(source, row, now, self._asked_at)
+        return window
 
-    @staticmethod
-    def _worth_a_job(row: RankRow) -> bool:
-        """The file of a rank that ended may stay for days: it does not bring back a job that has expired."""
-        return row.state == "running" or bool(row.rows)
+    # Which run of a job is shown.
 
-    def _make_room(self) -> bool:
-        """Whether there is room for another job. If need be, the job that ended the longest ago is dropped; a running
-        one never is."""
-        if len(self.jobs) < self._max_jobs:
+    def _note_agent(self, key: JobKey, source: str, run: Run | None, now: float) -> None:
+        """Notes that the agent reports `run` of the job as running; None: no run of it."""
+        job = self.jobs.get(key)
+        if job is None:
+            return
+        job.agents.pop(source, None)
+        if run == job.run:
+            job.agents[source] = now
+        for other, challenger in list(self._challengers.get(key, {}).items()):
+            if run == other:
+                challenger.agents[source] = now
+            else:
+                challenger.agents.pop(source, None)
+                self._drop_ranks(key, challenger, [n for n, rank in challenger.ranks.items() if rank.source == source])
+        self._settle(key)
+
+    def _settle(self, key: JobKey) -> None:
+        """Lets another run take the job's place where more agents report it."""
+        job, challengers = self.jobs.get(key), self._challengers.get(key)
+        if job is None or not challengers:
+            return
+        run = max(challengers, key=lambda run: (len(challengers[run].agents), run))
+        if len(challengers[run].agents) > (len(job.agents) if job.running else 0):
+            self._replace(key, challengers.pop(run))
+            if not challengers:
+                del self._challengers[key]
+
+    def _replace(self, key: JobKey, successor: Job) -> Job:
+        """Puts another run, which counts its own ranks already, in the place of the one held."""
+        old = self.jobs[key]
+        for rank in old.ranks.values():
+            self._held.add_rank(key.owner, rank.source, -1)
+        self._held.add_job(key.owner, old.agent, -1)
+        self._held.add_job(key.owner, successor.agent)
+        self.jobs[key] = successor
+        return successor
+
+    # Room.
+
+    def _make_room_for_job(self, owner: int, source: str) -> bool:
+        """Whether there is room for another job; where there is none, another gives way, if that is fair."""
+        if self._held.jobs_of_agent[source] >= MAX_JOBS_OF_AGENT:
+            return self._make_room_at_agent(owner, source, None)
+        if self._held.jobs < self._limits.jobs:
             return True
-        ended = [key for key, job in self.jobs.items() if not job.running]
-        if not ended:
+        if ("job", owner) in self._full_for:
             return False
-        del self.jobs[min(ended, key=lambda key: self.jobs[key].recency)]
+        gives_way = who_gives_way(self._held.jobs_of_owner, owner)
+        loser = owner if gives_way is None else gives_way
+        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ())):
+            return True
+        if gives_way is None:
+            self._full_for.add(("job", owner))
+            return False
+        self._drop_job(next(reversed(self._keys_of_owner[gives_way])))
         return True
+
+    def _make_room_for_rank(self, key: JobKey, source: str) -> bool:
+        """Whether there is room for another rank of the job `key`."""
+        if self._held.ranks_of_agent[source] >= MAX_RANKS_OF_AGENT:
+            return self._make_room_at_agent(key.owner, source, key)
+        if self._held.ranks < self._limits.ranks:
+            return True
+        if ("rank", key.owner) in self._full_for:
+            return False
+        gives_way = who_gives_way(self._held.ranks_of_owner, key.owner)
+        loser = key.owner if gives_way is None else gives_way
+        if self._drop_over(("over", loser), self._keys_of_owner.get(loser, ()), but=key):
+            return True
+        if gives_way is None:
+            self._full_for.add(("rank", key.owner))
+            return False
+        newest = next(reversed(self._keys_of_owner[gives_way]))
+        self._drop_ranks(newest, self.jobs[newest], [next(reversed(self.jobs[newest].ranks))])
+        return self._held.ranks < self._limits.ranks
+
+    def _make_room_at_agent(self, owner: int, source: str, but: JobKey | None) -> bool:
+        """Drops one of the jobs that this agent brought, for another of `owner`, if that is fair."""
+        if ("agent", owner) in self._full_for:
+            return False
+        keys = [key for key, job in self.jobs.items() if job.agent == source and key != but]
+        if self._drop_over(("agent's over", 0), keys):
+            return True
+        gives_way = who_gives_way(Counter(key.owner for key in keys), owner)
+        if gives_way is None:
+            self._full_for.add(("agent", owner))
+            return False
+        self._drop_job(next(key for key in reversed(keys) if key.owner == gives_way))
+        return True
+
+    def _drop_over(self, memo: tuple[str, int], keys: Iterable[JobKey], but: JobKey | None = None) -> bool:
+        """Drops the job that ended, or was last reported, the longest ago. Returns whether there is one; where there
+        is none, it is not looked for again while this answer is ingested, by the name `memo`."""
+        if memo in self._full_for:
+            return False
+        over = [key for key in keys if key != but and self._is_over(key)]
+        if over:
+            self._drop_job(min(over, key=lambda key: self.jobs[key].recency))
+        else:
+            self._full_for.add(memo)
+        return bool(over)
+
+    def _is_over(self, key: JobKey) -> bool:
+        job = self.jobs[key]
+        return not job.running or (key not in self._reported and self._now - job.updated_at > CLAIM_SECONDS)
+
+    def _drop_ranks(self, key: JobKey, job: Job, numbers: Iterable[int]) -> None:
+        """Drops ranks of a job, or of another run of it, and the run itself where no rank is left."""
+        for number in numbers:
+            self._held.add_rank(key.owner, job.ranks.pop(number).source, -1)
+        if not job.ranks:
+            if self.jobs.get(key) is job:
+                self._drop_job(key)
+            else:
+                self._drop_challenger(key, job.run)
+
+    def _drop_job(self, key: JobKey) -> None:
+        job = self.jobs.pop(key)
+        self._held.add_job(key.owner, job.agent, -1)
+        for run in list(self._challengers.get(key, {})):
+            self._drop_challenger(key, run)
+        for rank in job.ranks.values():
+            self._held.add_rank(key.owner, rank.source, -1)
+        keys = self._keys_of_owner[key.owner]
+        del keys[key]
+        if not keys:
+            del self._keys_of_owner[key.owner]
+
+    def _drop_challenger(self, key: JobKey, run: Run) -> None:
+        challengers = self._challengers.get(key, {})
+        challenger = challengers.pop(run, None)
+        if challenger is None:
+            return
+        for rank in challenger.ranks.values():
+            self._held.add_rank(key.owner, rank.source, -1)
+        if not challengers:
+            del self._challengers[key]
 
 
 def _newest(rows: Iterable[RankRow]) -> Iterable[RankRow]:

@@ -9,8 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.collector.locate.collectives import Collectives
 from laggard.constants import PHASES
-from laggard.wire.ranks import BeatRow, InFlight, RankRow, StepRow
+from laggard.model import RankEnd
+from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
 
 WINDOW_STEPS = 128
 """How many of a job's newest steps are kept, and so how many a verdict is drawn from at most."""
@@ -21,7 +24,10 @@ Floats = NDArray[np.floating[Any]]
 
 class RankState(NamedTuple):
     """The state of a rank's process. `step` is the last step that it finished, None before the first. `stopped` is
-    whether a signal or a debugger has stopped it. `beat` is its last sign of life."""
+    whether a signal or a debugger has stopped it. `beat` is its last sign of life. `asked_seconds_ago` is since when
+    its agent was asked for all this, relative to the last answer about the job; ages and durations are as of then.
+    `end` is how a rank that died did so, None where nothing is known of that.
+    `cpu_wait` is how long its threads waited for a CPU of late."""
 
     state: str  # running, finished, died, unknown
     step: int | None
@@ -29,6 +35,9 @@ class RankState(NamedTuple):
     in_flight: InFlight | None
     stopped: bool = False
     beat: BeatRow | None = None
+    asked_seconds_ago: float = 0.0
+    end: RankEnd | None = None
+    cpu_wait: CpuWait | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +60,14 @@ class JobTimings:
     waited_seconds: Floats  # [S, R]
     states: tuple[RankState, ...]  # R
     findings_by_node: Mapping[str, tuple[str, ...]]
+    positions: NDArray[np.int32] | None = None
+    """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    waits_recorded: bool = True
+    """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
+    collectives: Collectives | None = None
+    """Each collective of each rank; None where the source has none, as a live job's rows."""
+    unseen_waits: tuple[int, ...] = ()
+    """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
 
 
 class RankInfo(NamedTuple):
@@ -59,6 +76,7 @@ class RankInfo(NamedTuple):
     node: str | None
     gpu: str | None
     state: RankState
+    unseen_waits: bool = False
 
 
 def build_timings(
@@ -94,6 +112,7 @@ def build_timings(
         waited_seconds=waited,
         states=tuple(ranks[rank].state for rank in numbers),
         findings_by_node=findings_by_node,
+        unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
     )
 
 
@@ -103,12 +122,17 @@ def timings_from_rows(
     steps_by_rank: Mapping[int, Sequence[StepRow]],
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, tuple[str, ...]],
+    asked_seconds_ago: Mapping[int, float],
 ) -> JobTimings:
-    """The arrays of a live window: the steps of each rank, ascending, and the newest row about each rank."""
+    """The arrays of a live window: the steps of each rank, ascending, the newest row about each rank, and for how long
+    its agent has not been asked."""
     ranks = {}
     for rank, row in newest_rows.items():
         steps = steps_by_rank.get(rank, ())
         last_step = steps[-1].step if steps else None
-        state = RankState(row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat)
-        ranks[rank] = RankInfo(row.node, row.gpu, state)
+        asked = asked_seconds_ago.get(rank, 0.0)
+        state = RankState(
+            row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
+        )
+        ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
     return build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)

@@ -2,11 +2,14 @@
 
 In a synchronous job every rank's step is equally long; the slow rank is the one that waits least. So what is compared
 is the time a rank was busy (own time, input included, collectives taken out), each step with the median of its peers
-in the same step: durations on each rank's own clock, never one clock with another.
+in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
+work (positions.py).
 
-- slow/ranks.py decides who is slow; slow/culprits.py describes the slow ranks, slow/hosts.py merges them into slow
-  hosts, and slow/payoff.py computes what fixing them would save.
-- hang/hangs.py decides who is hung and who waits for whom; hang/crashes.py finds the ranks that died.
+- slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
+  slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
+- links/slow_links.py decides which links are slow, by the time of transfers.
+- hang/hangs.py decides who is hung and who waits for whom, and hang/unfinished.py does so from a recording;
+  hang/deaths.py finds who died first.
 """
 
 from __future__ import annotations
@@ -15,29 +18,35 @@ from typing import NamedTuple
 
 import numpy as np
 
-from laggard.collector.locate.hang.crashes import crashed_ranks
+from laggard.collector.locate.explanation import explained
+from laggard.collector.locate.hang.deaths import dead_ranks
 from laggard.collector.locate.hang.hangs import hung_ranks
+from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.partial_verdict import NOTHING_FOUND
-from laggard.collector.locate.slow.culprits import brief_notes, slow_culprits
+from laggard.collector.locate.links.slow_links import slow_links
+from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits
+from laggard.collector.locate.slow.host_facts import with_host_facts
+from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.collector.locate.slow.ranks import slow_ranks
 from laggard.collector.locate.slow.steps import MIN_STEPS, WARM_UP_STEPS, Steps
-from laggard.model import Culprit, Location, Note, Verdict, Window
+from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+from laggard.text.words import ranks_text
 
 
 def locate(timings: JobTimings) -> Location:
     """The verdict on one job. It names no culprit where the ranks differ by no more than healthy ones do."""
     steps = Steps.usable(timings)
-    crashed = crashed_ranks(timings)
-    hung = NOTHING_FOUND if crashed.culprits else hung_ranks(timings, _typical_step(steps))
+    dead = dead_ranks(timings)
+    hung = NOTHING_FOUND if dead.culprits else _hung_ranks(timings, steps)
     slow = _slow_ranks(timings, steps) if steps else _SlowRanks(notes=(_too_little_note(timings),), conclusive=False)
-    culprits = (*crashed.culprits, *hung.culprits, *slow.culprits)
-    notes = [*missing_ranks_notes(timings), *crashed.notes, *hung.notes, *slow.notes]
+    culprits = (*dead.culprits, *hung.culprits, *slow.culprits)
+    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *slow.notes]
     verdict = Verdict.OK
     if culprits or any(note.kind == "deadlock" for note in hung.notes):
         verdict = Verdict.FAIL
-    elif hung.notes or not slow.conclusive:
+    elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
         verdict = Verdict.UNKNOWN
     if verdict is not Verdict.FAIL and steps and culprit_may_be_missing(timings, steps):
         verdict = Verdict.UNKNOWN
@@ -50,9 +59,15 @@ def locate(timings: JobTimings) -> Location:
         ranks_seen=len(timings.ranks),
         window=_window(steps) if steps else Window(),
         slowdown_ratio=slow.slowdown_ratio,
-        culprits=culprits,
+        culprits=tuple(explained(culprit, timings) for culprit in culprits),
         notes=tuple(notes),
     )
+
+
+def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
+    """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended."""
+    live = hung_ranks(timings, _typical_step(steps))
+    return unfinished_collectives(timings) if live == NOTHING_FOUND else live
 
 
 class _SlowRanks(NamedTuple):
@@ -65,11 +80,31 @@ class _SlowRanks(NamedTuple):
 
 
 def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
-    found = slow_ranks(steps)
+    if not timings.waits_recorded:
+        text = "nothing recorded says when a rank waited, so that its work cannot be told from waiting for others"
+        return _SlowRanks(notes=(Note("no_waits", text),), conclusive=False)
+    if timings.unseen_waits:
+        return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
+    found = slow_ranks(steps, timings.nodes)
+    sometimes = intermittent_ranks(steps, timings.nodes, found)
+    logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
+    found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]
+    links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
     culprits, ratio = slow_culprits(timings, steps, [rank for rank in found if not rank.brief])
+    culprits = with_host_facts(timings, culprits)
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
-    return _SlowRanks(culprits, tuple(brief_notes(timings, brief)), round(ratio, 3), seen_healthy)
+    notes = (*brief_notes(timings, brief), *(rank_zero_note(timings, each) for each in logging))
+    return _SlowRanks((*culprits, *links), notes, round(ratio, 3), seen_healthy)
+
+
+def _unseen_waits_note(timings: JobTimings) -> Note:
+    """Why no rank is compared: one that waits for a slow one, in its tensor-parallel group say, looks slow itself."""
+    text = (
+        f"C++ waits for collectives of {ranks_text(timings.unseen_waits)}, as in compiled graphs, which no hook sees:"
+        " work cannot be told from waiting for others"
+    )
+    return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
 
 
 def _too_little_note(timings: JobTimings) -> Note:

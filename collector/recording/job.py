@@ -1,120 +1,292 @@
-"""Collects the records of a recording and turns them into timings. Knows neither files nor lines."""
+"""Collects the parts of a recording and turns them into timings. Knows neither files nor lines."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, RankInfo, RankState, build_timings
-from laggard.collector.recording.fields import as_mapping, as_number, as_text
-from laggard.collector.recording.steps import RecordedStep, step_rows
-from laggard.wire.ranks import BeatRow, InFlight, StepRow
+from laggard.collector.locate.collectives import ProcessGroup
+from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, RankState
+from laggard.collector.locate.positions import NOWHERE, REPLICA_ROLES, Membership, Place, position_classes
+from laggard.collector.recording.columns import Columns
+from laggard.collector.recording.records import EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
+from laggard.collector.recording.steps import RankSteps
+from laggard.collector.recording.tables import Tables, merge_parts
+from laggard.constants import OPS, PHASES
+from laggard.model import RankEnd
+from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.text.words import counted, ranks_text
+from laggard.wire.ranks import InFlight
 
 
 @dataclasses.dataclass
-class _RecordedRank:
-    node: str | None = None
-    gpu: str | None = None
-    state: RankState | None = None
-    steps: dict[int, RecordedStep] = dataclasses.field(default_factory=dict)
+class RecordedPart:
+    """A file of a recording, or what stands in it between one first line and the next: records of one job. `ends`:
+    whether each rank that ended has an end record."""
+
+    path: str
+    job_id: str | None
+    ends: bool
+    columns: Columns
+    lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
+    states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
+    codes: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
+    contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
+
+    def add(self, kind: str, line: bytes) -> None:
+        """Adds a record that is not timed; one of an unknown kind is passed over. Raises INVALID."""
+        if kind == "rank":
+            self._add_rank(decode_as(line, RankLine))
+        elif kind == "state":
+            state: StateLine = decode_as(line, StateLine)
+            self.states[state.rank] = state
+        elif kind == "end":
+            end: EndLine = decode_as(line, EndLine)
+            self.end_lines[end.rank] = end
+        elif kind == "findings":
+            findings: FindingsLine = decode_as(line, FindingsLine)
+            self.codes[findings.node] = findings.codes
+
+    def _add_rank(self, line: RankLine) -> None:
+        before = self.lines.get(line.rank)
+        if before is not None:
+            if before.node and line.node and before.node != line.node:
+                self.contradictory.add(line.rank)
+            line.node, line.gpu = line.node or before.node, line.gpu or before.gpu
+            line.position = {**(before.position or {}), **(line.position or {})}
+            line.groups = {**(before.groups or {}), **(line.groups or {})}
+        self.lines[line.rank] = line
+
+    @property
+    def attempt(self) -> int:
+        return max((line.attempt or 0 for line in self.lines.values()), default=0)
+
+    @property
+    def ranks(self) -> set[int]:
+        return {*self.columns.ranks(), *self.lines, *self.states, *self.end_lines}
+
+    @property
+    def killed(self) -> set[int]:
+        """The ranks that have no end, where the part has one of each that ended."""
+        return self.ranks - self.end_lines.keys() if self.ends else set()
 
 
 class RecordedJob:
-    """One job, built up record by record. `gaps` are lines that say what the recording lost, in the order in which they
-    were found."""
+    """One job, built up part by part. `gaps` are lines that say what the recording lost or contradicts, in the order in
+    which they were found. `owner`: the uid of the job's user, which only a collector's recording has."""
 
     def __init__(self) -> None:
         self.gaps: list[str] = []
-        self._job_id: str | None = None
-        self._ranks: dict[int, _RecordedRank] = {}
-        self._world_size = 0
-        self._codes: dict[str, tuple[str, ...]] = {}
-        self._ranks_in_file: set[int] = set()
-        self._ended_ranks: set[int] = set()  # of the same file
+        self.owner: int | None = None
+        self._parts: list[RecordedPart] = []
+        self._group_names: dict[str, int] = {}
 
-    def begin_file(self, job_id: str | None) -> None:
-        """A file of the recording begins. The first file with a job id names the job."""
-        self._job_id = self._job_id or job_id
-        self._ranks_in_file, self._ended_ranks = set(), set()
-
-    def end_file(self, path: str) -> None:
-        """A file is over that has an end record for each rank that ended: its other ranks were killed."""
-        killed = sorted(self._ranks_in_file - self._ended_ranks)
-        self.gaps += [_killed_rank_gap(rank, self._ranks[rank]) for rank in killed]
-        if not self._ranks_in_file:
-            self.gaps.append(f"{path} holds no record: its process was killed before its first step was over")
-
-    def add(self, record: Mapping[str, Any]) -> None:
-        """Adds one record. Raises KeyError, TypeError and ValueError for a field that is missing or wrong."""
-        kind = record.get("kind")
-        if kind == "findings":
-            self._codes[str(as_text(record["node"]))] = tuple(str(as_text(code)) for code in record["codes"])
-        if kind not in ("rank", "step", "span", "collective", "state", "end"):
-            return  # later versions may add kinds
-        number = as_number(record["rank"])
-        self._ranks_in_file.add(number)
-        rank = self._ranks.setdefault(number, _RecordedRank())
-        if kind == "rank":
-            self._add_identity(rank, record)
-        elif kind == "state":
-            rank.state = _rank_state(record)
-        elif kind == "end":
-            self._add_end(number, as_number(record.get("lost") or 0))
-        elif record.get("step") is not None:
-            rank.steps.setdefault(as_number(record["step"]), RecordedStep()).add(kind, record)
-
-    def _add_end(self, rank: int, lost: int) -> None:
-        self._ended_ranks.add(rank)
-        if lost:
-            self.gaps.append(f"the recording of rank {rank} lacks {lost} records that could not be written")
-
-    def _add_identity(self, rank: _RecordedRank, record: Mapping[str, Any]) -> None:
-        rank.node, rank.gpu = as_text(record.get("node")), as_text(record.get("gpu"))
-        for group in as_mapping(record.get("groups")).values():
-            members = as_mapping(group).get("ranks") or ()
-            if not isinstance(members, list):
-                raise ValueError(f"{members!r} is not a list of ranks")
-            self._world_size = max(self._world_size, *(as_number(member) + 1 for member in members), 0)
-        self._world_size = max(self._world_size, as_number(record.get("world_size") or 0))
+    def begin_part(self, path: str, head: Head) -> RecordedPart:
+        part = RecordedPart(path, head.job_id, bool(head.ends), Columns(self._group_names))
+        self._parts.append(part)
+        self.owner = head.owner if self.owner is None else self.owner
+        return part
 
     def timings(self) -> JobTimings:
         """The newest WINDOW_STEPS steps of all that was added."""
-        rows = {number: step_rows(rank.steps) for number, rank in self._ranks.items()}
-        if not any(rows.values()):
+        parts = self._parts_of_one_job()
+        tables = merge_parts([part.columns for part in parts])
+        ambiguous = self._ambiguous_ranks(parts, tables)
+        ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
+        rows = tables.rank_steps(ranks)
+        self._tell(parts, tables, rows)
+        return _timings(_JobFacts.of(parts, tables), ranks, rows, tables, list(self._group_names))
+
+    def _parts_of_one_job(self) -> list[RecordedPart]:
+        """The parts of the job that has the most records, and of its last attempt."""
+        counts: Counter[str] = Counter()
+        for part in self._parts:
+            if part.job_id is not None:
+                counts[part.job_id] += part.columns.count + 1
+        job_id = max(counts, key=lambda name: counts[name], default=None)
+        parts = self._keep(self._parts, lambda part: part.job_id in (None, job_id), "another job, {0.job_id}")
+        attempt = max((part.attempt for part in parts), default=0)
+        return self._keep(
+            parts, lambda part: part.attempt == attempt or not part.lines, "attempt {0.attempt}, which is over"
+        )
+
+    def _keep(
+        self, parts: Sequence[RecordedPart], keep: Callable[[RecordedPart], bool], what: str
+    ) -> list[RecordedPart]:
+        left_out = [part for part in parts if not keep(part)]
+        for part in left_out[:4]:
+            self.gaps.append(f"{part.path} holds {what.format(part)}: left out")
+        if len(left_out) > 4:
+            self.gaps.append(f"{len(left_out) - 4} more files are left out for the same reason")
+        return [part for part in parts if keep(part)]
+
+    def _ambiguous_ranks(self, parts: Sequence[RecordedPart], tables: Tables) -> set[int]:
+        """Ranks whose number two processes have: what is recorded under it cannot be told apart."""
+        nodes: dict[int, set[str]] = {}
+        for part in parts:
+            for rank, line in part.lines.items():
+                nodes.setdefault(rank, set()).update([line.node] if line.node else [])
+        ambiguous = {rank for rank, known in nodes.items() if len(known) > 1} | tables.contradicted
+        for part in parts:
+            ambiguous |= part.contradictory
+        if ambiguous:
+            text = "recorded twice with different times or nodes, as if two processes had the number: left out"
+            self.gaps.append(f"{ranks_text(ambiguous)} {text}")
+        return ambiguous
+
+    def _tell(self, parts: Sequence[RecordedPart], tables: Tables, rows: Sequence[RankSteps]) -> None:
+        """Adds to `gaps` what of `parts` was lost or cannot be used."""
+        for part in parts:
+            self.gaps += _lost_gaps(part, tables)
+        if tables.repeated:
+            self.gaps.append(f"{counted(tables.repeated, 'record')} there more than once, and counted once")
+        for reason, count in tables.rejected.items():
+            self.gaps.append(f"{count} {reason}: left out")
+        if not any(len(each.numbers) for each in rows):
             self.gaps.append("no record carries a step")
-        ranks = {
-            number: RankInfo(rank.node, rank.gpu, _final_state(rank, rows[number]))
-            for number, rank in self._ranks.items()
-        }
-        world_size = max(self._world_size, max(self._ranks, default=-1) + 1)
-        last = sorted({row.step for each in rows.values() for row in each})[-WINDOW_STEPS:]
-        first = last[0] if last else 0
-        kept = {number: [row for row in each if row.step >= first] for number, each in rows.items()}
-        return build_timings(self._job_id, world_size, ranks, kept, self._codes)
+        elif any(each.sparse for each in rows):
+            self.gaps.append("no step records: a step is taken to begin where the rank's previous one ended")
 
 
-def _final_state(rank: _RecordedRank, rows: Sequence[StepRow]) -> RankState:
-    """The rank's state when the recording was made; `finished` where the recording does not say."""
-    state = rank.state or RankState("finished", None, None, None)
-    return state._replace(step=rows[-1].step if rows else None)
+def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
+    """What a part lacks whose ranks have end records where they ended: its other ranks were killed."""
+    for rank, end in part.end_lines.items():
+        if end.lost:
+            yield f"the recording of rank {rank} lacks {end.lost} records that could not be written"
+    if not part.ends:
+        return
+    for rank in sorted(part.killed):
+        last = tables.last_step(rank)
+        after = "its first step" if last is None else f"step {last}"
+        yield f"the recording of rank {rank} has no end: its process was killed, and what it did after {after} is lost"
+    if not part.ranks:
+        yield f"{part.path} holds no record: its process was killed before its first step was over"
 
 
-def _killed_rank_gap(number: int, rank: _RecordedRank) -> str:
-    last = max((step for step, it in rank.steps.items() if it.end is not None), default=None)
-    after = "its first step" if last is None else f"step {last}"
-    return f"the recording of rank {number} has no end: its process was killed, and what it did after {after} is lost"
+@dataclasses.dataclass(frozen=True)
+class _JobFacts:
+    """What the lines of a job that are not timed say of it."""
+
+    job_id: str | None
+    lines: dict[int, RankLine]
+    states: dict[int, StateLine]
+    codes: dict[str, tuple[str, ...]]
+    died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
+
+    @classmethod
+    def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
+        job_id = next((part.job_id for part in parts if part.job_id is not None), None)
+        facts = cls(job_id, {}, {}, {}, {})
+        for part in parts:
+            ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
+            ends |= {rank: _end_of(part, rank) for rank, line in part.end_lines.items() if line.exit_code}
+            names = tuple(part.columns.group_names)
+            facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
+            facts.lines.update(part.lines)
+            facts.states.update(part.states)
+            facts.codes.update(part.codes)
+        return facts
+
+    def world_size(self, ranks: NDArray[np.int64]) -> int:
+        size = int(ranks[-1]) + 1 if len(ranks) else 0
+        for line in self.lines.values():
+            members = (max(group.ranks, default=-1) + 1 for group in (line.groups or {}).values() if group.ranks)
+            size = max(size, line.world_size or 0, *members)
+        return size
+
+    def place(self, rank: int) -> Place:
+        line = self.lines.get(rank)
+        if line is None:
+            return NOWHERE
+        groups = [
+            Membership(role, tuple(group.ranks or ()))
+            for group in (line.groups or {}).values()
+            if (role := (group.role or "").lower()) not in REPLICA_ROLES
+        ]
+        return Place({role.lower(): index for role, index in (line.position or {}).items()}, groups)
+
+    def groups(self, names: Sequence[str]) -> tuple[ProcessGroup, ...]:
+        """The groups of those names, as any rank declares them."""
+        declared = {name: group for line in self.lines.values() for name, group in (line.groups or {}).items()}
+        found = ((name, declared.get(name)) for name in names)
+        return tuple(
+            ProcessGroup(name, (group.role or "") if group else "", tuple((group.ranks or ()) if group else ()))
+            for name, group in found
+        )
+
+    def state(self, rank: int, last_step: int | None) -> RankState:
+        """The rank's state when the recording was made; `finished` where the recording does not say."""
+        line = self.states.get(rank)
+        if line is None and rank in self.died:
+            in_flight, end = self.died[rank]
+            return RankState("died", last_step, None, in_flight, end=end)
+        if line is None:
+            return RankState("finished", last_step, None, None)
+        asked = line.asked_seconds_ago or 0.0
+        return RankState(
+            line.state,
+            last_step,
+            line.phase,
+            line.in_flight,
+            line.stopped is True,
+            line.beat,
+            asked,
+            line.ended,
+            line.cpu_wait,
+        )
 
 
-def _rank_state(record: Mapping[str, Any]) -> RankState:
-    """A state record, as `laggard locate --record` writes it."""
-    return RankState(
-        str(as_text(record["state"])),
-        None,
-        as_text(record.get("phase")),
-        msgspec.convert(record.get("in_flight"), InFlight | None),
-        record.get("stopped") is True,
-        msgspec.convert(record.get("beat"), BeatRow | None),
+def _end_of(part: RecordedPart, rank: int) -> RankEnd:
+    """What the process noted of its own end."""
+    line, about = part.end_lines[rank], part.lines.get(rank)
+    at = (line.at_seconds or 0.0) + ((about.unix_minus_clock if about else None) or 0.0)
+    return RankEnd(max(at, 0.0), 0.0, line.exit_code, "", (line.exception or "")[:256], line.others_failed is True)
+
+
+def _unfinished(tables: Tables, rank: int, group_names: Sequence[str]) -> InFlight | None:
+    """The collective that the rank was in when its recording ended. For how long is not recorded."""
+    found = tables.unfinished(rank)
+    return InFlight(OPS[found.op], group_names[found.group], max(found.seq, 0) + 1, 0.0) if found else None
+
+
+def _timings(
+    facts: _JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
+) -> JobTimings:
+    known = [each.numbers for each in rows]
+    numbers = np.unique(np.concatenate(known))[-WINDOW_STEPS:] if known else np.zeros(0, np.int64)
+    shape = len(numbers), len(ranks)
+    seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
+    phases = np.full((*shape, len(PHASES)), np.nan)
+    for column, each in enumerate(rows):
+        kept = each.numbers >= numbers[0] if len(numbers) else np.zeros(0, np.bool_)
+        place = np.searchsorted(numbers, each.numbers[kept])
+        seconds[place, column] = each.seconds[kept]
+        waited[place, column] = each.waited[kept]
+        phases[place, column] = each.phases[kept]
+    lines = [facts.lines.get(int(rank)) for rank in ranks]
+    last_steps = (int(each.numbers[-1]) if len(each.numbers) else None for each in rows)
+    listed = [int(rank) for rank in ranks]
+    return JobTimings(
+        job_id=facts.job_id,
+        world_size=facts.world_size(ranks),
+        steps=numbers,
+        ranks=ranks,
+        nodes=tuple(line.node if line else None for line in lines),
+        gpus=tuple(line.gpu if line else None for line in lines),
+        step_seconds=seconds,
+        phase_seconds=phases,
+        waited_seconds=waited,
+        states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
+        findings_by_node=facts.codes,
+        positions=position_classes(listed, [facts.place(rank) for rank in listed]),
+        waits_recorded=tables.waits_recorded,
+        collectives=tables.collectives_of(ranks, facts.groups(group_names)),
+        unseen_waits=tuple(
+            rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
+        ),
     )

@@ -1,89 +1,113 @@
-"""One rank's steps in a recording: turns step, span and collective records into rows of own time by phase."""
+"""One rank's steps in a recording: own time by phase and time waited, from step, span and collective records. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from laggard.collector.recording.fields import as_mapping, as_seconds
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.recording.columns import OTHER, Table
 from laggard.constants import PHASES
-from laggard.wire.ranks import StepRow
 
-OTHER = PHASES.index("other")
-
-
-@dataclasses.dataclass
-class RecordedStep:
-    """The records of one rank's step. Times in seconds on that rank's clock."""
-
-    start: float | None = None
-    end: float | None = None
-    spans: list[tuple[int, float, float]] = dataclasses.field(default_factory=list)  # phase, start, end
-    waits: list[tuple[float, float]] = dataclasses.field(default_factory=list)  # when a wait ended, how long it took
-    own: tuple[float, ...] | None = None  # by phase, where the recording has that in place of spans and collectives
-    waited: float = 0.0
-
-    def add(self, kind: str, record: Mapping[str, Any]) -> None:
-        """Adds a step, span or collective record. Raises KeyError and ValueError for a field that is missing or
-        wrong."""
-        end = record.get("end")
-        if end is None:
-            return  # it never finished
-        if kind == "collective":
-            self._add_collective(record, end)
-        elif kind == "span":
-            self._add_span(record, end)
-        else:
-            self._add_step(record, end)
-
-    def _add_collective(self, record: Mapping[str, Any], end: Any) -> None:
-        start = record.get("start", record.get("issued"))
-        if start is not None:
-            waited = record.get("waited")
-            ended = as_seconds(end)
-            self.waits.append((ended, ended - as_seconds(start) if waited is None else as_seconds(waited)))
-
-    def _add_span(self, record: Mapping[str, Any], end: Any) -> None:
-        name = record["name"]
-        phase = PHASES.index(name) if name in PHASES else OTHER
-        self.spans.append((phase, as_seconds(record["start"]), as_seconds(end)))
-
-    def _add_step(self, record: Mapping[str, Any], end: Any) -> None:
-        self.start, self.end = as_seconds(record["start"]), as_seconds(end)
-        if record.get("own") is not None:
-            own = as_mapping(record["own"])
-            self.own = tuple(as_seconds(own.get(name, 0.0)) for name in PHASES)
-            self.waited = as_seconds(record["waited"])
+Times = NDArray[np.float64]
 
 
-def step_rows(steps: Mapping[int, RecordedStep]) -> list[StepRow]:
-    """The rows of the steps, ascending. Where the recording has step records, a step without one is left out: it holds
-    the collectives of a step that was broken off."""
-    has_step_records = any(step.end is not None for step in steps.values())
-    usable = {number: step for number, step in steps.items() if step.end is not None or not has_step_records}
-    return [row for number in sorted(usable) if (row := _row(number, usable[number])) is not None]
+class RankSteps(NamedTuple):
+    """S steps of one rank, ascending by number. Times in seconds. `sparse`: whether their bounds are those of its
+    spans and collectives, since it has no step records."""
+
+    numbers: NDArray[np.int64]  # [S]
+    seconds: Times  # [S]
+    phases: Times  # [S, len(PHASES)]: own time
+    waited: Times  # [S]: in collectives
+    sparse: bool
 
 
-def _row(number: int, step: RecordedStep) -> StepRow | None:
-    """A step's own time by phase. A step without a step record lasts from its first moment to its last. None where it
-    has no length."""
-    ends = [end for _, _, end in step.spans] + [end for end, _ in step.waits]
-    starts = [start for _, start, _ in step.spans] + [end - waited for end, waited in step.waits]
-    start = min(starts, default=0.0) if step.start is None else step.start
-    end = max(ends, default=0.0) if step.end is None else step.end
-    if end <= start:
-        return None
-    if step.own is not None:
-        return StepRow(number, start, end, step.own, step.waited)
-    phases = [0.0] * len(PHASES)
-    for phase, began, ended in step.spans:
-        phases[phase] += ended - began - _waited_within(step.waits, began, ended)
-    waited = sum(duration for _, duration in step.waits)
-    phases[OTHER] += end - start - waited - sum(phases)
-    return StepRow(number, start, end, tuple(phases), waited)
+@dataclasses.dataclass(frozen=True)
+class Waits:
+    """When a rank waited, as intervals that do not overlap: sends and receives that it waits for together are one
+    wait."""
+
+    starts: Times
+    ends: Times
+    before: Times  # how long it had waited before each of them
+
+    @classmethod
+    def of(cls, collectives: Table) -> Waits:
+        """A wait is over when its collective ends, and began `waited` before; where that is not known, when the
+        collective began."""
+        finished = np.isfinite(collectives["end"])
+        ends = collectives["end"][finished]
+        lengths = np.where(np.isnan(collectives["waited"]), collectives["end"] - collectives["start"],
+                           collectives["waited"])[finished]  # fmt: skip
+        order = np.argsort(ends - lengths, kind="stable")
+        starts, ends = (ends - lengths)[order], ends[order]
+        latest = np.maximum.accumulate(ends)
+        apart = np.ones(len(starts), np.bool_)
+        apart[1:] = starts[1:] > latest[:-1]
+        first = np.flatnonzero(apart)
+        starts, ends = starts[first], latest[np.append(first[1:], len(latest)) - 1] if len(latest) else latest
+        return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
+
+    def until(self, times: Times) -> Times:
+        """How long the rank had waited by each of `times`."""
+        if not len(self.starts):
+            return np.zeros(len(times))
+        place = np.searchsorted(self.starts, times, "right") - 1
+        within = np.minimum(times, self.ends[place]) - self.starts[place]
+        return np.where(place < 0, 0.0, self.before[place] + within)
+
+    def within(self, starts: Times, ends: Times) -> Times:
+        """How long the rank waited between each of `starts` and of `ends`."""
+        return self.until(ends) - self.until(starts)
 
 
-def _waited_within(waits: Iterable[tuple[float, float]], start: float, end: float) -> float:
-    """The seconds of the waits that ended within a span: a wait belongs to the phase in which it blocked."""
-    return sum(duration for ended, duration in waits if start <= ended <= end)
+def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tuple[float, ...]]) -> RankSteps:
+    """The steps of one rank from its records. `own` has the own times of steps that carry them."""
+    sparse = not len(steps["step"])
+    numbers, starts, ends = _gapless_bounds(spans, collectives) if sparse else _bounds(steps)
+    waits = Waits.of(collectives)
+    waited = waits.within(starts, ends)
+    phases = _phases(numbers, spans, waits)
+    phases[:, OTHER] += np.maximum(ends - starts - waited - phases.sum(axis=1), 0.0)
+    if not sparse:
+        place = np.searchsorted(numbers, steps["step"])
+        for row in np.flatnonzero(steps["own"] >= 0):
+            *phases[place[row]], waited[place[row]] = own[steps["own"][row]]
+    return RankSteps(numbers, ends - starts, phases, waited, sparse)
+
+
+def _bounds(steps: Table) -> tuple[NDArray[np.int64], Times, Times]:
+    """Where the rank has step records, a step without one is left out: it holds the collectives of a step that was
+    broken off."""
+    numbers, first = np.unique(steps["step"], return_index=True)
+    return numbers, steps["start"][first], steps["end"][first]
+
+
+def _gapless_bounds(spans: Table, collectives: Table) -> tuple[NDArray[np.int64], Times, Times]:
+    """A step begins where the one before it ended: the work before a step's first collective belongs to it. Without a
+    step before it, its beginning is not known, and it is left out."""
+    finished = np.isfinite(collectives["end"]) & (collectives["step"] >= 0)
+    step = np.concatenate((spans["step"], collectives["step"][finished]))
+    end = np.concatenate((spans["end"], collectives["end"][finished]))
+    numbers, place = np.unique(step, return_inverse=True)
+    latest = np.full(len(numbers), -np.inf)
+    np.maximum.at(latest, place, end)
+    follows = np.flatnonzero((np.diff(numbers) == 1) & (np.diff(latest) > 0))
+    return numbers[follows + 1], latest[follows], latest[follows + 1]
+
+
+def _phases(numbers: NDArray[np.int64], spans: Table, waits: Waits) -> Times:
+    """[S, P]: the time of each step in spans of each phase, without the part of it that the rank waited."""
+    count = len(PHASES)
+    if not len(numbers) or not len(spans["step"]):
+        return np.zeros((len(numbers), count))
+    place = np.minimum(np.searchsorted(numbers, spans["step"]), len(numbers) - 1)
+    known = numbers[place] == spans["step"]
+    seconds = spans["end"] - spans["start"] - waits.within(spans["start"], spans["end"])
+    cells = (place * count + spans["phase"])[known]
+    found: Times = np.bincount(cells, seconds[known], len(numbers) * count).astype(np.float64)
+    return found.reshape(len(numbers), count)

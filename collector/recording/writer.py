@@ -10,22 +10,25 @@ from laggard.wire.ranks import RankRow, StepRow
 
 
 class JobRecording(NamedTuple):
-    """The newest row about each rank, its steps, and the finding codes of its node."""
+    """The newest row about each rank, its steps, the finding codes of its node, and for how long its agent has not been
+    asked. `owner`: the uid of the job's user."""
 
     job_id: str
     newest_rows: Mapping[int, RankRow]
     steps: Mapping[int, Sequence[StepRow]]
     findings_by_node: Mapping[str, tuple[str, ...]]
+    asked_seconds_ago: Mapping[int, float]
+    owner: int | None = None
 
     def lines(self) -> Iterator[dict[str, Any]]:
         """The recording, each value a line of JSON. Steps have own times by phase and the time waited, in place of
         spans and collectives, which the collector does not hold."""
-        yield {"laggard_recording": 1, "job_id": self.job_id}
+        yield {"laggard_recording": 1, "job_id": self.job_id, "owner": self.owner}
         for node, codes in self.findings_by_node.items():
             yield {"kind": "findings", "node": node, "codes": codes}
         for rank, row in sorted(self.newest_rows.items()):
             yield _rank_record(row)
-            yield _state_record(rank, row)
+            yield {**_state_record(rank, row), "asked_seconds_ago": self.asked_seconds_ago.get(rank, 0.0)}
             yield from (_step_record(rank, step) for step in self.steps.get(rank, ()))
 
 
@@ -35,8 +38,8 @@ def _rank_record(row: RankRow) -> dict[str, Any]:
 
 
 def _state_record(rank: int, row: RankRow) -> dict[str, Any]:
-    names = ("state", "phase", "stopped", "in_flight", "beat")
-    return {"kind": "state", "rank": rank, **{name: getattr(row, name) for name in names}}
+    names = ("state", "phase", "stopped", "in_flight", "beat", "cpu_wait")
+    return {"kind": "state", "rank": rank, **{name: getattr(row, name) for name in names}, "ended": row.end}
 
 
 def _step_record(rank: int, step: StepRow) -> dict[str, Any]:

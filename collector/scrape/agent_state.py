@@ -47,8 +47,10 @@ class AgentState:
     def report_due(self, now: float, interval_seconds: float) -> bool:
         return self.report_at is None or bool(self.report_failure) or now - self.report_at >= interval_seconds
 
-    def update_ranks(self, answer: RanksDocument | FetchFailure, windows: JobWindows, now: float) -> None:
-        """Takes over what the agent answered, and ingests its ranks into `windows`."""
+    def update_ranks(
+        self, answer: RanksDocument | FetchFailure, windows: JobWindows, now: float, asked_at: float
+    ) -> None:
+        """Takes over what the agent, asked at `asked_at`, answered, and ingests its ranks into `windows`."""
         if isinstance(answer, FetchFailure):
             self.state, self.reason = answer.state, _short(answer.reason)
             return
@@ -62,9 +64,10 @@ class AgentState:
             self.since, self.boot_id = 0.0, answer.boot_id
             return
         self.since, self.boot_id = answer.next, answer.boot_id
-        rejected = windows.ingest(self.url, answer, now)
-        if rejected:
-            self.reason = f"{rejected} of its ranks set aside: superseded, claimed by another agent, or too many"
+        refused = windows.ingest(self.url, answer, now, asked_at)
+        if refused:
+            reasons = ", ".join(f"{count} {refusal.value}" for refusal, count in refused.most_common())
+            self.reason = f"{refused.total()} of its ranks not shown: {reasons}"
 
     def update_report(self, answer: Report | FetchFailure | None, now: float, keep_seconds: float) -> None:
         """Takes over the agent's report. `answer` is None where none was asked for. An old report is kept for

@@ -44,7 +44,7 @@ async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max
             FetchFailure("down", "it closed the connection") if gone else FetchFailure("garbage", f"not HTTP: {error}")
         )
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        return FetchFailure("down", f"the connection broke: {error or type(error).__name__}")
+        return FetchFailure("down", f"the connection broke: {_cause(error) or type(error).__name__}")
 
 
 async def _get(client: httpx.AsyncClient, url: str, max_bytes: int) -> bytes | FetchFailure:

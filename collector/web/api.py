@@ -4,21 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
+from collections.abc import AsyncIterator, Iterator
+from itertools import islice
 from typing import Any
 
+from msgspec import structs
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import NodeFindingsDocument
 from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, empty_heatmap, heatmap_document
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
+from laggard.model import Note
+from laggard.text.words import seconds_text
 from laggard.wire import encode
 from laggard.wire.nodes import NodesDocument
+
+MAX_RECORDINGS = 2
+"""How many recordings are sent at once. The largest take tens of seconds of a core to write."""
+
+_RECORDING_LINES = 1024
+"""Lines that are written at once, about 200 kB."""
+
+_NDJSON = "application/x-ndjson"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +42,7 @@ class Api:
 
     source: ClusterSource
     settings: CollectorSettings
+    recordings: asyncio.Semaphore = dataclasses.field(default_factory=lambda: asyncio.Semaphore(MAX_RECORDINGS))
 
     def routes(self) -> list[Route]:
         return [
@@ -52,16 +68,31 @@ class Api:
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
 
     async def location(self, request: Request) -> Response:
-        await self._refresh_if_asked(request)
-        return _json(self.source.snapshot.location(job_name(request)))
+        fresh = await self._refresh_if_asked(request)
+        location = self.source.snapshot.location(job_name(request))
+        if not fresh:
+            location = structs.replace(location, notes=(*location.notes, self._stale_note()))
+        return self._refusal(request) or _json(location)
 
     async def recording(self, request: Request) -> Response:
         await self._refresh_if_asked(request)
+        if refusal := self._refusal(request):
+            return refusal
+        if self.recordings.locked():
+            return PlainTextResponse("other recordings are being sent: ask again later\n", 503, {"Retry-After": "10"})
         found = self.source.recording(job_name(request))
         if found is None:
             return PlainTextResponse("no such job is known here\n", 404)
-        lines = await asyncio.to_thread(lambda: b"".join(encode(line) + b"\n" for line in found.lines()))
-        return Response(lines, media_type="application/x-ndjson")
+        if request.method == "HEAD":
+            return Response(media_type=_NDJSON)
+        return StreamingResponse(self._send_recording(found), media_type=_NDJSON)
+
+    async def _send_recording(self, recording: JobRecording) -> AsyncIterator[bytes]:
+        """The recording, a part at a time: a job of thousands of ranks has hundreds of megabytes."""
+        lines = recording.lines()
+        async with self.recordings:
+            while part := await asyncio.to_thread(_encode_lines, lines):
+                yield part
 
     def summary(self, request: Request) -> Response:
         snapshot, interval = self.source.snapshot, self.settings.interval_seconds
@@ -73,6 +104,8 @@ class Api:
             return PlainTextResponse(f"measure is one of {', '.join(MEASURES)}\n", 400)
         if not (rows.isascii() and rows.isdigit() and len(rows) < 9 and 1 <= int(rows) <= MAX_ROWS):
             return PlainTextResponse(f"rows is a number from 1 to {MAX_ROWS}\n", 400)
+        if refusal := self._refusal(request):
+            return refusal
         job = self.source.snapshot.job(job_name(request))
         if job is None:
             return _json(empty_heatmap(measure))
@@ -81,10 +114,20 @@ class Api:
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
 
-    async def _refresh_if_asked(self, request: Request) -> None:
-        """`?fresh=1`: the agents are asked again before the answer."""
-        if request.query_params.get("fresh"):
-            await self.source.refresh()
+    def _refusal(self, request: Request) -> Response | None:
+        """The answer to a name that several users' jobs have."""
+        ambiguity = self.source.snapshot.ambiguity(job_name(request))
+        return PlainTextResponse(f"{ambiguity}\n", 409) if ambiguity else None
+
+    async def _refresh_if_asked(self, request: Request) -> bool:
+        """`?fresh=1`: the agents are asked again before the answer. Returns whether it is as fresh as was asked for."""
+        return await self.source.refresh() if request.query_params.get("fresh") else True
+
+    def _stale_note(self) -> Note:
+        scraped_at = self.source.snapshot.scraped_at
+        age = "not there yet" if scraped_at is None else f"{seconds_text(time.monotonic() - scraped_at)} old"
+        text = f"the agents' answers are {age}: a round takes longer than {self.settings.timeout_seconds:g} s"
+        return Note(kind="stale", text=text)
 
 
 def job_name(request: Request) -> str | None:
@@ -94,3 +137,8 @@ def job_name(request: Request) -> str | None:
 
 def _json(document: Any) -> Response:
     return Response(encode(document), media_type="application/json")
+
+
+def _encode_lines(lines: Iterator[dict[str, Any]]) -> bytes:
+    """The next lines of a recording; empty at its end."""
+    return b"".join(encode(line) + b"\n" for line in islice(lines, _RECORDING_LINES))

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api, job_name
 from laggard.collector.web.metrics import collector_metrics
-from laggard.collector.web.middleware import with_security_headers
+from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
@@ -22,7 +22,7 @@ from laggard.collector.web.summary import summary_document
 def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
     """The ASGI application. Only GET and HEAD have routes."""
     routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
-    return with_security_headers(Starlette(routes=routes))
+    return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import Metric
+from prometheus_client import Metric, ProcessCollector
 
 from laggard import __version__
 from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.metrics import PROCESS_METRICS
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
@@ -23,25 +24,27 @@ def collector_metrics(snapshot: ClusterSnapshot, max_drain_ratio: float, accept:
 
 
 def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
-    jobs, drains = _by_id(snapshot.jobs), drains_document(snapshot, max_drain_ratio, None)
-    slowed = {(name,): job.location.slowdown_ratio or 0.0 for name, job in jobs.items()}
+    jobs, drains = snapshot.jobs, drains_document(snapshot, max_drain_ratio, None)
+    slowed = {_job_labels(job): job.location.slowdown_ratio for job in jobs}
     yield _family(BUILD_INFO.name, {(__version__,): 1.0})
     yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in snapshot.nodes})
-    yield _family("laggard_job_ranks", {(name,): float(job.location.ranks_seen) for name, job in jobs.items()})
-    yield _family("laggard_job_slowdown_ratio", {name: ratio for name, ratio in slowed.items() if ratio is not None})
-    yield _family("laggard_culprit", dict(_culprits(jobs.values())))
+    yield _family("laggard_job_running", {_job_labels(job): float(job.running) for job in jobs})
+    yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
+    yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
+    yield _family("laggard_culprit", dict(_culprits(jobs)))
+    yield _family("laggard_collector_jobs_not_held", {(): float(len(snapshot.not_held.unseen))})
+    yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
+    if snapshot.round_seconds is not None:
+        yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
+    yield from _of_this_process()
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _by_id(jobs: Iterable[JobSnapshot]) -> dict[str, JobSnapshot]:
-    """The jobs by id. Two users' jobs of the same name would make the same series twice: the first is kept, which
-    progressed last."""
-    chosen: dict[str, JobSnapshot] = {}
-    for job in jobs:
-        chosen.setdefault(job.key.job_id, job)
-    return chosen
+def _of_this_process() -> Iterator[Metric]:
+    names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
+    return (family for family in ProcessCollector(registry=None).collect() if family.name in names)
 
 
 def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:
@@ -50,7 +53,7 @@ def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], fl
     for job in jobs:
         for culprit in job.location.culprits:
             for rank in _rank_labels(culprit):
-                labels = (job.key.job_id, rank, culprit.kind, culprit.node or "")
+                labels = (*_job_labels(job), rank, culprit.kind, culprit.node or "")
                 yield labels, culprit.recoverable_ratio or 0.0
 
 
@@ -58,6 +61,10 @@ def _fleet_findings(snapshot: ClusterSnapshot) -> Samples:
     return {
         (it.finding.code, it.finding.severity.value, it.finding.device, it.node): 1.0 for it in snapshot.fleet_findings
     }
+
+
+def _job_labels(job: JobSnapshot) -> tuple[str, str]:
+    return job.key.job_id, str(job.key.owner)
 
 
 def _rank_labels(culprit: Culprit) -> tuple[str, ...]:

@@ -12,8 +12,8 @@ class ClusterSource(Protocol):
     snapshot: ClusterSnapshot
     """The latest snapshot. It is replaced as a whole after each round: a handler that reads it once sees one round."""
 
-    async def refresh(self) -> None:
-        """Returns when the snapshot is at most about a second old, or when that takes too long."""
+    async def refresh(self) -> bool:
+        """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""
 
     def recording(self, name: str | None) -> JobRecording | None:
         """What is held of a job; to be called on the event loop."""

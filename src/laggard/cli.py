@@ -26,7 +26,11 @@ COMMANDS = (
     Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
     Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
     Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
-    Command("diagnose", "laggard.diagnose.command", "find what is wrong in files: lspci, kernel logs, nvidia-smi, env"),
+    Command(
+        "diagnose",
+        "laggard.diagnose.command",
+        "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
+    ),
     Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
 )
@@ -72,6 +76,7 @@ def _exit_status(error: BaseException, words: list[str]) -> int:
 
 
 def _run(words: list[str]) -> int:
+    words = _launchers_word_behind_command(words)
     parser = _parser(_command_name(words))
     arguments, rest = parser.parse_known_args(words)
     if not arguments.command:
@@ -81,6 +86,14 @@ def _run(words: list[str]) -> int:
         raise UsageError(f"unknown argument {rest[0]!r}; see `laggard {arguments.command} --help`")
     module = cast(CommandModule, importlib.import_module(_module_name(arguments.command)))
     return module.main(arguments)
+
+
+def _launchers_word_behind_command(words: list[str]) -> list[str]:
+    """`--local_rank=0 run SCRIPT` is `run SCRIPT --local_rank=0`: the launchers of DeepSpeed and torch.distributed put
+    that word behind the first word of their own, which is `laggard`."""
+    if words[1:2] == ["run"] and words[0].startswith(("--local_rank=", "--local-rank=")):
+        return ["run", f"--launchers-word={words[0]}", *words[2:]]
+    return words
 
 
 def _command_name(words: Sequence[str]) -> str | None:

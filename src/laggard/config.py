@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -40,9 +42,44 @@ def parse(text: str, settings_type: type[T], where: str) -> T:
     try:
         return msgspec.convert({} if tree is None else tree, settings_type, strict=True)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {_yaml_message(str(error))}") from None
+        raise UsageError(f"{where}: {yaml_message(str(error), settings_type.__struct_fields__)}") from None
 
 
-def _yaml_message(message: str) -> str:
-    """Returns msgspec's message in the terms of YAML: `$.a.b` becomes `a.b`, a field is a key."""
-    return message.replace("`$.", "`").replace("Object contains unknown field", "unknown key")
+def yaml_message(message: str, keys: Iterable[str]) -> str:
+    """msgspec's message in the words of YAML, with the valid keys where one is not known: `$.a.b` becomes `a.b`, a
+    field is a key, an array a list."""
+    text = re.sub(r"`\$\.?", "`", message).replace(" - at ``", "")
+    unknown = re.match(r"Object contains unknown field `([^`]*)`(.*)", text)
+    if unknown:
+        return f"unknown key `{unknown[1]}`{unknown[2]}{_hint(unknown[1], list(keys))}"
+    for word, meaning in _WORDS.items():
+        text = text.replace(f"`{word}`", meaning)
+    return text.replace("Expected ", "expected ", 1)
+
+
+_WORDS = {
+    "object": "keys with values (`key: value`)",
+    "array": "a list (`[a, b]`)",
+    "float": "a number",
+    "int": "a whole number",
+    "str": "text",
+    "bool": "true or false",
+    "null": "nothing",
+}
+
+
+def _hint(key: str, keys: list[str]) -> str:
+    import difflib  # here: most runs have no wrong key
+
+    parts = [valid for valid in keys if key and (valid.startswith(key) or valid.endswith(f"_{key}"))]
+    similar = parts[:1] or difflib.get_close_matches(key.replace("-", "_").replace(".", "_"), keys, n=1, cutoff=0.5)
+    meant = f": did you mean {similar[0]}?" if similar else ";"
+    return f"{meant} valid keys: {', '.join(keys)}"
+
+
+def dump(settings: Settings) -> str:
+    """The settings as YAML that load() reads, every key with its value."""
+    import yaml
+
+    text: str = yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False, allow_unicode=True, width=120)
+    return text

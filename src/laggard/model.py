@@ -87,10 +87,29 @@ MAX_NAMED_RANKS = 64
 """How many victims a culprit lists, and how many ranks a note, at most."""
 
 
+class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a rank's process ended, where it did not finish: what is not known is left out.
+
+    It ended at `at_seconds` (Unix time on its node's clock) or at most `uncertain_seconds` before. `exit_code` and
+    `signal` (`SIGKILL`) are the kernel's word, or Python's own. `exception` is the type of the one that nobody caught,
+    and `others_failed` whether such a one comes when other ranks are gone. `cause` (out_of_memory, gpu_error,
+    memory_error, segfault) follows from the kernel's own words, `kernel`.
+    """
+
+    at_seconds: float
+    uncertain_seconds: float = 0.0
+    exit_code: int | None = None
+    signal: str = ""
+    exception: str = ""
+    others_failed: bool = False
+    cause: str = ""
+    kernel: str = ""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
 
-    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung
+    kind: str  # slow_compute, slow_host, slow_input, slow_link, hung, dead
     ranks: tuple[int, ...]
     node: str | None = None
     gpu: str | None = None
@@ -106,6 +125,9 @@ class Culprit(msgspec.Struct, frozen=True):
     evidence: tuple[str, ...] = ()
     findings: tuple[str, ...] = ()
     victims: tuple[int, ...] = ()
+    advice: str = ""  # what to do, or to look at first
+    end: RankEnd | None = None  # of a dead rank
+    stopped: bool = False  # a hung rank's process, by a signal or a debugger
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -127,7 +149,8 @@ class Window(msgspec.Struct, frozen=True):
 
 
 class Location(msgspec.Struct, frozen=True):
-    """The verdict on a job: which ranks, machines or links are slow or hung (`laggard.location/1`)."""
+    """The verdict on a job: which ranks, machines or links are slow or hung (`laggard.location/1`). `owner`: the uid of
+    the job's user, None where it is not known, as in a recording of the hooks."""
 
     verdict: Verdict
     job_id: str | None
@@ -138,3 +161,4 @@ class Location(msgspec.Struct, frozen=True):
     culprits: tuple[Culprit, ...]
     notes: tuple[Note, ...]
     schema: str = LOCATION_SCHEMA
+    owner: int | None = None

@@ -37,9 +37,9 @@ def _free_port() -> int:
         return port
 
 
-def _collect(start_collector: Start, *targets: str, interval: str = "0.3", **named: Any) -> Any:
+def _collect(start_collector: Start, *targets: str, config: str | Path = "/dev/null") -> Any:
     flags = [word for target in targets for word in ("--target", target)]
-    collector = start_collector(*flags, "--interval", interval, **named)
+    collector = start_collector(*flags, "--interval", "0.3", "--config", str(config))
     collector.wait_ready()
     return collector
 
@@ -71,9 +71,12 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     rows = _nodes(collector)
     assert rows[agents[1].url].verdict == "fail" and rows[agents[1].url].ranks == (2, 3)
     metrics = collector.get("/metrics").text
-    assert 'laggard_culprit{hostname="n1",job_id="job-1",kind="slow_compute",rank="2"} 0.' in metrics
+    assert 'laggard_culprit{hostname="n1",job_id="job-1",kind="slow_compute",rank="2",user="1000"} 0.' in metrics
     assert f'laggard_target_up{{target="{agents[0].url}"}} 1.0' in metrics
-    assert 'laggard_job_ranks{job_id="job-1"} 4.0' in metrics and "laggard_job_slowdown_ratio" in metrics
+    assert 'laggard_job_ranks{job_id="job-1",user="1000"} 4.0' in metrics
+    assert 'laggard_job_slowdown_ratio{job_id="job-1",user="1000"} 1.' in metrics
+    assert "laggard_collector_round_seconds 0." in metrics and "process_resident_memory_bytes " in metrics
+    assert 'laggard_job_running{job_id="job-1",user="1000"} 1.0' in metrics
     targets = collector.get("/api/v1/targets").json()
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
 
@@ -164,6 +167,66 @@ def test_the_job_can_be_chosen(start_collector: Start, fake_agent: Start, make: 
     assert missing.verdict is Verdict.UNKNOWN and missing.notes[0].kind == "no_such_job"
     summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
     assert [line.key for line in summary.jobs] == ["1000:b", "1000:a"]
+
+
+def test_two_users_jobs_of_one_name_are_two_jobs(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    """One is calm, the other, whose steps go on, has a slow rank."""
+
+    def moving(since: float) -> Any:
+        rows = {rank: [make.step_row(step, 0.1 * rank, 0.1) for step in range(60)] for rank in (0, 1)}
+        ranks = [make.rank_row(rank, 2, rows[rank], job_id="vic", owner=2000) for rank in (0, 1)]
+        return make.ranks_document("n1", ranks)
+
+    calm = fake_agent(make.node("n0", [0, 1], world_size=2, job_id="vic", owner=0), make.report("n0"))
+    collector = _collect(start_collector, calm.url, fake_agent(moving, make.report("n1")).url)
+    for _ in range(5):
+        assert _location(collector, job="0:vic").verdict is Verdict.OK
+        slow = _location(collector, job="2000:vic")
+        assert (slow.verdict, slow.owner) == (Verdict.FAIL, 2000)
+    for path in ("location", "recording", "ranks"):
+        refused = collector.get(f"/api/v1/{path}", job="vic")
+        assert refused.status_code == 409 and "0:vic" in refused.text and "2000:vic" in refused.text
+    summary = decode(collector.get("/api/v1/summary", job="vic").content, SummaryDocument)
+    assert summary.job is None and "2 users have a job named vic" in summary.sentence
+    metrics = collector.get("/metrics").text
+    for user in (0, 2000):
+        assert f'laggard_job_ranks{{job_id="vic",user="{user}"}} 2.0' in metrics
+
+    command = [sys.executable, "-m", "laggard", "locate", "--collector", collector.url, "--job"]
+    located = subprocess.run([*command, "vic"], capture_output=True, text=True, timeout=60)
+    assert (located.returncode, located.stdout, located.stderr.count("\n")) == (64, "", 1)
+    assert "0:vic" in located.stderr and "2000:vic" in located.stderr
+    located = subprocess.run([*command, "root:vic"], capture_output=True, text=True, timeout=60)
+    assert located.returncode == 0 and "Job vic of user root" in located.stdout, located
+
+
+def test_a_flooding_user_and_a_lying_agent_cost_themselves_alone(
+    start_collector: Start, fake_agent: Start, make: Any, tmp_path: Path
+) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text("max_jobs: 100\n")
+
+    def flood(agent: int) -> Any:
+        return make.ranks_document(f"f{agent}", [make.rank_row(0, job_id=f"{agent}-{i}", owner=9) for i in range(64)])
+
+    lies = make.ranks_document("liar", [make.rank_row(0, job_id=f"lie{i}", owner=i) for i in range(1000)])
+    agents = [fake_agent(document) for document in (flood(0), flood(1), lies)]
+    begun = threading.Event()
+
+    def late(since: float) -> Any:
+        ranks = make.node("n0", [0, 1], slow=1, world_size=2, job_id="real") if begun.is_set() else None
+        return ranks or make.ranks_document("n0", [])
+
+    agents.append(fake_agent(late, make.report("n0")))
+    collector = _collect(start_collector, *(agent.url for agent in agents), config=config)
+    begun.set()
+    collector.wait_until(lambda: _location(collector, job="1000:real").verdict is Verdict.FAIL)
+    assert _location(collector, job="1000:real").culprits[0].ranks == (1,)
+    summary = decode(collector.get("/api/v1/summary", job="1000:real").content, SummaryDocument)
+    assert summary.sentence.startswith("Rank 1 on n0 is slow") and "are not watched" in summary.sentence
+    assert "laggard_collector_jobs_not_held 1" in collector.get("/metrics").text
+    unseen = _location(collector, job="9:1-63")
+    assert unseen.notes[0].kind == "job_not_held" and "not watched" in unseen.notes[0].text
 
 
 def test_hostile_names_are_escaped(start_collector: Start, fake_agent: Start, make: Any) -> None:

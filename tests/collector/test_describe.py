@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from laggard.collector.describe import details, evidence_lines, note_lines, sentence
-from laggard.model import Culprit, Location, Note, Verdict, Window
+from laggard.model import Culprit, Location, Note, RankEnd, Verdict, Window
 from laggard.text.words import ranks_text
 
 
@@ -57,8 +57,20 @@ LINK = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_1"})
             "Rank 3 on n1 is hung in forward: the others wait for it.",
         ),
         (
-            _location(Verdict.FAIL, _culprit("hung", (3,)), notes=(Note("rank_died", "dead", (3,)),)),
-            "Rank 3 on n1 died in forward: the others wait for it.",
+            _location(Verdict.FAIL, _culprit("hung", (3,), recoverable_ratio=None, stopped=True)),
+            "Rank 3 on n1 is hung, stopped by a signal or a debugger: the others wait for it.",
+        ),
+        (
+            _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, signal="SIGKILL", cause="out_of_memory"))),
+            "Rank 3 on n1 died first: killed by SIGKILL, the host was out of memory.",
+        ),
+        (
+            _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, exit_code=1, exception="ValueError"))),
+            "Rank 3 on n1 died first: exit status 1 after ValueError.",
+        ),
+        (
+            _location(Verdict.FAIL, _culprit("dead", (3,))),
+            "Rank 3 on n1 died first: its process is gone without an end.",
         ),
         (
             _location(Verdict.FAIL, _culprit("slow_host", (2, 3), recoverable_ratio=None)),
@@ -92,6 +104,16 @@ def test_details_name_the_culprit_only_where_there_are_several() -> None:
     ]
     two = evidence_lines(_location(Verdict.FAIL, one, _culprit(ranks=(0,), evidence=("busy",))))
     assert two[0] == "Rank 2 on n1: waits least" and two[-1] == "Rank 0 on n1: busy"
+
+
+def test_what_to_do_comes_before_the_evidence() -> None:
+    culprit = _culprit(evidence=("waits least",), advice="look at its GPU")
+    assert details(_location(Verdict.FAIL, culprit)) == ["What to do: look at its GPU", "Waits least"]
+
+
+def test_a_slow_network_is_named_by_its_ranks_where_the_adapter_is_not_known() -> None:
+    culprit = _culprit("slow_link", (5,), phase="collective", recoverable_ratio=0.1)
+    assert sentence(_location(Verdict.FAIL, culprit)).startswith("The network of rank 5 on n1 is slow: ")
 
 
 def test_a_note_that_is_in_the_sentence_is_not_repeated() -> None:

@@ -58,6 +58,13 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
         load_settings(str(file), [], None, None)
 
 
+def test_no_target_at_all_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "collector.yaml"
+    file.write_text("targets: []\n")
+    with pytest.raises(UsageError, match="targets is empty"):
+        load_settings(str(file), (), None, None)
+
+
 def test_listen_addresses() -> None:
     with bind("127.0.0.1:0") as one, bind(":0") as every:
         assert url_of(one).startswith("http://127.0.0.1:") and not url_of(one).endswith(":0")

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import io
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.diagnosed import diagnose_text
 from support.paths import SHARED
 
 from laggard.cli import main
-from laggard.diagnose import input_file as input_file_module
-from laggard.diagnose.command import diagnose
 from laggard.diagnose.environment import parse_environment
-from laggard.diagnose.input_file import InputFile
 from laggard.probes.pci.rules.kernel_messages import find_device_errors
 
 recorded = pytest.mark.skipif(not (SHARED / "data").is_dir(), reason="no recorded hardware here")
@@ -90,7 +84,7 @@ def test_files_of_one_machine_explain_each_other(tmp_path: Path, capsys: pytest.
     ids=["env", "proc", "export", "declare", "json", "nested", "function"],
 )
 def test_each_form_of_an_environment_is_read(text: str) -> None:
-    result = diagnose([InputFile("dump", text)])
+    result = diagnose_text(text)
     assert [file.kind for file in result.files] == ["environment"]
     assert [found.device for found in result.findings] == ["NCCL_IB_DISABLE"]
 
@@ -130,7 +124,7 @@ def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys:
 )
 def test_each_form_of_a_kernel_log_is_read(form: Any) -> None:
     text = "".join(form(line) + "\n" for line in DMESG.splitlines())
-    result = diagnose([InputFile("log", text)])
+    result = diagnose_text(text)
     assert [file.kind for file in result.files] == ["kernel log"]
     assert sorted((found.code, found.device, found.severity.value) for found in result.findings) == [
         ("GPU_LOST", "0000:9b:00.0", "critical"),
@@ -147,31 +141,6 @@ def test_one_corrected_error_is_no_fault_and_many_are() -> None:
     assert (found.code, found.severity.value, found.evidence["count"]) == ("PCIE_AER_ERRORS", "warning", 200)
 
 
-def test_gzip_is_read_up_to_a_limit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "env.gz"
-    path.write_bytes(gzip.compress(ENV.encode()))
-    assert codes(run(capsys, path)[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
-    monkeypatch.setattr(input_file_module, "MAX_BYTES", 1 << 20)
-    path.write_bytes(gzip.compress(ENV.encode() + b"\n" * (8 << 20)))  # 8 MiB from 8 KiB
-    status, document = run(capsys, path)
-    assert status == 2 and "first 1 MiB" in document["files"][0]["unknown"]
-    assert len(codes(document)) == 1, "what was read is judged"
-
-
-def test_a_damaged_gzip_file_is_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "env.gz"
-    path.write_bytes(gzip.compress(os.urandom(100_000))[:50_000])
-    status, document = run(capsys, path)
-    assert status == 2 and "damaged" in document["files"][0]["unknown"]
-
-
-def test_standard_input_is_read_as_a_file(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(ENV.encode()))))
-    assert codes(run(capsys, "-")[1]) == [("NCCL_ENV_HARMFUL", "warning", "NCCL_IB_DISABLE")]
-
-
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_a_missing_file_or_a_directory_is_wrong_usage(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -183,9 +152,11 @@ def test_a_missing_file_or_a_directory_is_wrong_usage(
 
 def test_the_text_begins_with_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diagnose", *map(str, write(tmp_path, log=DMESG))]) == 1
-    first, *rest = capsys.readouterr().out.splitlines()
-    assert first.startswith("laggard: GPU_") and len(first) <= 80
-    assert rest[-1].startswith("file ") and "kernel log" in rest[-1]
+    out = capsys.readouterr().out
+    lines = out.splitlines()
+    assert lines[0].startswith("GPU 0000:9b:00.0 Xid 79") and "(GPU_XID, and 3 more findings)." in " ".join(lines[:2])
+    file_text = " ".join(out.split("\n\n")[-1].split())
+    assert file_text.startswith("file ") and file_text.endswith(": kernel log")
 
 
 def test_an_nvidia_smi_file_cannot_name_a_path_outside(tmp_path: Path) -> None:
@@ -195,7 +166,7 @@ def test_an_nvidia_smi_file_cannot_name_a_path_outside(tmp_path: Path) -> None:
     )
     target = tmp_path / "outside"
     text = f"{xml}<gpu id='../../../../../../..{target}'></gpu></nvidia_smi_log>"
-    assert [file.kind for file in diagnose([InputFile("x", text)]).files] == ["nvidia-smi -q -x"]
+    assert [file.kind for file in diagnose_text(text).files] == ["nvidia-smi -q -x"]
     assert not target.exists()
 
 
@@ -215,7 +186,7 @@ def test_recorded_hardware_is_judged_as_expected(capsys: pytest.CaptureFixture[s
 
 @given(st.text() | st.binary().map(lambda data: data.decode(errors="replace")))
 def test_any_text_gets_a_verdict(text: str) -> None:
-    assert diagnose([InputFile("x", text)]).verdict.value in ("ok", "fail", "unknown")
+    assert diagnose_text(text).verdict.value in ("ok", "fail", "unknown")
 
 
 @given(

@@ -3,30 +3,85 @@
 from __future__ import annotations
 
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.cluster import Cluster
+from support.paths import TRAINING
+from support.warm import Warm
 
 pytestmark = pytest.mark.slow
+ALL_REDUCE_LOOP = TRAINING / "all_reduce_loop.py"
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path)
+def cluster(tmp_path: Path, warm_deepspeed: Warm) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, warm_deepspeed)
     yield made
     made.end()
 
 
-def test_a_rank_that_is_killed_during_a_step_is_named_and_its_victims_are_not(cluster: Cluster) -> None:
-    ranks = cluster.train(3, "--steps", "100000")
+def test_a_rank_that_is_killed_during_a_step_died_first_and_its_victims_did_not(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    ranks = cluster.train(3, "--steps", "100000", extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
     cluster.until(lambda location: (location["window"]["last_step"] or 0) > 15)
     ranks[1].send_signal(signal.SIGKILL)
-    location = cluster.until(lambda location: any(each["kind"] == "hung" for each in location["culprits"]))
-    assert [each["ranks"] for each in location["culprits"] if each["kind"] == "hung"] == [[1]]
-    assert any(note["kind"] == "rank_died" and note["ranks"] == [1] for note in location["notes"])
-    assert location["verdict"] == "fail"
+    killed_at = time.time()
+    assert ranks[1].wait() == -signal.SIGKILL
+    first = dead(cluster.until(lambda location: dead(location)))
+    assert first["ranks"] == [1] and first["end"]["signal"] == "SIGKILL"
+    assert abs(first["end"]["at_seconds"] - killed_at) < 5.0
+
+    for rank in (ranks[0], ranks[2]):  # gloo raises an exception in them, as soon as their peer is gone
+        assert rank.wait(30) == 1
+    cluster.until_rows(lambda rows: all(row["state"] == "died" for row in rows))
+    said = cluster.locate("--record", str(tmp_path / "held"))
+    assert said.returncode == 1 and said.stdout.startswith("Rank 1 on n0 died first: killed by SIGKILL."), said.stdout
+    recorded = [cluster.locate_trace(tmp_path / name) for name in ("recording", "held")]
+    assert recorded[0].stdout.startswith("Rank 1 on "), recorded[0].stdout
+    assert "died first: its process is gone without an end." in recorded[0].stdout
+    told_live = said.stdout.splitlines()  # also that the job has ended
+    assert told_live[0] == recorded[1].stdout.splitlines()[0]
+    assert set(recorded[1].stdout.splitlines()) <= set(told_live)
+    assert [each.returncode for each in recorded] == [1, 1]
+
+
+def test_a_rank_that_leaves_with_an_exception_died_first(cluster: Cluster, tmp_path: Path) -> None:
+    """The same from Python's side: the exception's type and the status are told, its text is not."""
+    script = tmp_path / "fails.py"
+    script.write_text(
+        f"""
+import itertools, os, runpy, sys, time
+calls, sleep = itertools.count(), time.sleep
+def fail_at_last(seconds):
+    if next(calls) == 1000:
+        raise FloatingPointError("secret")
+    sleep(seconds)
+if os.environ["RANK"] == "2":
+    time.sleep = fail_at_last
+runpy.run_path({str(ALL_REDUCE_LOOP)!r}, run_name="__main__")
+"""
+    )
+    extra = {"LAGGARD_RECORD_DIR": str(tmp_path / "recording")}
+    ranks = cluster.train(3, "1000000", script=script, extra=extra)
+    cluster.until_rows(lambda rows: len(rows) == 3)
+    assert ranks[2].wait(60) == 1
+    first = dead(cluster.until(lambda location: dead(location)))
+    assert first["ranks"] == [2] and (first["end"]["exit_code"], first["end"]["exception"]) == (1, "FloatingPointError")
+    for rank in ranks:
+        assert rank.wait(30) == 1
+    for said in (cluster.locate(), cluster.locate_trace(tmp_path / "recording")):
+        assert said.returncode == 1 and "Rank 2 on " in said.stdout.splitlines()[0], said.stdout
+        assert "died first: exit status 1 after FloatingPointError." in said.stdout and "secret" not in said.stdout
+
+
+def dead(location: dict[str, Any]) -> dict[str, Any]:
+    """The first culprit where that is dead, else an empty one."""
+    return next((each for each in location["culprits"][:1] if each["kind"] == "dead"), {})
 
 
 def test_a_slow_rank_is_named_while_the_job_runs(cluster: Cluster) -> None:

@@ -11,16 +11,18 @@ from typing import Any
 import pytest
 from support.cluster import Cluster
 from support.paths import TRAINING
+from support.warm import Warm
 
 pytestmark = pytest.mark.slow
 ALL_REDUCE_LOOP = TRAINING / "all_reduce_loop.py"
 DETECTION_SECONDS = 3.0
-"""From the signal to the verdict, as docs/contracts.md promises."""
+"""From the signal to the verdict, as docs/contracts.md promises; on a busy machine that many times longer as it takes
+longer for a `laggard locate` before or after."""
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(tmp_path, interval="5")  # as deployed: `laggard locate` asks for a fresh round
+def cluster(tmp_path: Path, warm_torch: Warm) -> Iterator[Cluster]:
+    made = Cluster(tmp_path, warm_torch, interval="5")  # as deployed: `laggard locate` asks for a fresh round
     yield made
     made.end()
 
@@ -32,8 +34,9 @@ def is_training(rows: list[dict[str, Any]]) -> bool:
 def test_a_stopped_rank_has_not_arrived_and_its_peers_wait(cluster: Cluster) -> None:
     ranks = cluster.train(3, "1000000", script=ALL_REDUCE_LOOP)
     cluster.until_rows(lambda rows: is_training(rows) and all(row["beat"]["lanes"] for row in rows))
-    cluster.until(lambda location: location["window"]["last_step"], 10.0)
+    cluster.until(lambda location: location["window"]["last_step"])
 
+    slowdown = cluster.slowdown()
     ranks[1].send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     rows = cluster.until_rows(lambda rows: all((row["in_flight"] or {}).get("seconds", 0) > 0.5 for row in rows[::2]))
@@ -44,18 +47,18 @@ def test_a_stopped_rank_has_not_arrived_and_its_peers_wait(cluster: Cluster) -> 
     assert entered[1] <= max(row["in_flight"]["seq"] for row in rows[::2])
 
     asked = cluster.locate()
-    while not asked.stdout.startswith("Rank 1 on n0 is hung") and time.monotonic() < stopped_at + 20:
+    while not asked.stdout.startswith("Rank 1 on n0 is hung") and time.monotonic() < stopped_at + 60:
         asked = cluster.locate()
     located = time.monotonic() - stopped_at
     print(f"SIGSTOP to the agent's rows: {at_the_agent:.2f} s; to what `laggard locate` prints: {located:.2f} s")
     assert asked.returncode == 1 and asked.stdout.startswith("Rank 1 on n0 is hung"), asked.stdout
     assert "Its process is stopped" in asked.stdout and "Ranks 0 and 2 wait for it" in asked.stdout
-    assert max(at_the_agent, located) < DETECTION_SECONDS
+    assert max(at_the_agent, located) < DETECTION_SECONDS * max(slowdown, cluster.slowdown())
 
     ranks[1].send_signal(signal.SIGCONT)
     before = max(row["steps"] for row in cluster.ranks())
-    cluster.until_rows(lambda rows: all(row["steps"] > before and not row["stopped"] for row in rows), 15.0)
-    cluster.until(lambda location: not location["culprits"], 15.0)
+    cluster.until_rows(lambda rows: all(row["steps"] > before and not row["stopped"] for row in rows))
+    cluster.until(lambda location: not location["culprits"])
 
 
 def test_a_hang_in_collectives_made_by_cpp(cluster: Cluster) -> None:
@@ -63,13 +66,17 @@ def test_a_hang_in_collectives_made_by_cpp(cluster: Cluster) -> None:
     ranks = cluster.train(3, "1000000", "bare", script=ALL_REDUCE_LOOP, extra={"LAGGARD_OFF": "1"})
     rows = cluster.until_rows(lambda rows: is_training(rows) and all(row["beat"]["groups"] for row in rows))
     assert all(row["beat"]["flight_recorder"] == "on" and not row["beat"]["lanes"] for row in rows)
-    cluster.until(lambda location: location["window"]["last_step"], 10.0)
+    cluster.until(lambda location: location["window"]["last_step"])
+    slowdown = cluster.slowdown()
     ranks[2].send_signal(signal.SIGSTOP)
     stopped_at = time.monotonic()
     while not (asked := cluster.locate()).stdout.startswith("Rank 2 on n0 is hung"):
-        assert time.monotonic() < stopped_at + 20, asked.stdout
-    assert time.monotonic() - stopped_at < DETECTION_SECONDS, asked.stdout
-    assert "in a collective of the world, number" in asked.stdout
+        assert time.monotonic() < stopped_at + 60, asked.stdout
+    located = time.monotonic() - stopped_at
+    assert located < DETECTION_SECONDS * max(slowdown, cluster.slowdown()), asked.stdout
+    while "in a collective of the world, number" not in asked.stdout:  # the next heartbeats tell of the waits
+        assert time.monotonic() < stopped_at + 60, asked.stdout
+        asked = cluster.locate()
 
 
 def test_a_suspended_job_has_no_culprit(cluster: Cluster) -> None:

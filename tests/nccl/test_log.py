@@ -386,3 +386,10 @@ def test_a_million_lines_take_seconds() -> None:
     seconds = time.perf_counter() - start
     assert len(log.processes) == 512
     assert seconds < 20, f"a million lines took {seconds:.1f} s"
+
+
+def test_what_nccl_calls_to_attention_is_a_warning() -> None:
+    """NCCL 2.32 logs fallbacks and degraded links at a level of its own."""
+    text = "MNNVL busId 0x1b000 NVLink fabric health reports DEGRADED_BANDWIDTH (healthMask 0x1)"
+    (process,) = parse_nccl_log(f"gpu00:81:93 [0] init.cc:900 (ncclCommInit) NCCL ATTN {text}\n").processes
+    assert (process.host, process.pid, process.warnings) == ("gpu00", 81, (text,))

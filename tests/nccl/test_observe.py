@@ -87,6 +87,25 @@ def test_a_rank_under_a_launcher_with_a_private_log_has_its_own(tmp_path: Path) 
     assert environ["NCCL_DEBUG_FILE"].startswith(inner.folder)
 
 
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+def test_the_folder_of_a_killed_process_goes_with_the_next_start(end: str, tmp_path: Path) -> None:
+    log, environ = prepare(tmp_path)
+    script = "import os, signal, sys\nfrom laggard.nccl.private_log import prepare_log\n"
+    script += f"assert prepare_log(os.environ, sys.argv[1], {NO_CONF!r})\n{end}"
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "logs")], env={**os.environ, **environ}, timeout=60)
+    assert log is not None
+    (left,) = {path for path in (tmp_path / "logs").iterdir()} - {Path(log.folder)}
+    (left / "log.1").write_text("what NCCL wrote")
+    young, _ = prepare(tmp_path)
+    assert young is not None and left.exists(), "another process may be about to lock it"
+    for path in (left, Path(log.folder), Path(young.folder)):
+        os.utime(path, (1, 1))
+    latest, _ = prepare(tmp_path)
+    assert latest is not None
+    kept = {Path(each.folder) for each in (log, young, latest)}
+    assert set((tmp_path / "logs").iterdir()) == kept, "those of processes that live"
+
+
 def test_a_folder_that_cannot_be_created_changes_nothing(tmp_path: Path) -> None:
     (tmp_path / "logs").write_text("a file is in the way")
     log, environ = prepare(tmp_path)

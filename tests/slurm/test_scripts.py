@@ -13,7 +13,24 @@ SCRIPTS = REPOSITORY / "deploy" / "slurm"
 ENTRIES = ("prolog.sh", "epilog.sh", "healthcheck.sh")
 
 
-@pytest.mark.parametrize("name", [*ENTRIES, "gate.sh", "gate.conf"])
+def test_the_setup_is_checked_once_after_a_boot_and_what_is_said_is_one_line(tmp_path: Path) -> None:
+    shutil.copytree(SCRIPTS, tmp_path / "slurm")
+    laggard = tmp_path / "laggard"
+    laggard.write_text(f'#!/bin/bash\necho "$SLURM_CONF $@" >> {tmp_path}/words\necho X\necho "gate: pass, Y"\n')
+    laggard.chmod(0o755)
+    with (tmp_path / "slurm/gate.conf").open("a") as file:
+        file.write(f"LAGGARD={laggard}\nDISABLED={tmp_path}/disabled\nCHECKED={tmp_path}/checked\nMODE=enforce\n")
+        file.write("SLURM_CONF=/a/slurm.conf\n")
+    for _ in range(2):
+        done = subprocess.run([str(tmp_path / "slurm/prolog.sh")], env={}, capture_output=True, text=True, timeout=30)
+        assert (done.returncode, done.stderr) == (0, "X; gate: pass, Y\n")
+    subprocess.run([str(tmp_path / "slurm/check.sh")], env={}, timeout=30)
+    words = (tmp_path / "words").read_text().splitlines()
+    assert ["--check-gate" in line for line in words] == [True, False, True]
+    assert all(line.startswith("/a/slurm.conf healthcheck ") for line in words)
+
+
+@pytest.mark.parametrize("name", [*ENTRIES, "check.sh", "gate.sh", "gate.conf"])
 def test_shellcheck_finds_nothing(name: str) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("needs shellcheck: scripts/setup --system installs it on Debian")

@@ -82,8 +82,11 @@ def start_rank(rank_dir: Path) -> Iterator[Callable[..., RankProcess]]:
     """Starts a rank; keywords replace fields of its identity."""
     started: list[RankProcess] = []
 
-    def start(lanes: list[list[str]] | None = None, user: int = 0, **identity: object) -> RankProcess:
-        rank = RankProcess(rank_dir, LANES if lanes is None else lanes, user, {**IDENTITY, **identity})
+    def start(
+        lanes: list[list[str]] | None = None, user: int = 0, directory: Path | None = None, **identity: object
+    ) -> RankProcess:
+        lanes = LANES if lanes is None else lanes
+        rank = RankProcess(directory or rank_dir, lanes, user, {**IDENTITY, **identity})
         started.append(rank)
         return rank
 

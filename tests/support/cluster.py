@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -14,31 +13,27 @@ from pathlib import Path
 from typing import Any
 
 from support.paths import DEMO_TRAINING
+from support.warm import Warm, WarmProcess
+
+QUIET_LOCATE_SECONDS = 1.0
+"""No `laggard locate` takes as long on two cores that do nothing else."""
 
 
 class Cluster:
-    """A collector, one agent, and the ranks of a job on this machine."""
+    """A collector, one agent, and the ranks of a job on this machine, which `warm` starts."""
 
-    def __init__(self, folder: Path, interval: str = "0.5") -> None:
+    def __init__(self, folder: Path, warm: Warm, interval: str = "0.5") -> None:
         self.folder = folder
-        self.processes: list[subprocess.Popen[str]] = []
+        self.warm = warm
+        self.processes: list[subprocess.Popen[str] | WarmProcess] = []
         self.agent = self.daemon("agent", "--node", "n0", "--rank-dir", str(folder / "ranks"))
         target = self.agent.removeprefix("http://")
         self.collector = self.daemon("collector", "--interval", interval, "--target", target)
 
-    def start(self, *words: str, extra: dict[str, str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "laggard", *words],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **(extra or {})},
-        )
-        self.processes.append(process)
-        return process
-
     def daemon(self, name: str, *words: str) -> str:
-        process = self.start(name, "--web.listen-address", "127.0.0.1:0", *words)
+        command = [sys.executable, "-m", "laggard", name, "--web.listen-address", "127.0.0.1:0", *words]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        self.processes.append(process)
         assert process.stderr is not None
         found = re.search(r"listening on (http\S+)", process.stderr.readline())
         assert found, process.stderr.read()
@@ -46,7 +41,7 @@ class Cluster:
 
     def train(
         self, ranks: int, *words: str, script: Path = DEMO_TRAINING, extra: dict[str, str] | None = None
-    ) -> list[subprocess.Popen[str]]:
+    ) -> list[WarmProcess]:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         common = {
@@ -59,10 +54,10 @@ class Cluster:
             "LAGGARD_JOB_ID": "job",
             **(extra or {}),
         }
-        return [
-            self.start("run", str(script), *words, extra={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-            for rank in range(ranks)
-        ]
+        own = [{**common, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(ranks)]
+        started = [self.warm.start(["-m", "laggard", "run", script, *words], environment) for environment in own]
+        self.processes += started
+        return started
 
     def location(self) -> dict[str, Any]:
         return self.get(f"{self.collector}/api/v1/location?fresh=1")
@@ -80,6 +75,17 @@ class Cluster:
 
     def locate(self, *words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "laggard", "locate", "--collector", self.collector, *words]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+    def slowdown(self) -> float:
+        """How many times longer than a quiet one this machine takes now, by the time of a `laggard locate`; at least 1.
+        A limit in seconds is for a quiet machine."""
+        began = time.monotonic()
+        self.locate()
+        return max(1.0, (time.monotonic() - began) / QUIET_LOCATE_SECONDS)
+
+    def locate_trace(self, path: Path) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "laggard", "locate", "--trace", str(path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
     def until(self, condition: Any, seconds: float = 60.0) -> dict[str, Any]:

@@ -22,6 +22,8 @@ ELSEWHERE: Final = {
         code: "`laggard diagnose` (NCCL logs)"
         for code in ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
     },
+    "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
+    **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},
 }
 """Codes that no recorded machine can show, and who raises them: a fleet has several machines, an active probe needs a

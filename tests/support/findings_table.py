@@ -9,6 +9,7 @@ from pathlib import Path
 
 from laggard.catalogue.findings import FINDINGS, FindingType
 from support.coverage import ELSEWHERE, firing, look_alikes, probes_raising
+from support.job_logs import jobs_firing, jobs_near
 from support.materialise import materialise
 from support.nccl_logs import logs_firing, logs_near
 from support.paths import REPOSITORY
@@ -18,9 +19,9 @@ README = REPOSITORY / "docs" / "findings" / "README.md"
 _HEAD = """# Findings
 
 All finding codes. `python -m support.findings_table` in `tests/` generates this table from the catalogue, from what the
-probes find on the recorded machines in `tests/data/machines`, and from the logs in `tests/data/nccl_logs`. *Fires on*
-names one machine with the fault, *quiet on* its nearest healthy look-alikes. The severity is the usual one; a code's
-page has the exceptions. `laggard findings explain CODE` shows a page.
+probes find on the recorded machines in `tests/data/machines`, and from the logs in `tests/data/nccl_logs` and
+`tests/data/job_logs`. *Fires on* names one machine with the fault, *quiet on* its nearest healthy look-alikes. The
+severity is the usual one; a code's page has the exceptions. `laggard findings explain CODE` shows a page.
 
 | code | severity | what it means | raised by | fires on | quiet on |
 |---|---|---|---|---|---|
@@ -33,7 +34,7 @@ def table(raised_by: Callable[[str], Sequence[str]]) -> str:
 
 
 def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -> str:
-    fires = firing(finding_type.code) or logs_firing(finding_type.code)
+    fires = firing(finding_type.code) or logs_firing(finding_type.code) or jobs_firing(finding_type.code)
     if finding_type.later:
         raised = f"not yet: {finding_type.later}"
     elif finding_type.code in ELSEWHERE or not fires:
@@ -46,7 +47,7 @@ def _row(finding_type: FindingType, raised_by: Callable[[str], Sequence[str]]) -
         finding_type.summary,
         raised,
         fires[0] if fires else "",
-        ", ".join([*look_alikes(finding_type.code), *logs_near(finding_type.code)]),
+        ", ".join([*look_alikes(finding_type.code), *logs_near(finding_type.code), *jobs_near(finding_type.code)]),
     )
     return f"| {' | '.join(cells)} |\n"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import socket
@@ -9,8 +10,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from support.warm import Warm
 
 Ranks = list[subprocess.CompletedProcess[str]]
 
@@ -22,8 +26,9 @@ def launch(tmp_path: Path, launch_in: Callable[..., Ranks]) -> Callable[..., Ran
 
 
 @pytest.fixture(scope="session")
-def launch_in() -> Callable[..., Ranks]:
-    """The same with the folder for the ranks' files, for a job that several tests look at."""
+def launch_in(warm_torch: Warm, warm_deepspeed: Warm) -> Callable[..., Ranks]:
+    """The same with the folder for the ranks' files, for a job that several tests look at. The first `fresh` ranks are
+    new Python processes, which import torch themselves."""
 
     def run(
         place: Path,
@@ -32,39 +37,35 @@ def launch_in() -> Callable[..., Ranks]:
         ranks: int = 2,
         hooks: bool = True,
         extra: Mapping[str, str] | None = None,
+        fresh: int = 0,
     ) -> Ranks:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
-        command = [sys.executable, *(("-m", "laggard", "run") if hooks else ()), str(script), *words]
-        processes = [
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                env={
-                    **os.environ,
+        command = [*(("-m", "laggard", "run") if hooks else ()), str(script), *words]
+        warm = warm_deepspeed if "import deepspeed" in script.read_text() else warm_torch
+        with contextlib.ExitStack() as stack:
+            processes: list[Any] = []
+            for rank in range(ranks):
+                environment = {
                     "RANK": str(rank),
                     "LOCAL_RANK": str(rank),
                     "WORLD_SIZE": str(ranks),
                     "MASTER_ADDR": "127.0.0.1",
                     "MASTER_PORT": str(port),
                     "GLOO_SOCKET_IFNAME": "lo",
+                    "TMPDIR": str(place),
                     "OMP_NUM_THREADS": "1",
                     "DS_ACCELERATOR": "cpu",
                     "LAGGARD_RANK_DIR": str(place / "ranks"),
                     "LAGGARD_JOB_ID": "test",
                     "LAGGARD_NODE": f"n{rank}",
                     **(extra or {}),
-                },
-            )
-            for rank in range(ranks)
-        ]
-        try:
+                }
+                processes.append(
+                    start_fresh(command, environment) if rank < fresh else warm.start(command, environment)
+                )
+                stack.callback(processes[-1].kill)
             outputs = [process.communicate(timeout=100) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
         results = [
             subprocess.CompletedProcess(command, process.returncode, out, err)
             for process, (out, err) in zip(processes, outputs, strict=True)
@@ -74,3 +75,10 @@ def launch_in() -> Callable[..., Ranks]:
         return results
 
     return run
+
+
+def start_fresh(words: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[str]:
+    """The process `python WORDS`, with `environment` over this process's."""
+    pipe = subprocess.PIPE
+    command = [sys.executable, *words]
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env={**os.environ, **environment})

@@ -15,6 +15,7 @@ fault, add a folder with an expect.json and the few files that differ. The machi
 
 from __future__ import annotations
 
+import functools
 import json
 import shutil
 from collections.abc import Callable
@@ -32,8 +33,9 @@ def names() -> list[str]:
     return sorted(path.parent.name for path in MACHINES.glob("*/expect.json"))
 
 
+@functools.cache
 def expectation(name: str) -> dict[str, Any]:
-    """The expect.json of the machine `name`."""
+    """The expect.json of the machine `name`, to be read only."""
     return dict(json.loads((MACHINES / name / "expect.json").read_text()))
 
 

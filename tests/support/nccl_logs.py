@@ -1,6 +1,6 @@
 """Logs of NCCL in tests/data/nccl_logs, written in the forms of its releases: for each fault one that has it, and the
-healthy ones that come close. expect.json: by name, the findings (code, severity, device), what the log lacks, and the
-codes that it comes near to."""
+healthy ones that come close. expect.json: by name, the findings (code, severity, device), what the log lacks, the
+codes that it comes near to, and the code of the job's end that it shows."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.launch import start_fresh
 from support.paths import REPOSITORY
+from support.warm import Warm
 
 from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
@@ -34,20 +35,32 @@ def train(steps, model=model, optimizer=optimizer):
 """
 
 
-def run(tmp_path: Path, body: str, hooks: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT + body)
-    command = [sys.executable, *(("-m", "laggard", "run") if hooks else ()), str(script)]
-    ranks = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "LAGGARD_JOB_ID": "test"}
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=100, env={**os.environ, **ranks, **environment}
-    )
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, warm_torch: Warm) -> Run:
+    """Runs SCRIPT and what follows it. `fresh`: in a process that imports torch by itself."""
+
+    def run(body: str, hooks: bool = True, fresh: bool = False, **extra: str) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "script.py"
+        script.write_text(SCRIPT + body)
+        words = [*(("-m", "laggard", "run") if hooks else ()), str(script)]
+        environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "LAGGARD_JOB_ID": "test", **extra}
+        if not fresh:
+            return warm_torch.run(words, environment)
+        process = start_fresh(words, environment)
+        with process:
+            out, errors = process.communicate(timeout=100)
+        return subprocess.CompletedProcess(words, process.returncode, out, errors)
+
+    return run
 
 
 def steps(tmp_path: Path) -> list[list[Step]]:
     """The steps of every rank file, the longest first."""
     found = []
-    for path in (tmp_path / "ranks").glob("*.rank"):
+    for path in (tmp_path / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters = file.counters()
             assert counters is None or counters.errors == 0
@@ -55,15 +68,15 @@ def steps(tmp_path: Path) -> list[list[Step]]:
     return sorted(found, key=len, reverse=True)
 
 
-def test_a_script_of_one_process_is_a_rank(tmp_path: Path) -> None:
-    done = run(tmp_path, "train(5)\nprint(model.weight.sum().item())")
+def test_a_script_of_one_process_is_a_rank(run: Run, tmp_path: Path) -> None:
+    done = run("train(5)\nprint(model.weight.sum().item())", fresh=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == run(tmp_path, "train(5)\nprint(model.weight.sum().item())", hooks=False).stdout
+    assert done.stdout == run("train(5)\nprint(model.weight.sum().item())", hooks=False).stdout
     assert [[step.step for step in rank] for rank in steps(tmp_path)] == [[0, 1, 2, 3, 4]]
 
 
 @pytest.mark.parametrize("attached", ["", "; laggard.trainer_hooks.attach(model, optimizer)"])
-def test_a_training_on_another_thread_than_the_first_is_recorded(tmp_path: Path, attached: str) -> None:
+def test_a_training_on_another_thread_than_the_first_is_recorded(run: Run, tmp_path: Path, attached: str) -> None:
     """Some frameworks train so. A later backward pass on a third thread is no part of the training."""
     body = f"""
 import threading
@@ -77,7 +90,7 @@ for each in (work, other):
     thread.start()
     thread.join()
 """
-    done = run(tmp_path, body)
+    done = run(body)
     assert done.returncode == 0, done.stderr
     ((*recorded,),) = steps(tmp_path)
     assert [step.step for step in recorded] == [0, 1, 2, 3, 4]
@@ -88,22 +101,22 @@ for each in (work, other):
 @pytest.mark.parametrize(
     "body", ["raise ValueError('no such batch')", "time.sleep(0.5); os._exit(3)", "sys.exit('stopped')"]
 )
-def test_a_script_that_fails_fails_the_same_way(tmp_path: Path, body: str) -> None:
-    with_hooks, without = run(tmp_path, f"train(3)\n{body}"), run(tmp_path, f"train(3)\n{body}", hooks=False)
+def test_a_script_that_fails_fails_the_same_way(run: Run, tmp_path: Path, body: str) -> None:
+    with_hooks, without = run(f"train(3)\n{body}"), run(f"train(3)\n{body}", hooks=False)
     assert with_hooks.returncode == without.returncode != 0
     assert with_hooks.stdout == without.stdout
     assert with_hooks.stderr.splitlines()[-1:] == without.stderr.splitlines()[-1:]
     assert [len(rank) for rank in steps(tmp_path)] == [3]
 
 
-def test_with_laggard_off_torch_is_not_hooked(tmp_path: Path) -> None:
+def test_with_laggard_off_torch_is_not_hooked(run: Run, tmp_path: Path) -> None:
     body = "import torch.distributed as d\nprint(torch.autograd.backward.__module__, type(d.ProcessGroup.allreduce))"
-    assert run(tmp_path, body, LAGGARD_OFF="1").stdout == run(tmp_path, body, hooks=False).stdout
+    assert run(body, fresh=True, LAGGARD_OFF="1").stdout == run(body, hooks=False).stdout
     assert not (tmp_path / "ranks").exists()
 
 
 @pytest.mark.parametrize("keeps", [True, False], ids=["kept", "released"])
-def test_new_optimizers_are_counted_alike_whatever_their_address(keeps: bool, tmp_path: Path) -> None:
+def test_new_optimizers_are_counted_alike_whatever_their_address(keeps: bool, run: Run, tmp_path: Path) -> None:
     body = f"""
 kept = []
 for _ in range(6):
@@ -112,12 +125,12 @@ for _ in range(6):
     kept += [optimizer] * {keeps}
     del optimizer
 """
-    assert run(tmp_path, body).returncode == 0
+    assert run(body).returncode == 0
     (rank,) = steps(tmp_path)
-    assert len(rank) == 7, "an optimizer's first update is part of a step, until it leads"
+    assert len(rank) == 12, "an optimizer that is made after another's last update leads"
 
 
-def test_an_update_that_raises_does_not_disturb_later_steps(tmp_path: Path) -> None:
+def test_an_update_that_raises_does_not_disturb_later_steps(run: Run, tmp_path: Path) -> None:
     body = """
 class Failing(torch.optim.SGD):
     fails = False
@@ -136,13 +149,13 @@ def slow(_): time.sleep(0.1)
 model.weight.register_hook(slow)
 train(1, optimizer=optimizer)
 """
-    assert run(tmp_path, body).returncode == 0
+    assert run(body).returncode == 0
     (rank,) = steps(tmp_path)
     assert len(rank) == 5
     assert rank[-1].phases[2] >= 100_000_000, "the backward pass is recorded as such again"
 
 
-def test_a_step_that_the_scaler_skips_is_a_step(tmp_path: Path) -> None:
+def test_a_step_that_the_scaler_skips_is_a_step(run: Run, tmp_path: Path) -> None:
     body = """
 scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
 for number in range(4):
@@ -152,12 +165,43 @@ for number in range(4):
     scaler.update()
     optimizer.zero_grad()
 """
-    done = run(tmp_path, body)
+    done = run(body)
     assert done.returncode == 0, done.stderr
     assert [len(rank) for rank in steps(tmp_path)] == [4]
 
 
-def test_a_closures_backward_pass_is_not_part_of_the_update(tmp_path: Path) -> None:
+WRAPPED = """
+import pickle
+class Wrapper:
+    def __init__(self, inner): self.inner, self.param_groups = inner, inner.param_groups
+    def step(self, closure=None): return self.inner.step(closure)
+class Lookahead(torch.optim.Optimizer):
+    def __init__(self, inner): self.inner, self.param_groups = inner, inner.param_groups
+    def step(self, closure=None): return self.inner.step(closure)
+class Own:
+    def __init__(self, inner): self.param_groups = inner.param_groups
+    def step(self): [p.data.sub_(p.grad, alpha=0.1) for group in self.param_groups for p in group["params"]]
+for kind in (Wrapper, Lookahead, Own):
+    for enabled in (True, False):
+        scaler, wrapped = torch.amp.GradScaler("cpu", enabled=enabled, init_scale=2.0), kind(optimizer)
+        for number in range(4):
+            loss = model(torch.ones(4, 8)).sum() * (float("inf") if enabled and number == 0 else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(wrapped)
+            scaler.update()
+            optimizer.zero_grad()
+        print(kind.__name__, enabled, model.weight.sum().item(), len(pickle.dumps(vars(wrapped))))
+"""
+
+
+def test_the_scaler_takes_optimizers_that_are_not_torchs(run: Run, tmp_path: Path) -> None:
+    with_hooks, without = run(WRAPPED), run(WRAPPED, hooks=False)
+    assert without.stdout.count("\n") == 6, without.stderr
+    assert with_hooks.stdout == without.stdout, with_hooks.stderr
+    assert [len(rank) for rank in steps(tmp_path)] == [24 - 2], "each new optimizer's first update joins a step"
+
+
+def test_a_closures_backward_pass_is_not_part_of_the_update(run: Run, tmp_path: Path) -> None:
     body = """
 model.weight.register_hook(lambda _: time.sleep(0.05))
 def closure():
@@ -167,12 +211,12 @@ def closure():
     return loss
 for _ in range(3): optimizer.step(closure)
 """
-    assert run(tmp_path, body).returncode == 0
+    assert run(body).returncode == 0
     (rank,) = steps(tmp_path)
     assert [step.phases[2] >= 50_000_000 > step.phases[3] for step in rank] == [True] * 3
 
 
-def test_workers_and_forks_do_not_write_as_the_rank(tmp_path: Path) -> None:
+def test_workers_and_forks_do_not_write_as_the_rank(run: Run, tmp_path: Path) -> None:
     body = """
 class Data(torch.utils.data.Dataset):
     def __len__(self): return 16
@@ -186,13 +230,13 @@ if os.fork() == 0:
 os.wait()
 os.execv(sys.executable, [sys.executable, "-c", "print('another program')"])
 """
-    done = run(tmp_path, body)
+    done = run(body)
     assert (done.returncode, done.stdout) == (0, "another program\n"), done.stderr
     trained = [rank for rank in steps(tmp_path) if rank]
     assert [len(rank) for rank in trained] == [5], "one step before, one for each of four batches, and none of a fork"
 
 
-def test_compiled_code_is_the_same_with_the_hooks(tmp_path: Path) -> None:
+def test_compiled_code_is_the_same_with_the_hooks(run: Run, tmp_path: Path) -> None:
     body = """
 compiled = torch.compile(model, backend="eager", fullgraph=True)
 step = torch.compile(optimizer.step, backend="eager")
@@ -203,7 +247,7 @@ for _ in range(4):
 counters = torch._dynamo.utils.counters
 print(model.weight.sum().item(), sum(counters["graph_break"].values()), counters["stats"]["unique_graphs"])
 """
-    with_hooks, without = run(tmp_path, body), run(tmp_path, body, hooks=False)
+    with_hooks, without = run(body, fresh=True), run(body, hooks=False)
     assert with_hooks.returncode == 0, with_hooks.stderr
     assert with_hooks.stdout == without.stdout
 
@@ -255,9 +299,9 @@ use("compiled in place", lambda: (model.compile(**whole), train(4, model, optimi
 
 
 @pytest.mark.parametrize("kind", ["Model()", "Twice()"])
-def test_a_class_pickled_with_its_functions_is_read_without_laggard(kind: str, tmp_path: Path) -> None:
+def test_a_class_pickled_with_its_functions_is_read_without_laggard(kind: str, run: Run, tmp_path: Path) -> None:
     body = ATTACHED.replace("KIND", kind) + "import cloudpickle; print(cloudpickle.dumps(model).hex())"
-    done = run(tmp_path, body)
+    done = run(body)
     assert done.returncode == 0, done.stderr
     read = """
 import pickle, sys, torch
@@ -270,9 +314,9 @@ print(type(model).__name__, model.first.weight.grad is not None, [name for name 
 
 
 @pytest.mark.parametrize("kind", ["torch.nn.Sequential(Model(), torch.nn.ReLU())", "Twice()"])
-def test_an_attached_module_is_the_same_to_torch(kind: str, tmp_path: Path) -> None:
+def test_an_attached_module_is_the_same_to_torch(kind: str, run: Run, tmp_path: Path) -> None:
     body = ATTACHED.replace("KIND", kind) + USES
-    with_hooks, without = run(tmp_path, body), run(tmp_path, body, hooks=False)
+    with_hooks, without = run(body, fresh=True), run(body, hooks=False)
     assert without.returncode == 0, without.stderr
     assert with_hooks.stdout == without.stdout, with_hooks.stderr
     (recorded,) = steps(tmp_path)
@@ -291,15 +335,15 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
     if name == "huggingface":
         pytest.importorskip("transformers")
         pytest.importorskip("accelerate")
-    launch(_without_compiling(EXAMPLES / f"{name}.py", tmp_path), hooks=hooks)
-    for path in (tmp_path / "ranks").glob("*.rank"):
+    launch(_without_compiling(EXAMPLES / f"{name}.py", tmp_path), hooks=hooks, fresh=1 if hooks else 0)
+    for path in (tmp_path / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters = file.counters()
             assert counters is not None and (counters.steps, counters.errors, counters.lost) == (10, 0, 0)
             assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are all recorded"
             assert {lane.role for lane in file.lanes()} <= {"dp", "world"}
             assert "dp" in {lane.role for lane in file.lanes()}
-    assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2
+    assert len(list((tmp_path / "ranks").rglob("*.rank"))) == 2
 
 
 def _without_compiling(example: Path, folder: Path) -> Path:

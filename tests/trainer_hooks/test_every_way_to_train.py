@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.paths import TESTS, TRAINING
+from support.torch_version import GLOO_IS_RECORDED
 
 from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
@@ -21,11 +22,14 @@ DELAY_SECONDS = 0.4  # as in the scripts
 JOBS = {
     "torch": ("torch_jobs.py", 2),
     "updates": ("updates.py", 2),
+    "groups": ("groups.py", 2),
     "device": ("torch_on_device.py", 2),
     "deepspeed": ("deepspeed_jobs.py", 2),
     "roles": ("roles.py", 4),
 }
 WITH_A_LATE_RANK = ("torch", "device", "deepspeed")
+WITH_A_FRESH_RANK = ("torch", "deepspeed")
+BY_DDP = ("torch", "device")
 # bytes of the collective that a script makes once in each step, number of steps, number of trainings
 TAGGED = {"updates": (4 * 1001, 6, 1), "deepspeed": (4 * 1003, 10, 3)}
 BARE = {"device": "torch_jobs.py"}
@@ -39,7 +43,7 @@ class FinishedJob(NamedTuple):
 
     name: str
     records: list[list[dict[str, Any]]]
-    flight_recorder: list[list[tuple[str, str, int]]]
+    flight_recorder: list[list[tuple[str, str, int]] | None]
     results: list[list[Any]]
     steps: list[list[Step]]
     bare: list[list[Any]]
@@ -53,19 +57,19 @@ def job(
     place = tmp_path_factory.mktemp(request.param)
     path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
     extra = {"LAGGARD_RECORD_DIR": str(place / "recording"), "PYTHONPATH": path}
-    hooked = launch_in(place, TRAINING / script, ranks=ranks, extra=extra)
+    fresh = 1 if request.param in WITH_A_FRESH_RANK else 0
+    hooked = launch_in(place, TRAINING / script, ranks=ranks, extra=extra, fresh=fresh)
     bare = TRAINING / BARE.get(request.param, script)
 
     def launch_bare() -> list[Any]:
         return launch_in(tmp_path_factory.mktemp("bare"), bare, ranks=ranks, hooks=False)
 
     files: dict[int, list[Step]] = {}
-    for path in (place / "ranks").iterdir():
+    for path in (place / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters = file.counters()
-            assert counters is not None and counters.errors == counters.lost == 0, (
-                "the hooks count no errors of their own"
-            )
+            assert counters is not None and counters.errors == 0, "the hooks count no errors of their own"
+            assert counters.lost == 0 or not GLOO_IS_RECORDED
             files[file.identity["rank"]] = file.steps()
     yield FinishedJob(
         request.param,
@@ -104,6 +108,8 @@ def collectives(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_every_collective_of_the_flight_recorder_is_recorded_once(job: FinishedJob) -> None:
     for records, entries in zip(job.records, job.flight_recorder, strict=True):
+        if entries is None:
+            pytest.skip("this torch's Flight Recorder does not hold gloo's collectives")
         ours = Counter(_as_gloo(record) for record in collectives(records) if "peer" not in record)
         theirs = Counter((_op(op), group, 0 if op == "scatter" else size) for op, group, size in entries)
         assert ours == theirs, "by operation, group and bytes"
@@ -166,14 +172,15 @@ def test_a_step_that_is_skipped_for_an_overflow_is_a_step(job: FinishedJob) -> N
         tagged = [record for record in collectives(records) if record["bytes"] == size]
         assert len(tagged) == count * trainings
         steps = [record["step"] for record in tagged]
-        # the first step of another optimizer or engine is still numbered with those before it
         for training in range(0, len(steps), count):
-            first, *others = steps[training + 1 : training + count]
-            assert others == list(range(first + 1, first + count - 1)), steps
+            first = steps[training]
+            assert steps[training : training + count] == list(range(first, first + count)), steps
 
 
 @pytest.mark.parametrize("job", WITH_A_LATE_RANK, indirect=True)
 def test_a_delay_is_found_in_its_phase(job: FinishedJob) -> None:
+    if job.name in BY_DDP and not GLOO_IS_RECORDED:
+        pytest.skip("DDP's wait is not known where its all_reduces are in no Flight Recorder")
     punctual, late = (steps[-7:] for steps in job.steps)
     for index, phase in enumerate(("input", "forward", "backward", "optimizer", None, "other")):
         if phase is None:

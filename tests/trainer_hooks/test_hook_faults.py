@@ -68,7 +68,7 @@ def test_a_rank_dir_without_room_is_one_line(mounted: Callable[[str], Path], opt
     assert (done.returncode, done.stdout) == (7, "trained 20 0\n")
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"laggard: no rank file in {place}, the agent cannot see this rank: ") and reason in line
-    assert list(place.iterdir()) == []
+    assert [path for path in place.rglob("*") if path.is_file()] == []
 
 
 def test_a_rank_dir_that_only_another_user_may_enter(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_data_loader_workers_write_nothing(tmp_path: Path) -> None:
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
     done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=90)
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
-    (path,) = (tmp_path / "ranks").glob("*.rank")
+    (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
         assert [step.step for step in file.steps()] == list(range(6)) and file.finished()

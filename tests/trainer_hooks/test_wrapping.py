@@ -1,4 +1,4 @@
-"""A call before or after a library's own: with the same arguments and result, and without an error of ours."""
+"""A call after a library's own: with the same arguments and result, and without an error of ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from laggard.trainer_hooks.wrapping import call_after, call_before
+from laggard.trainer_hooks.wrapping import call_after
 
 
 class Module:
@@ -43,8 +43,7 @@ def test_the_librarys_own_error_passes_and_nothing_is_called_after_it() -> None:
         raise ConnectionError
 
     library, calls = SimpleNamespace(close=refuse), []
-    call_before(library, "close", lambda: calls.append("before"))
     call_after(library, "close", lambda _: calls.append("after"))
     with pytest.raises(ConnectionError):
         library.close()
-    assert calls == ["before"]
+    assert calls == []

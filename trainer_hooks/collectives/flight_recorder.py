@@ -1,14 +1,16 @@
 """How far each process group has come, as torch's Flight Recorder reports it: a few microseconds, and no pickle.
 
-torch 2.13 has it on by default, for gloo too; older ones where TORCH_NCCL_TRACE_BUFFER_SIZE is set. The groups' numbers
-are torch's own. Gloo's `enqueued` counts sends and receives with the collectives, and its `started` is never reported.
+torch 2.13 has it on by default, for gloo too; older ones where TORCH_NCCL_TRACE_BUFFER_SIZE is set. Each backend has a
+recorder of its own. The groups' numbers are torch's own. Gloo's `enqueued` counts sends and receives with the
+collectives, and its `started` is never reported.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import FLIGHT_RECORDER
@@ -16,6 +18,8 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 ABSENT, ON, OFF = range(len(FLIGHT_RECORDER))
 _NUMBERS: Final = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
 _STATUS_BYTES_LIMIT: Final = 1 << 20
+
+_SEEN: frozenset[str] = frozenset({"gloo", "nccl"})
 
 
 class FlightRecorderStatus(NamedTuple):
@@ -30,7 +34,7 @@ class FlightRecorderStatus(NamedTuple):
 def read_status() -> FlightRecorderStatus:
     """What torch reports now; it is not imported for that. OFF: a process group is up, and nothing is reported of any
     group."""
-    dumps = dump_functions()
+    dumps = dump_functions(_SEEN)
     if not dumps:
         return FlightRecorderStatus(ABSENT, ())
     status: dict[str, Any] = {}
@@ -41,12 +45,30 @@ def read_status() -> FlightRecorderStatus:
     return FlightRecorderStatus(ON, tuple((f"#{key}", *_numbers(entry)) for key, entry in status.items()))
 
 
-def dump_functions() -> tuple[Callable[..., Any], ...]:
-    """Torch's own functions, (include collectives, only active) -> JSON: first that of the host's backends such as
-    gloo, then that of NCCL, as far as this torch has them; before torch 2.12 there is NCCL's alone."""
+def saw_backends(names: Iterable[str]) -> None:
+    """Process groups have backends of these names: from here on read_status() asks their recorders, too."""
+    global _SEEN
+    if not _SEEN.issuperset(names):
+        _SEEN = _SEEN.union(names)  # replaced as a whole: another thread reads it
+
+
+def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
+    """Torch's own functions, (include collectives, only active) -> JSON or nothing, for the backends of these names, as
+    far as this torch has them. Torch 2.15 has a recorder for each backend, by the backend's own name; before that,
+    those of gloo (since 2.12) and of `nccl`, which is `nccl-legacy` to scripts since 2.15."""
     module = sys.modules.get("torch._C._distributed_c10d")
-    found = (getattr(module, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
+    by_name, of_nccl = (getattr(module, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
+    others = sorted(set(backends) - {"gloo", "nccl"})
+    found = [by_name if "gloo" in backends else None, of_nccl if "nccl" in backends else None]
+    found += [functools.partial(_dump_by_name, by_name, name) for name in others if by_name is not None]
     return tuple(function for function in found if function is not None)
+
+
+def _dump_by_name(dump: Callable[..., Any], backend: str, collectives: bool, active: bool) -> Any:
+    try:
+        return dump(collectives, active, backend=backend)
+    except TypeError:  # before torch 2.15 it takes no name
+        return b""
 
 
 def _parse_status(text: bytes | str) -> dict[str, Any]:

@@ -3,6 +3,7 @@ pickle."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -29,6 +30,8 @@ _OPS: Final = (
     ("reduce", "reduce"),
 )
 
+_BATCH: Final = ":coalesced"  # NCCL's entry of a batch as a whole; Python alone makes batches, and the hooks see those
+
 
 class RecordedCollective(NamedTuple):
     """A collective as the Flight Recorder or a hook recorded it: its operation by laggard's name, its size in bytes."""
@@ -44,34 +47,48 @@ class GroupEntries(NamedTuple):
     complete: bool
 
 
-def read_entries(group: str, backend: str, since_ns: int) -> GroupEntries | None:
+def read_entries(group: str, backends: Iterable[str], since_ns: int) -> GroupEntries | None:
     """Returns the collectives of the group that were launched at or after `since_ns`, Unix time, in order, without send
-    and recv. None where torch keeps none: the Flight Recorder is off, or this torch has none."""
-    functions = dump_functions()
-    dump = functions[-1 if backend == "nccl" else 0](True, False) if functions else None
-    entries = json.loads(dump).get("entries") if dump else None
-    if not entries:
+    and recv. `backends`: the names of the group's. None where torch keeps none: the Flight Recorder is off, or this
+    torch has none."""
+    recorders = [entries for dump in dump_functions(backends) if (entries := _entries(dump(True, False)))]
+    if not recorders:
         return None
-    first = min(int(entry.get("time_created_ns", 0)) for entry in entries)
-    overwritten = min(int(entry.get("record_id", 0)) for entry in entries) > 0
+    of_group = [
+        entry
+        for entry in itertools.chain(*recorders)
+        if entry["process_group"][0] == group and not entry["is_p2p"] and int(entry["time_created_ns"]) >= since_ns
+    ]
     return GroupEntries(
         [
-            RecordedCollective(_op(entry["profiling_name"]), _size(entry))
-            for entry in sorted(entries, key=lambda entry: int(entry.get("record_id", 0)))
-            if entry["process_group"][0] == group and not entry["is_p2p"] and int(entry["time_created_ns"]) >= since_ns
+            RecordedCollective(operation(entry["profiling_name"]), _size(entry))
+            for entry in sorted(of_group, key=lambda entry: (int(entry["time_created_ns"]), int(entry["record_id"])))
+            if not entry["profiling_name"].endswith(_BATCH)
         ],
-        not overwritten or first <= since_ns,
+        all(_is_complete(entries, since_ns) for entries in recorders),
     )
 
 
+def _entries(dump: bytes | str) -> list[dict[str, Any]]:
+    found = json.loads(dump).get("entries") if dump else None
+    return found if isinstance(found, list) else []
+
+
+def _is_complete(entries: Sequence[dict[str, Any]], since_ns: int) -> bool:
+    """Whether a recorder still has what was launched at or after `since_ns`: nothing was overwritten, or only older."""
+    first = min(int(entry.get("time_created_ns", 0)) for entry in entries)
+    return min(int(entry.get("record_id", 0)) for entry in entries) == 0 or first <= since_ns
+
+
 def without_known(
-    recorded: Sequence[RecordedCollective], known: Sequence[RecordedCollective]
+    recorded: Sequence[RecordedCollective], known: Sequence[RecordedCollective], unknown: int = 0
 ) -> list[RecordedCollective]:
     """Returns `recorded` less `known`, in order. Each known collective removes an equal one; else one of the same
-    operation; else, where it is a reduce_scatter, an all_reduce, as which gloo runs and records it."""
+    operation; else, where it is a reduce_scatter, an all_reduce, as which gloo runs and records it. So many of
+    `recorded` as are `unknown` stay: before torch 2.7 the operations of a batch are known and not recorded."""
     left = list(recorded)
     for match in (_same, _same_operation, _run_by_gloo_as):
-        known = [each for each in known if not _remove_first(left, each, match)]
+        known = [each for each in known if len(left) <= unknown or not _remove_first(left, each, match)]
     return left
 
 
@@ -94,8 +111,8 @@ def _run_by_gloo_as(known: RecordedCollective, recorded: RecordedCollective) -> 
     return known.op == "reduce_scatter" and recorded.op == "all_reduce"
 
 
-def _op(name: str) -> str:
-    """nccl:_all_gather_base -> all_gather"""
+def operation(name: str) -> str:
+    """The operation that torch calls by this name: nccl:_all_gather_base -> all_gather"""
     text = name.rpartition(":")[2].lower()
     return next((op for part, op in _OPS if part in text), text)
 

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from laggard.rankfile import Lane
+from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.record.events import LaneLog
-from laggard.trainer_hooks.record.recorder import Recorder
+from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 OTHER_ROLE: Final = "other"
 _WORLD_ROLE: Final = "world"
@@ -34,7 +35,7 @@ class ProcessGroups:
         self._roles_by_name: dict[str, str] = {}
         self._pipelines: list[tuple[int, ...]] = []
         self._logs: dict[str, dict[Any, LaneLog]] = {}
-        self._lanes: dict[str, dict[int, tuple[Lane, LaneLog]]] = {}
+        self._counts: dict[str, GroupCounts] = {}
         self.generation = 0  # how often the lane logs were forgotten
 
     def set_role_of_members(self, role: str, members: Sequence[int]) -> None:
@@ -62,6 +63,14 @@ class ProcessGroups:
         self.generation += 1
         for logs in self._logs.values():
             logs.clear()
+
+    def end(self, group: Any) -> None:
+        """The process group is about to end: nothing of it is held any longer."""
+        for logs in self._logs.values():
+            for key in list(logs):
+                if key is group or (type(key) is tuple and key[0] is group):
+                    del logs[key]
+        self.counts_of(name_of(group)).end(clock())
 
     def members(self, group: Any) -> tuple[int, ...]:
         """Global ranks of a process group; None is the world."""
@@ -93,12 +102,12 @@ class ProcessGroups:
         return self._keep(recorder, lane, group, pipeline)
 
     def _lane_to_peer(self, op: str, peer: int) -> Lane | None:
-        lanes = (lane for kept in self._lanes.values() for lane, _ in kept.values())
+        lanes = (lane for counts in self._counts.values() for lane, _ in counts.lanes.values())
         return next((lane for lane in lanes if (lane.op, lane.peer) == (op, peer)), None)
 
     def _keep(self, recorder: Recorder, lane: Lane, group: Any, members: tuple[int, ...]) -> LaneLog:
         log = recorder.lane(lane, members)
-        self._lanes.setdefault(name_of(group), {})[id(log)] = lane, log
+        self.counts_of(name_of(group)).lanes[id(log)] = lane, log
         return log
 
     def _role(self, members: tuple[int, ...], group: Any) -> str:
@@ -108,11 +117,14 @@ class ProcessGroups:
 
     def lanes(self, group: Any) -> list[tuple[Lane, LaneLog]]:
         """Those of a group that the hooks have seen so far."""
-        return list(self._lanes.get(name_of(group), {}).values())
+        return list(self.counts_of(name_of(group)).lanes.values())
 
-    def lanes_of(self, name: str) -> dict[int, tuple[Lane, LaneLog]]:
-        """The lanes of the group of that name, by the id() of their logs; lanes that come later will be in it, too."""
-        return self._lanes.setdefault(name, {})
+    def counts_of(self, name: str) -> GroupCounts:
+        """What is counted of the group of that name, now and later."""
+        counts = self._counts.get(name)
+        if counts is None:
+            counts = self._counts[name] = GroupCounts()
+        return counts
 
 
 def name_of(group: Any) -> str:
@@ -122,6 +134,17 @@ def name_of(group: Any) -> str:
 
         group = dist.group.WORLD
     return str(getattr(group, "group_name", "0"))
+
+
+def backends_of(group: Any) -> tuple[Any, ...]:
+    """The backends of a process group, each once: one, or several for several kinds of device. None where torch made
+    none, as for a group that is written in Python. What a script asked for does not say: `init_process_group()` leaves
+    the choice to torch, and one name may stand for another backend in another version."""
+    found = {}
+    for device in getattr(group, "_device_types", ()):
+        backend = group._get_backend(device)
+        found[id(backend)] = backend
+    return tuple(found.values())
 
 
 def sharding_groups(module: Any) -> list[Any]:

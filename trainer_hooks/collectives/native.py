@@ -9,16 +9,25 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES, UNNAMED_REASONS
-from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
-from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, read_entries, without_known
-from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
+from laggard.rankfile.layout import LANE_SHIFT
+from laggard.trainer_hooks.collectives.flight_recorder import saw_backends
+from laggard.trainer_hooks.collectives.flight_recorder_entries import (
+    GroupEntries,
+    RecordedCollective,
+    read_entries,
+    without_known,
+)
+from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
+from laggard.trainer_hooks.collectives.groups import ProcessGroups, backends_of, name_of
+from laggard.trainer_hooks.collectives.launch_hook import LaunchHook
 from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.record.events import LaneLog, Launch
 from laggard.trainer_hooks.record.facts import FACTS, Facts
+from laggard.trainer_hooks.record.native_waits import Wait, with_waits
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 log = logging.getLogger("laggard")
@@ -36,26 +45,28 @@ class _Baseline(NamedTuple):
 
 
 class _GroupWatch:
-    """One process group. `sequence` asks torch for its count. `lanes`: as ProcessGroups.lanes_of. `patterns`: what was
-    missing, by the call site and by how many were."""
+    """One process group. `backends`: their names. `sequence` asks torch for its count. `patterns`: what was missing, by
+    the call site and by how many were."""
 
     def __init__(self, group: Any, groups: ProcessGroups) -> None:
+        backends = backends_of(group)
         self.group = group
         self.name = name_of(group)
-        self.backend = _backend(group)
-        self.baseline = _Baseline(0, 0, 0)
-        self.lanes = groups.lanes_of(self.name)
+        self.backends = frozenset(str(backend.name()) for backend in backends)
+        saw_backends(self.backends)
         self.patterns: dict[tuple[Hashable, int], _KnownPattern] = {}
         self.sequence: Callable[[], int] = group._get_sequence_number_for_group
+        if len(backends) > 1:  # the group itself gives the count of one of them
+            counts = [backend._get_sequence_number_for_group for backend in backends if _counts(backend)]
+            self.sequence = lambda: sum(count() for count in counts)
+        self.launch_hook: LaunchHook | None = None  # where the Flight Recorder cannot name what C++ makes
+        self._pairs = self.backends == {"gloo"}  # gloo alone counts sends and receives with the rest
+        self._counts = groups.counts_of(self.name)
+        self.baseline = _Baseline(0, self._counts.when_ended(self._pairs), self._counts.ended_at)
 
     def hooked(self) -> int:
-        """How many collectives the hooks have seen. Gloo alone counts sends and receives with the rest."""
-        pairs = self.backend == "gloo"
-        count = 0
-        for lane, lane_log in self.lanes.values():
-            if pairs or (lane.peer < 0 and lane.op != "recv"):
-                count += lane_log.last & SEQUENCE_MASK
-        return count
+        """How many collectives the hooks have seen, as torch counts them."""
+        return self._counts.launched(self._pairs)
 
 
 class _KnownPattern:
@@ -76,13 +87,16 @@ class NativeCollectives:
         groups: ProcessGroups,
         facts: Facts = FACTS,
         captures: GraphCaptures | None = None,
+        waits: FunctionalWaits | None = None,
     ) -> None:
+        """`waits`: the waits that are seen for what record_new() records; None: none are."""
         self.captured = 0  # collectives that went into CUDA graphs, and are not recorded
         self._captures = captures or GraphCaptures()
         self._recorder = recorder
         self._groups = groups
         self._facts = facts
-        self._watches: dict[Any, _GroupWatch | None] = {}  # None: a group of a backend that counts nothing
+        self._waits = waits
+        self._watches: dict[Any, _GroupWatch | None] = {}  # None: a group that counts nothing
         self._queries = 0
         self._queried_at = 0
         self._query_ns = 0  # how long the last query took
@@ -95,24 +109,51 @@ class NativeCollectives:
             if watch is not None:
                 watch.baseline = _Baseline(watch.sequence(), watch.hooked(), clock())
 
+    def end(self, group: Any) -> None:
+        """The process group is about to end."""
+        watch = self._watches.pop(group, None)
+        if watch is not None and watch.launch_hook is not None:
+            watch.launch_hook.remove()
+
+    def close(self) -> None:
+        """The process is about to end."""
+        for group in list(self._watches):
+            self.end(group)
+
     def forget_groups(self) -> None:
         """The process groups are gone."""
         self._watches.clear()
 
     def record_new(self, group: Any = None, call_site: Hashable = None) -> int:
         """Records the collectives that C++ made in `group`, or in all groups, since the last time, by the host's clock.
-        Returns how many. No wait for them is known."""
-        found = 0
+        Returns how many. What is known of waits for them are those for functional collectives."""
+        launches = []
         for each in _process_groups() if group is None else [group]:
-            launches = self.take_new(each, call_site=call_site)
-            if launches:
-                now, device = clock(), self._recorder.live.device
-                if device is None:
-                    self._recorder.ended_on_host(launches, now)
-                else:
-                    device.log_ended(launches, now)
-                found += len(launches)
+            launches += self.take_new(each, call_site=call_site)
+        waits = self._waits.take() if self._waits is not None else ()
+        if launches:
+            self._record(launches, clock(), waits)
+        return len(launches)
+
+    def record_step(self) -> int:
+        """As record_new() for all groups, at the end of a step."""
+        lost = self._recorder.totals.lost
+        found = self.record_new()
+        if self._waits is not None:
+            self._waits.checked(found + self._recorder.totals.lost - lost)
         return found
+
+    def _record(self, launches: Sequence[Launch], now: int, waits: Sequence[Wait]) -> None:
+        device = self._recorder.live.device
+        if device is not None:
+            device.log_ended(launches, now)
+            return
+        for launch, wait in with_waits(launches, waits):
+            if wait is None:
+                self._recorder.events.ended_on_host(launch, now)
+            else:
+                began, ended = wait
+                self._recorder.events.wait_counted_apart(launch, began, ended, ended - began, by_device=False)
 
     def take_new(self, group: Any, issued: int = 0, call_site: Hashable = None) -> list[Launch]:
         """Returns the collectives that C++ made in `group` since the last time, for the caller to record. They were
@@ -160,7 +201,7 @@ class NativeCollectives:
                 watch = _GroupWatch(group, self._groups)
                 watch.sequence()
                 self._watches[group] = watch
-            except RuntimeError:
+            except Exception:  # of whatever kind: a group that is written in Python may raise what it likes
                 self._watches[group] = None
         return self._watches[group]
 
@@ -170,7 +211,7 @@ class NativeCollectives:
         """What the Flight Recorder answers now. What it answered before, where it may not be asked, or its answer is
         not complete."""
         known = watch.patterns.get((call_site, missing))
-        answer = self._query(watch, baseline) if self._may_query() else None
+        answer = self._query(watch, baseline, missing) if self._may_query() else None
         if answer is None:
             return known
         pattern = _KnownPattern(
@@ -191,17 +232,32 @@ class NativeCollectives:
     def _may_query(self) -> bool:
         return self._queries < _FREE_QUERIES or self._query_ns < _TIME_SHARE_LIMIT * (clock() - self._queried_at)
 
-    def _query(self, watch: _GroupWatch, baseline: _Baseline) -> list[RecordedCollective] | None:
-        """What C++ made since the baseline. None where the Flight Recorder has no complete answer."""
+    def _query(self, watch: _GroupWatch, baseline: _Baseline, missing: int = 0) -> list[RecordedCollective] | None:
+        """What C++ made since the baseline, `missing` or more; None where the Flight Recorder has no full answer."""
         self._queries += 1
         self._queried_at = clock()
-        answer = read_entries(watch.name, watch.backend, _unix_time(baseline.now) if baseline.now else 0)
+        answer = read_entries(watch.name, watch.backends, _unix_time(baseline.now) if baseline.now else 0)
         self._query_ns = clock() - self._queried_at
         if answer is None or not answer.complete:
-            self._report_unnamed(RECORDER_OFF if answer is None else RECORDER_SMALL)
-            return None
+            hooked = self._from_launch_hook(watch, baseline)
+            if hooked is None:
+                self._report_unnamed(RECORDER_OFF if answer is None else RECORDER_SMALL)
+            if hooked is None or not hooked.complete:
+                return None
+            answer = hooked
         self._facts.set(UNNAMED_COLLECTIVES, None)
-        return without_known(answer.collectives, self._seen_by_hooks(watch.group, baseline.now))
+        return without_known(answer.collectives, self._seen_by_hooks(watch.group, baseline.now), missing)
+
+    def _from_launch_hook(self, watch: _GroupWatch, baseline: _Baseline) -> GroupEntries | None:
+        """What torch's own hook has seen since the baseline: the first time nothing, because it is put in only then.
+        None where torch has no such hook."""
+        if watch.launch_hook is None:
+            try:
+                watch.launch_hook = LaunchHook(watch.group)
+            except AttributeError:
+                return None
+            watch.baseline = _Baseline(watch.sequence(), watch.hooked(), clock())
+        return watch.launch_hook.entries(baseline.now)
 
     def _seen_by_hooks(self, group: Any, since: int) -> list[RecordedCollective]:
         """What the hooks saw in the group since, as far as the recorder remembers."""
@@ -209,7 +265,8 @@ class NativeCollectives:
         return [
             RecordedCollective(ops[word >> LANE_SHIFT], size)
             for word, (issued, size) in self._recorder.recent_launches().items()
-            if issued >= since and word >> LANE_SHIFT in ops
+            if issued > since
+            and word >> LANE_SHIFT in ops  # at `since` were launched, as far as is known, those before
         ]
 
     def _report_unnamed(self, reason: str) -> None:
@@ -219,6 +276,14 @@ class NativeCollectives:
             wrong, fix = UNNAMED_REASONS[reason]
             log.warning("laggard: collectives made outside Python are not recorded: %s; %s", wrong, fix)
             self._warned = True
+
+
+def _counts(backend: Any) -> bool:
+    try:
+        backend._get_sequence_number_for_group()
+    except RuntimeError:
+        return False
+    return True
 
 
 def _process_groups() -> list[Any]:
@@ -236,9 +301,3 @@ def _unix_time(at: int) -> int:
         return after - before, wall - (before + after) // 2
 
     return at + min(reading() for _ in range(3))[1]
-
-
-def _backend(group: Any) -> str:
-    import torch.distributed as dist
-
-    return str(dist.get_backend(group))

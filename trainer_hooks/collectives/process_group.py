@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
-from laggard.trainer_hooks.collectives.groups import ProcessGroups
+from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
 from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -79,8 +79,8 @@ def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> N
         if original is not None:
             setattr(group_class, name, instrument(original, method, recorder, groups, name))
     if hasattr(group_class, "_end_coalescing"):
-        group_class._start_coalescing = _wrap_batch_start(group_class._start_coalescing, recorder)
-        group_class._end_coalescing = _wrap_batch_end(group_class._end_coalescing, recorder)
+        group_class._start_coalescing = _wrap_batch_start(group_class._start_coalescing, recorder, groups)
+        group_class._end_coalescing = _wrap_batch_end(group_class._end_coalescing, recorder, groups)
 
 
 def hook_waits(work_class: Any, recorder: Recorder) -> None:
@@ -173,9 +173,9 @@ def _wrap_sized(
             if work is None:
                 _log_returned(live, word, log, issued, size)
             else:
-                if pending.work is not None:
+                if pending.key:
                     pending.demote_newest(work)
-                pending.work, pending.newest = work, (word, log, issued, size, live.step)
+                pending.key, pending.newest = id(work), (word, log, issued, size, live.step)
         except Exception:
             totals.errors += 1
         return work
@@ -267,9 +267,9 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[...
     # Has the name of the method in whose place it stands: see instrument().
     def wait(self: Any, timeout: Any = _MISSING) -> Any:
         words = live.words
-        if self is pending.work:  # it was launched last, and the words show that
+        if id(self) == pending.key:  # it was launched last, and the words show that
             word, log, issued, size, _ = pending.newest  # type: ignore[misc]
-            pending.work = None
+            pending.key = 0
         else:
             pending.demote_newest()
             entry = pending.others.pop(id(self), None)
@@ -325,22 +325,31 @@ def _wrap_synchronize(original: Callable[..., Any], recorder: Recorder) -> Calla
     return synchronize
 
 
-def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+def _wrap_batch_start(original: Callable[..., Any], recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     """Between start and end, calls return works that nobody waits for; the work that the end returns stands for all of
     them."""
 
     def _start_coalescing(self: Any, *args: Any, **named: Any) -> Any:
-        recorder.begin_batch()
-        return original(self, *args, **named)
+        result = original(self, *args, **named)  # raises where the backend has no batches
+        try:
+            groups.counts_of(name_of(self)).begin_batch()
+            recorder.begin_batch()
+        except Exception:
+            recorder.totals.errors += 1
+        return result
 
     return _start_coalescing
 
 
-def _wrap_batch_end(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+def _wrap_batch_end(original: Callable[..., Any], recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     def _end_coalescing(self: Any, *args: Any, **named: Any) -> Any:
         work = original(self, *args, **named)
-        recorder.live.words[WORD_ISSUED] = 0
-        recorder.end_batch(None if work is None else id(work))
+        try:
+            groups.counts_of(name_of(self)).end_batch()
+            recorder.live.words[WORD_ISSUED] = 0
+            recorder.end_batch(None if work is None else id(work))
+        except Exception:
+            recorder.totals.errors += 1
         return work
 
     return _end_coalescing

@@ -272,8 +272,22 @@ class DeviceCollectives(DevicePhases):
     def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
         self._remember(launches)
-        for launch in launches:
-            self.timeline.on_host(launch, ended, 0, None, None)
+        self.timeline.native_ended(tuple(launches), ended)
+
+    def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
+        """As DeviceTimer.time_native_wait."""
+        before = self.mark()
+        try:
+            result = original(*args)
+        except BaseException:
+            self.release(before)
+            raise
+        after = self.mark()
+        if before is None or after is None:
+            self.release(before, after)
+        else:
+            self.timeline.native_wait(before, after)
+        return result
 
     def _remember(self, launches: Sequence[Launch]) -> None:
         self._recent.extend((word, issued, size) for word, _, issued, size, _ in launches)

@@ -30,6 +30,7 @@ from laggard.trainer_hooks.device.overlap import OverlappedCollective, Overlappe
 from laggard.trainer_hooks.device.timestamps import Timestamps
 from laggard.trainer_hooks.record.event_log import EventLog
 from laggard.trainer_hooks.record.events import Launch, issued_at
+from laggard.trainer_hooks.record.native_waits import Wait, with_waits
 
 ENTRY_LIMIT: Final = 8192
 
@@ -49,6 +50,7 @@ class Timeline:
         self._newest_boundary: Any = None  # its mark
         self._timestamps = Timestamps(device)
         self._overlapped = OverlappedCollectives(self._log, events.waited)
+        self._native_waits: list[Wait] = []  # those for the collectives that native_ended() adds next
         self._skipping = False  # the queue was given up: nothing is recorded until the step's end
         self._given_up: Any = None  # the mark after the last collective given up: until it is passed one is in flight
         self._collectives = 0  # in the queue
@@ -124,6 +126,14 @@ class Timeline:
         """The main stream waited for another between the two marks, or the host for the device."""
         self._add(after, self._replay_stream_wait, (before, after))
 
+    def native_wait(self, before: Any, after: Any) -> None:
+        """The present stream waited between the two marks for a collective that C++ made, which native_ended() adds."""
+        self._add(after, self._replay_native_wait, (before, after))
+
+    def native_ended(self, launches: tuple[Launch, ...], ended: int) -> None:
+        """Adds collectives that C++ made since the last time. For the host they were over at `ended`."""
+        self._add(None, self._replay_native_ended, (launches, ended))
+
     def never_ended(self, launch: Launch, arrival: Any) -> None:
         """Adds an asynchronous collective that nobody waited for: it was never seen to end."""
         self._add(arrival, self._replay_never_ended, (launch, arrival))
@@ -147,6 +157,7 @@ class Timeline:
         self._queue.clear()
         self._overlapped.log_all()
         self._overlapped.clear()
+        self._native_waits.clear()
         self._collectives = self._on_other_streams = 0
         self.left = None
         self._skipping = True
@@ -260,6 +271,21 @@ class Timeline:
         began, ended = self._timestamps.of(before), self._timestamps.of(after)
         self._timestamps.release(before, after)
         self._overlapped.main_stream_waited(began, ended)
+
+    def _replay_native_wait(self, before: Any, after: Any) -> None:
+        began, ended = self._timestamps.of(before), self._timestamps.of(after)
+        if before.stream == self._timestamps.main:
+            self._events.waited(max(0, ended - began))
+            self._native_waits.append((began, max(began, ended)))
+        self._timestamps.release(before, after)
+
+    def _replay_native_ended(self, launches: tuple[Launch, ...], ended: int) -> None:
+        waits, self._native_waits = self._native_waits, []
+        for launch, wait in with_waits(launches, waits):
+            if wait is None:
+                self._events.wait_counted_apart(launch, issued_at(launch), ended, 0, by_device=False)
+            else:
+                self._log(launch, wait[0], wait[1], wait[1] - wait[0])
 
     def _replay_never_ended(self, launch: Launch, arrival: Any) -> None:
         ready = 0 if arrival is None else max(issued_at(launch), self._timestamps.of(arrival))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,7 @@ def _forward_in_training(engine: Any, recorder: Recorder, original: Callable[...
     """`original`, recorded as the forward phase while the engine trains; an evaluation belongs to no phase."""
     recorded = record_phase(recorder, FORWARD, original)
 
+    @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
         return (recorded if engine.training else original)(*args, **kwargs)
 

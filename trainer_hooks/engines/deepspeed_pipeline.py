@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -24,7 +25,7 @@ def hook(engine: Any, session: Session, number: int) -> None:
     """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
     engine's, from EngineSteps.add_engine()."""
     recorder = session.recorder
-    recorder.mark_loader_seen()  # the engine reads its input itself
+    recorder.saw_loader = True  # the engine reads its input itself
     engine._INSTRUCTION_MAP = {
         instruction: _record_instruction(engine, recorder, _PHASES[instruction.__name__], execute)
         if instruction.__name__ in _PHASES
@@ -37,6 +38,7 @@ def hook(engine: Any, session: Session, number: int) -> None:
 def _record_instruction(engine: Any, recorder: Recorder, phase: int, execute: Callable[..., Any]) -> Callable[..., Any]:
     """`execute`, recorded as `phase` while the engine trains: an evaluation runs the same instructions."""
 
+    @functools.wraps(execute)
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not engine.training:
             return execute(self, *args, **kwargs)

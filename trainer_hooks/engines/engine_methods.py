@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from laggard.trainer_hooks.session import Session
 def record_phase(recorder: Recorder, phase: int, original: Callable[..., Any]) -> Callable[..., Any]:
     """`original`, recorded as `phase`."""
 
+    @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         recorder.enter(phase)
         try:
@@ -26,6 +28,7 @@ def end_steps(engine: Any, session: Session, number: int, original: Callable[...
     """`original`, the engine's method that is called once for each micro-batch or batch: it ends a step where it
     increases global_steps. `number`: the engine's, from EngineSteps.add_engine()."""
 
+    @functools.wraps(original)
     def counted(*args: Any, **kwargs: Any) -> Any:
         before = engine.global_steps
         result = original(*args, **kwargs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterable
 
@@ -32,6 +33,7 @@ def _stats(identity: Identity, recorder: Recorder) -> RankStats:
     phases, lanes = totals.phases_ns, totals.lanes
     return RankStats(
         **identity._asdict(),
+        owner=os.geteuid(),  # who owns the rank file, too
         up=True,
         steps=totals.steps,
         step_seconds=totals.step_ns / 1e9,

@@ -22,13 +22,16 @@ class LineFile:
     buffered in a file object, so a forked child inherits nothing that could be written twice. After the first write
     that fails nothing more is written, and lines are counted as lost in `lost`."""
 
-    def __init__(self, path: str, max_bytes: int = MAX_BYTES) -> None:
-        """Creates the file. Raises OSError where that fails; FileExistsError where the file exists."""
+    def __init__(self, path: str, head: str = "", max_bytes: int = MAX_BYTES) -> None:
+        """Creates the file and writes `head`, its first line, at once: whatever becomes of the process, the file says
+        what it is. Raises OSError where that fails; FileExistsError where the file exists."""
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         self._path = path
         self._max_bytes = max_bytes
-        self._size = 0  # of the file with what is queued
         self._written = 0
+        if head:
+            self._write_all(f"{head}\n".encode())
+        self._size = self._written  # of the file with what is queued
         self._lines: list[str] = []
         self._queue: list[bytes] = []
         self._stopped = False

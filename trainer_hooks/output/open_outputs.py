@@ -9,6 +9,7 @@ import os
 from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
 from laggard.errors import UsageError
 from laggard.rankfile import RankFileWriter
+from laggard.rankfile.directory import own_directory
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.rank_file import RankFileSink
@@ -41,7 +42,7 @@ def open_outputs(recorder: Recorder, identity: Identity) -> None:
 def _open_rank_file(recorder: Recorder, identity: Identity, thread: WriterThread) -> None:
     directory = rank_dir(os.environ)
     try:
-        writer = RankFileWriter(directory, header(identity))
+        writer = RankFileWriter(own_directory(directory), header(identity))
     except (OSError, ValueError) as error:
         log.warning("laggard: no rank file in %s, the agent cannot see this rank: %s", directory, error)
         return

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laggard.constants import PHASES
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import GPU
+from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
@@ -27,13 +28,12 @@ class RecordingSink:
         recording already: nothing is overwritten."""
         os.makedirs(directory, exist_ok=True)
         attempt = f".{identity.attempt}" if identity.attempt else ""
-        self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"))
+        head = json.dumps({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
+        self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"), head)
         self._identity = identity
         self._lanes: list[Lane] = []
         self._groups: dict[str, dict[str, Any]] = {}
-        self._rank_line: tuple[int, str | None] | None = None  # how many groups it named, and the GPU
-        self._write({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
-        self._file.flush()
+        self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the fact
 
     def _write(self, value: dict[str, Any]) -> None:
         self._file.write(json.dumps(value))
@@ -43,12 +43,13 @@ class RecordingSink:
         self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
 
     def _write_rank_line(self) -> None:
-        """Writes the rank's own line, and again once there are new groups, or the GPU is known."""
+        """Writes the rank's own line, and again once there are new groups, the GPU is known, or it turns out that waits
+        are not seen."""
         identity = self._identity
-        gpu = FACTS.get(GPU) or identity.gpu
-        if self._rank_line == (len(self._groups), gpu):
+        gpu, unseen = FACTS.get(GPU) or identity.gpu, FACTS.get(UNSEEN_WAITS)
+        if self._rank_line == (len(self._groups), gpu, unseen):
             return
-        self._rank_line = len(self._groups), gpu
+        self._rank_line = len(self._groups), gpu, unseen
         position = {  # in the largest group of a role: an expert's dp group is a part of the whole dp group
             group["role"]: group["ranks"].index(identity.rank)
             for group in sorted(self._groups.values(), key=lambda group: len(group["ranks"]))
@@ -63,8 +64,10 @@ class RecordingSink:
                 "gpu": gpu,
                 "attempt": identity.attempt,
                 "world_size": identity.world_size,
+                "unix_minus_clock": time.time() - time.perf_counter(),
                 "position": position,
                 "groups": self._groups,
+                **({"facts": {UNSEEN_WAITS: True}} if unseen else {}),
             }
         )
 
@@ -114,5 +117,5 @@ class RecordingSink:
 
     def close(self) -> None:
         self._write_rank_line()
-        self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost})
+        self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost, **(FACTS.get(ENDING) or {})})
         self._file.close()

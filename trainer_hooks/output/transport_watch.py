@@ -8,6 +8,7 @@ import os
 from typing import Final
 
 from laggard.environment import rank_dir
+from laggard.rankfile.directory import log_directory
 from laggard.rankfile.fact_names import TRANSPORT
 from laggard.trainer_hooks.record.facts import FACTS, Facts
 
@@ -23,16 +24,18 @@ class TransportWatch:
     def __init__(self, facts: Facts = FACTS) -> None:
         self._facts = facts
         self._log: object = None
+        self.is_prepared = False
         self._beats = 0
         self._empty_checks = 0
 
     def prepare(self) -> None:
-        """Has NCCL write a log for laggard alone, unless the user has it log already. The log is in memory, beside the
-        rank files' folder, as long as the process runs."""
+        """Has NCCL write a log for laggard alone, unless the user has it log already. The log is in memory, in this
+        user's rank directory, as long as the process runs."""
+        self.is_prepared = True
         try:
             from laggard.nccl.observe import prepare_log
 
-            self._log = prepare_log(os.environ, f"{rank_dir(os.environ)}.nccl")
+            self._log = prepare_log(os.environ, log_directory(rank_dir(os.environ)))
         except Exception as error:
             log.warning("laggard: no log of NCCL: %s: %s", type(error).__name__, error)
 

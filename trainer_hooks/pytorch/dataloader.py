@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from laggard.trainer_hooks.record.recorder import INPUT, Recorder
@@ -15,8 +16,9 @@ def hook(recorder: Recorder) -> None:
     if getattr(original, "_laggard_hooked", False):
         return
 
+    @functools.wraps(original)
     def recorded(iterator: Any) -> Any:
-        recorder.mark_loader_seen()
+        recorder.saw_loader = True
         recorder.enter(INPUT)
         try:
             return original(iterator)

@@ -28,7 +28,7 @@ class Reducer:
 
     def __init__(self, module: Any, recorder: Recorder, groups: ProcessGroups, native: NativeCollectives) -> None:
         self._module = weakref.ref(module)
-        self._group = module.process_group
+        self.group = module.process_group
         self._call_site = "ddp", next(_CALL_SITES)
         self._other_call_site = "ddp", next(_CALL_SITES)  # for what was not this reducer's
         self._recorder = recorder
@@ -67,7 +67,7 @@ class Reducer:
 
     def _put_mark(self, device: DeviceTimer, parameter: Any) -> None:
         device.release(self._mark)
-        self._mark = device.mark() if device.carries(parameter, self._group) else None
+        self._mark = device.mark() if device.carries(parameter, self.group) else None
 
     @property
     def last_gradient_at(self) -> int:
@@ -86,7 +86,7 @@ class Reducer:
                 self._record_on_device(device, began, is_last)
             if self._agreeing < _AGREEING_PASSES or index != self._expected_last:
                 self._learn(index)
-        elif self._expected_last >= 0 and self._native.record_new(self._group, self._other_call_site):
+        elif self._expected_last >= 0 and self._native.record_new(self.group, self._other_call_site):
             # The expected gradient comes no more, or the collectives were not this module's: these must not be taken
             # for its buckets.
             self._expected_last, self._agreeing = -1, 0
@@ -94,7 +94,7 @@ class Reducer:
 
     def _record_on_host(self, began: int, launched: int, is_last: bool) -> None:
         end, pending = clock(), self._recorder.live.pending
-        launches = self._native.take_new(self._group, launched, self._call_site)
+        launches = self._native.take_new(self.group, launched, self._call_site)
         if pending:
             handed = pending.take(began, self._lane_logs())
             launches += handed
@@ -104,7 +104,7 @@ class Reducer:
     def _record_on_device(self, device: DeviceTimer, began: int, is_last: bool) -> None:
         handed, before = device.take(began, self._lane_logs(), self._mark)
         after, self._mark = device.mark(), None
-        launches = self._native.take_new(self._group, self._last[1], self._call_site)
+        launches = self._native.take_new(self.group, self._last[1], self._call_site)
         device.log_native([*launches, *handed], before, after, is_last)
 
     def _learn(self, index: int) -> None:
@@ -117,7 +117,7 @@ class Reducer:
     def _lane_logs(self) -> set[int]:
         """The ids of the group's lane logs. A communication hook in Python may have launched works and left it to the
         reducer to wait for them; by the end of the backward pass the reducer has done so."""
-        return {id(log) for _, log in self._groups.lanes(self._group)}
+        return {id(log) for _, log in self._groups.lanes(self.group)}
 
 
 class Reducers:
@@ -136,6 +136,10 @@ class Reducers:
             self._known[module] = Reducer(module, self._recorder, self._groups, self._native)
             self._alive = list(self._known.values())
 
+    def end(self, group: Any) -> None:
+        """A process group is about to end: nothing of it is held any longer."""
+        self._alive = [reducer for reducer in self._known.values() if reducer.group is not group]
+
     def after_backward(self, began: int) -> None:
         """The backward pass that began at `began` is about to end."""
         reducers = self._alive
@@ -151,8 +155,10 @@ def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeC
     """Records DDP's broadcasts of its buffers: one call into C++ that returns when all of them are there."""
     original = distributed._broadcast_coalesced
 
+    # Has the name of the function in whose place it stands. Any method's name would do harm: pybind11 takes a frame of
+    # that name, whose first argument is the group, for the method of a ProcessGroup that is written in Python.
     @functools.wraps(original)
-    def broadcast(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
+    def _broadcast_coalesced(group: Any, tensors: Any, *args: Any, **kwargs: Any) -> Any:
         device, began = recorder.live.device, clock()
         before = device.mark() if device is not None else None
         result = original(group, tensors, *args, **kwargs)
@@ -167,7 +173,7 @@ def hook_buffer_broadcasts(distributed: Any, recorder: Recorder, native: NativeC
             recorder.totals.errors += 1
         return result
 
-    distributed._broadcast_coalesced = broadcast
+    distributed._broadcast_coalesced = _broadcast_coalesced
 
 
 def _buffers_id(tensors: Any) -> tuple[int, int]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import sys
+import weakref
 from collections.abc import Callable
 from threading import get_ident
 from typing import Any, TypeVar
 
 from laggard.trainer_hooks.record.recorder import BACKWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.steps.step_boundary import StepBoundary
-from laggard.trainer_hooks.wrapping import suppress_errors
+from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NUMBER = "_laggard_number"  # in the __dict__ of an optimizer, which torch neither pickles nor copies with it
@@ -35,6 +37,8 @@ class TorchSteps:
         self._on_optimizer = on_optimizer
         self.ends_steps = True  # False: engines end the steps
         self._numbers = itertools.count()
+        self._foreign: dict[int, tuple[Any, int]] = {}  # by id(): optimizers not of torch, and their numbers
+        self._updates = 0  # made by torch's optimizers on the training thread
         self._recorder = recorder
         self.after_backward: Callable[[int], None] | None = None
         self.thread = get_ident()  # the training thread; autograd's threads run parts of what it waits for
@@ -46,6 +50,7 @@ class TorchSteps:
         from torch.optim import optimizer
 
         torch.autograd.backward = self._backward(torch.autograd.backward)
+        call_after(optimizer.Optimizer, "__init__", lambda _, made, *__, **___: self._add(made))
         before, after = self._around_updates()
         optimizer.register_optimizer_step_pre_hook(_untraced(before))
         optimizer.register_optimizer_step_post_hook(_untraced(after))
@@ -58,13 +63,32 @@ class TorchSteps:
     def optimizer_key(self, optimizer: Any) -> int:
         """A number that stays the optimizer's own. An id() could later belong to another optimizer, on one rank and not
         on the next, and the ranks would count their steps differently."""
-        own = getattr(optimizer, "__dict__", None)
-        if own is None:  # not one of torch's optimizers
-            return -id(optimizer)
+        if not isinstance(optimizer, sys.modules["torch"].optim.Optimizer):
+            return self._foreign_key(optimizer)
+        own = optimizer.__dict__
         key: int | None = own.get(_NUMBER)
         if key is None:
             key = own[_NUMBER] = next(self._numbers)
         return key
+
+    def _foreign_key(self, optimizer: Any) -> int:
+        """The same for an optimizer that is not torch's: it may be pickled with all that it has, so nothing is put
+        into it."""
+        known = self._foreign.get(id(optimizer))
+        if known is None:
+            try:
+                gone = weakref.ref(optimizer, functools.partial(self._forget_foreign, id(optimizer)))
+            except TypeError:  # it has slots, and none for that
+                return -id(optimizer)
+            known = self._foreign[id(optimizer)] = gone, next(self._numbers)
+        return known[1]
+
+    def _forget_foreign(self, key: int, _: Any) -> None:
+        self._foreign.pop(key, None)
+
+    def _add(self, optimizer: Any) -> None:
+        """`optimizer` has just been made."""
+        self.boundary.add(self.optimizer_key(optimizer))
 
     def _backward(self, original: F) -> F:
         recorder = self._recorder
@@ -81,7 +105,10 @@ class TorchSteps:
                 return original(*args, **kwargs)
             finally:
                 if self.after_backward is not None and recorder.depth == 1:
-                    self.after_backward(began)
+                    try:
+                        self.after_backward(began)
+                    except Exception:
+                        recorder.totals.errors += 1
                 recorder.leave()
 
         backward._torchdynamo_inline = original  # type: ignore[attr-defined]
@@ -107,11 +134,12 @@ class TorchSteps:
             key = id(optimizer)
             if key in updating and get_ident() == self.thread:
                 updating.discard(key)
+                self._updates += 1
                 number = optimizer.__dict__.get(_NUMBER)
                 if number is None or number != boundary.sole_updater or not self.ends_steps:
                     self.update(optimizer)
                 else:  # the same as update() does here, with fewer calls
-                    recorder.step_will_end()
+                    recorder.worked, recorder.step_will_end = False, True
                 recorder.leave()
 
         return before, after
@@ -144,7 +172,7 @@ class TorchSteps:
         suppress_errors(self._on_optimizer, optimizer)
         worked = self._recorder.optimizer_updated()
         if self.boundary.update(self.optimizer_key(optimizer), worked) and self.ends_steps:
-            self._recorder.step_will_end()
+            self._recorder.step_will_end = True
 
     def _scaled_step(self, original: F) -> F:
         """`original`, GradScaler.step. A step that the scaler skips, because gradients overflowed, counts as a step:
@@ -154,20 +182,29 @@ class TorchSteps:
         def step(scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
             if get_ident() != self.thread:
                 return original(scaler, optimizer, *args, **kwargs)
-            updates: list[Any] = []
-            inner = getattr(optimizer, "optimizer", optimizer)  # a wrapper such as Accelerate's
-            handle = inner.register_step_post_hook(lambda *_: updates.append(None))
+            before = self._updates
             self._recorder.enter(OPTIMIZER)
             try:
                 result = original(scaler, optimizer, *args, **kwargs)
-                if not updates:
-                    self.update(inner)
+                if self._updates == before:
+                    suppress_errors(lambda: self.update(hooked_optimizer(optimizer)))
                 return result
             finally:
-                handle.remove()
                 self._recorder.leave()
 
         return step  # type: ignore[return-value]
+
+
+def hooked_optimizer(optimizer: Any) -> Any:
+    """The optimizer of torch's, with its hooks, that `optimizer` is, or that it wraps (as those of Accelerate and of
+    Lookahead do); else itself."""
+    torch = sys.modules["torch"]
+
+    def is_hooked(each: Any) -> bool:  # its __init__, which puts the hooks in, was called
+        return isinstance(each, torch.optim.Optimizer) and "_optimizer_step_post_hooks" in vars(each)
+
+    held = () if is_hooked(optimizer) else getattr(optimizer, "__dict__", {}).values()
+    return next(filter(is_hooked, held), optimizer)
 
 
 def _untraced(hook: F) -> F:

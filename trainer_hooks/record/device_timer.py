@@ -66,6 +66,10 @@ class DeviceTimer(Protocol):
     def log_ended(self, launches: Sequence[Launch], ended: int) -> None:
         """Logs collectives of which nothing is known but that they are over, for the host, at `ended`."""
 
+    def time_native_wait(self, original: Callable[..., Any], *args: Any) -> Any:
+        """Returns original(...), called once, between marks: the present stream waits for a collective that C++ made
+        and that log_ended() will log."""
+
     def recent_launches(self) -> Iterable[tuple[int, int, int]]:
         """Word, launch on the host's clock and bytes of the last collectives."""
 

@@ -1,9 +1,8 @@
 """Collectives that are launched and that nobody has waited for yet, by the work (torch's handle) that stands for them.
 
-The work launched last is held until somebody waits for it or another is launched: to recognise it by identity costs
-least. The others are known by their id() as long as somebody holds them: a work that was dropped without a wait leaves
-its id to another. One work can stand for all collectives of a batch. Pure bookkeeping, the same for collectives that
-the host's clock times and for those that a device times.
+A work is known by its id(). It is not held: it holds its tensors, and a script may poll it with is_completed() and drop
+them. A work that was dropped without a wait leaves its id() to another. One work can stand for all collectives of a
+batch. Pure bookkeeping, the same for collectives that the host's clock times and for those that a device times.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Entry = TypeVar("Entry", bound=tuple[Any, ...])
 class PendingWork(Generic[Entry]):
     """The pending collectives of one process. `never_ended` is called with those that were never seen to end.
 
-    `work`, `newest`, `others` and `batches` belong to the hot path: the work launched last and its collective (`work`
-    is None once somebody has waited for it, as for most before the next is launched), the others by the id() of their
-    works, and the batches by the id() of the one work that stands for each. Before a work becomes the newest, whoever
-    puts it there calls demote_newest() if there is one.
+    `key`, `newest`, `others` and `batches` belong to the hot path: the id() of the work launched last and its
+    collective (`key` is 0 once somebody has waited for it, as for most before the next is launched), the others by the
+    id() of their works, and the batches by the id() of the one work that stands for each. Before a work becomes the
+    newest, whoever puts it there calls demote_newest() if there is one.
     """
 
     def __init__(self, never_ended: Callable[[Sequence[Entry]], None]) -> None:
-        self.work: object | None = None
+        self.key = 0
         self.newest: Entry | None = None
         self.others: dict[int, Entry] = {}
         self.batches: dict[int, list[Entry]] = {}
@@ -39,7 +38,7 @@ class PendingWork(Generic[Entry]):
         self._never_ended = never_ended
 
     def __len__(self) -> int:
-        return (self.work is not None) + len(self.others) + len(self.batches) + len(self.dropped)
+        return (self.key != 0) + len(self.others) + len(self.batches) + len(self.dropped)
 
     def __iter__(self) -> Iterator[Entry]:
         self.demote_newest()
@@ -47,31 +46,31 @@ class PendingWork(Generic[Entry]):
 
     def add(self, work: object, entry: Entry) -> None:
         """`work` was launched and stands for `entry`."""
-        if self.work is not None:
+        if self.key:
             self.demote_newest(work)
-        self.work, self.newest = work, entry
+        self.key, self.newest = id(work), entry
 
     def get(self, work: object) -> Entry | None:
         """The collective that a work stands for, or the last of a batch. None: the work is not among these."""
-        if work is self.work and work is not None:
+        if id(work) == self.key:
             return self.newest
         return self.batches.get(id(work), [self.others.get(id(work))])[-1]
 
     def pop(self, work: object) -> Entry | None:
         """Removes and returns the collective of a work that somebody waits for. None: the work is not among these."""
-        if work is not self.work:
+        if id(work) != self.key:
             return self.others.pop(id(work), None)
-        self.work = None
+        self.key = 0
         return self.newest
 
     def demote_newest(self, successor: object = None) -> None:
         """Puts the newest work among the others. Another one with its id() was dropped, and so was one with the id() of
         `successor`, which has just been made."""
-        if self.work is not None:
-            if id(self.work) in self.others:
-                self.dropped.append(self.others[id(self.work)])
-            self.others[id(self.work)] = self.newest  # type: ignore[assignment]
-            self.work = None
+        if self.key:
+            if self.key in self.others:
+                self.dropped.append(self.others[self.key])
+            self.others[self.key] = self.newest  # type: ignore[assignment]
+            self.key = 0
         if id(successor) in self.others:
             self.dropped.append(self.others.pop(id(successor)))
 

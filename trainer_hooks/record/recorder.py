@@ -41,6 +41,13 @@ class Recorder:
     `live` and the lane logs belong to the hot path (collectives/process_group.py). `events` takes what a device's
     timeline or a hook logs with times of its own. `find_device` is called at the start of a step, until it returns a
     device; without it the host's clock times everything.
+
+    Attributes that hooks read and set without a call, because a call costs a microsecond where it runs once a step:
+    - `entered_at`: when the training thread entered the outermost phase.
+    - `saw_loader`: whether there is a loader that enters the input phase by itself. Then the time before a forward pass
+      counts as input only there.
+    - `worked`: whether a phase other than the optimizer's was entered since the last update.
+    - `step_will_end`: whether an update has ended the step. It ends when the outermost phase is left.
     """
 
     def __init__(
@@ -55,10 +62,10 @@ class Recorder:
         self.totals = self.events.totals
         self._logs: dict[Lane, LaneLog] = {}
         self._depth = 0
-        self._entered_at = 0
-        self._saw_loader = False
-        self._worked = False  # a phase other than the optimizer's was entered since the last update
-        self._step_will_end = False
+        self.entered_at = 0
+        self.saw_loader = False
+        self.worked = False
+        self.step_will_end = False
         self._native_check: Callable[[], bool] = _found_none
         self._found_native = False  # when the check was made last
         self._find_device = find_device or _no_device
@@ -68,11 +75,6 @@ class Recorder:
     def depth(self) -> int:
         """How many phases the training thread is in, one inside the other; 0: it is between two."""
         return self._depth
-
-    @property
-    def entered_at(self) -> int:
-        """When the training thread entered the outermost phase."""
-        return self._entered_at
 
     @property
     def step(self) -> int:
@@ -118,11 +120,6 @@ class Recorder:
         """As Aggregator.drain."""
         return self.events.drain(timeout)
 
-    def mark_loader_seen(self) -> None:
-        """There is a loader that enters the input phase by itself: from here on, the time before a forward pass counts
-        as input only there."""
-        self._saw_loader = True
-
     def set_native_check(self, check: Callable[[], bool]) -> None:
         """`check` logs collectives that no Python call made, and returns whether there were any. It is called before a
         step ends: in each of the first steps, then in one of eight, and always in the step after one in which there
@@ -132,12 +129,12 @@ class Recorder:
     def enter(self, phase: int) -> None:
         """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
         if phase != OPTIMIZER:
-            self._worked = True
+            self.worked = True
         self._depth += 1
         if self._depth > 1:
             return
         try:
-            self._entered_at = now = clock()
+            self.entered_at = now = clock()
             if not self._searched:
                 self._search_device()
             live = self.live
@@ -145,9 +142,9 @@ class Recorder:
             words[WORD_PHASE] = phase
             words[WORD_PROGRESS] = now
             if live.device is None:
-                self.events.append((PHASE_ENTERED, now, phase, self._saw_loader, 0))
+                self.events.append((PHASE_ENTERED, now, phase, self.saw_loader, 0))
             else:
-                live.device.enter(now, phase, self._saw_loader)
+                live.device.enter(now, phase, self.saw_loader)
         except Exception:
             self.totals.errors += 1
 
@@ -165,7 +162,7 @@ class Recorder:
                 self.events.append((PHASE_LEFT, now, 0, 0, 0))
             else:
                 live.device.leave()
-            if self._step_will_end:
+            if self.step_will_end:
                 self.end_step(live.step + 1)
         except Exception:
             self.totals.errors += 1
@@ -179,22 +176,18 @@ class Recorder:
     def optimizer_updated(self) -> bool:
         """An optimizer has updated its parameters. Returns whether there was a phase of other work since the last
         update."""
-        worked, self._worked = self._worked, False
+        worked, self.worked = self.worked, False
         return worked
-
-    def step_will_end(self) -> None:
-        """An optimizer's update ends the step: it ends when the outermost phase is left."""
-        self._worked, self._step_will_end = False, True
 
     def end_step(self, next_step: int) -> None:
         """The optimizer step is done, with the phase left last; what follows belongs to `next_step`."""
-        self._depth, self._step_will_end = 0, False
+        self._depth, self.step_will_end = 0, False
         live, events = self.live, self.events
         try:
             if self._found_native or live.step < FIRST_STEPS or live.step % ONE_STEP_OF == 0:
                 self._found_native = self._native_check()
             pending = live.pending
-            if pending.work is not None or pending.others or pending.batches or pending.dropped:
+            if pending.key or pending.others or pending.batches or pending.dropped:
                 pending.expire(live.step)
             finished, live.step = live.step, next_step
             self._searched = next_step >= FIRST_STEPS and next_step % ONE_STEP_OF != 0
@@ -204,7 +197,8 @@ class Recorder:
                 live.device.end_step(finished, next_step)
         except Exception:
             self.totals.errors += 1
-        events.drain_if_needed()
+        if events.background is None or next_step % ONE_STEP_OF == 0:
+            events.drain_if_needed()
 
     def add_step(self, record: StepRecord) -> None:
         """Adds a step that is known otherwise than by its phases. For a sink, from its collectives()."""

@@ -18,6 +18,7 @@ class EngineSteps:
     def add_engine(self) -> int:
         """Adds an engine. Returns its number, 1 and up, the same on every rank."""
         self._engines += 1
+        self._boundary.add(self._engines)
         return self._engines
 
     def updated(self, engine: int, global_steps: int) -> None:

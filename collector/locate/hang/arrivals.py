@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from laggard.collector.locate.hang.liveness import is_alive
+from laggard.collector.locate.hang.liveness import is_alive, was_read_since
 from laggard.collector.locate.hang.point_to_point import COUNTERPART, others_in_flight, partner_is_missing
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.wire.ranks import InFlight
@@ -22,6 +22,7 @@ class Arrivals:
         self._states = timings.states
         self._entered: dict[tuple[str, str], dict[int, int]] = {}
         self._missing: dict[tuple[str, str, int], frozenset[int]] = {}  # cached: all ranks that wait there ask for it
+        self._longest: dict[tuple[str, str, int], float] = {}  # how long a rank has been in it, in seconds
         self.point_to_point = False
         """Whether any rank has sent or received."""
         for column, state in enumerate(timings.states):
@@ -29,7 +30,10 @@ class Arrivals:
                 self._count(lane.op, lane.group, column, lane.entered)
                 self.point_to_point |= lane.op in COUNTERPART
             if state.in_flight:
-                self._count(state.in_flight.op, state.in_flight.group, column, state.in_flight.seq)
+                flight = state.in_flight
+                place = flight.op, flight.group, flight.seq
+                self._count(flight.op, flight.group, column, flight.seq)
+                self._longest[place] = max(flight.seconds, self._longest.get(place, 0.0))
 
     def _count(self, op: str, group: str, column: int, count: int) -> None:
         if op not in COUNTERPART:  # sends and receives are counted by pair, in point_to_point
@@ -45,8 +49,9 @@ class Arrivals:
         return next((other for other in others if self._partner_is_missing(column, other)), flight)
 
     def not_arrived(self, column: int, flight: InFlight) -> frozenset[int]:
-        """The living ranks that have not come to `flight`, which the rank is in: members of the group that have entered
-        fewer collectives of the lane, or the partner that has entered fewer sends or receives of the pair."""
+        """The living ranks that had not come to `flight`, which the rank is in, when a rank was in it already: members
+        of the group that have entered fewer collectives of the lane, or the partner that has entered fewer sends or
+        receives of the pair."""
         if flight.op in COUNTERPART:
             missing = self._partner_is_missing(column, flight)
             return frozenset((self._columns[flight.peer],) if missing else ())
@@ -66,8 +71,14 @@ class Arrivals:
     def _missing_members(self, op: str, group: str, number: int) -> frozenset[int]:
         entered = self._entered.get((op, group), {})
         members = set(entered) | self._members_by_name(group)
-        missing = (column for column in members if entered.get(column, 0) < number)
-        return frozenset(column for column in missing if is_alive(self._states[column]) and self._states[column].beat)
+        behind = (column for column in members if entered.get(column, 0) < number)
+        begin = self._longest.get((op, group, number), 0.0)
+        return frozenset(column for column in behind if self._counts_since(column, begin))
+
+    def _counts_since(self, column: int, begin_seconds: float) -> bool:
+        """Whether the rank lives, and its counts are newer than a wait that began so many seconds ago."""
+        state = self._states[column]
+        return is_alive(state) and bool(state.beat and was_read_since(state, state.beat.age_seconds, begin_seconds))
 
     def _members_by_name(self, group: str) -> set[int]:
         """The members that the group's name spans: a rank may hang before its first collective in the group."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
-from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds
+from laggard.collector.locate.hang.liveness import is_alive, is_silent, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
 from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
 from laggard.collector.locate.job_timings import JobTimings, RankState
@@ -20,8 +20,6 @@ from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdi
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import seconds_text
 
-HUNG_STOPPED_SECONDS = 10.0
-"""Stopped for so long, a rank is called hung even where no other is known to wait for it."""
 HUNG_SILENT_SECONDS = 60.0
 """A silent rank is called hung when another has waited for it for so long, and for HUNG_STEPS of the usual steps."""
 HUNG_LATE_SECONDS = 180.0
@@ -92,7 +90,7 @@ def _culprit(timings: JobTimings, root: int, victims: _Victims, step_seconds: fl
     """The rank as a culprit; None while it may only be late."""
     state, wait = timings.states[root], victims.wait_for(root)
     waited = wait.seconds if wait else 0.0
-    at_once = state.stopped and (wait is not None or silent_seconds(state) > HUNG_STOPPED_SECONDS)
+    at_once = state.stopped and (wait is not None or stopped_for_long(state))
     if not at_once and waited <= _hung_after(state, step_seconds):
         return None
     rank, node = int(timings.ranks[root]), timings.nodes[root]
@@ -108,6 +106,7 @@ def _culprit(timings: JobTimings, root: int, victims: _Victims, step_seconds: fl
         evidence=tuple(_evidence(state, root, wait)),
         findings=timings.findings_by_node.get(node or "", ()),
         victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MAX_NAMED_RANKS],
+        stopped=state.stopped,
     )
 
 

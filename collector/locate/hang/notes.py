@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from laggard.collector.locate.hang.liveness import is_silent
+from laggard.collector.locate.hang.liveness import is_silent, stopped_for_long
 from laggard.collector.locate.hang.waits import Wait
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.model import MAX_NAMED_RANKS, Note
@@ -33,7 +33,9 @@ def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:
     state = timings.states[root]
     condition = "is stopped" if state.stopped else "is silent" if is_silent(state) else None
     if wait is None:
-        return Note("stopped", f"{who} {condition or 'stands still'}", (rank,), node)
+        brief = state.stopped and not stopped_for_long(state)
+        how = "was stopped just now, and may go on" if brief else condition or "stands still"
+        return Note("stopped", f"{who} {how}", (rank,), node)
     late = f"has not arrived at {wait.awaited}, number {wait.number}" if root in wait.not_arrived else None
     text = f"{who} {' and '.join(filter(None, (condition, late))) or 'stands still'}"
     return Note("not_arrived", text, (rank,), node)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from laggard.collector.locate.hang.liveness import is_silent
+from laggard.collector.locate.hang.liveness import was_read_since
 from laggard.collector.locate.job_timings import RankState
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import InFlight
@@ -37,8 +37,10 @@ def partner_is_missing(flight: InFlight, rank: int, waiter: RankState, partner: 
         return None
     if theirs.entered >= flight.seq:
         return False
-    if partner.beat.age_seconds > flight.seconds:  # from before the wait: the partner may have come since
-        return True if partner.stopped or is_silent(partner) else None
+    if not was_read_since(partner, partner.beat.age_seconds, flight.seconds):
+        return None
+    if partner.beat.age_seconds > flight.seconds:  # from before the wait, and nothing has come since: it stands still
+        return True
     ours = _count(waiter, flight.op, flight.peer)
     return True if ours and ours.done <= theirs.entered else None  # else more were done here than were begun there
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.arrivals import Arrivals
-from laggard.collector.locate.hang.liveness import is_alive
+from laggard.collector.locate.hang.liveness import is_alive, was_read_since
 from laggard.collector.locate.hang.point_to_point import ANY_RANK, COUNTERPART
 from laggard.collector.locate.job_timings import JobTimings, RankState
-from laggard.wire.ranks import InFlight
+from laggard.wire.ranks import GroupProgress, InFlight
 
 WAITING_SECONDS = 1.0
 """A rank waits when it has been in a collective for so long, and for WAITING_STEPS of the job's usual steps."""
@@ -116,22 +116,45 @@ def _waits_in_turn(
 
 def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozenset[int]) -> dict[int, Wait]:
     """The waits in collectives that are called from C++, as DDP's are: the hook sees none of them in flight, but
-    torch's Flight Recorder counts them. The ranks that are furthest wait where all of them have stood still and others
-    have not arrived, or where their own collective is not done."""
+    torch's Flight Recorder counts them. The ranks that are furthest wait where all of them had stood still when torch
+    was asked and others have not arrived, or where their own collective is not done. How long ago torch was asked
+    counts for nothing: the ranks may have moved since."""
     members = {
         column: group
         for column, state in enumerate(timings.states)
-        for group in (state.beat.groups if state.beat and is_alive(state) else ())
-        if group.name == THE_WORLD
+        if is_alive(state) and (group := _in_the_world(state)) is not None
     }
     newest = max((group.enqueued for group in members.values()), default=-1)
     furthest = {column: group for column, group in members.items() if group.enqueued == newest}
-    not_arrived = frozenset(members) - frozenset(furthest)
     running = {column: group for column, group in furthest.items() if column not in stopped}
     if any(group.seconds < least for group in running.values()):
         return {}
+    begin = max((_stood_still_since(timings.states[column]) for column in running), default=0.0)
+    behind = (column for column in members if column not in furthest)
+    states = timings.states
+    not_arrived = frozenset(
+        column for column in behind if was_read_since(states[column], _asked(states[column]), begin)
+    )
     return {
         column: Wait(column, _OF_THE_WORLD, _OF_THE_WORLD, THE_WORLD, newest, group.seconds, not_arrived)
         for column, group in running.items()
         if not_arrived or 0 <= group.completed < group.enqueued
     }
+
+
+def _in_the_world(state: RankState) -> GroupProgress | None:
+    """The world's progress as torch reported it; None where it is not known when that was."""
+    if state.beat is None or state.beat.groups_age_seconds is None:
+        return None
+    return next((group for group in state.beat.groups if group.name == THE_WORLD), None)
+
+
+def _asked(state: RankState) -> float:
+    """How many seconds ago torch was asked."""
+    return state.beat.groups_age_seconds or 0.0 if state.beat else 0.0
+
+
+def _stood_still_since(state: RankState) -> float:
+    """How many seconds ago the world's numbers were first seen as they were when torch was asked last."""
+    group = _in_the_world(state)
+    return _asked(state) + (group.seconds if group else 0.0)

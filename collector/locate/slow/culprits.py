@@ -1,91 +1,170 @@
-"""Describes the slow ranks as culprits: in which phase, by how much, since when, and what explains it. Pure."""
+"""Describes the slow ranks and machines as culprits: in which phase, by how much, since when, and why. Pure."""
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats, JobTimings
-from laggard.collector.locate.slow.hosts import merge_hosts
+from laggard.collector.locate.slow.medians import last_axis_median, median
 from laggard.collector.locate.slow.payoff import payoff
-from laggard.collector.locate.slow.ranks import SlowRank
+from laggard.collector.locate.slow.ranks import Slow
+from laggard.collector.locate.slow.significance import confidence
 from laggard.collector.locate.slow.steps import Steps
 from laggard.constants import PHASES
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, seconds_text
 
 INPUT = PHASES.index("input")
+MAX_COMPARED = 64
+"""With so many peers a culprit's phases are compared at most."""
+
+WITHOUT_PHASES = 0.9
+"""Of the confidence that is left where no phase is known: a wait that no record tells of would look like work."""
+
+ONE_PEER = 0.95
+"""Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
 
 
-def slow_culprits(timings: JobTimings, steps: Steps, slow: list[SlowRank]) -> tuple[tuple[Culprit, ...], float]:
-    """The slow ranks and hosts, the slowest first, and the job's slowdown ratio: its step time over the step time
-    without them."""
-    saved, ratio = payoff(steps, slow)
-    culprits = [_culprit(timings, steps, *each) for each in zip(slow, saved, strict=True)]
-    return tuple(merge_hosts(timings, culprits)), ratio
+def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> tuple[tuple[Culprit, ...], float]:
+    """The slow ranks and hosts, the one that is worth most first, and the job's slowdown ratio: its step time over the
+    step time without them."""
+    saved, ratio = payoff(timings, steps, slow)
+    culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
+    return tuple(sorted(culprits, key=lambda culprit: -(culprit.recoverable_ratio or 0.0))), ratio
 
 
-def brief_notes(timings: JobTimings, slow: list[SlowRank]) -> list[Note]:
+def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
     """One note about the ranks that were slow for a moment only; none where there are no such ranks."""
     if not slow:
         return []
-    ranks = tuple(sorted(int(timings.ranks[rank.column]) for rank in slow))
-    longest = max(slow, key=lambda rank: rank.seconds)
+    ranks = tuple(sorted(int(timings.ranks[column]) for each in slow for column in each.columns))
+    longest = max(slow, key=lambda each: each.seconds)
     when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
     text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
     return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
 
 
-def _culprit(timings: JobTimings, steps: Steps, slow: SlowRank, saved: float) -> Culprit:
-    """`saved` is the share of the step time that fixing the rank would save."""
-    tail, column = slice(slow.since, None), slow.column
-    own = np.nanmedian(steps.phases[tail, column], axis=0)
-    peers, peers_busy, peers_waited = steps.peers(slow.since).medians(column)
-    phase = int(np.argmax(own - peers))
-    node = timings.nodes[column]
-    rank = int(timings.ranks[column])
+def rank_zero_note(timings: JobTimings, each: Slow) -> Note:
+    rank = int(timings.ranks[each.columns[0]])
+    hits = 0 if each.hits is None else int(each.hits.sum())
+    text = (
+        f"rank {rank} is busier in {hits} of {len(each.series)} steps: logging, evaluation and checkpoints are its "
+        "work, and no phase tells whether it is more than that"
+    )
+    return Note("rank_zero", text, ranks=(rank,))
+
+
+class _Comparison(NamedTuple):
+    """Seconds a step that a culprit's median rank takes, and its peers', since the onset."""
+
+    phase: int
+    own: float  # in that phase
+    peers: float
+    waited: float
+    peers_waited: float
+    peers_busy: float
+    peer_count: int
+
+
+def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
+    """`saved` is the share of the step time that fixing it would save."""
+    compared = _compare(steps, slow, each, timings.nodes)
+    phase = PHASES[compared.phase]
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
+    node = timings.nodes[each.columns[0]]
+    others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
-        kind="slow_input" if phase == INPUT else "slow_compute",
-        ranks=(rank,),
+        kind="slow_host" if each.whole_host else "slow_input" if compared.phase == INPUT else "slow_compute",
+        ranks=ranks,
         node=node,
-        gpu=timings.gpus[column],
-        phase=PHASES[phase] if PHASES[phase] != "other" else None,
-        slowdown_ratio=round((peers_busy + slow.excess) / max(peers_busy, 1e-9), 3),
+        gpu=None if each.whole_host else timings.gpus[each.columns[0]],
+        phase=phase if phase != "other" else None,
+        slowdown_ratio=round((compared.peers_busy + each.excess) / max(compared.peers_busy, 1e-9), 3),
         recoverable_ratio=round(saved, 3),
-        since_step=int(steps.numbers[slow.since]),
-        persistence="persistent",
-        confidence=_confidence(slow, len(steps.numbers)),
-        evidence=_evidence(steps, slow, own, peers, peers_waited, phase),
-        findings=_explaining_findings(timings, node),
-        victims=tuple(itertools.islice((int(other) for other in timings.ranks if other != rank), MAX_NAMED_RANKS)),
+        since_step=int(steps.numbers[each.since]),
+        persistence="persistent" if each.hits is None else "intermittent",
+        confidence=_confidence(steps, each, compared),
+        evidence=_evidence(steps, each, compared),
+        victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
     )
 
 
-def _explaining_findings(timings: JobTimings, node: str | None) -> tuple[str, ...]:
-    """The codes of the node's findings, without those that all other nodes of the job have too: what all have makes
-    none of them slower than the others."""
-    codes = timings.findings_by_node.get(node or "", ())
-    if not codes:
-        return ()
-    others = [timings.findings_by_node.get(other or "", ()) for other in set(timings.nodes) if other != node]
-    return tuple(code for code in codes if not others or not all(code in theirs for theirs in others))
+def _compare(steps: Steps, slow: list[Slow], each: Slow, nodes: Sequence[str | None]) -> _Comparison:
+    columns = np.array(each.columns)
+    column = _median_rank(steps, each)
+    peers = _peers(steps, slow, column, nodes)
+    tail = _slow_steps(each)
+    phases = list(steps.judged_phases)
+    excess = [
+        median(last_axis_median(steps.phases[tail][:, columns, phase]) - _medians(steps.phases[tail, :, phase], peers))
+        for phase in phases
+    ]
+    phase = phases[int(np.nanargmax(excess))] if np.isfinite(excess).any() else phases[-1]
+    own = median(steps.phases[tail][:, columns, phase])
+    return _Comparison(
+        phase,
+        own,
+        own - excess[phase],
+        median(steps.waited[tail][:, columns]),
+        median(_medians(steps.waited[tail], peers)),
+        median(_medians(steps.busy[tail], peers)),
+        len(peers),
+    )
 
 
-def _confidence(slow: SlowRank, steps: int) -> float:
-    """Laplace's rule of succession on the steps in which the rank was slow: 8 of 8 give 0.9, 100 of 100 give 0.99."""
-    count = steps - slow.since
-    return round((slow.share * count + 1) / (count + 2), 2)
+def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
+    """The steps in which the culprit is slow."""
+    return slice(each.since, None) if each.hits is None else np.flatnonzero(each.hits)
 
 
-def _evidence(
-    steps: Steps, slow: SlowRank, own: Floats, peers: Floats, peers_waited: float, phase: int
-) -> tuple[str, ...]:
-    tail, column = slice(slow.since, None), slow.column
-    waited = float(np.nanmedian(steps.waited[tail, column]))
-    count = len(steps.numbers) - slow.since
+def _median_rank(steps: Steps, each: Slow) -> int:
+    """The culprit's column in the middle by its excess."""
+    excesses = [median(steps.excess[each.since :, column]) for column in each.columns]
+    return each.columns[int(np.argsort(excesses)[len(excesses) // 2])]
+
+
+def _peers(steps: Steps, slow: list[Slow], column: int, nodes: Sequence[str | None]) -> NDArray[np.int64]:
+    """The columns of at most MAX_COMPARED ranks that do the same work as `column`, and are no culprits."""
+    same = np.flatnonzero(steps.peers.number == steps.peers.number[column])
+    culprits = {other for each in slow for other in each.columns} | {column}
+    mates = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if int(other) not in culprits]
+    elsewhere = [other for other in mates if nodes[other] is None or nodes[other] != nodes[column]]
+    return np.array(elsewhere or mates, np.int64)
+
+
+def _medians(values: Floats, columns: NDArray[np.int64]) -> Floats:
+    """[S]: the medians of `values` [S, R] over `columns`; nan without any."""
+    return last_axis_median(values[:, columns])
+
+
+def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
+    whole = confidence(each.margin)
+    whole *= 1.0 if steps.phased else WITHOUT_PHASES
+    return round(whole * (1.0 if compared.peer_count > 1 else ONE_PEER), 2)
+
+
+def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
+    series = each.series[each.since :]
+    busier = int((series > each.excess / 2).sum())
+    how_often = f"busier than its peers in {busier} of the last {len(series)} steps"
+    if each.hits is not None:
+        how_often = (
+            f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
+            f"{seconds_text(each.excess)}"
+        ).replace("%", " %")
+    all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
+    if each.machine:
+        all_slow = (
+            f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow: those that have this phase",
+        )
     return (
-        f"{own[phase]:.3f} s a step in {PHASES[phase]}, its peers {peers[phase]:.3f} s",
-        f"waits {waited:.3f} s a step in collectives, its peers {peers_waited:.3f} s",
-        f"busier than its peers in {round(slow.share * count)} of the last {count} steps",
+        *all_slow,
+        f"{compared.own:.3f} s a step in {PHASES[compared.phase]}, its peers {compared.peers:.3f} s",
+        f"waits {compared.waited:.3f} s a step in collectives, its peers {compared.peers_waited:.3f} s",
+        how_often,
     )

@@ -1,60 +1,95 @@
 """What a job would gain if its slow ranks were as fast as their peers. Pure.
 
-A step lasts as long as its busiest rank: the steps are replayed with that rank's busy time brought down to the median
-of its peers.
+Where the collectives are recorded, the last steps are replayed (replay.py). Time that the replay does not explain, such
+as that until the kernel lets a rank go on after a collective, is taken to stay as it is. Where nothing can be replayed,
+a step is taken to last as long as its busiest rank, with a culprit's busy time brought down to its peers'.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.ranks import SlowRank
+from laggard.collector.locate.job_timings import Floats, JobTimings
+from laggard.collector.locate.slow.ranks import Slow
+from laggard.collector.locate.slow.replay import TOLERANCE, Replay
 from laggard.collector.locate.slow.steps import Steps
 
-
-def payoff(steps: Steps, slow: Sequence[SlowRank]) -> tuple[list[float], float]:
-    """What fixing each slow rank saves, as a share of the step time, where they are fixed one after the other from the
-    slowest on; and the step time over the step time with all of them fixed. `slow`: the slowest first."""
-    longest, steps_after = _replayed(steps, slow)
-    shares, saved_by_all = [], np.zeros(len(steps.duration))
-    for rank, shorter in zip(slow, steps_after, strict=True):
-        saved = np.clip(longest - shorter, 0, steps.duration)
-        shares.append(float(np.median(saved[rank.since :] / steps.duration[rank.since :])))
-        saved_by_all += saved
-        longest = shorter
-    first = min((rank.since for rank in slow), default=0)
-    left = np.maximum(steps.duration - saved_by_all, 1e-9)[first:]
-    return shares, float(np.median(steps.duration[first:]) / np.median(left))
+MAX_REPLAYED = 4
+"""With so many culprits the steps are replayed at most: each takes two more replays."""
 
 
-def _replayed(steps: Steps, slow: Sequence[SlowRank]) -> tuple[Floats, Iterator[Floats]]:
-    """The busiest rank's time in each step [S]; then the same with the first slow rank as fast as its peers from its
-    onset on, with the first two, and so on."""
-    columns = np.array([rank.column for rank in slow], dtype=np.int64)
-    before = steps.busy[:, columns]
-    after = np.minimum(before, steps.busy_medians.excluding(before))
-    for place, rank in enumerate(slow):
-        after[: rank.since, place] = before[: rank.since, place]
-    return _longest(steps.busy, columns, before, after)
+def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
+    """What fixing each culprit saves, as a share of the step time, and the step time over the step time with all of
+    them fixed. Of several, each is worth the mean of what fixing it saves before and after all others are fixed: of two
+    that are equally slow neither saves anything alone, and each half of what both save."""
+    if not slow:
+        return [], 1.0
+    return _by_replay(timings, steps, slow) or _by_busiest(steps, slow)
 
 
-def _longest(
-    busy: Floats, columns: NDArray[np.int64], before: Floats, after: Floats
-) -> tuple[Floats, Iterator[Floats]]:
-    """The largest of `busy` [S, R] in each step [S]; then the same with the first of `columns` brought from `before` to
-    `after` (both [S, K]), with the first two, and so on."""
-    others = np.ones(busy.shape[1], dtype=np.bool_)
-    others[columns] = False
-    rest = np.fmax.reduce(busy, axis=1, where=others[None, :], initial=-np.inf)
-    fixed = np.fmax.accumulate(after, axis=1)
-    unfixed = np.fmax.accumulate(before[:, ::-1], axis=1)[:, ::-1]
-    count = len(columns)
-    longest = np.fmax(rest, unfixed[:, 0]) if count else rest
-    each = (np.fmax(rest, fixed[:, place]) for place in range(count))
-    return longest, (
-        np.fmax(now, unfixed[:, place + 1]) if place + 1 < count else now for place, now in enumerate(each)
-    )
+def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float] | None:
+    """By what waits for what; None where that is not known, or where a culprit is slow now and then only: the last
+    steps do not stand for all."""
+    if len(slow) > MAX_REPLAYED or any(each.hits is not None for each in slow):
+        return None
+    replay = Replay.of(timings, steps, max(each.since for each in slow))
+    if replay is None:
+        return None
+    now, all_fixed = replay.seconds(()), replay.seconds(slow)
+    first = int(np.searchsorted(steps.numbers, replay.first_step)) + 1
+    recorded = float(steps.duration[first:].sum())
+    if not (abs(now - recorded) <= TOLERANCE * recorded and np.isfinite(all_fixed)):
+        return None
+    whole = max(now, recorded)  # of what was recorded, fixing a culprit leaves what the replay does not explain
+    shares = []
+    for each in slow:
+        others = [other for other in slow if other is not each]
+        alone = now - (replay.seconds([each]) if others else all_fixed)
+        last = (replay.seconds(others) if others else now) - all_fixed
+        shares.append(float(np.clip((alone + last) / 2 / whole, 0.0, 1.0)))
+    return shares, max(whole / max(whole - (now - all_fixed), 1e-9), 1.0)
+
+
+def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
+    """Where no collective is known: a step lasts as long as its busiest rank."""
+    rest, before, after = _busiest(steps, slow)
+    now = np.fmax(rest, np.fmax.reduce(before, axis=1))
+    all_fixed = np.fmax(rest, np.fmax.reduce(after, axis=1))
+    others_before, others_after = _maximum_of_others(before), _maximum_of_others(after)
+    shares = []
+    for place, each in enumerate(slow):
+        first = now - np.fmax(rest, np.fmax(others_before[:, place], after[:, place]))
+        last = np.fmax(rest, np.fmax(others_after[:, place], before[:, place])) - all_fixed
+        saved = np.clip((first + last) / 2, 0, steps.duration)[each.since :]
+        shares.append(float(saved.sum() / steps.duration[each.since :].sum()))
+    since = min(each.since for each in slow)
+    duration = steps.duration[since:]
+    left = np.maximum(duration - np.clip(now - all_fixed, 0, None)[since:], 1e-9)
+    return shares, float(duration.sum() / left.sum())
+
+
+def _busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[Floats, Floats, Floats]:
+    """The busiest rank's time in each step: of the ranks that are no culprits [S], of each culprit [S, K], and of each
+    culprit if it were as fast as its peers from its onset on [S, K]."""
+    others = np.ones(steps.busy.shape[1], np.bool_)
+    before = np.empty((len(steps.numbers), len(slow)))
+    after = np.empty_like(before)
+    for place, each in enumerate(slow):
+        columns = np.array(each.columns)
+        others[columns] = False
+        before[:, place] = np.fmax.reduce(steps.busy[:, columns], axis=1)
+        after[:, place] = before[:, place]
+        after[each.since :, place] -= np.fmax(each.series, 0.0)[each.since :]
+    rest = np.fmax.reduce(steps.busy, axis=1, where=others[None, :], initial=-np.inf)
+    return rest, before, after
+
+
+def _maximum_of_others(values: Floats) -> Floats:
+    """[S, K]: for each of `values` [S, K] the largest of the others in its row; -inf where there is none."""
+    padded = np.pad(values, ((0, 0), (1, 1)), constant_values=-np.inf)
+    left = np.fmax.accumulate(padded, axis=1)[:, :-2]
+    right = np.fmax.accumulate(padded[:, ::-1], axis=1)[:, ::-1][:, 2:]
+    result: Floats = np.fmax(left, right)
+    return result

@@ -1,109 +1,109 @@
-"""Medians of a rank's peers over S steps and R ranks, without sorting everything again for each rank. Pure.
-
-nan stands for a rank that has no row for a step, and is left out. All results are exact: the same numbers as numpy's
-own medians over copies without the rank, in time linear in the ranks and with little memory besides the arrays.
-"""
+"""What a rank's peers did in the same step. Peers do the same work, on other machines where there are enough. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
+from laggard.collector.locate.slow.medians import last_axis_median, others_median
 
-BLOCK = 8192
-"""How many ranks are computed at once: intermediate arrays over steps and ranks are at most this wide."""
+BLOCK_VALUES = 1 << 21
+"""How many values are sorted at once."""
 
-
-def blocks(count: int) -> Iterator[slice]:
-    """Slices of at most BLOCK ranks that together cover `count` ranks."""
-    yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
+CROWDED_SHARE = 0.25
+"""Where a machine holds more of a rank's peers, and more than one, a rank is compared with those of other machines:
+else a slow machine would hide its ranks behind each other."""
 
 
 @dataclasses.dataclass(frozen=True)
-class LeaveOneOutMedian:
-    """The values in the middle of each row: from them follows the median of the row without any one of its entries."""
+class Peers:
+    """Who is compared with whom. `classes` has the columns of ranks that do the same work, those of equal size in one
+    array [K, M]. `apart` has, for the ranks of a crowded machine, their columns and those that they are compared
+    with."""
 
-    count: NDArray[np.int64]  # [S]: how many values are not nan
-    below: Floats  # [S]: the value before the centre
-    centre: Floats  # [S]: the median, the lower of the two where the count is even
-    above: Floats  # [S]: the value after the centre
+    classes: tuple[NDArray[np.int64], ...]
+    apart: tuple[tuple[NDArray[np.int64], NDArray[np.int64]], ...]
+    number: NDArray[np.int64]  # [R]: each rank's class
+    sizes: NDArray[np.int64]  # [R]: how many are in it
 
-    @property
-    def median(self) -> Floats:
-        """[S]: the median of each row; nan where the row has no values."""
-        return np.where(self.count % 2 == 1, self.centre, (self.centre + self.above) / 2)
+    @classmethod
+    def of(cls, positions: NDArray[np.int32], nodes: Sequence[str | None]) -> Peers:
+        _, number, count = np.unique(positions, return_inverse=True, return_counts=True)
+        order = np.argsort(number, kind="stable")
+        first = np.cumsum(count) - count
+        classes = []
+        for size in np.unique(count):
+            starts = first[count == size]
+            classes.append(order[starts[:, None] + np.arange(size)])
+        return cls(tuple(classes), tuple(_apart(number, nodes, order, first, count)), number, count[number])
 
-    def excluding(self, values: Floats) -> Floats:
-        """[S, K]: for each of `values` [S, K], which are entries of the rows, the median of its row without it; nan
-        where no other value is left."""
-        below, centre, above = self.below[:, None], self.centre[:, None], self.above[:, None]
-        odd = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
-        odd = np.where(values == centre, (below + above) / 2, odd)
-        result: Floats = np.where((self.count % 2 == 1)[:, None], odd, np.where(values <= centre, above, centre))
-        result[self.count < 2] = np.nan
+    def medians(
+        self, values: Floats, without: NDArray[np.bool_] | None = None, of: NDArray[np.bool_] | None = None
+    ) -> Floats:
+        """[S, R]: for each of `values` [S, R] the median of the rank's peers in the same step; nan where it has none.
+        `without` [R]: ranks that are nobody's peers. `of` [R]: the ranks, whole classes, that it is computed for."""
+        result = np.full(values.shape, np.nan, dtype=values.dtype)
+        for columns in self.classes:
+            wanted = columns if of is None else columns[of[columns[:, 0]]]
+            for rows, some in _blocks(len(values), wanted):
+                result[rows, some] = others_median(_known(values[rows, some], without, some))
+        for members, others in self.apart:
+            known = others if without is None else others[~without[others]]
+            if len(known) and (of is None or of[members[0]]):
+                result[:, members] = last_axis_median(values[:, known])[:, None]
         return result
 
 
-def row_medians(values: Floats) -> LeaveOneOutMedian:
-    """The medians of the rows of `values` [S, R]. Selecting three values of a row is linear, sorting it is not."""
-    counts = np.zeros(len(values), dtype=np.int64)
-    picked = np.full((len(values), 3), np.nan, dtype=values.dtype)
-    for number, row in enumerate(values):
-        known = row[np.isfinite(row)]  # a copy in any case
-        counts[number] = len(known)
-        if len(known):
-            middle = (len(known) - 1) // 2
-            places = np.clip((middle - 1, middle, middle + 1), 0, len(known) - 1)
-            known.partition(np.unique(places))
-            picked[number] = known[places]
-    return LeaveOneOutMedian(counts, *picked.T)
+def _known(values: Floats, without: NDArray[np.bool_] | None, columns: NDArray[np.int64] | slice) -> Floats:
+    """`values`, nan for the ranks `without`."""
+    if without is None or not without[columns].any():
+        return values
+    return np.where(without[columns], np.asarray(np.nan, values.dtype), values)
 
 
-def median_over_steps(values: Floats) -> Floats:
-    """[R]: each rank's median of `values` [S, R]; nan where the rank has no values."""
-    result = np.full(values.shape[1], np.nan, dtype=values.dtype)
-    for block in blocks(values.shape[1]):
-        ordered = np.sort(values[:, block].T, axis=1)  # nan last
-        count = np.isfinite(ordered).sum(axis=1)
-        ranks = np.arange(len(ordered))
-        low, high = (
-            ordered[ranks, np.maximum(count - 1, 0) // 2],
-            ordered[ranks, np.minimum(count // 2, len(values) - 1)],
-        )
-        result[block] = np.where(count % 2 == 1, low, (low + high) / 2)
-    return result
+def _blocks(steps: int, columns: NDArray[np.int64]) -> Iterator[tuple[slice, NDArray[np.int64] | slice]]:
+    """Parts of `steps` rows and of the classes in `columns` [K, M], each of some BLOCK_VALUES values."""
+    count, size = columns.shape
+    width = max(1, BLOCK_VALUES // max(1, steps * size))
+    height = max(1, BLOCK_VALUES // max(1, size))
+    for first in range(0, count, width):
+        some = columns[first : first + width]
+        for top in range(0, steps, height) if width == 1 else (0,):
+            yield slice(top, top + height if width == 1 else steps), _as_slice(some)
 
 
-class PeerPool:
-    """All values of [T, R] as one collection. Its median without one rank's T values lies within T places of its
-    middle: only that stretch is kept, sorted."""
+def _as_slice(columns: NDArray[np.int64]) -> NDArray[np.int64] | slice:
+    """A slice where `columns` is one row of neighbours, as in a job of data parallelism: then nothing is copied."""
+    if len(columns) == 1 and (np.diff(columns[0]) == 1).all():
+        return slice(int(columns[0, 0]), int(columns[0, -1]) + 1)
+    return columns
 
-    def __init__(self, values: Floats) -> None:
-        steps = len(values)
-        flat = values[np.isfinite(values)]  # a copy, flat
-        self._count = len(flat)
-        self._first = max(0, (self._count - steps - 1) // 2)
-        last = min(self._count - 1, self._count // 2 + steps)
-        if self._count:
-            flat.partition(sorted({self._first, last}))
-        self._stretch = np.sort(flat[self._first : last + 1])
 
-    def median_excluding(self, excluded: Floats) -> float:
-        """The median without `excluded` [T], one rank's values, which are in the pool; nan where none is left."""
-        gone = np.sort(excluded[np.isfinite(excluded)])
-        left = self._count - len(gone)
-        if left == 0:
-            return float("nan")
-        # Equal values cannot be told apart: of those at the stretch's ends as many as possible are taken from within.
-        repeated = np.arange(len(gone)) - np.searchsorted(gone, gone, "left")
-        places = np.searchsorted(self._stretch, gone, "left") + repeated
-        within = places < np.searchsorted(self._stretch, gone, "right")
-        before = int((~within & (gone <= self._stretch[0])).sum())
-        stretch = np.delete(self._stretch, places[within])
-        start = self._first - before
-        low, high = stretch[(left - 1) // 2 - start], stretch[left // 2 - start]
-        return float(low if left % 2 == 1 else (low + high) / 2)
+def _apart(
+    number: NDArray[np.int64],
+    nodes: Sequence[str | None],
+    order: NDArray[np.int64],
+    first: NDArray[np.int64],
+    count: NDArray[np.int64],
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """For each machine that crowds a class: its ranks in the class, and the others."""
+    node = node_numbers(nodes)
+    width = len(nodes) + 1
+    cells, size = np.unique(number * width + node, return_counts=True)
+    which, where = cells // width, cells % width
+    crowded = (size > 1) & (size > CROWDED_SHARE * count[which]) & (size < count[which])
+    for cell, machine in zip(which[crowded], where[crowded], strict=True):
+        members = order[first[cell] : first[cell] + count[cell]]
+        here = node[members] == machine
+        yield members[here], members[~here]
+
+
+def node_numbers(nodes: Sequence[str | None]) -> NDArray[np.int64]:
+    """[R]: a number for each rank, the same for ranks of one machine; a rank whose machine is not known has its own."""
+    numbers: dict[str | int, int] = {}
+    keys = (place if name is None else name for place, name in enumerate(nodes))
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], np.int64)

@@ -1,24 +1,29 @@
-"""Decides which ranks are slower than their peers, since when and by how much. Pure.
+"""Decides which ranks and machines are slower than their peers. Pure.
 
-A rank is slow where its busy time exceeds the median of its peers in the same step by SLOW_RATIO of the step time, in
-PERSISTENT_SHARE of the steps since its onset and up to the window's end, and by more than SPREADS times what the peers
-differ by among themselves.
+Machines come first: where most ranks of a machine are slow, it is the culprit and not its ranks. Culprits are then
+taken out of everybody's peers, and the others are compared again, so that none hides behind a slower one.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.peers import blocks
-from laggard.collector.locate.slow.steps import MIN_STEPS, Steps
-
-SLOW_RATIO = 0.08  # of the step time: healthy ranks differ by less
-PERSISTENT_SHARE = 0.8  # of the steps since the onset
-SPREADS = 4.0  # times the spread among the peers' own medians
+from laggard.collector.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
+from laggard.collector.locate.slow.peers import node_numbers
+from laggard.collector.locate.slow.significance import (
+    MAD_TO_SIGMA,
+    SLOW_RATIO,
+    Slowdown,
+    slowdown,
+    typical_noise,
+    windows,
+)
+from laggard.collector.locate.slow.steps import Steps
 
 BRIEF_SECONDS = 1.0
 """A machine's own work (a scrape, a probe, another process on a rank's core) holds a rank up for a moment; what makes a
@@ -27,17 +32,42 @@ rank slow stays. Our own choice: two ranks with steps of 13 ms on two cores, bes
 BRIEF_STEPS = 100
 """From so many slow steps on a rank is not slow for a moment only, however short the steps are."""
 
+MOST = 0.75
+"""Where so many of a machine's ranks are slow, and its median rank is, the machine is the culprit."""
 
-@dataclasses.dataclass(frozen=True)
-class SlowRank:
-    """A rank that is slow from step index `since` of the window on."""
+MAX_CANDIDATES = 256
+"""So many ranks are tested at most, the slowest first: where more are slow, it is not they that differ."""
 
-    column: int
+MAX_ROUNDS = 8
+"""How often the others are compared again after culprits were taken out of their peers."""
+
+HAS_PHASE = 0.005
+"""A rank whose phase takes less of the step does not have that phase."""
+
+NOTICEABLE = 0.02
+"""The median of peers of which culprits are a smaller share is as good as that without them."""
+
+FEW_PEERS = 3
+"""Where a rank has fewer peers, the spread is that of the ranks in other positions about their own peers."""
+
+MAX_COMPARED = 64
+"""So many peers' spread is measured at most."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slow:
+    """A rank, or a machine with its ranks, that is slow from step index `since` of the window on."""
+
+    columns: tuple[int, ...]
+    whole_host: bool
     since: int
     excess: float  # seconds a step
-    share: float  # of the steps since then in which it was slow
+    margin: float  # the excess over the threshold
     steps: int  # since then
     seconds: float  # that these steps took
+    series: Floats  # [S]: its excess in each step
+    hits: NDArray[np.bool_] | None = None  # [S]: in which steps it is slow, where it is so now and then only
+    machine: tuple[int, ...] = ()  # all columns of the machine, where it has others that never do what is slow
 
     @property
     def brief(self) -> bool:
@@ -45,29 +75,168 @@ class SlowRank:
         return self.seconds < BRIEF_SECONDS and self.steps < BRIEF_STEPS
 
 
-def slow_ranks(steps: Steps) -> list[SlowRank]:
-    """The ranks that are slow up to the window's end, the slowest first."""
-    found = []
-    for block in blocks(steps.busy.shape[1]):
-        excess = steps.excess(block)
-        since, share = _onset(excess > SLOW_RATIO * steps.duration[:, None], np.isfinite(excess))
-        for place in np.flatnonzero(since >= 0):
-            first = int(since[place])
-            typical = float(np.nanmedian(excess[first:, place]))
-            if typical > SLOW_RATIO * np.median(steps.duration[first:]):
-                lasted = steps.duration[first:]
-                column = block.start + int(place)
-                found.append(SlowRank(column, first, typical, float(share[place]), len(lasted), float(lasted.sum())))
-    found = [rank for rank in found if rank.excess > SPREADS * steps.peers(rank.since).spread(rank.column)]
-    return sorted(found, key=lambda rank: -rank.excess)
+def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
+    """The ranks and machines that are slow up to the window's end, the slowest first."""
+    found: list[Slow] = []
+    culprits = np.zeros(steps.busy.shape[1], np.bool_)
+    machine = node_numbers(nodes)
+    medians = _Medians.of(steps)
+    for _ in range(MAX_ROUNDS):
+        new = list(_slow_hosts(steps, medians, machine, culprits)) or list(_slow_ranks(steps, medians, culprits))
+        found += new
+        culprits[[column for each in new for column in each.columns]] = True
+        disturbed = _disturbed(steps, culprits, new)
+        if not new or not (disturbed.any() or any(each.whole_host for each in new)):
+            break
+        steps = steps.without(culprits, disturbed)
+        medians = medians.updated(steps, disturbed)
+    return sorted(_merged_by_phase(steps, found, machine), key=lambda each: -each.excess)
 
 
-def _onset(slow: NDArray[np.bool_], known: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Floats]:
-    """[R]: for each rank the first step since which it was slow in PERSISTENT_SHARE of the steps for which it has a
-    row, -1 where no such step leaves MIN_STEPS; and [R]: the share of those steps. `slow`, `known`: [S, R]."""
-    lengths = known[::-1].cumsum(axis=0, dtype=np.int32)[::-1]
-    share = slow[::-1].cumsum(axis=0, dtype=np.int32)[::-1] / np.maximum(lengths, 1)
-    possible = slow & (share >= PERSISTENT_SHARE) & (lengths >= MIN_STEPS)
-    first = possible.argmax(axis=0)
-    columns = np.arange(slow.shape[1])
-    return np.where(possible[first, columns], first, -1), share[first, columns]
+def _merged_by_phase(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> Iterator[Slow]:
+    """`found`, with one machine in place of its ranks where they are slow in a phase that only some of its ranks have,
+    as the stages of a pipeline that load input, and most of these are slow."""
+    by_cause: dict[tuple[int, int], list[Slow]] = {}
+    for each in found:
+        by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
+    for (host, phase), group in by_cause.items():
+        mates = np.flatnonzero(machine == host)
+        floor = HAS_PHASE * float(np.median(steps.duration))
+        having = mates[median_over_steps(steps.phases[:, mates, phase]) > floor]
+        if len(group) < 2 or group[0].whole_host or len(group) < MOST * len(having) or len(mates) == len(machine):
+            yield from group
+            continue
+        columns = tuple(sorted(each.columns[0] for each in group))
+        since = min(each.since for each in group)
+        series = last_axis_median(np.stack([each.series for each in group], axis=1))
+        whole = Slowdown(since, median(series[since:]), max(each.margin for each in group))
+        yield dataclasses.replace(
+            _slow(steps, columns, True, whole, series), machine=tuple(int(column) for column in mates)
+        )
+
+
+def _slowest_phase(steps: Steps, each: Slow) -> int:
+    """The phase in which a rank exceeds its peers the most."""
+    column = each.columns[0]
+    peers = np.flatnonzero(steps.peers.number == steps.peers.number[column])[:MAX_COMPARED]
+    peers = peers[peers != column]
+    if not len(peers):
+        return 0
+    own = median_over_steps(steps.phases[each.since :, column])
+    others = np.array([median(steps.phases[each.since :, peers, phase]) for phase in range(steps.phases.shape[2])])
+    return int(np.nan_to_num(own - others).argmax())
+
+
+def _disturbed(steps: Steps, culprits: NDArray[np.bool_], new: Sequence[Slow]) -> NDArray[np.bool_]:
+    """[R]: the ranks whose peers' median the new culprits may have moved: those of classes of which they are a
+    noticeable share."""
+    number = steps.peers.number
+    moved = np.bincount(number, culprits) > NOTICEABLE * np.bincount(number)
+    touched = np.zeros(len(moved), np.bool_)
+    touched[[number[column] for each in new for column in each.columns]] = True
+    found: NDArray[np.bool_] = (moved & touched)[number]
+    return found
+
+
+class _Medians:
+    """Each rank's median excess over the last steps, for each number of steps that is looked at."""
+
+    def __init__(self, by_window: dict[int, Floats], floors: dict[int, float]) -> None:
+        self.by_window, self.floors = by_window, floors
+
+    @classmethod
+    def of(cls, steps: Steps) -> _Medians:
+        lengths = list(windows(len(steps.numbers)))
+        floors = {length: SLOW_RATIO * float(np.median(steps.duration[-length:])) for length in lengths}
+        return cls({length: median_over_steps(steps.excess[-length:]) for length in lengths}, floors)
+
+    def updated(self, steps: Steps, ranks: NDArray[np.bool_]) -> _Medians:
+        """The same, with those of `ranks` [R] computed again."""
+        by_window = {length: medians.copy() for length, medians in self.by_window.items()}
+        for length, medians in by_window.items():
+            medians[ranks] = median_over_steps(steps.excess[-length:, ranks])
+        return _Medians(by_window, self.floors)
+
+    def candidates(self, share: float = 1.0) -> NDArray[np.bool_]:
+        """[R]: whose median exceeds `share` of the least that is called slow, over any number of last steps."""
+        above = [medians > share * self.floors[length] for length, medians in self.by_window.items()]
+        found: NDArray[np.bool_] = np.logical_or.reduce(above)
+        return found
+
+    @property
+    def whole(self) -> Floats:
+        """[R]: over the whole window."""
+        return next(iter(self.by_window.values()))
+
+
+def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) -> Iterator[Slow]:
+    candidates = np.flatnonzero(medians.candidates() & ~culprits)
+    for column in candidates[np.argsort(-medians.whole[candidates])][:MAX_CANDIDATES]:
+        same = steps.peers.number == steps.peers.number[column]
+        others = np.flatnonzero(same & ~culprits)
+        others = others[others != column]
+        spread = _spread(steps, others) if len(others) >= FEW_PEERS else deviation(medians.whole[~same & ~culprits])
+        noise = typical_noise(steps.excess, others)
+        found = slowdown(steps.excess[:, column], steps.duration, noise, spread)
+        if found is not None:
+            yield _slow(steps, (int(column),), False, found, steps.excess[:, column])
+
+
+def _spread(steps: Steps, peers: NDArray[np.int64]) -> float:
+    """How much the busy times of `peers` differ from one to the other, over the whole window: the median absolute
+    deviation of their medians, in seconds."""
+    busy = steps.busy[:, peers[:: max(1, len(peers) // MAX_COMPARED)]]
+    return deviation(median_over_steps(busy - last_axis_median(busy)[:, None]))
+
+
+def _slow_hosts(
+    steps: Steps, medians: _Medians, machine: NDArray[np.int64], culprits: NDArray[np.bool_]
+) -> Iterator[Slow]:
+    """The slowest machine of those of which most ranks are slow; at most one, since it may make others look slow."""
+    elevated = medians.candidates(0.5) & ~culprits
+    count = np.bincount(machine, ~culprits)
+    share = np.bincount(machine, elevated) / np.maximum(count, 1)
+    if len(count) < 2:
+        return
+    best: Slow | None = None
+    by_machine = _Grouped(machine)
+    some = range(0, len(count), max(1, len(count) // MAX_COMPARED))
+    for host in np.flatnonzero((share >= MOST) & (count >= 2)).tolist():
+        columns = by_machine.columns(host)
+        columns = columns[~culprits[columns]]
+        series = last_axis_median(steps.excess[:, columns])
+        others = [by_machine.columns(other) for other in some if other != host]
+        spread = deviation(np.array([median(medians.whole[each]) for each in others]))
+        found = slowdown(series, steps.duration, _noise_of_machines(steps, others), spread)
+        if found is not None and _most_are_slow(steps, columns, found) and (best is None or found.excess > best.excess):
+            best = _slow(steps, tuple(int(column) for column in columns), True, found, series)
+    if best is not None:
+        yield best
+
+
+def _noise_of_machines(steps: Steps, machines: Sequence[NDArray[np.int64]]) -> float:
+    """The standard deviation over time of a machine's median excess, in seconds: the median over `machines`."""
+    series = [last_axis_median(steps.excess[:, columns]) for columns in machines]
+    return MAD_TO_SIGMA * median(np.array([deviation(each) for each in series]))
+
+
+def _most_are_slow(steps: Steps, columns: NDArray[np.int64], found: Slowdown) -> bool:
+    """Whether most ranks of a machine have at least half of its excess: one that is slow by far is not its machine."""
+    typical = median_over_steps(steps.excess[found.since :, columns])
+    return bool((typical > found.excess / 2).mean() >= MOST)
+
+
+class _Grouped:
+    """The columns of each machine."""
+
+    def __init__(self, machine: NDArray[np.int64]) -> None:
+        self._order = np.argsort(machine, kind="stable")
+        self._first = np.searchsorted(machine[self._order], np.arange(machine.max() + 2))
+
+    def columns(self, host: int) -> NDArray[np.int64]:
+        return self._order[self._first[host] : self._first[host + 1]]
+
+
+def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Slowdown, series: Floats) -> Slow:
+    lasted = steps.duration[found.since :]
+    return Slow(columns, whole_host, found.since, found.excess, found.margin, len(lasted), float(lasted.sum()), series)

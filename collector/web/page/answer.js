@@ -4,7 +4,7 @@ import { byId, element, setLines, setText } from "./dom.js";
 import { percent, times } from "./format.js";
 
 const BADGES = { ok: "All well", unknown: "Cannot tell", skipped: "Cannot tell" };
-const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", hung: "Hung" };
+const KINDS = { slow_compute: "Slow rank", slow_host: "Slow host", slow_input: "Slow input", slow_link: "Slow link", hung: "Hung", dead: "Died first" };
 
 export function showAnswer(summary) {
   const { location } = summary;
@@ -25,7 +25,7 @@ function badgeOf({ verdict, culprits }) {
 function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_seen: ranks, world_size: world }) {
   const figures = [];
   const [first] = culprits;
-  if (slowdown && culprits.length) figures.push(["the step time without it", times(slowdown)]);
+  if (slowdown && first?.recoverable_ratio) figures.push(["the step time without it", times(slowdown)]);
   if (first?.recoverable_ratio) figures.push(["of the step time can be saved", percent(first.recoverable_ratio)]);
   if (first) figures.push(["confidence", percent(first.confidence)]);
   if (ranks) figures.push(["ranks seen", world ? `${ranks} of ${world}` : `${ranks}`]);

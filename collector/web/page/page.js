@@ -27,6 +27,7 @@ async function ask(path, parameters = {}) {
   const query = new URLSearchParams(parameters);
   if (state.job) query.set("job", state.job);
   const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
+  if (response.status === 409) return null; // several users have a job of that name: the summary says so
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
   return response.json();
 }
@@ -64,15 +65,15 @@ function showJobs({ jobs, job }) {
 }
 
 function jobLabel(line, jobs) {
-  const sameName = jobs.some((other) => other !== line && other.job_id === line.job_id);
-  const remarks = [sameName ? `uid ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "slow" : ""];
+  const severalUsers = jobs.some((other) => other.owner !== line.owner);
+  const remarks = [severalUsers ? `user ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "fails" : ""];
   const remark = remarks.filter(Boolean).join(", ");
   return remark ? `${line.job_id} (${remark})` : line.job_id;
 }
 
 function showHeat() {
   const { heat, summary } = state;
-  const hasCells = heat.rows.length > 0 && heat.steps.length > 0;
+  const hasCells = heat !== null && heat.rows.length > 0 && heat.steps.length > 0;
   for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !hasCells;
   setText(byId("heat-empty"), hasCells ? "" : emptyText(heat, summary.location));
   if (!hasCells) {
@@ -92,6 +93,7 @@ function showHeat() {
 }
 
 function emptyText(heat, { notes }) {
+  if (heat === null) return "Several users have a job of this name: choose one of them above.";
   if (notes.some((note) => note.kind === "no_agent")) return "No ranks are known while no agent answers.";
   return heat.rows.length ? "No step has been finished yet." : "No ranks yet. They appear when a job starts under laggard run.";
 }

@@ -145,7 +145,7 @@ def read_recorded(folder: Path) -> list[Recorded]:
     from laggard.rankfile.fact_names import GPU
 
     found = []
-    for path in (folder / "ranks").iterdir():
+    for path in (folder / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters, steps = file.counters(), file.steps()
             identity, facts = dict(file.identity), file.facts()

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from laggard.catalogue.rank_metrics import BUILD_INFO, RANK_METRICS, Metric
+from laggard.catalogue.rank_metrics import BUILD_INFO, JOB, RANK_METRICS, Metric
+
+PROCESS_METRICS = (
+    Metric("process_resident_memory_bytes", "gauge", "Resident memory size in bytes."),
+    Metric("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
+    Metric("process_open_fds", "gauge", "Number of open file descriptors."),
+)
+"""Of the collector itself, under the names that every Prometheus client gives them."""
 
 METRICS: tuple[Metric, ...] = (
     BUILD_INFO,
@@ -27,12 +34,28 @@ METRICS: tuple[Metric, ...] = (
         "laggard_culprit",
         "gauge",
         "Share of the step time that fixing this culprit would save.",
-        ("job_id", "rank", "kind", "hostname"),
+        (*JOB, "rank", "kind", "hostname"),
+    ),
+    Metric("laggard_job_running", "gauge", "1 while a process of the job runs; 0 once it has ended.", JOB),
+    Metric(
+        "laggard_job_slowdown_ratio",
+        "gauge",
+        "Step time over the step time without culprits; 1: none. Absent where it is not known.",
+        JOB,
+    ),
+    Metric("laggard_job_ranks", "gauge", "Ranks of the job that agents report.", JOB),
+    Metric(
+        "laggard_collector_jobs_not_held", "gauge", "Jobs that agents report and the collector has no room to watch."
     ),
     Metric(
-        "laggard_job_slowdown_ratio", "gauge", "Step time over the step time without culprits; 1: none.", ("job_id",)
+        "laggard_collector_ranks_not_held", "gauge", "Ranks that agents report and the collector has no room to watch."
     ),
-    Metric("laggard_job_ranks", "gauge", "Ranks of the job that agents report.", ("job_id",)),
+    Metric(
+        "laggard_collector_round_seconds",
+        "gauge",
+        "How long the last round took: all agents asked, all jobs judged. Beyond interval_seconds rounds come late.",
+    ),
+    *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",
         "gauge",

@@ -33,13 +33,16 @@ class Metric(NamedTuple):
 BUILD_INFO: Final = Metric("laggard_build_info", "gauge", "Version of laggard; always 1.", ("version",))
 """Served beside the metrics of ranks, whoever serves them."""
 
-_RANK = ("job_id", "rank")
+JOB: Final = ("job_id", "user")
+"""The labels of a job: its name, and the uid of its user, since two users may give their jobs one name."""
+
+_RANK = (*JOB, "rank")
 
 RANK_METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_rank_info",
         "gauge",
-        "Who a rank is; always 1. Join on job_id and rank.",
+        "Who a rank is; always 1. Join on job_id, user and rank.",
         (*_RANK, "hostname", "local_rank", "gpu", "world_size", "attempt"),
     ),
     Metric("laggard_rank_up", "gauge", "1 while the rank's process holds its file's lock.", _RANK),
@@ -100,6 +103,7 @@ class RankStats(NamedTuple):
     heartbeat. `phase_seconds` are in the order of constants.PHASES."""
 
     job_id: str
+    owner: int  # uid
     rank: int
     node: str
     local_rank: int
@@ -144,11 +148,12 @@ def sum_collectives(lanes: Iterable[tuple[str, str]], numbers: Iterable[Sequence
 
 
 def families(ranks: Sequence[RankStats]) -> Iterator[tuple[Metric, Samples]]:
-    """Yields all of RANK_METRICS with the samples of `ranks`, of which no two may have the same job and number."""
+    """Yields all of RANK_METRICS with the samples of `ranks`, of which no two may have the same job, owner and
+    number."""
     samples = {metric.name: Samples() for metric in RANK_METRICS}
     for rank in ranks:
         for name, labels, value in _samples(rank):
-            samples[f"laggard_rank_{name}"].append(((rank.job_id, str(rank.rank), *labels), value))
+            samples[f"laggard_rank_{name}"].append(((rank.job_id, str(rank.owner), str(rank.rank), *labels), value))
     return ((metric, samples[metric.name]) for metric in RANK_METRICS)
 
 

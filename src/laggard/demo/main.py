@@ -136,11 +136,15 @@ def _print_verdict(
 
 
 def _wait_for_interrupt(url: str) -> None:
-    print(f"The page stays at {url}/ until Ctrl-C.", file=sys.stderr, flush=True)
+    """Waits for SIGINT or SIGTERM. They are blocked meanwhile: so none is missed that comes before the wait begins, and
+    SIGINT counts although a shell that starts commands in the background has them ignore it."""
+    ends = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ends)
     try:
-        signal.pause()
-    except KeyboardInterrupt:
-        return
+        print(f"The page stays at {url}/ until Ctrl-C.", file=sys.stderr, flush=True)
+        signal.sigwait(ends)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from typing import Any
 
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.nccl.rules.variable_findings import judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext
@@ -14,18 +15,23 @@ _LINE = re.compile(r"""\s*(?:export\s+|declare\s+-x\s+|-x\s+|set\s+)?([A-Za-z_][
 _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _MIN_SHARE = 0.6  # of the lines; the others continue values, or are functions of the shell
 _SAMPLE_LINES = 400
+_SAMPLE_CHARACTERS = 1 << 18
+_MOST_JSON = 1 << 20  # larger than the kernel lets an environment be; parsed JSON takes up to seventy times its length
 
 
-def recognise(text: str) -> bool:
+def recognise(content: FileContent) -> bool:
+    text = content.text
     if text.lstrip().startswith("{"):
         return bool(_from_json(text))
-    lines = [line for line in _lines(text)[:_SAMPLE_LINES] if line.strip() and not line.startswith("#")]
+    lines = [
+        line for line in _lines(text[:_SAMPLE_CHARACTERS])[:_SAMPLE_LINES] if line.strip() and not line.startswith("#")
+    ]
     hits = sum(1 for line in lines if _LINE.fullmatch(line))
     return hits > 0 and hits >= _MIN_SHARE * len(lines)
 
 
-def judge(text: str, hardware: KnownHardware) -> FileJudgement:
-    variables = {name: value for name, value in parse_environment(text).items() if name.startswith("NCCL_")}
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    variables = {name: value for name, value in parse_environment(content.text).items() if name.startswith("NCCL_")}
     facts = VariableContext(rdma=hardware.rdma, several_gpus=None if hardware.gpus is None else hardware.gpus > 1)
     return FileJudgement(judge_environment(variables, facts), {"nccl_variables": sorted(variables)})
 
@@ -51,6 +57,8 @@ def _unquoted(value: str) -> str:
 
 def _from_json(text: str) -> dict[str, str]:
     """Returns the variables of an object whose keys are names of variables, or of such an object one level below."""
+    if len(text) > _MOST_JSON:
+        return {}
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from laggard.diagnose.file_content import FileContent
 from laggard.model import Finding
 
 
@@ -24,9 +25,11 @@ class FileJudgement(NamedTuple):
 
 class FileFormat(NamedTuple):
     name: str
-    recognise: Callable[[str], bool]
-    """Returns whether a text is of this format, by its beginning."""
-    judge: Callable[[str, KnownHardware], FileJudgement]
-    read_hardware: Callable[[str], KnownHardware] = lambda text: KnownHardware()
-    judge_together: Callable[[Sequence[str], KnownHardware], FileJudgement] | None = None
+    recognise: Callable[[FileContent], bool]
+    """Returns whether a file is of this format."""
+    judge: Callable[[FileContent, KnownHardware], FileJudgement]
+    read_hardware: Callable[[FileContent], KnownHardware] = lambda content: KnownHardware()
+    judge_together: Callable[[Iterable[FileContent], KnownHardware], FileJudgement] | None = None
     """Judges all files of this format at once, where they are parts of one whole."""
+    end_matters: bool = False
+    """Whether it is judged by the end of a file too, as logs are; else by the beginning alone."""

@@ -1,60 +1,206 @@
-"""Reads the files that users give: plain or gzip, of any size, from anywhere."""
+"""Reads the files that users give: of any size, plain or packed, in bounded memory. What a log is asked for stands at
+its end, so of a file that is larger than the bounds the beginning and the end are read, and the rest is not."""
 
 from __future__ import annotations
 
 import gzip
+import io
 import os
+import stat
 import sys
+import time
 import zlib
-from io import BufferedReader
-from typing import Final, NamedTuple, cast
+from collections import deque
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, BinaryIO, Final, cast
 
+from laggard.diagnose.file_content import FileContent
 from laggard.errors import UsageError
 
-MAX_BYTES: Final = 256 << 20
-"""Of decompressed text: the log of a job with thousands of ranks fits. 1 MiB of gzip can hold a GiB of zeros."""
+BEGINNING_BYTES: Final = 8 << 20
+"""Recorded hardware and a job's first lines fit in many times."""
+END_BYTES: Final = 24 << 20
+"""The last words of a job with thousands of ranks fit."""
+MAX_UNPACKED_BYTES: Final = 8 << 30
+"""The end of a packed file is found only by unpacking all of it: 20 s for so much text. 8 MiB of gzip can hold it."""
+MAX_READ_SECONDS: Final = 60.0
+"""For files that hold nothing but beginnings of packed data, a byte of which costs more than a megabyte of text."""
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_PIECE_BYTES = 1 << 20
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+_PIECE_BYTES: Final = 1 << 20
+_KEPT_BYTES: Final = 1 << 20
+_SPECIAL_FILES: Final[tuple[tuple[Callable[[int], bool], str], ...]] = (
+    (stat.S_ISFIFO, "a pipe: give its text as standard input, and - as the file"),
+    (stat.S_ISCHR, "a device, and no file"),
+    (stat.S_ISBLK, "a device, and no file"),
+    (stat.S_ISSOCK, "a socket, and no file"),
+)
 
 
-class InputFile(NamedTuple):
-    path: str
-    text: str
-    problem: str = ""
-    """Why `text` is not all of the file, or none of it; empty: it is all."""
+class InputFile:
+    """One file of the command line. Its content is read when it is asked for: hundreds of files, one a rank, are not
+    held at the same time."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._kept: FileContent | None = None
+
+    def read(self) -> FileContent:
+        """Returns the content. Raises UsageError where there is no such file, or it is none that can be read."""
+        if self._kept is not None:
+            return self._kept
+        content = _read_standard_input() if self.path == "-" else _read_path(self.path)
+        if self.path == "-" or content.held_bytes <= _KEPT_BYTES:
+            self._kept = content
+        return content
 
 
-def read_input_file(path: str) -> InputFile:
-    """Reads the file; `-` is standard input. Raises UsageError where there is no such file, or it is a directory."""
+class _TooLong(Exception):
+    """Reading takes longer than MAX_READ_SECONDS."""
+
+
+def _read_standard_input() -> FileContent:
+    return _read(cast(BinaryIO, sys.stdin.buffer), None)
+
+
+def _read_path(path: str) -> FileContent:
     try:
-        if path == "-":
-            return _read(path, cast(BufferedReader, sys.stdin.buffer))
-        if os.path.isdir(path):
-            raise UsageError(f"{path} is a directory: name the files in it")
-        with open(path, "rb") as file:
-            return _read(path, file)
+        _refuse_special(path, os.stat(path))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            _refuse_special(path, status)
+            return _read(file, status.st_size)
     except FileNotFoundError:
         raise UsageError(f"no file {path}") from None
     except OSError as error:
-        return InputFile(path, "", f"cannot read it: {error.strerror or error}")
+        return FileContent(problem=f"cannot read it: {error.strerror or error}")
 
 
-def _read(path: str, file: BufferedReader) -> InputFile:
+def _refuse_special(path: str, status: os.stat_result) -> None:
+    """Raises UsageError for what is no regular file: to open a pipe waits for its writer, and a device may never end.
+    It is asked before the file is opened, which may do something to a device, and after, for what was opened."""
+    if stat.S_ISDIR(status.st_mode):
+        raise UsageError(f"{path} is a directory: name the files in it")
+    for is_such, name in _SPECIAL_FILES:
+        if is_such(status.st_mode):
+            raise UsageError(f"{path} is {name}")
+
+
+def _read(file: BinaryIO, size: int | None) -> FileContent:
+    """Reads an open file of `size` bytes; None: not known."""
+    begin = file.read(len(_ZSTD_MAGIC)) or b""
+    source = _Timed(begin, file)
+    if begin.startswith(_GZIP_MAGIC):
+        return _read_stream(gzip.GzipFile(fileobj=source), "gzip", (EOFError, zlib.error))
+    if begin == _ZSTD_MAGIC:
+        zstd = _zstd()
+        return _read_stream(zstd.ZstdFile(cast(BinaryIO, source)), "zstd", (EOFError, zstd.ZstdError))
+    if size is not None and size > BEGINNING_BYTES + END_BYTES:
+        return _read_both_ends(source, file, size)
+    return _read_stream(source, "", ())
+
+
+def _read_both_ends(source: io.RawIOBase, file: BinaryIO, size: int) -> FileContent:
+    beginning = _read_up_to(source, BEGINNING_BYTES)
+    start = (size - END_BYTES) & ~1  # even: a UTF-16 character is not cut
+    file.seek(start)
+    return FileContent(beginning, (_read_up_to(file, size - start),), start - len(beginning), "")
+
+
+def _read_up_to(source: Any, count: int) -> bytes:
     data = bytearray()
+    while len(data) < count and (piece := source.read(min(_PIECE_BYTES, count - len(data)))):
+        data += piece
+    return bytes(data)
+
+
+def _read_stream(source: Any, packing: str, damages: tuple[type[Exception], ...]) -> FileContent:
+    """Reads to the end, and keeps the beginning and the last END_BYTES of what follows it. `damages`: what damaged data
+    of this packing raises, beside OSError."""
+    kept = _BothEnds()
     problem = ""
     try:
-        source = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP_MAGIC else file
-        while len(data) <= MAX_BYTES and (piece := source.read(_PIECE_BYTES)):
-            data += piece
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        problem = f"the gzip data is damaged after {len(data)} bytes: {error}"
-    if len(data) > MAX_BYTES:
-        del data[MAX_BYTES:]
-        problem = f"only its first {MAX_BYTES >> 20} MiB were read"
-    return InputFile(path, _decode(bytes(data)), problem)
+        while piece := source.read1(_PIECE_BYTES):  # what is there, so that all up to a damage is kept
+            kept.add(piece)
+            if kept.read_bytes >= MAX_UNPACKED_BYTES:
+                problem = f"it is longer than {MAX_UNPACKED_BYTES >> 30} GiB, and what follows them was not read"
+                break
+    except _TooLong:
+        problem = f"it was not read to its end within {MAX_READ_SECONDS:.0f} s"
+    except gzip.BadGzipFile as error:
+        problem = f"the gzip data is damaged after {kept.read_bytes} bytes: {error}"
+    except OSError as error:
+        problem = f"cannot read it: {error.strerror or error}"
+    except damages as error:
+        problem = f"the {packing} data is damaged after {kept.read_bytes} bytes: {error}"
+    return kept.content(problem)
 
 
-def _decode(data: bytes) -> str:
-    encoding = "utf-16" if data[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8"  # PowerShell and Notepad write UTF-16
-    return data.decode(encoding, errors="replace").removeprefix("\ufeff")
+class _BothEnds:
+    """Takes a file in pieces, and keeps its beginning and its end. Small pieces are joined: a packed file can be made
+    to unpack to a byte a piece, and each piece takes memory of its own."""
+
+    def __init__(self) -> None:
+        self.read_bytes = 0
+        self._beginning = bytearray()
+        self._end: deque[bytes] = deque()
+        self._latest = bytearray()
+        self._held = 0
+
+    def add(self, piece: bytes) -> None:
+        self.read_bytes += len(piece)
+        room = BEGINNING_BYTES - len(self._beginning)
+        if room > 0:
+            self._beginning += piece[:room]
+            piece = piece[room:]
+        self._latest += piece
+        if len(self._latest) >= _PIECE_BYTES:
+            self._close_piece()
+
+    def content(self, problem: str) -> FileContent:
+        self._close_piece()
+        skipped = self.read_bytes - len(self._beginning) - self._held
+        return FileContent(bytes(self._beginning), tuple(filter(None, self._end)), skipped, problem)
+
+    def _close_piece(self) -> None:
+        self._end.append(bytes(self._latest))
+        self._held += len(self._latest)
+        self._latest.clear()
+        while self._held - len(self._end[0]) >= END_BYTES:
+            self._held -= len(self._end.popleft())
+
+
+class _Timed(io.RawIOBase):
+    """A file whose first bytes were read already. Raises _TooLong where its bytes are asked for too late."""
+
+    def __init__(self, begin: bytes, file: BinaryIO) -> None:
+        self._begin = begin
+        self._file = file
+        self._deadline = time.monotonic() + MAX_READ_SECONDS
+
+    def readable(self) -> bool:
+        return True
+
+    def read(self, size: int | None = -1) -> bytes:
+        if self._begin and size:
+            end = len(self._begin) if size is None or size < 0 else size
+            begin, self._begin = self._begin[:end], self._begin[end:]
+            return begin
+        if time.monotonic() > self._deadline:
+            raise _TooLong
+        return self._file.read(-1 if size is None else size) or b""
+
+    read1 = read
+
+
+def _zstd() -> ModuleType:
+    """The standard library's module, from Python 3.14 on, or its backport; imported where a file needs it. It refuses
+    windows over 128 MiB, and so memory."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+    else:
+        from backports import zstd
+    return zstd

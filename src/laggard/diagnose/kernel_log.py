@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from laggard.diagnose import kernel_findings
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.gpu.model.driver_log import find_xids
 from laggard.probes.gpu.xid import judge_xids
@@ -15,21 +17,28 @@ _LINE = re.compile(
     r"|\d+,\d+,\d+,[^;]*;"  # /dev/kmsg
     r"|\S.{8,80}? kernel: "  # syslog, journalctl
 )
+_RELEVANT = ("NVRM: ", "SXid", "mlx5_core", "PCIe Bus Error", *kernel_findings.RELEVANT)
+"""Words of the lines that the rules look at: a few in thousands."""
 _MIN_SHARE = 0.5
 _SAMPLE_LINES = 400
 
 
-def recognise(text: str) -> bool:
-    lines = [line for line in text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line and not line.startswith(" ")]
+def recognise(content: FileContent) -> bool:
+    lines = [line for line in content.text[: 1 << 18].splitlines()[:_SAMPLE_LINES] if line and not line.startswith(" ")]
     hits = sum(1 for line in lines if _LINE.match(line))
     return hits > 0 and hits >= _MIN_SHARE * len(lines)
 
 
-def judge(text: str, hardware: KnownHardware) -> FileJudgement:
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    text = "".join(map(_relevant_lines, content.pieces()))
     lines = find_xids(text)
     findings, counted = judge_xids(lines)
     facts = {"xids": len(lines), "xids_of_applications": {}, **counted}
-    return FileJudgement((*findings, *find_device_errors(text)), facts)
+    return FileJudgement((*findings, *find_device_errors(text), *kernel_findings.judge_host_messages(text)), facts)
 
 
-KERNEL_LOG = FileFormat("kernel log", recognise, judge)
+def _relevant_lines(text: str) -> str:
+    return "".join(line for line in text.splitlines(True) if any(word in line for word in _RELEVANT))
+
+
+KERNEL_LOG = FileFormat("kernel log", recognise, judge, end_matters=True)

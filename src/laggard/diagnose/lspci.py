@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.lspci_findings import judge_pci_tree, unjudged_parts
 from laggard.probes.pci.model.lspci import parse_lspci
@@ -13,18 +14,18 @@ _DEVICE = re.compile(r"^(?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] \S[^\n
 _MIN_DEVICES = 2  # one line that begins like a PCI address may be in any file
 
 
-def recognise(text: str) -> bool:
-    return len(_DEVICE.findall(text[: 1 << 18])) >= _MIN_DEVICES
+def recognise(content: FileContent) -> bool:
+    return len(_DEVICE.findall(content.text[: 1 << 18])) >= _MIN_DEVICES
 
 
-def read_hardware(text: str) -> KnownHardware:
-    tree = parse_lspci(text)
+def read_hardware(content: FileContent) -> KnownHardware:
+    tree = parse_lspci(content.text)
     return KnownHardware(sum(device.is_gpu for device in tree), any(device.is_rdma_nic for device in tree))
 
 
-def judge(text: str, hardware: KnownHardware) -> FileJudgement:
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     """Judges the tree as that of a physical machine: the output does not show whether it is a virtual one."""
-    tree = parse_lspci(text)
+    tree = parse_lspci(content.text)
     ends = tree.endpoints()
     facts = {
         "devices": len(tree.devices),

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Final
 
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.nccl.log.lines import NO_WRITER, PrefixCache, lines_in
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
-_WORD: Final = re.compile(r"NCCL (?:INFO|WARN|TRACE|CALL|version) ")
+_WORD: Final = re.compile(r"NCCL (?:INFO|WARN|ATTN|TRACE|CALL|version) ")
 _DEVICES: Final = re.compile(r"NET/IB : Using \[0\]")
-_SEARCHED_CHARACTERS: Final = 16 << 20  # a job prints a lot before its first collective
 _SEARCHED_MATCHES: Final = 256
 _LINE_CHARACTERS: Final = 2048
 
 
-def recognise(text: str) -> bool:
+def recognise(content: FileContent) -> bool:
     """Looks for a line that names its host and process, or begins with NCCL's own words. Prose does neither."""
     heads = PrefixCache()
-    found = _WORD.finditer(text, 0, _SEARCHED_CHARACTERS)
-    return any(_is_nccl(text, match, heads) for match in itertools.islice(found, _SEARCHED_MATCHES))
+    found = ((piece, match) for piece in content.pieces() for match in _WORD.finditer(piece))
+    return any(_is_nccl(piece, match, heads) for piece, match in itertools.islice(found, _SEARCHED_MATCHES))
 
 
 def _is_nccl(text: str, match: re.Match[str], heads: PrefixCache) -> bool:
@@ -35,23 +35,24 @@ def _is_nccl(text: str, match: re.Match[str], heads: PrefixCache) -> bool:
     return any(line.writer != NO_WRITER for line in lines)
 
 
-def read_hardware(text: str) -> KnownHardware:
+def read_hardware(content: FileContent) -> KnownHardware:
     """Finds RDMA where NCCL lists RDMA devices. That it lists none does not prove that the machine has none."""
-    return KnownHardware(rdma=True if _DEVICES.search(text) else None)
+    return KnownHardware(rdma=True if any(map(_DEVICES.search, content.pieces())) else None)
 
 
-def judge(text: str, hardware: KnownHardware) -> FileJudgement:
-    return judge_together([text], hardware)
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    return judge_together([content], hardware)
 
 
-def judge_together(texts: Sequence[str], hardware: KnownHardware) -> FileJudgement:
+def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the log of one job: NCCL_DEBUG_FILE makes a file for each process."""
     reader = NcclLogReader()
-    for text in texts:
-        reader.feed(text)
+    for content in contents:
+        for piece in content.pieces():
+            reader.feed(piece)
         reader.end()
     judgement = judge_nccl_log(reader.log(), HardwareFacts(rdma=hardware.rdma, gpus=hardware.gpus))
     return FileJudgement(judgement.findings, judgement.facts, judgement.gaps)
 
 
-NCCL_LOG = FileFormat("NCCL log", recognise, judge, read_hardware, judge_together)
+NCCL_LOG = FileFormat("NCCL log", recognise, judge, read_hardware, judge_together, end_matters=True)

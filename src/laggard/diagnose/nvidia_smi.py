@@ -7,6 +7,7 @@ import re
 import tempfile
 from typing import Final
 
+from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.model import Finding, Verdict
 from laggard.probes.host.host import Host
@@ -28,20 +29,20 @@ _PROBES: Final = (
 """Probes that need only NVML. What others need (links, fabric manager, processes) is not in such a file."""
 
 
-def recognise(text: str) -> bool:
-    return "<nvidia_smi_log>" in text[:4096]
+def recognise(content: FileContent) -> bool:
+    return "<nvidia_smi_log>" in content.text[:4096]
 
 
-def read_hardware(text: str) -> KnownHardware:
+def read_hardware(content: FileContent) -> KnownHardware:
     try:
-        return KnownHardware(gpus=len(parse_nvidia_smi(text).gpus))
+        return KnownHardware(gpus=len(parse_nvidia_smi(content.text).gpus))
     except NotNvidiaSmi:
         return KnownHardware()
 
 
-def judge(text: str, hardware: KnownHardware) -> FileJudgement:
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
     try:
-        nvml = parse_nvidia_smi(text)
+        nvml = parse_nvidia_smi(content.text)
     except NotNvidiaSmi as error:
         return FileJudgement(unknown=str(error))
     findings: list[Finding] = []

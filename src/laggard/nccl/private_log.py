@@ -10,9 +10,13 @@ NCCL_DEBUG is set.
 from __future__ import annotations
 
 import codecs
+import contextlib
+import fcntl
 import os
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import MutableMapping
 from typing import Final
 
@@ -27,6 +31,8 @@ _SUBSYSTEMS: Final = "INIT,NET,ENV"
 _MOST_AT_ONCE: Final = 4 << 20
 _MOST_ON_DISK: Final = 8 << 20
 _MOST_CONF_CHARACTERS = 1 << 16
+_PREFIX: Final = "nccl-"
+_PRUNE_AFTER_SECONDS: Final = 60.0  # longer than it takes from the creation of a folder to its lock
 
 
 def prepare_log(environ: MutableMapping[str, str], directory: str, etc_conf: str = ETC) -> PrivateLog | None:
@@ -42,15 +48,45 @@ def prepare_log(environ: MutableMapping[str, str], directory: str, etc_conf: str
         return None
     try:
         os.makedirs(directory, exist_ok=True)
-        folder = tempfile.mkdtemp(prefix="nccl-", dir=os.path.abspath(directory))
+        _prune(directory)
+        log = PrivateLog(tempfile.mkdtemp(prefix=_PREFIX, dir=os.path.abspath(directory)))
     except OSError:
         return None
-    pattern = os.path.join(folder, "log").replace("%", "%%") + ".%p"
+    pattern = os.path.join(log.folder, "log").replace("%", "%%") + ".%p"
     environ["NCCL_DEBUG"] = "INFO"
     if not is_private:
         environ.setdefault("NCCL_DEBUG_SUBSYS", _SUBSYSTEMS)
     environ["NCCL_DEBUG_FILE"] = environ[ENV_NCCL_LOG] = pattern
-    return PrivateLog(folder)
+    return log
+
+
+def _prune(directory: str) -> None:
+    """Removes this user's folders that killed processes have left."""
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                about = entry.stat(follow_symlinks=False)
+                if entry.name.startswith(_PREFIX) and stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid():
+                    _remove_if_left(entry.path, about.st_mtime)
+
+
+def _remove_if_left(folder: str, modified: float) -> None:
+    if time.time() - modified > _PRUNE_AFTER_SECONDS:
+        lock = _lock(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _lock(folder: str) -> int:
+    """Locks `folder` for as long as the descriptor that it returns, or a forked child's, is open. Raises OSError where
+    another process, which lives, has locked it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def _set_by_user(environ: MutableMapping[str, str], etc_conf: str) -> bool:
@@ -69,10 +105,11 @@ def _conf(path: str) -> dict[str, str]:
 
 
 class PrivateLog:
-    """The private log of this process. Not for several threads at once."""
+    """The private log of this process, which keeps its folder locked. Not for several threads at once."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+        self._lock = _lock(folder)
         self._pid = os.getpid()
         self._path = os.path.join(folder, f"log.{self._pid}")
         self._reader = NcclLogReader()
@@ -99,6 +136,8 @@ class PrivateLog:
         """Removes the folder and all in it. Does nothing in a forked child of the process that created it."""
         if os.getpid() == self._pid:
             shutil.rmtree(self.folder, ignore_errors=True)
+            with contextlib.suppress(OSError):  # a script that closes all descriptors has closed it
+                os.close(self._lock)
 
     def _free(self) -> None:
         """Drops the file's contents and keeps its length, because NCCL goes on writing at the same offset."""

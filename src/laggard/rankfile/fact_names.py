@@ -10,9 +10,16 @@ TRANSPORT: Final = "transport"
 GPU: Final = "gpu"
 """The UUID of the GPU that it trains on, by the tensors of its model and collectives. Newer than the identity's."""
 
+ENDING: Final = "ending"
+"""How Python left the process, where not with status 0: {exit_code, at_seconds (CLOCK_MONOTONIC), exception (its type),
+others_failed: whether such an exception comes when other ranks are gone}."""
+
 UNNAMED_COLLECTIVES: Final = "unnamed_collectives"
 """Why the hooks cannot name the collectives that C++ makes, a key of UNNAMED_REASONS; absent while they can, or while
 C++ has made none."""
+
+UNSEEN_WAITS: Final = "unseen_waits"
+"""True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
 
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"

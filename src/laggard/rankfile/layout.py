@@ -20,7 +20,9 @@ import zlib
 from typing import Final, NamedTuple
 
 MAGIC: Final = b"LAGGRANK"
-VERSION: Final = 2
+VERSION: Final = 3
+READABLE_VERSIONS: Final = (2, 3)
+"""Version 2, of older trainers, differs in the head of a beat alone."""
 SUFFIX: Final = ".rank"
 
 HEADER: Final = struct.Struct("<8sIIQII")  # magic, version, reserved, file size, identity length, identity CRC
@@ -65,7 +67,8 @@ BLOCK_COUNT: Final = 128
 
 BEATS_OFFSET: Final = BLOCKS_OFFSET + BLOCK_SLOT * BLOCK_COUNT
 BEATS_BYTES: Final = 8192
-BEAT_HEAD: Final = struct.Struct("<5q")  # when, interval, Flight Recorder's state, number of lanes, of groups
+BEAT_HEAD: Final = struct.Struct("<6q")  # when, interval, Flight Recorder's state, when asked, counts of lanes, groups
+BEAT_HEAD_2: Final = struct.Struct("<5q")  # of version 2, which does not tell when the Flight Recorder was asked
 BEAT_LANE: Final = struct.Struct("<2q")  # collectives of the lane entered, and done
 BEAT_GROUP: Final = struct.Struct("<48s4q")  # torch's name, last enqueued, started, completed, when these last moved
 BEAT_GROUPS: Final = 64
@@ -123,7 +126,8 @@ class CollectiveInFlight(NamedTuple):
 
 class GroupState(NamedTuple):
     """A process group as torch's Flight Recorder reports it: the numbers of the collectives last enqueued, started and
-    completed, -1 where it does not report them. `moved_ns`: when any of the three last changed."""
+    completed, -1 where it does not report them. `moved_ns`: when any of the three was first seen to have changed; they
+    have stood still from then until torch was asked last, and nothing is known of the time after."""
 
     name: str
     enqueued: int
@@ -134,13 +138,15 @@ class GroupState(NamedTuple):
 
 class BeatRecord(NamedTuple):
     """One heartbeat. `flight_recorder`: index into FLIGHT_RECORDER. `lanes`: how many collectives of each lane were
-    (entered, done), in the order of the lanes."""
+    (entered, done), in the order of the lanes. `asked_ns`: when torch was asked for its state and for `groups`, which
+    not every beat does; 0: not known."""
 
     at_ns: int
     interval_ns: int
     flight_recorder: int
     lanes: tuple[tuple[int, int], ...]
     groups: tuple[GroupState, ...]
+    asked_ns: int = 0
 
 
 def pack_cell(sequence: int, body: bytes) -> bytes:

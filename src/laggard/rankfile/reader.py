@@ -71,7 +71,7 @@ class RankFileReader:
             raise RankFileError("symlink" if os.path.islink(path) else error.strerror or "unreadable") from None
         try:
             self.owner = self._check_inode()
-            self.identity = self._read_identity()
+            self._version, self.identity = self._read_header()
         except BaseException:
             os.close(self._fd)
             raise
@@ -96,21 +96,21 @@ class RankFileReader:
         except OSError as error:
             raise RankFileError(error.strerror or "unreadable") from None
 
-    def _read_identity(self) -> dict[str, Any]:
+    def _read_header(self) -> tuple[int, dict[str, Any]]:
         page = self._pread(0, layout.LIVE_OFFSET)
         if len(page) < layout.LIVE_OFFSET:
             raise RankFileError("truncated")
         magic, version, _, size, length, checksum = layout.HEADER.unpack_from(page)
         if magic != layout.MAGIC:
             raise RankFileError("not a rank file")
-        if version != layout.VERSION:
+        if version not in layout.READABLE_VERSIONS:
             raise RankFileError("another version")
         if size != layout.FILE_BYTES or length > layout.IDENTITY_BYTES:
             raise RankFileError("another layout")
         text = page[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + length]
         if zlib.crc32(text) != checksum:
             raise RankFileError("damaged header")
-        return _identity(text)
+        return version, _identity(text)
 
     def lock_holder(self) -> int | None:
         """The writer's process id, from the kernel; 0 where it is not visible from this pid namespace; None where no
@@ -163,7 +163,8 @@ class RankFileReader:
 
     def beat(self) -> layout.BeatRecord | None:
         """The newest whole heartbeat; None before the first."""
-        return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, _beat)
+        read = _beat if self._version > 2 else _beat_of_version_2
+        return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, read)
 
     def facts(self) -> dict[str, Any]:
         """The newest whole facts; empty where there are none. Texts are printable; texts and nesting are bounded."""
@@ -233,25 +234,42 @@ def _counters(cell: bytes) -> tuple[int, layout.RankCounters] | None:
 
 
 def _beat(cell: bytes) -> tuple[int, layout.BeatRecord] | None:
+    found = _beat_after(layout.BEAT_HEAD, cell)
+    if found is None:
+        return None
+    sequence, (at, interval, recorder, asked, *_), lanes, groups = found
+    return sequence, layout.BeatRecord(at, interval, recorder, lanes, groups, asked)
+
+
+def _beat_of_version_2(cell: bytes) -> tuple[int, layout.BeatRecord] | None:
+    found = _beat_after(layout.BEAT_HEAD_2, cell)
+    if found is None:
+        return None
+    sequence, (at, interval, recorder, *_), lanes, groups = found
+    return sequence, layout.BeatRecord(at, interval, recorder, lanes, groups)
+
+
+_Beat = tuple[int, tuple[int, ...], tuple[tuple[int, int], ...], tuple[layout.GroupState, ...]]
+
+
+def _beat_after(head: struct.Struct, cell: bytes) -> _Beat | None:
+    """The sequence number, head, lanes and groups of a beat; the last two numbers of `head` count lanes and groups."""
     if len(cell) < layout.BEATS_BYTES:
         return None
-    *_, lanes, groups = layout.BEAT_HEAD.unpack_from(cell, 8)
+    *_, lanes, groups = head.unpack_from(cell, 8)
     if not (0 <= lanes <= layout.LANE_COUNT and 0 <= groups <= layout.BEAT_GROUPS):
         return None
-    names_at = layout.BEAT_HEAD.size + lanes * layout.BEAT_LANE.size
+    names_at = head.size + lanes * layout.BEAT_LANE.size
     unpacked = layout.unpack_cell(cell, names_at + groups * layout.BEAT_GROUP.size)
     if unpacked is None:
         return None
     sequence, body = unpacked
-    at, interval, recorder, *_ = layout.BEAT_HEAD.unpack_from(body)
-    pairs = layout.BEAT_LANE.iter_unpack(body[layout.BEAT_HEAD.size : names_at])
+    pairs = layout.BEAT_LANE.iter_unpack(body[head.size : names_at])
     group_states = (
         layout.GroupState(_printable(name.rstrip(b"\0").decode(errors="replace")), *numbers)
         for name, *numbers in layout.BEAT_GROUP.iter_unpack(body[names_at:])
     )
-    return sequence, layout.BeatRecord(
-        at, interval, recorder, tuple((pair[0], pair[1]) for pair in pairs), tuple(group_states)
-    )
+    return sequence, head.unpack_from(body), tuple((pair[0], pair[1]) for pair in pairs), tuple(group_states)
 
 
 def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:

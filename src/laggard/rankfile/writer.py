@@ -35,7 +35,7 @@ class RankFileWriter:
     """
 
     def __init__(self, directory: str, identity: Mapping[str, Any]) -> None:
-        _make_directory(directory)
+        os.makedirs(directory, exist_ok=True)
         _prune(directory)
         self.path = os.path.join(directory, f"{os.getpid()}-{secrets.token_hex(8)}{layout.SUFFIX}")
         hidden = self.path + ".new"  # readers list only names with the suffix: they never see an unfinished file
@@ -119,7 +119,9 @@ class RankFileWriter:
         lanes, groups = beat.lanes[: layout.LANE_COUNT], beat.groups[: layout.BEAT_GROUPS]
         self._beats += 1
         body = bytearray(
-            layout.BEAT_HEAD.pack(beat.at_ns, beat.interval_ns, beat.flight_recorder, len(lanes), len(groups))
+            layout.BEAT_HEAD.pack(
+                beat.at_ns, beat.interval_ns, beat.flight_recorder, beat.asked_ns, len(lanes), len(groups)
+            )
         )
         for lane in lanes:
             body += layout.BEAT_LANE.pack(*lane)
@@ -152,15 +154,6 @@ class RankFileWriter:
 
 def _clip(text: str, size: int) -> bytes:
     return text.encode()[:size].decode(errors="ignore").encode()
-
-
-def _make_directory(directory: str) -> None:
-    """Creates the directory for the ranks of every user (sticky, as /tmp), unless it is there already."""
-    try:
-        os.makedirs(directory)
-    except FileExistsError:
-        return
-    os.chmod(directory, 0o1777)
 
 
 def _prune(directory: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from laggard.model import Finding
+from laggard.model import Finding, RankEnd
 
 RANKS_SCHEMA = "laggard.ranks/1"
 
@@ -36,7 +36,7 @@ class LaneProgress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class GroupProgress(msgspec.Struct, frozen=True):
     """A process group as torch's Flight Recorder reports it: numbers of the last collectives, -1 where it reports none.
-    `seconds`: for how long the numbers have not changed."""
+    `seconds`: for how long the numbers had not changed when torch was asked for them."""
 
     name: str
     enqueued: int
@@ -46,13 +46,25 @@ class GroupProgress(msgspec.Struct, frozen=True):
 
 
 class BeatRow(msgspec.Struct, frozen=True):
-    """A rank's last heartbeat. A thread beside the training writes one about every `interval_seconds`."""
+    """A rank's last heartbeat. A thread beside the training writes one about every `interval_seconds`. Not each of
+    them asks torch for `groups`: `groups_age_seconds` is since when it was asked, None where that is not known."""
 
     age_seconds: float
     interval_seconds: float
     flight_recorder: str  # on, off, absent
     lanes: tuple[LaneProgress, ...]
     groups: tuple[GroupProgress, ...]
+    groups_age_seconds: float | None = None
+
+
+class CpuWait(msgspec.Struct, frozen=True):
+    """What a rank's threads got of the CPU in the last `seconds`, all of them together: time on a CPU, time in the run
+    queue behind others, and the time for which the quota of their cgroup held them back."""
+
+    seconds: float
+    running_seconds: float
+    queued_seconds: float
+    throttled_seconds: float
 
 
 class CollectiveTotal(msgspec.Struct, frozen=True):
@@ -65,7 +77,7 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
     bytes: int
 
 
-class StepRow(msgspec.Struct, frozen=True, array_like=True):
+class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One rank's step, in seconds on its node's monotonic clock. `phases`: own time in the order of constants.PHASES,
     collectives taken out. `waited`: time blocked in collectives. end - start = sum(phases) + waited."""
 
@@ -89,7 +101,7 @@ class RankRow(msgspec.Struct, frozen=True):
     owner: int  # uid of the file, checked against the writer's
     pid: int  # the writer's pid according to the kernel; 0: gone, or not visible from here
     cgroup: str
-    state: str  # running, finished, died
+    state: str  # running, finished, died: it ended in another way than with status 0
     steps: int
     step_seconds: float
     own_seconds: float
@@ -104,6 +116,8 @@ class RankRow(msgspec.Struct, frozen=True):
     last_beat_timestamp_seconds: float | None = None
     facts: dict[str, Any] = {}
     rows: tuple[StepRow, ...] = ()
+    end: RankEnd | None = None  # of a rank that died
+    cpu_wait: CpuWait | None = None  # of a rank that runs
 
 
 class RejectedFiles(msgspec.Struct, frozen=True):

@@ -223,7 +223,6 @@ def test_the_kill_switch_comes_first(gate: Gate, scontrol: Scontrol, tmp_path: P
 
 def test_a_drain_needs_the_collector_flag(gate: Gate, capsys: pytest.CaptureFixture[str]) -> None:
     assert gate("disk_full", "--drain")[0] == 64
-    assert gate("disk_full", "--gate", "enforce")[0] == 64
     assert gate("disk_full", "--gate", "report-only", "--drain")[0] == 0
     assert gate("disk_full", *DRAIN, "--scontrol", "scontrol")[0] == 64
 
@@ -256,3 +255,40 @@ def test_arguments_reach_scontrol_unchanged(scontrol: Scontrol, tmp_path: Path) 
         "Reason=laggard: $(touch y) `touch z` 'quoted' \"too\"",
     ]
     assert {"x", "y", "z"}.isdisjoint(os.listdir(tmp_path)) and {"x", "y", "z"}.isdisjoint(os.listdir("."))
+
+
+def test_a_gate_without_a_collector_complains_each_time(gate: Gate) -> None:
+    for machine in ("disk_full", "plain"):
+        status, out = gate(machine, "--gate", "enforce", "--drain")
+        assert status == 0 and "gate: WRONG SETUP: no collector is named" in out and "gate: pass" in out
+    assert "WRONG SETUP" not in gate("plain", "--gate", "report-only")[1]
+
+
+def test_in_a_prologs_log_stands_the_answer_and_the_decision(gate: Gate) -> None:
+    out = gate("disk_full", "--gate", "report-only")[1]
+    assert len(out.splitlines()) == 2 and "DISK_FULL" in out
+    assert len(gate("disk_full", "--gate", "report-only", "--verbose")[1].splitlines()) > 2
+
+
+@pytest.mark.parametrize(
+    ("known", "complaint"),
+    [(None, "does not answer"), (["elsewhere"], "it knows: elsewhere"), (["HERE"], "")],
+    ids=["away", "another_name", "right"],
+)
+def test_the_gate_checks_its_own_setup(
+    gate: Gate, fake_agent: Callable[..., object], known: list[str] | None, complaint: str, scontrol: Scontrol
+) -> None:
+    """A server with the collector's document on the nodes stands in for a collector."""
+    here = json.loads(gate("plain", "--format", "json")[1])["node"]
+    nodes = [{"node": here if name == "HERE" else name} for name in known or ()]
+    collector = fake_agent(b"")
+    collector.answer = lambda path: None if known is None else json.dumps({"nodes": nodes}).encode()  # type: ignore[attr-defined]
+    url = collector.url  # type: ignore[attr-defined]
+    status, out = gate("plain", "--check-gate", "--collector", url)
+    assert (status, complaint in out, "set up" in out) == (1 if complaint else 0, True, not complaint), out
+    assert ("WRONG SETUP" in gate("plain", "--gate", "enforce", "--collector", url, "--check-gate")[1]) == bool(
+        complaint
+    )
+    scontrol.set("IDLE", answer="echo slurm_load_node: no >&2; exit 1\n")
+    status, out = gate("plain", "--check-gate", "--collector", "none")
+    assert status == 1 and "set SLURM_CONF in gate.conf" in out

@@ -6,22 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.ranks.process_info import ProcessInfo, read_process_info, slurm_job
-
-
-@pytest.mark.parametrize(
-    ("cgroup", "job"),
-    [
-        ("/system.slice/slurmstepd.scope/job_123/step_0/user/task_0", "123"),
-        ("/slurm/uid_1000/job_123/step_batch", "123"),
-        ("/slurm_node1/uid_1000/job_123", "123"),
-        ("/user.slice/my_job_123/x", None),
-        ("/user.slice/job_123x", None),
-        ("", None),
-    ],
-)
-def test_the_slurm_job_of_a_cgroup(cgroup: str, job: str | None) -> None:
-    assert slurm_job(cgroup) == job
+from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
-from laggard.agent.web.metrics import DUPLICATE_RANK, agent_metrics, unique_ranks
+from laggard.agent.web.metrics import agent_metrics
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
@@ -135,24 +135,11 @@ def test_names_labels_and_limits() -> None:
 
 
 def test_two_users_with_one_job_name() -> None:
-    """The rank that SLURM confirms is shown, whichever came first; no rank makes a scrape invalid."""
-    other = a_rank(0, job_id="77", owner=1, steps=1)
-    confirmed = a_rank(
-        0, job_id="77", owner=2, steps=2, cgroup="/system.slice/slurmstepd.scope/job_77/step_0/user/task_0"
-    )
-    for rows in ((other, confirmed), (confirmed, other)):
-        assert [row.owner for row in unique_ranks(rows)[0]] == [2]
-    found = series(agent_metrics(document(other, confirmed), a_round(), "")[0].decode())
-    assert found["laggard_rank_steps_total", "job_id=77", "rank=0"] == 2
-    assert found["laggard_rank_files_ignored", f"reason={DUPLICATE_RANK}"] == 1
-    running, dead = a_rank(0, owner=3), a_rank(0, owner=1, state="died")
-    assert [row.owner for row in unique_ranks((running, dead))[0]] == [3]
-
-
-def test_a_job_name_that_slurm_does_not_confirm_is_shown() -> None:
-    """LAGGARD_JOB_ID may be any number, within any SLURM job."""
-    own_name = a_rank(0, job_id="20261121", cgroup="/slurm/uid_1000/job_77/step_0")
-    assert unique_ranks([own_name]) == ([own_name], 0)
+    """Each has series of their own: the label `user` tells them apart."""
+    ranks = [a_rank(0, job_id="77", owner=owner, steps=owner) for owner in (1, 2)]
+    found = series(agent_metrics(document(*ranks), a_round(), "")[0].decode())
+    for owner in (1, 2):
+        assert found["laggard_rank_steps_total", "job_id=77", "rank=0", f"user={owner}"] == owner
 
 
 @pytest.mark.slow

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows
+from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
+from laggard.collector.jobs.job import JobKey, Run
+from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
 from laggard.collector.locate.job_timings import WINDOW_STEPS
 from laggard.constants import PHASES
 from laggard.wire.ranks import StepRow
@@ -47,9 +50,9 @@ def test_a_higher_attempt_starts_the_job_anew_and_a_lower_one_is_ignored(make: A
     windows = JobWindows()
     windows.ingest("a", make.node("n0", [0, 1]), 1.0)
     again = make.ranks_document("n0", [make.rank_row(0, 2, [make.step_row(3)], attempt=1)])
-    assert windows.ingest("a", again, 2.0) == 0
+    assert not windows.ingest("a", again, 2.0)
     assert set(windows.jobs[KEY].ranks) == {0} and _steps(windows) == [3]
-    assert windows.ingest("b", make.node("n1", [2, 3]), 3.0) == 2
+    assert windows.ingest("b", make.node("n1", [2, 3]), 3.0) == {Refusal.OTHER_RUN: 2}
     assert set(windows.jobs[KEY].ranks) == {0}
 
 
@@ -71,9 +74,9 @@ def test_the_file_of_a_process_that_is_over_does_not_win_over_the_running_one(ma
 def test_the_first_agent_to_report_a_rank_keeps_it_while_it_goes_on(make: Any) -> None:
     windows = JobWindows()
     windows.ingest("a", make.node("n0", [0]), 1.0)
-    assert windows.ingest("b", make.node("n9", [0]), 2.0) == 1
+    assert windows.ingest("b", make.node("n9", [0]), 2.0) == {Refusal.CLAIMED: 1}
     assert windows.jobs[KEY].ranks[0].newest.node == "n0"
-    assert windows.ingest("b", make.node("n9", [0]), 2.0 + CLAIM_SECONDS) == 0
+    assert not windows.ingest("b", make.node("n9", [0]), 2.0 + CLAIM_SECONDS)
     assert windows.jobs[KEY].ranks[0].newest.node == "n9"
 
 
@@ -106,13 +109,160 @@ def test_a_running_job_expires_only_when_no_agent_reports_it(make: Any) -> None:
     assert not windows.jobs
 
 
-def test_memory_is_bounded_and_running_jobs_are_not_dropped(make: Any) -> None:
-    windows = JobWindows(max_jobs=2, max_ranks=3)
+def test_memory_is_bounded_and_an_owners_own_jobs_that_ended_go_first(make: Any) -> None:
+    windows = JobWindows(Limits(jobs=2, ranks=3))
     windows.ingest("a", make.node("n0", [0, 1], job_id="first", state="finished"), 1.0)
     windows.ingest("a", make.node("n0", [0], job_id="second"), 2.0)
-    assert windows.ingest("a", make.node("n0", [0, 1, 2], job_id="third"), 3.0) == 1
+    assert windows.ingest("a", make.node("n0", [0, 1, 2], job_id="third"), 3.0) == {Refusal.NO_ROOM: 1}
     assert {key.job_id for key in windows.jobs} == {"second", "third"}
-    assert windows.ingest("a", make.node("n0", [0], job_id="fourth"), 4.0) == 1
+    assert windows.ingest("a", make.node("n0", [0], job_id="fourth"), 4.0) == {Refusal.NO_ROOM: 1}
+    not_held = windows.not_held({"a"})
+    assert not_held.unseen == {JobKey(1000, "fourth")} and not_held.text() == (
+        "1 job of user 1000 is not watched: there is room for 2 jobs and 3 ranks"
+    )
+    assert not windows.not_held({"b"}).text()
+
+
+def _jobs(make: Any, names: Iterable[str], owner: int, ranks: Sequence[int] = (0,)) -> Any:
+    """The document of a node with jobs of these names, each with these ranks."""
+    return make.ranks_document("n", [make.rank_row(rank, job_id=name, owner=owner) for name in names for rank in ranks])
+
+
+def test_a_flood_of_one_users_jobs_leaves_the_others_theirs(make: Any) -> None:
+    windows = JobWindows(Limits(jobs=100, ranks=10_000))
+    for agent in range(4):  # the flood is there first, on every node
+        windows.ingest(f"a{agent}", _jobs(make, (f"flood{agent}-{i}" for i in range(64)), 65534), 1.0)
+    for owner in range(10):
+        windows.ingest("b", _jobs(make, ("x", "y"), owner), 2.0)
+    for agent in range(4):
+        windows.ingest(f"a{agent}", _jobs(make, (f"flood{agent}-{i}" for i in range(64)), 65534), 3.0)
+    held = Counter(key.owner for key in windows.jobs)
+    assert {owner: held[owner] for owner in range(10)} == dict.fromkeys(range(10), 2)
+    assert held[65534] == 80 and len(windows.jobs) == 100
+    not_held = windows.not_held([f"a{agent}" for agent in range(4)])
+    assert len(not_held.unseen) == 4 * 64 - 80 and {key.owner for key in not_held.unseen} == {65534}
+
+
+def test_a_flood_of_one_users_ranks_leaves_the_others_theirs(make: Any) -> None:
+    windows = JobWindows(Limits(jobs=100, ranks=200))
+    for agent in range(5):
+        ranks = range(agent * 60, agent * 60 + 60)
+        rows = [make.rank_row(rank, 300, owner=65534, job_id="flood") for rank in ranks]
+        windows.ingest(f"a{agent}", make.ranks_document("n", rows), 1.0)
+    for owner in range(5):
+        assert not windows.ingest("b", _jobs(make, ("real",), owner, range(4)), 2.0)
+    assert {key.owner: len(job.ranks) for key, job in windows.jobs.items()} == {
+        65534: 180,
+        **dict.fromkeys(range(5), 4),
+    }
+
+
+def test_one_agent_that_lies_of_a_thousand_users_costs_itself_alone(make: Any) -> None:
+    windows = JobWindows(Limits(jobs=100, ranks=10_000))
+    lies = make.ranks_document("n", [make.rank_row(0, job_id=f"lie{i}", owner=i) for i in range(1000)])
+    windows.ingest("liar", lies, 1.0)
+    for agent in range(30):
+        assert not windows.ingest(f"a{agent}", _jobs(make, (f"real{agent}",), 5000 + agent), 2.0)
+    assert sum(key.job_id.startswith("lie") for key in windows.jobs) == MAX_JOBS_OF_AGENT
+
+
+def test_an_agent_cannot_fill_the_memory_with_other_ranks_each_round(make: Any) -> None:
+    windows = JobWindows()
+    for round in range(4):
+        ranks = range(round * 1000, round * 1000 + 1000)
+        windows.ingest("liar", make.ranks_document("n", [make.rank_row(rank, 1 << 20) for rank in ranks]), round)
+    assert len(windows.jobs[KEY].ranks) == MAX_RANKS_OF_AGENT
+
+
+def test_on_a_flooded_node_a_new_job_takes_a_place_of_the_flood(make: Any) -> None:
+    """The agent gives its places to users in turn; the collector follows it, though the old ones seem to run."""
+    windows = JobWindows()
+    windows.ingest("a", _jobs(make, (f"flood{i}" for i in range(64)), 65534), 1.0)
+    assert not windows.ingest("a", _jobs(make, ("real",), 1000, (0, 1)), 2.0)
+    assert len(windows.jobs[JobKey(1000, "real")].ranks) == 2
+
+
+@pytest.mark.parametrize("lie", [{"attempt": 1 << 50}, {"world_size": 1 << 20}])
+def test_an_agent_alone_cannot_take_a_job_from_the_agents_that_run_it(make: Any, lie: dict[str, int]) -> None:
+    windows = JobWindows()
+    lies = make.ranks_document("n9", [make.rank_row(**{"rank": 3, "world_size": 4, **lie})])
+    for now in range(0, 60, 5):
+        assert not windows.ingest("a", make.node("n0", [0, 1]), now)
+        assert not windows.ingest("b", make.node("n1", [2, 3]), now)
+        assert windows.ingest("liar", lies, now) == {Refusal.OTHER_RUN: 1}
+        windows.expire(now)
+        assert {rank.source for rank in windows.jobs[KEY].ranks.values()} == {"a", "b"}
+    windows.ingest("liar", make.ranks_document("n9", []), 60.0)
+    windows.expire(90.0)
+    assert windows.jobs[KEY].run.world_size == 4
+
+
+def test_a_liar_that_was_first_loses_the_job_to_the_agents_that_run_it(make: Any) -> None:
+    windows = JobWindows()
+    windows.ingest("liar", make.ranks_document("n9", [make.rank_row(0, attempt=7)]), 1.0)
+    windows.ingest("a", make.node("n0", [0, 1]), 1.0)
+    assert not windows.ingest("b", make.node("n1", [2, 3]), 1.0)
+    assert {rank.source for rank in windows.jobs[KEY].ranks.values()} == {"a", "b"}
+    assert len(_steps(windows, 0)) == 60  # nothing of what came before is lost
+
+
+def test_an_elastic_restart_takes_over_in_the_round_in_which_most_agents_report_it(make: Any) -> None:
+    windows = JobWindows()
+    for agent in range(4):
+        windows.ingest(f"a{agent}", make.node(f"n{agent}", [agent]), 1.0)
+    for agent in range(3):
+        windows.ingest(f"a{agent}", make.node(f"n{agent}", [agent], attempt=1, world_size=3), 2.0)
+    assert windows.jobs[KEY].run == Run(1, 3) and set(windows.jobs[KEY].ranks) == {0, 1, 2}
+
+
+def test_a_restart_on_half_of_the_nodes_waits_for_the_silent_ones_only_a_while(make: Any) -> None:
+    windows = JobWindows()
+    windows.ingest("a", make.node("n0", [0, 1]), 0.0)
+    windows.ingest("b", make.node("n1", [2, 3]), 0.0)  # then its node is lost
+    for now in (5.0, 20.0):
+        windows.ingest("a", make.node("n0", [0, 1], attempt=1, world_size=2), now)
+        windows.expire(now)
+    assert windows.jobs[KEY].run == Run(1, 2)
+
+
+ANSWERS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),
+        st.lists(
+            st.tuples(
+                st.integers(0, 3),  # owner
+                st.sampled_from("xyz"),
+                st.integers(0, 2),  # rank
+                st.integers(0, 1),  # attempt
+                st.sampled_from(("running", "running", "died")),
+            ),
+            max_size=12,
+        ),
+        st.booleans(),
+    ),
+    max_size=15,
+)
+
+
+@given(ANSWERS)
+@settings(deadline=None)
+def test_whatever_comes_the_limits_hold_and_the_counts_are_true(make: Any, answers: Any) -> None:
+    windows = JobWindows(Limits(jobs=4, ranks=6), expire_after_seconds=100)
+    for number, (source, rows, rebooted) in enumerate(answers):
+        now = number * 20.0
+        if rebooted:
+            windows.drop_source(source)
+        ranks = [
+            make.rank_row(rank, owner=owner, job_id=job, attempt=attempt, state=state, rows=[make.step_row(number)])
+            for owner, job, rank, attempt, state in rows
+        ]
+        windows.ingest(source, make.ranks_document(source, ranks), now)
+        windows.expire(now)
+        held = [job.ranks for job in windows.jobs.values()]
+        assert all(held) and len(held) <= 4 and sum(map(len, held)) <= 6
+    for source in "abc":
+        windows.drop_source(source)
+    assert not windows.jobs and windows.counted() == (0, 0)
 
 
 def test_a_silent_agents_ranks_keep_their_steps_but_their_state_is_unknown(make: Any) -> None:

@@ -17,7 +17,7 @@ from laggard.collector.locate.job_timings import timings_from_rows
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
-from laggard.model import Location
+from laggard.model import Location, RankEnd
 from laggard.wire import encode
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
@@ -62,7 +62,11 @@ lanes = st.lists(st.builds(LaneProgress, ops, names, counts, counts, peers), max
 groups = st.lists(
     st.builds(GroupProgress, names, st.integers(-1, 9), st.just(-1), st.integers(-1, 9), st.floats(0, 500))
 )
-beats = st.builds(BeatRow, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple))
+asked_ages = st.none() | st.floats(0, 300)
+beats = st.builds(
+    BeatRow, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple), asked_ages
+)
+ends = st.none() | st.builds(RankEnd, st.floats(1e9, 2e9), st.floats(0, 9), st.none() | st.integers(0, 255))
 STATES = ("running", "running", "died", "finished", "unknown")
 
 
@@ -78,7 +82,7 @@ def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequen
         newest_rows[rank] = RankRow(
             "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
             (0.0,) * 5, 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
-            draw(st.booleans()), draw(st.none() | beats),
+            draw(st.booleans()), draw(st.none() | beats), end=draw(ends),
         )  # fmt: skip
     return newest_rows, steps
 
@@ -89,8 +93,9 @@ def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
 ) -> None:
     newest_rows, steps = job
     codes = {"n0": ("GPU_THROTTLED",)}
-    live: Location = locate(timings_from_rows("j", 6, steps, newest_rows, codes))
+    asked = {rank: 0.25 * rank for rank in newest_rows}
+    live: Location = locate(timings_from_rows("j", 6, steps, newest_rows, codes, asked))
     folder = tmp_path_factory.mktemp("held")
-    lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes).lines())
+    lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes, asked).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
     assert locate(read_recording([folder]).timings) == live

@@ -65,6 +65,7 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
         (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"group": "g" * 300}]}), "longer than"),
         (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"enqueued": -2}]}), "a group's count"),
         (_set(*RANK, "beat", value=BEAT | {"groups": [GROUP | {"seconds": 1e300}]}), "a time of the beat"),
+        (_set(*RANK, "beat", value=BEAT | {"groups_age_seconds": -1.0}), "a time of the beat"),
         (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE | {"peer": -2}]}), "a lane's peer is no rank"),
         (_set(*RANK, "in_flight", value=FLIGHT | {"peer": 1 << 40}), "in_flight.peer is no rank"),
         (_set(*RANK, "in_flight", value=FLIGHT | {"seq": -1}), "in_flight.seq is out of range"),

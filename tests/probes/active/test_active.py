@@ -36,6 +36,13 @@ pytestmark = pytest.mark.torch
 
 torch = Later("torch")
 
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> None:
+    """Threads that wait for each other take minutes for a product where other processes hold the cores."""
+    torch.set_num_threads(1)
+
+
 ACTIVE_NAMES = {probe.name for probe in ACTIVE_PROBES}
 CPU = ComputeDevice("CPU run 0", "CPU", "cpu")
 RATE = 7e14

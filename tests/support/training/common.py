@@ -23,12 +23,19 @@ DELAYED_PHASES = ("none", "none", "none", "input", "forward", "backward", "optim
 TAGGED = {"scaled": 1001, "half": 1003}
 """Floats in the collective by which a training's steps are recognised."""
 
+FSDP2_ON_CPU = torch.__version__ >= (2, 7)  # TorchVersion knows how to compare
+"""Older versions shard modules on accelerators alone."""
+
 SIZES = {"Float": 4, "Long": 8, "Byte": 1, "BFloat16": 2, "Half": 2, "Int": 4, "Double": 8, "Bool": 1}
 
 
-def flight_recorder_entries() -> list[tuple[str, str, int]]:
-    """The collectives of this rank: operation as gloo names it, group, bytes of the larger buffer."""
-    dump = json.loads(torch._C._distributed_c10d._dump_fr_trace_json(True, False))
+def flight_recorder_entries() -> list[tuple[str, str, int]] | None:
+    """The collectives of this rank: operation as gloo names it, group, bytes of the larger buffer. None: this torch's
+    Flight Recorder does not hold those of gloo."""
+    function = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
+    if function is None:
+        return None
+    dump = json.loads(function(True, False))
     return [
         (
             entry["profiling_name"].removeprefix("gloo:"),

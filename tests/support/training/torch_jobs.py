@@ -8,11 +8,21 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import DELAYED_PHASES, Model, SlowAdamW, finish, loader, own_all_reduce, print_result, set_delay
+from common import (
+    DELAYED_PHASES,
+    FSDP2_ON_CPU,
+    Model,
+    SlowAdamW,
+    finish,
+    loader,
+    own_all_reduce,
+    print_result,
+    set_delay,
+)
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
-from torch.distributed.fsdp import ShardingStrategy, fully_shard
+from torch.distributed.fsdp import ShardingStrategy
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -55,6 +65,10 @@ def fsdp1() -> None:
 
 
 def fsdp() -> None:
+    if not FSDP2_ON_CPU:
+        return
+    from torch.distributed.fsdp import fully_shard
+
     model = Model()
     for layer in (model.first, model.middle):
         fully_shard(layer)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.warm import Warm
 
 CAPTURING = """
 import json, socket, sys, time, torch, torch.distributed as dist
@@ -63,16 +61,12 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("step", [4, 8])
-def test_what_ddp_launches_into_a_graph_is_neither_asked_about_nor_recorded(step: int, tmp_path: Path) -> None:
+def test_what_ddp_launches_into_a_graph_is_neither_asked_about_nor_recorded(
+    step: int, tmp_path: Path, warm_torch: Warm
+) -> None:
     """After 8 passes the Flight Recorder is asked again, after 4 it is known what a pass makes."""
-    done = subprocess.run(
-        [sys.executable, "-c", CAPTURING, str(step)],
-        env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path), "RANK": "0", "WORLD_SIZE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    environment = {"LAGGARD_RANK_DIR": str(tmp_path), "RANK": "0", "WORLD_SIZE": "1"}
+    done = warm_torch.run(["-c", CAPTURING, str(step)], environment)
     assert done.returncode == 0, done.stderr
     expected = {"asked": False, "all_reduces": 11, "lost": 0, "errors": 0, "captured": 1}
     assert json.loads(done.stdout) == expected

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -14,7 +18,13 @@ from hypothesis import strategies as st
 
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES
+from laggard.trainer_hooks.collectives.flight_recorder import read_status
 from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
+from laggard.trainer_hooks.collectives.groups import ProcessGroups
+from laggard.trainer_hooks.collectives.native import NativeCollectives
+from laggard.trainer_hooks.collectives.process_group import hook_calls
+from laggard.trainer_hooks.record.facts import Facts
+from laggard.trainer_hooks.record.recorder import Recorder
 
 TRAINING = """
 import socket, time, torch, torch.distributed as dist
@@ -81,9 +91,242 @@ def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(size: str, reason:
         timeout=100,
     )
     assert done.returncode == 0, done.stderr
-    (path,) = (tmp_path / "ranks").glob("*.rank")
+    (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
         assert file.facts().get(UNNAMED_COLLECTIVES) == reason
         assert counters is not None and bool(counters.lost) == (reason is not None)
     assert done.stderr.count("are not recorded") == (reason is not None), "logged once"
+
+
+class Backend:
+    """Stands in for a backend: what it counts, and what its Flight Recorder holds."""
+
+    def __init__(self, name: str) -> None:
+        self._name, self.count, self.entries = name, 0, list[dict[str, Any]]()
+
+    def name(self) -> str:
+        return self._name
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self.count
+
+    def record(self, op: str, floats: int) -> None:
+        self.entries.append(
+            {
+                "record_id": len(self.entries),
+                "process_group": ["0", "default_pg"],
+                "profiling_name": f"nccl:{op}",
+                "is_p2p": False,
+                "time_created_ns": str(time.time_ns()),
+                "input_sizes": [[floats]],
+                "input_dtypes": ["Float"],
+            }
+        )
+
+    def dump(self, collectives: bool, only_active: bool) -> bytes:
+        status = {"0": {"last_enqueued_collective": self.count}}
+        return json.dumps({"pg_status": status, **({"entries": self.entries} if collectives else {})}).encode()
+
+
+class Tensor:
+    nbytes = 8
+
+
+class Group:
+    """Stands in for a ProcessGroup of one backend or two: it counts as NCCL does, all of a batch as one."""
+
+    group_name = "0"
+
+    def __init__(self, **backends: Backend) -> None:
+        self._device_types = list(backends)
+        self._backends = backends
+        self.records_batches = False  # since torch 2.7: not only as a whole
+        self._batch: list[Any] | None = None
+
+    def _get_backend(self, device: str) -> Backend:
+        return self._backends[device]
+
+    def _get_sequence_number_for_group(self) -> int:
+        return next(iter(self._backends.values())).count
+
+    def _start_coalescing(self) -> None:
+        self._batch = []
+
+    def _end_coalescing(self) -> None:
+        self._backends["cuda"].count += bool(self._batch)
+        self._backends["cuda"].record("coalesced", 2)
+        self._batch = None
+
+    def allreduce(self, tensors: Any, options: Any = None) -> None:
+        if self._batch is not None:
+            self._batch.append(tensors)
+            if self.records_batches:
+                self._backends["cuda"].record("all_reduce", 2)
+        else:
+            self.make("cuda", "all_reduce", 2)
+
+    def make(self, device: str, op: str, floats: int) -> None:
+        """As C++ makes a collective: no method of Python's is called."""
+        self._backends[device].count += 1
+        self._backends[device].record(op, floats)
+
+
+class Groups(ProcessGroups):
+    def members(self, group: Any) -> tuple[int, ...]:
+        return (0, 1)
+
+    def _role(self, members: tuple[int, ...], group: Any) -> str:
+        return "dp"
+
+
+@pytest.fixture
+def torch_binding(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands in for torch's binding, with the recorders of these backends: as torch 2.13 has them, or torch 2.15."""
+
+    def install(*backends: Backend, by_name: bool) -> None:
+        module: Any = ModuleType("torch._C._distributed_c10d")
+        dumps = {backend.name(): backend.dump for backend in backends}
+
+        def of(backend: str) -> Any:
+            return dumps.get(backend, lambda collectives, active: b'{"pg_status":{}}')
+
+        module._dump_nccl_trace_json = of("nccl")
+        module._dump_fr_trace_json = of("gloo")
+        if by_name:
+            module._dump_fr_trace_json = lambda *what, backend="gloo": of(backend)(*what)
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    return install
+
+
+def watched(group: Group) -> tuple[NativeCollectives, Recorder, ProcessGroups]:
+    """The collectives that C++ makes in `group`, which the hooks watch from here on, and see the calls of."""
+    recorder, groups = Recorder([]), Groups()
+    native = NativeCollectives(recorder, groups, Facts())
+    hooked = type("Hooked", (type(group),), {})
+    hook_calls(hooked, recorder, groups)
+    group.__class__ = hooked
+    native.record_new(group)
+    return native, recorder, groups
+
+
+def recorded(recorder: Recorder) -> dict[str, int]:
+    recorder.drain()
+    assert recorder.totals.lost == recorder.totals.errors == 0
+    return dict(zip((lane.op for lane in recorder.lanes()), recorder.totals.lanes[::3], strict=True))
+
+
+@pytest.mark.parametrize("name", ["nccl", "nccl2", "nccl-lazy", "custom"])
+def test_collectives_of_every_backend_are_found_whatever_the_script_calls_it(name: str, torch_binding: Any) -> None:
+    """`init_process_group()` says nothing of the backend, "cpu:gloo,cuda:nccl" names two, and from torch 2.15 on "nccl"
+    is another one."""
+    gloo, cuda = Backend("gloo"), Backend(name)
+    torch_binding(gloo, cuda, by_name=name != "nccl")
+    group = Group(cpu=gloo, cuda=cuda)
+    native, recorder, _ = watched(group)
+    group.make("cuda", "all_reduce", 4)
+    group.make("cpu", "broadcast", 1)
+    assert native.record_new(group) == 2
+    assert recorded(recorder) == {"all_reduce": 1, "broadcast": 1}
+    assert dict(each[:2] for each in read_status().groups) == {"#0": 1}
+
+
+@pytest.mark.parametrize("floats", [2, 16])
+@pytest.mark.parametrize("records_batches", [False, True])
+def test_a_batch_does_not_hide_what_cpp_makes(floats: int, records_batches: bool, torch_binding: Any) -> None:
+    cuda = Backend("nccl")
+    torch_binding(cuda, by_name=False)
+    group = Group(cuda=cuda)
+    group.records_batches = records_batches
+    native, recorder, _ = watched(group)
+    for _ in range(3):
+        group._start_coalescing()
+        for _ in range(4):
+            group.allreduce([Tensor()])
+        group._end_coalescing()
+        for _ in range(3):
+            group.make("cuda", "all_reduce", floats)
+        assert native.record_new(group) == 3
+    assert recorded(recorder) == {"all_reduce": 3 * 7}
+
+
+def test_a_batch_of_messages_is_no_collective(torch_binding: Any) -> None:
+    cuda = Backend("nccl")
+    torch_binding(cuda, by_name=False)
+    group = Group(cuda=cuda)
+    native, recorder, _ = watched(group)
+    group._start_coalescing()
+    group._end_coalescing()
+    group.make("cuda", "all_reduce", 16)
+    assert native.record_new(group) == 1
+    assert recorded(recorder) == {"all_reduce": 1}
+
+
+def test_a_group_of_a_name_that_ended_starts_anew(torch_binding: Any) -> None:
+    cuda = Backend("nccl")
+    torch_binding(cuda, by_name=False)
+    group = Group(cuda=cuda)
+    native, recorder, groups = watched(group)
+    group.allreduce([Tensor()])
+    group.make("cuda", "broadcast", 16)
+    assert native.record_new(group) == 1
+    groups.end(group)
+    native.end(group)
+    cuda.count = 0
+    again = Group(cuda=cuda)
+    for _ in range(2):
+        again.make("cuda", "broadcast", 16)
+    assert native.record_new(again) == 2
+    assert recorded(recorder) == {"all_reduce": 1, "broadcast": 3}
+
+
+class GroupWithHooks(Group):
+    """The same with the hooks that torch 2.15 has."""
+
+    def __init__(self, **backends: Backend) -> None:
+        super().__init__(**backends)
+        self.hooks: dict[int, Any] = {}
+
+    def register_pre_hook(self, number: int, hook: Any) -> None:
+        self.hooks[number] = hook
+
+    def unregister_pre_hook(self, number: int) -> None:
+        del self.hooks[number]
+
+    def make(self, device: str, op: str, floats: int) -> None:
+        tensors = [SimpleNamespace(nbytes=4 * floats)]
+        name = {"all_reduce": "HookOpName.ALLREDUCE_COALESCED", "all_gather": "HookOpName.ALLGATHER_BASE"}.get(
+            op, f"HookOpName.{op.upper()}"
+        )
+        for hook in self.hooks.values():
+            hook(SimpleNamespace(name=name, input_tensors=tensors, output_tensors=[]))
+        self._backends[device].count += op != "send"
+
+
+def test_torchs_own_hook_names_what_the_flight_recorder_cannot(torch_binding: Any) -> None:
+    """The collectives before the hook was put in are lost, and no others."""
+    cuda = Backend("nccl2")
+    torch_binding(by_name=True)
+    group = GroupWithHooks(cuda=cuda)
+    native, recorder, groups = watched(group)
+    group.make("cuda", "all_reduce", 4)
+    assert native.record_new(group) == 0 and recorder.totals.lost == 1
+    recorder.totals.lost = 0
+    for _ in range(3):
+        for op in ("all_gather", "send", "all_reduce"):
+            group.make("cuda", op, 4)
+        group.allreduce([Tensor()])
+        assert native.record_new(group) == 2
+    assert recorded(recorder) == {"all_gather": 3, "all_reduce": 6}
+    native.end(group)
+    assert not group.hooks, "nothing of ours stays in a group that ends"
+
+
+def test_a_group_has_no_hook_of_torchs_where_the_flight_recorder_answers(torch_binding: Any) -> None:
+    cuda = Backend("nccl2")
+    torch_binding(cuda, by_name=True)
+    group = GroupWithHooks(cuda=cuda)
+    native, _, _ = watched(group)
+    Group.make(group, "cuda", "all_reduce", 4)
+    assert native.record_new(group) == 1 and not group.hooks

@@ -15,6 +15,7 @@ import pytest
 from support.lazy_device import LazyDevice, Network, as_torch
 
 from laggard.rankfile import Lane, RankFileReader, RankFileWriter
+from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 from laggard.trainer_hooks.output.identity import Identity, header
@@ -30,6 +31,9 @@ MS = 0.0025  # a "millisecond" of these tests: long enough for a busy machine's 
 
 class Groups:
     """Stands in for torch's process groups: a group is its own name."""
+
+    def counts_of(self, name: str) -> GroupCounts:
+        return GroupCounts()
 
     def lane_logs(self, op: str) -> dict[Any, Any]:
         return {}
@@ -289,7 +293,7 @@ def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
 
 @pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
 def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: float, exposed: float) -> None:
-    rank.recorder.mark_loader_seen()
+    rank.recorder.saw_loader = True
     for _ in range(6):
         rank.phase(INPUT, 0.0, lambda: time.sleep(20 * MS))
         rank.phase(FORWARD, computed)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.rankfile import Lane
+from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import hook_calls, hook_waits
 from laggard.trainer_hooks.device.clock_offset import DRIFT_PER_MILLION, OffsetBounds
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
@@ -115,6 +116,9 @@ class Groups:
     def __init__(self) -> None:
         self._logs: dict[Any, Any] = {}
 
+    def counts_of(self, name: str) -> GroupCounts:
+        return GroupCounts()
+
     def lane_logs(self, op: str) -> dict[Any, Any]:
         return self._logs
 
@@ -175,6 +179,8 @@ class Program:
             self._batch(ticks)
         elif action == "native" and self.calls is not None:
             self._native(ticks)
+        elif action == "functional" and self.calls is not None and self.device.current == MAIN:
+            self._functional(ticks)
         elif action == "join" and self.calls is not None:
             self.calls.time_stream_wait(device.join)
 
@@ -193,6 +199,15 @@ class Program:
         self.device.wait_until(self.device.collective(ticks))
         launches = [(log.next_word(), log, before.at, 8, 0) for _ in range(1 + ticks % 2)]
         self.calls.log_native(launches, before, self.calls.mark())
+
+    def _functional(self, ticks: int) -> None:
+        """As C++ makes functional collectives, for the last of which Python waits."""
+        assert self.calls is not None
+        log = self.recorder.lane(Lane("all_reduce", "tp", "tp"), (0, 1))
+        launched = self.device.now
+        end = self.device.collective(ticks)
+        self.calls.time_native_wait(self.device.wait_until, end)
+        self.calls.log_ended([(log.next_word(), log, launched, 8, 0)], self.device.now)
 
 
 def torch_like(device: TickDevice) -> tuple[Any, Any]:
@@ -230,7 +245,9 @@ def torch_like(device: TickDevice) -> tuple[Any, Any]:
 
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["work", "host", "reduce", "launch", "wait", "other stream", "batch", "native", "join"]),
+        st.sampled_from(
+            ["work", "host", "reduce", "launch", "wait", "other stream", "batch", "native", "functional", "join"]
+        ),
         st.integers(1, 300),
     ),
     max_size=12,

@@ -26,7 +26,7 @@ def test_a_step_is_the_sum_of_its_phases_and_waits(launch: Callable[..., Any], t
     words = ["--steps", "6", "--slow-rank", "1", "--slow-phase", "optimizer", "--slow-by", "0.05"]
     launch(DEMO_TRAINING, words, extra={"LAGGARD_RECORD_DIR": str(recording)})
 
-    files = sorted((tmp_path / "ranks").glob("*.rank"))
+    files = sorted((tmp_path / "ranks").rglob("*.rank"))
     assert len(files) == 2
     for path in files:
         with RankFileReader(str(path)) as file:
@@ -47,7 +47,7 @@ def test_a_step_is_the_sum_of_its_phases_and_waits(launch: Callable[..., Any], t
 
 
 TWO_ENGINES = """
-import time, torch, deepspeed
+import inspect, time, torch, deepspeed
 deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
 deepspeed.init_distributed(dist_backend="gloo", verbose=False)
 def engine(steps):
@@ -61,6 +61,9 @@ def update(engine, seconds=0.0):
     engine.backward(loss)
     engine.step()
 actor, critic = engine(1), engine(2)
+for name in ("forward", "backward", "step"):
+    own = getattr(type(actor), name).__get__(actor)
+    assert inspect.signature(getattr(actor, name)) == inspect.signature(own), name
 for _ in range(6):
     update(actor)
     update(critic, 0.05)
@@ -75,7 +78,7 @@ def test_one_of_two_engines_ends_the_steps_which_contain_both(launch: Callable[.
     script = tmp_path / "two.py"
     script.write_text(TWO_ENGINES)
     launch(script)
-    files = sorted((tmp_path / "ranks").glob("*.rank"))
+    files = sorted((tmp_path / "ranks").rglob("*.rank"))
     assert len(files) == 2
     for path in files:
         with RankFileReader(str(path)) as file:
@@ -125,7 +128,7 @@ def test_one_line_in_the_script_is_enough(launch: Callable[..., Any], tmp_path: 
         f"{before}{line}{call}\n    __import__('laggard.trainer_hooks').trainer_hooks.attach(engine)\n{rest}"
     )
     launch(script, ["--steps", "3"], hooks=False)
-    for path in (tmp_path / "ranks").glob("*.rank"):
+    for path in (tmp_path / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             assert [step.step for step in file.steps()] == [0, 1, 2] and file.finished()
-    assert len(list((tmp_path / "ranks").glob("*.rank"))) == 2
+    assert len(list((tmp_path / "ranks").rglob("*.rank"))) == 2

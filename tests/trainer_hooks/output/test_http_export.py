@@ -117,7 +117,7 @@ def test_the_metrics_are_the_same_as_the_agents(train: Callable[..., Trainer], t
     moments = ("laggard_rank_last_progress_timestamp_seconds", "laggard_rank_last_beat_timestamp_seconds")
     for key, value in own.items():
         assert theirs[key] == pytest.approx(value, abs=5.0 if key[0] in moments else 1e-9), key
-    assert own["laggard_rank_steps_total", ("job_id", 'a"b\\c'), ("rank", "1")] == 5.0
+    assert own["laggard_rank_steps_total", ("job_id", 'a"b\\c'), ("rank", "1"), ("user", str(os.getuid()))] == 5.0
     assert trainer.end()[0] == 0
 
 

@@ -97,7 +97,13 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
     done = train(tmp_path, body)
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
-    assert records(tmp_path)[-1] == {"kind": "end", "rank": 0, "lost": 0}
+    end = records(tmp_path)[-1]
+    assert {name: end.pop(name) for name in ("kind", "rank", "lost")} == {"kind": "end", "rank": 0, "lost": 0}
+    if "RuntimeError" in body:
+        del end["at_seconds"]
+        assert end == {"exit_code": 1, "exception": "RuntimeError", "others_failed": False}
+    else:  # Python tells its hook of uncaught exceptions nothing of sys.exit(): `laggard run` alone sees that
+        assert end == {}
     assert trace(tmp_path).gaps == ()
     unfinished = [record for record in of_kind(tmp_path, "collective") if record["step"] == 9]
     assert [record["end"] is None for record in unfinished] == ([False, True] if "end" in body else [])
@@ -122,6 +128,21 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
     gap = "the recording of rank 0 has no end: its process was killed, and what it did after step 8 is lost"
     assert trace(tmp_path).gaps == (gap,)
+
+
+def test_a_rank_that_is_killed_at_once_leaves_a_recording(tmp_path: Path) -> None:
+    body = """
+import os
+from laggard.trainer_hooks.output import line_file
+line_file.LineFile._write_queue = lambda self: None  # the thread has not come to run yet
+from laggard.trainer_hooks.session import Session
+Session().open()
+os._exit(3)
+"""
+    environment = {**os.environ, "LAGGARD_RECORD_DIR": str(tmp_path), "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
+    assert subprocess.run([sys.executable, "-c", body], env=environment, timeout=60).returncode == 3
+    (gap,) = (each for each in read_recording([tmp_path / "rank-0.jsonl"]).gaps if "killed" in each)
+    assert gap.startswith(f"{tmp_path}/rank-0.jsonl holds no record")
 
 
 def test_a_forked_child_that_exits_normally_writes_nothing_twice(tmp_path: Path) -> None:

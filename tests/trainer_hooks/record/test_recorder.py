@@ -16,6 +16,7 @@ START = """
 import json, os, sys
 from laggard.rankfile import Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
+from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument
 from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, INPUT, OPTIMIZER, Recorder
@@ -30,6 +31,8 @@ class Groups:
         return {}
     def lane_log(self, recorder, op, group):
         return recorder.lane(Lane(op, "dp", str(group)), (0, 1))
+    def counts_of(self, name):
+        return GroupCounts()
 
 class Tensor:
     nbytes = 4096
@@ -356,7 +359,7 @@ def test_the_time_between_phases_counts_for_what_it_was_spent_on(
     file, _ = train(
         f"""
 import time
-if {loader}: recorder.mark_loader_seen()
+if {loader}: recorder.saw_loader = True
 for _ in range(2):
     if {backward}: time.sleep(0.02)  # {where}
     recorder.enter(FORWARD); recorder.leave()

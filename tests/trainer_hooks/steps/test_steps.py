@@ -37,15 +37,17 @@ def test_a_row_that_repeats_is_found_whatever_came_before(row: list[int], before
 
 
 def updates(*rounds: str) -> list[str]:
-    """Runs a script's rounds: letters are optimizers' updates, a dot is a backward pass. Returns, for each round, the
-    optimizers whose update ended a step."""
+    """Runs a script's rounds: letters are optimizers' updates, a dot is a backward pass, a plus makes the optimizer
+    that follows. Returns, for each round, the optimizers whose update ended a step."""
     boundary, ended, worked = StepBoundary(), [], False
     for each in rounds:
-        ends = ""
+        ends, made = "", False
         for letter in each:
-            if letter != "." and boundary.update(letter, worked):
+            if made:
+                boundary.add(letter)
+            elif letter not in ".+" and boundary.update(letter, worked):
                 ends += letter
-            worked = letter == "."
+            worked, made = letter == "." or (worked and letter in "+"), letter == "+"
         ended.append(ends)
     return ended
 
@@ -56,6 +58,11 @@ def test_one_optimizer_ends_every_step() -> None:
 
 def test_a_gans_two_optimizers_are_one_step_a_round() -> None:
     assert updates(".d.g", ".d.g", ".d.g") == ["d", "d", "d"]
+
+
+def test_an_optimizer_made_after_the_leaders_last_update_leads_at_once() -> None:
+    assert updates("+a.a", ".a", "+b.b", ".b") == ["a", "a", "b", "b"]
+    assert updates("+d+g.d.g", ".d.g", "+e+h.e.h", ".e.h") == ["d", "d", "e", "e"]
 
 
 def test_the_optimizer_that_updates_more_often_leads() -> None:

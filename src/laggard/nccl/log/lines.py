@@ -2,7 +2,8 @@
 
 The forms are those of src/debug.cc, NCCL 2.7 to 2.30: `host:pid:tid [device] NCCL INFO text`, with `file:line` before
 NCCL WARN (and `(function)` since 2.30), and a date in front of warnings since 2.26. Launchers, pods, terminals and log
-shippers add words in front; these end where the host's name begins. Standard library only.
+shippers add words in front; these end where the host's name begins. The level ATTN is of 2.32.
+Standard library only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-_LEVEL = re.compile(r"(?:^|(?<=[\s\])}>|:\"]))NCCL (INFO|WARN|TRACE|CALL|ABORT) ")
+_LEVEL = re.compile(r"(?:^|(?<=[\s\])}>|:\"]))NCCL (INFO|WARN|ATTN|TRACE|CALL|ABORT) ")
 _WRITER_FIELDS: Final = r"([\w.-]+):(\d{1,10}):(\d{1,10})"
 _OTHER_FIELDS: Final = r"(?: \[(-?\d{1,4})\])?(?: \d+\.\d+)?(?: \S{1,200}:\w+)?(?: \([^()]{1,120}\))? ?$"
 _WRITER = re.compile(_WRITER_FIELDS + _OTHER_FIELDS)

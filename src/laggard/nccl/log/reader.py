@@ -107,7 +107,7 @@ class NcclLogReader:
         builder.lines += 1
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
-            parse_message(builder, text, line.level == "WARN")
+            parse_message(builder, text, line.level in ("WARN", "ATTN"))
             return
         _, _, channel = text.partition(" : ")
         if channel in builder.channel_lines:

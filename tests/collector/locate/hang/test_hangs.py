@@ -27,16 +27,18 @@ def state(
     inside: tuple[str, float] | None = None,
     age: float = 0.5,
     torch: tuple[int, int, float] | None = None,
+    asked: float | None = 0.5,
     **changes: Any,
 ) -> RankState:
     """A rank that entered so many all_reduces of each group, and is inside the last of one for so many seconds.
-    `torch`: enqueued, completed, seconds since they moved, of the world."""
+    `torch`: enqueued, completed, and for how many seconds these had stood still when torch was asked, `asked` seconds
+    ago, of the world."""
     lanes = tuple(LaneProgress("all_reduce", group, count, count - bool(inside)) for group, count in entered.items())
     groups = (GroupProgress("#0", torch[0], -1, torch[1], torch[2]),) if torch else ()
     flight = InFlight("all_reduce", inside[0], entered[inside[0]], inside[1]) if inside else None
     values = {"phase": "backward", "stopped": False, "state": "running", **changes}
-    beat = BeatRow(age, 1.0, "on" if torch else "absent", lanes, groups)
-    return RankState(values["state"], 7, values["phase"], flight, values["stopped"], beat)
+    beat = BeatRow(age, 1.0, "on" if torch else "absent", lanes, groups, asked)
+    return RankState(values["state"], 7, values["phase"], flight, values["stopped"], beat, values.get("agent", 0.0))
 
 
 def timings(states: Iterable[RankState]) -> JobTimings:
@@ -81,7 +83,9 @@ def test_a_stopped_rank_is_hung_as_soon_as_somebody_waits() -> None:
         assert "its process is stopped, by a signal or a debugger" in found.culprits[0].evidence
     alone = find_hung(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True))
     assert hung(alone) == [] and [note.kind for note in alone.notes] == ["stopped"]
-    assert hung(find_hung(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True, age=11.0))) == [(3,)]
+    assert alone.notes[0].text.endswith("was stopped just now, and may go on")
+    for_long = find_hung(*[state({DP: 9})] * 3, state({DP: 8}, stopped=True, age=11.0))
+    assert hung(for_long) == [(3,)] and for_long.notes[0].text.endswith("is stopped")
 
 
 def test_a_job_whose_processes_are_all_stopped_is_suspended() -> None:
@@ -133,8 +137,32 @@ def test_the_flight_recorder_reports_collectives_that_the_hook_does_not_see() ->
     with_sends = state({}, torch=(11, 11, 200.0))
     lanes = (LaneProgress("send", "pp:0-1", 3, 3),)
     assert with_sends.beat is not None
-    with_sends = with_sends._replace(beat=BeatRow(0.5, 1.0, "on", lanes, with_sends.beat.groups))
+    with_sends = with_sends._replace(beat=BeatRow(0.5, 1.0, "on", lanes, with_sends.beat.groups, 0.5))
     assert find_hung(waiting, waiting, with_sends) == NOTHING_FOUND  # gloo counts them with the collectives
+
+
+def test_nothing_is_inferred_from_the_age_of_what_torch_was_not_asked() -> None:
+    """A calm job's ranks were asked at different times, some of them long ago: their numbers differ, and none waits."""
+    just_moved, asked_long_ago = (
+        state({}, torch=(336, 335, 0.0), asked=0.1),
+        state({}, torch=(250, 250, 0.0), asked=9.5),
+    )
+    assert find_hung(just_moved, asked_long_ago, asked_long_ago) == NOTHING_FOUND
+    assert find_hung(state({}, torch=(336, 335, 0.0), asked=9.5), asked_long_ago) == NOTHING_FOUND
+    older = state({}, torch=(336, 335, 200.0), asked=None)  # of an agent or trainer that does not tell
+    assert find_hung(older, older, state({}, torch=(12, 12, 200.0), asked=None)) == NOTHING_FOUND
+
+
+def test_a_rank_has_not_arrived_only_where_it_was_asked_since_the_wait_began() -> None:
+    waiting = state({}, torch=(12, 11, 5.0), asked=0.5)
+    for asked, expected in ((5.0, [(1,)]), (6.0, [])):
+        found = find_hung(waiting, state({}, torch=(11, 11, 0.0), asked=asked))
+        assert late(found) == expected, f"torch was asked {asked} s ago, the wait began 5.5 s ago"
+        assert [note.ranks for note in found.notes if note.kind == "waiting"] == [(0,)]
+    inside = state({DP: 9}, (DP, 2.0))
+    for age, agent, expected in ((1.5, 0.0, [(1,)]), (2.5, 0.0, []), (1.5, 1.0, []), (4.5, 0.0, [(1,)])):
+        found = find_hung(inside, state({DP: 8}, age=age, agent=agent))
+        assert late(found) == expected, f"beat {age} s old, agent asked {agent} s before the last: a wait of 2 s"
 
 
 def test_ranks_that_are_not_known_to_run_are_neither_blamed_nor_waiting() -> None:
@@ -152,7 +180,8 @@ def rank_states(draw: Callable[..., Any]) -> list[RankState]:
         entered = {group: draw(st.integers(1, 4)) for group in (DP, "tp:0-1")}
         inside = draw(st.none() | st.tuples(st.sampled_from((DP, "tp:0-1")), st.floats(0.0, 1000.0)))
         torch = draw(st.none() | st.tuples(st.integers(-1, 4), st.integers(-1, 4), st.floats(0.0, 1000.0)))
-        ranks.append(state(entered, inside, draw(st.floats(0.0, 500.0)), torch, stopped=draw(st.booleans())))
+        asked = draw(st.none() | st.floats(0.0, 500.0))
+        ranks.append(state(entered, inside, draw(st.floats(0.0, 500.0)), torch, asked, stopped=draw(st.booleans())))
     return ranks
 
 

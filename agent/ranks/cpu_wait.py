@@ -1,0 +1,95 @@
+"""How long a rank's threads wait for a CPU: in the run queue behind others, or held back by a quota of their cgroup.
+
+The kernel counts both: /proc/PID/task/TID/schedstat has the time on a CPU and the time in the run queue (Linux,
+Documentation/scheduler/sched-stats.rst), the cgroup's cpu.stat the time for which its quota held it back.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections import deque
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+from laggard.agent.ranks.cgroup_files import cgroup_files
+from laggard.wire.ranks import CpuWait
+
+WINDOW_SECONDS: Final = 10.0
+"""Over so many seconds at least, where the rank has been seen for as long."""
+LEAST_SECONDS: Final = 2.0
+"""Less says too little, and costs too much."""
+_MOST_SAMPLES: Final = 64
+_MOST_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
+_MOST_BYTES: Final = 16_384
+_THROTTLED: Final = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)  # of version 2, in us; of 1, in ns
+
+
+class _Times(NamedTuple):
+    """Cumulative times in seconds. `threads`: by thread, on a CPU and in the run queue."""
+
+    at: float
+    threads: dict[str, tuple[float, float]]
+    throttled: float
+
+
+class CpuWaits:
+    """Samples the ranks of this node each time that they are read. Not thread-safe: its owner has a lock."""
+
+    def __init__(self, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> None:
+        self._proc, self._cgroups = proc, cgroups
+        self._samples: dict[str, deque[_Times]] = {}
+
+    def sample(self, name: str, pid: int) -> CpuWait | None:
+        """Takes a sample of process `pid`, where the last is LEAST_SECONDS old, and compares it with one that is
+        WINDOW_SECONDS old. None where there is none that is old enough, or where the kernel does not count."""
+        samples = self._samples.setdefault(name, deque(maxlen=_MOST_SAMPLES))
+        if not samples or time.monotonic() - samples[-1].at >= LEAST_SECONDS:
+            now = self._read(pid)
+            if now is None:
+                return None
+            samples.append(now)
+        while len(samples) > 1 and samples[-1].at - samples[1].at >= WINDOW_SECONDS:
+            samples.popleft()
+        return _between(samples[0], samples[-1])
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forgets all others."""
+        self._samples = {name: samples for name, samples in self._samples.items() if name in names}
+
+    def _read(self, pid: int) -> _Times | None:
+        tasks = f"{self._proc}/{pid}/task"
+        threads = {}
+        try:
+            for thread in sorted(os.listdir(tasks), key=int)[:_MOST_THREADS]:
+                running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
+                threads[thread] = int(running) / 1e9, int(queued) / 1e9
+            files = cgroup_files(_read(f"{self._proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", self._cgroups)
+        except (OSError, ValueError):  # ended meanwhile, or a kernel without schedstat
+            return None
+        return _Times(time.monotonic(), threads, sum(map(_throttled, files)))
+
+
+def _between(first: _Times, last: _Times) -> CpuWait | None:
+    seconds = last.at - first.at
+    if seconds < LEAST_SECONDS:
+        return None
+    nothing = (0.0, 0.0)
+    pairs = [(first.threads.get(thread, nothing), times) for thread, times in last.threads.items()]
+    running = sum(max(0.0, after[0] - before[0]) for before, after in pairs)
+    queued = sum(max(0.0, after[1] - before[1]) for before, after in pairs)
+    return CpuWait(seconds, running, queued, max(0.0, last.throttled - first.throttled))
+
+
+def _throttled(path: str) -> float:
+    try:
+        found = _THROTTLED.search(_read(path))
+    except OSError:
+        return 0.0
+    return int(found[2]) / (1e6 if found[1] == "usec" else 1e9) if found else 0.0
+
+
+def _read(path: str) -> str:
+    with open(path, "rb") as file:
+        return file.read(_MOST_BYTES).decode(errors="replace")

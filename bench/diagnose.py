@@ -1,0 +1,97 @@
+"""`laggard diagnose` on a log of 1 GiB: time and memory to the answer. The log is a job's with eight ranks, one of
+which runs out of GPU memory at the end; the same log packed; one that is all errors; and a gzip file that unpacks to
+2 GiB of nothing."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+GIB = 1 << 30
+PACKED_BYTES = 256 << 20
+MEMORY_BUDGET_MIB = 100
+SPEED_BUDGET = 100e6
+
+_PEAK = (
+    "import sys; from laggard.cli import main; main(['diagnose', sys.argv[1]]);"
+    "sys.stderr.write(open('/proc/self/status').read())"
+)
+_LOST = (
+    "torch.distributed.DistBackendError: NCCL error in: x.hpp:268, remote process exited or there was a network error"
+)
+
+
+class Run(NamedTuple):
+    seconds: float
+    peak_mib: int
+    answer: str
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        cases = make_logs(Path(folder))
+        print("\n| file | size | time | to the answer | memory | budget | |")
+        print("|---|---|---|---|---|---|---|")
+        return int(not all([show(name, path, budget) for name, path, budget in cases]))
+
+
+def show(name: str, path: Path, speed_budget: float | None) -> bool:
+    """Prints the row of one file. Returns whether it is within its budgets."""
+    run, size = diagnose(path), path.stat().st_size
+    speed = size / run.seconds
+    good = run.peak_mib <= MEMORY_BUDGET_MIB and (speed_budget is None or speed >= speed_budget)
+    budget = f"{MEMORY_BUDGET_MIB} MiB" + (f", {speed_budget / 1e6:.0f} MB/s" if speed_budget else "")
+    row = f"{size / (1 << 20):.1f} MiB | {run.seconds:.2f} s | {speed / 1e6:.0f} MB/s | {run.peak_mib} MiB"
+    print(f"| {name} | {row} | {budget} | {'ok' if good else 'OVER'} |", flush=True)
+    return good
+
+
+def diagnose(path: Path) -> Run:
+    start = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", _PEAK, str(path)], capture_output=True, text=True)
+    seconds = time.monotonic() - start
+    peak = re.search(r"VmHWM:\s+(\d+)", done.stderr)
+    assert peak is not None, done.stderr
+    return Run(seconds, int(peak[1]) >> 10, done.stdout)
+
+
+def make_logs(folder: Path) -> list[tuple[str, Path, float | None]]:
+    block = "".join(
+        f"[rank{rank}]: 2026-05-21 15:43:03,100 INFO step {step} | loss: 2.{step:03d} | lr 1e-4 | 412 ms\n"
+        for step in range(1000)
+        for rank in range(8)
+    ).encode()
+    end = b"[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    end += b"".join(f"[rank{rank}]: {_LOST}\n".encode() for rank in range(8))
+    noise = b"".join(f"gpu07:81:9 [4] NCCL WARN call {call} failed, error {call}\n".encode() for call in range(9999))
+    with open(folder / "job.log", "wb") as log:
+        for _ in range(GIB // len(block)):
+            log.write(block)
+        log.write(end)
+    with gzip.open(folder / "job.gz", "wb", compresslevel=1) as packed:
+        for _ in range(PACKED_BYTES // len(block)):
+            packed.write(block)
+        packed.write(end)
+    with open(folder / "noise.log", "wb") as log:
+        for _ in range(GIB // len(noise)):
+            log.write(noise)
+        log.write(end)
+    with gzip.open(folder / "bomb.gz", "wb", compresslevel=9) as bomb:
+        for _ in range(2 << 10):
+            bomb.write(bytes(1 << 20))
+    return [
+        ("a job's log", folder / "job.log", SPEED_BUDGET),
+        ("256 MiB of it, gzip", folder / "job.gz", None),
+        ("a log that is all errors", folder / "noise.log", SPEED_BUDGET),
+        ("2 GiB of zeros, gzip", folder / "bomb.gz", None),
+    ]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

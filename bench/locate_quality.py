@@ -1,0 +1,83 @@
+"""Measures how right localisation is: simulated jobs with known faults, laggard and what other tools do beside it.
+
+    make bench-locate                           the whole benchmark, about an hour on two cores
+    make bench-locate ARGS=--quick              a part of it, some minutes
+    make bench-locate ARGS="--seed 12345"       cases that nobody has seen
+    make bench-locate ARGS="--tool my_adapter:locate --pythonpath DIR"
+
+docs/benchmark.md says what a case is, how answers are scored, and how another tool is entered."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from quality.answer import Tool
+from quality.matrix import DEVELOPMENT_SEED, entries
+from quality.report import document, misses, put_into
+from quality.run import run
+from quality.tools.laggard import locate
+from quality.tools.peers import PEERS
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+WHOLE, QUICK = (6, 9, 39), (1, 1, 2)  # cases of each slow fault and size, of each way to stop, of each innocent kind
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--seed", type=int, default=DEVELOPMENT_SEED, help="of the cases; another one gives fresh cases")
+    made.add_argument("--quick", action="store_true")
+    made.add_argument("--cases", metavar="SLOW,STOPPED,INNOCENT", help="how many of each kind")
+    made.add_argument("--row", action="append", help="only these rows of the tables, such as NIC")
+    made.add_argument("--tool", metavar="MODULE:FUNCTION", help="another tool, in laggard's place")
+    made.add_argument("--pythonpath", type=Path, help="where its module lies")
+    made.add_argument("--no-peers", action="store_true", help="leave the other tools out")
+    made.add_argument(
+        "--no-steps", action="store_true", help="do not count steps to the verdict, which takes half the time"
+    )
+    made.add_argument("--processes", type=int, default=2)
+    made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
+    made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
+    return made
+
+
+def chosen_tool(flags: argparse.Namespace) -> tuple[str, Tool]:
+    if not flags.tool:
+        return "laggard", locate
+    if flags.pythonpath:
+        sys.path.insert(0, str(flags.pythonpath))
+    module, _, function = flags.tool.partition(":")
+    tool: Tool = getattr(importlib.import_module(module), function)
+    return module, tool
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = parser().parse_args(arguments)
+    name, tool = chosen_tool(flags)
+    tools = {name: tool} | ({} if flags.no_peers else PEERS)
+    counts = tuple(map(int, flags.cases.split(","))) if flags.cases else QUICK if flags.quick else WHOLE
+    asked = [one for one in entries(flags.seed, *counts) if not flags.row or one.row in flags.row]
+    results = run(asked, tools, None if flags.no_steps else name, flags.processes)
+    again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"
+    made = f'{len(results)} cases, made by `make bench-locate ARGS="{again}"`.'
+    report = document(results, list(tools), made)
+    print(report)
+    flags.out.mkdir(parents=True, exist_ok=True)
+    lost = misses(results, name)
+    (flags.out / "results.json").write_text(json.dumps([one._asdict() for one in results], indent=1))
+    (flags.out / "report.md").write_text(report)
+    (flags.out / "misses.md").write_text(lost)
+    print(f"Everything, and each miss with its command: {flags.out}", file=sys.stderr)
+    if flags.write:
+        page = REPOSITORY / "docs" / "benchmark.md"
+        page.write_text(put_into(page.read_text(), report))
+        (REPOSITORY / "docs" / "benchmark-misses.md").write_text(lost)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,175 @@
+"""Runs the benchmark's cases: simulates each, asks every tool, and scores the answers, several cases at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simulator.case import Case, Simulated, simulate
+from simulator.faults import Fault, Unlocatable
+from simulator.recording import write
+
+from quality.answer import Named, Tool
+from quality.matrix import Entry
+from quality.score import FALSE, score
+
+TRUNCATED = (8, 10, 12, 14, 16, 18, 20, 25, 30, 40)  # steps seen since the fault began
+SMALLEST_TIMED = 0.1  # the size from which on the steps to the verdict are counted
+
+
+class Result(NamedTuple):
+    """What came out of one case. `tools` has for each tool its marks and what it found, as plain values; `steps` is how
+    many steps after the fault's first the tool named `first` needs."""
+
+    row: str
+    size: float
+    case: dict[str, Any]
+    command: str
+    expects_culprit: bool
+    rank_seconds: float
+    tools: dict[str, dict[str, Any]]
+    steps: int | None
+
+
+def run_entry(entry: Entry, tools: dict[str, Tool], timed: str | None) -> Result | None:
+    """Runs one case; None where no layout can have it. `timed`: the tool whose steps to the verdict are counted."""
+    simulated = first_possible(entry)
+    if simulated is None:
+        return None
+    folder = Path(tempfile.mkdtemp(prefix="laggard-case-", dir=scratch()))
+    try:
+        write(simulated, folder)
+        answers = {name: ask(tool, folder / "trace", simulated.truth) for name, tool in tools.items()}
+        steps = None
+        if timed and entry.size >= SMALLEST_TIMED and all(one["found"] for one in answers[timed]["found"]):
+            steps = steps_to_verdict(simulated, tools[timed], folder / "part")
+    finally:
+        shutil.rmtree(folder)
+    truth = simulated.truth
+    ranks = truth["layout"]["world_size"]
+    return Result(
+        entry.row,
+        entry.size,
+        {key: truth[key] for key in ("form", "seed", "steps", "innocents")} | {"layout": simulated.case.layout},
+        command(simulated.case),
+        bool(truth["culprits"]),
+        ranks * (truth["step_seconds"] or 0.0) * truth["steps"],
+        answers,
+        steps,
+    )
+
+
+def scratch() -> str | None:
+    """Cases lie in memory where there is room: they are written once and read once."""
+    memory = Path("/dev/shm")
+    return str(memory) if memory.is_dir() and shutil.disk_usage(memory).free > 2 << 30 else None
+
+
+def first_possible(entry: Entry) -> Simulated | None:
+    for case in entry.cases():
+        try:
+            simulated = simulate(case)
+        except Unlocatable:
+            continue
+        culprits = simulated.truth["culprits"]
+        if not case.faults or entry.size == 0 or any(culprit["required"] for culprit in culprits):
+            return simulated
+    return None
+
+
+def ask(tool: Tool, trace: Path, truth: dict[str, Any]) -> dict[str, Any]:
+    """Returns a tool's answer with its score. A tool that fails has named nobody, and says why."""
+    began = time.perf_counter()
+    error, named = None, list[Named]()
+    try:
+        named = tool(trace)
+    except Exception as problem:
+        error = f"{type(problem).__name__}: {problem}"
+    result = score(truth, named)
+    return {
+        "seconds": round(time.perf_counter() - began, 3),
+        "error": error,
+        "named": [one._asdict() for one in named],
+        "marks": result.marks,
+        "found": [
+            one._asdict() for one, culprit in zip(result.found, truth["culprits"], strict=True) if culprit["required"]
+        ],
+    }
+
+
+def steps_to_verdict(simulated: Simulated, tool: Tool, folder: Path) -> int | None:
+    """Returns how many steps of a fault the tool must see until it names all culprits and nobody else, by halving."""
+    first = min(culprit["steps_hit"][0] for culprit in simulated.truth["culprits"])
+    choices = [count for count in TRUNCATED if first + count < simulated.case.steps]
+
+    def right(count: int) -> bool:
+        write(simulated, folder, first + count)
+        answer = ask(tool, folder / "trace", simulated.truth)
+        shutil.rmtree(folder)
+        return all(one["found"] for one in answer["found"]) and FALSE not in answer["marks"]
+
+    low, high = 0, len(choices)
+    while low < high:
+        middle = (low + high) // 2
+        if right(choices[middle]):
+            high = middle
+        else:
+            low = middle + 1
+    return choices[low] if low < len(choices) else simulated.case.steps - first
+
+
+def command(case: Case) -> str:
+    """Returns the command that makes this case again."""
+    words = ["python bench/simulate.py OUT", f"--layout {case.layout}", f"--form {case.form}", f"--seed {case.seed}"]
+    words += [f"--fault {fault_text(fault)}" for fault in case.faults]
+    words += [f"--innocent {name}" for name in case.innocents]
+    return " ".join(words)
+
+
+def fault_text(fault: Fault) -> str:
+    parts = [fault.kind]
+    if fault.size:
+        parts.append(f"size={fault.size!r}")
+    if fault.phase:
+        parts.append(f"phase={fault.phase}")
+    when = fault.when
+    parts += [f"onset={when.onset}"] if when.onset else []
+    parts += [f"every={when.every!r}"] if when.every != 1 else []
+    parts += [f"share={when.share!r}"] if when.share != 1 else []
+    return ",".join(parts)
+
+
+class Job(NamedTuple):
+    entry: Entry
+    tools: dict[str, Tool]
+    timed: str | None
+
+
+def work(job: Job) -> Result | None:
+    return run_entry(*job)
+
+
+def run(entries: Sequence[Entry], tools: dict[str, Tool], timed: str | None, processes: int) -> list[Result]:
+    """Runs all cases, and shows how far it is on standard error."""
+    jobs = [Job(entry, tools, timed) for entry in entries]
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(processes) as pool:
+        found = progress(pool.imap_unordered(work, jobs), len(jobs))
+        return sorted((one for one in found if one is not None), key=lambda one: (one.row, one.size, one.command))
+
+
+def progress(results: Iterable[Result | None], count: int) -> Iterator[Result | None]:
+    began = time.monotonic()
+    for number, result in enumerate(results, 1):
+        if sys.stderr.isatty() or number % 25 == 0 or number == count:
+            left = (time.monotonic() - began) / number * (count - number)
+            bar = "#" * (30 * number // count)
+            print(f"\r[{bar:30}] {number} of {count} cases, {left / 60:.0f} min left", end="", file=sys.stderr)
+        yield result
+    print(file=sys.stderr)

@@ -1,0 +1,65 @@
+"""How many jobs and ranks are held, of each user and from each agent, and who has to give way where there is no room.
+
+Room is shared by max-min fairness between users: where all of it is taken, a newcomer takes the place of the user who
+holds the most, unless that is the newcomer's own. So a user who floods the cluster with jobs loses their own. What one
+agent can bring is bounded by itself, since an agent that lies may name any number of users.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple, TypeVar
+
+Who = TypeVar("Who", int, str)
+
+MAX_JOBS_OF_AGENT = 64
+"""Agents report at most 64 ranks at once, so no honest one brings more jobs that run."""
+
+MAX_RANKS_OF_AGENT = 1024
+"""What one answer may hold. Ranks that ended are held for a while, so this is more than run on a node at once."""
+
+
+class Limits(NamedTuple):
+    """How much is held at most, of all users and agents together."""
+
+    jobs: int = 4096
+    ranks: int = 131_072
+
+
+class Holdings:
+    """Counts of what is held. A job counts for the agent that was the first to report it, a rank for the agent that has
+    claimed it."""
+
+    def __init__(self) -> None:
+        self.jobs_of_owner: Counter[int] = Counter()
+        self.ranks_of_owner: Counter[int] = Counter()
+        self.jobs_of_agent: Counter[str] = Counter()
+        self.ranks_of_agent: Counter[str] = Counter()
+        self.jobs = 0
+        self.ranks = 0
+
+    def add_job(self, owner: int, agent: str, count: int = 1) -> None:
+        self.jobs += count
+        _add(self.jobs_of_owner, owner, count)
+        _add(self.jobs_of_agent, agent, count)
+
+    def add_rank(self, owner: int, agent: str, count: int = 1) -> None:
+        self.ranks += count
+        _add(self.ranks_of_owner, owner, count)
+        _add(self.ranks_of_agent, agent, count)
+
+
+def who_gives_way(counts: Counter[int], newcomer: int) -> int | None:
+    """The user who has to give up one of what is counted for one more of `newcomer`. None where nobody has to: then
+    the newcomer already holds as much as anybody does. A user gives way only to one who holds at least two fewer, else
+    the two would take the place from each other again and again."""
+    heaviest = max(counts, key=lambda owner: counts[owner], default=None)
+    if heaviest is None or counts[heaviest] < counts[newcomer] + 2:
+        return None
+    return heaviest
+
+
+def _add(counts: Counter[Who], who: Who, count: int) -> None:
+    counts[who] += count
+    if not counts[who]:
+        del counts[who]

@@ -1,0 +1,102 @@
+"""What explains a culprit, and what to do about it: findings of its machine that cause this kind of slowness. Pure.
+
+A finding is shown beside a culprit only where it can be the cause: clocks that disagree slow no forward pass. What all
+machines of the job have makes none of them slower than the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import structs
+
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.model import Culprit
+
+_COMPUTING = (
+    "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "IOMMU_ENABLED", "FLEET_OUTLIER",
+)  # fmt: skip
+_READING = (
+    "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "DISK_FULL", "MOUNT_HUNG", "PCIE_", "IOMMU_ENABLED", "OPEN_FILES_LIMIT",
+    "FLEET_OUTLIER",
+)  # fmt: skip
+_SENDING = (
+    "RDMA_", "NVLINK_", "PCIE_", "FABRIC_", "NCCL_", "RING_", "ACS_ENABLED", "IOMMU_ENABLED", "P2P_DISABLED", "PFC_OFF",
+    "ECN_OFF", "NIC_MIXED", "PEERMEM_MISSING", "TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NUMA_MISMATCH",
+    "MEMLOCK_LIMIT", "CPU_AFFINITY", "FLEET_OUTLIER",
+)  # fmt: skip
+_STOPPING = (
+    "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "RDMA_", "NCCL_", "JOB_", "DISK_FULL", "MOUNT_HUNG", "MEMLOCK_LIMIT",
+    "HUGE_SWAP", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
+)  # fmt: skip
+
+_ADVICE = {
+    "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
+    "on the machine",
+    "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
+    "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
+    "optimizer": "see whether its optimizer state lies on the host or on disk, and compare its CPU's and GPU's clocks "
+    "with its peers'",
+    "host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
+    "pressure, power and cooling",
+    "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
+    "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
+    "thermal throttling",
+    "slow_link": "check the adapters, cables and switch ports on the way for errors and rate, and test the pair alone "
+    "(sendrecv_perf of nccl-tests)",
+    "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "dead": "read its log and its machine's kernel log from the time of its end",
+}
+
+
+def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
+    """`culprit`, with the findings that can be its cause, and with what to do first."""
+    nodes = [culprit.node] if culprit.node else [end.get("node", "") for end in culprit.link or ()]
+    found = dict.fromkeys(code for node in nodes for code in _explaining_findings(culprit, node, timings))
+    return structs.replace(culprit, findings=tuple(found), advice=advice(culprit, tuple(found)))
+
+
+def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
+    """What to look at first: where findings explain the culprit, those."""
+    first = _first_look(culprit)
+    if not findings:
+        return first
+    pages = ", ".join(findings[:3])
+    return f"follow {pages} first (laggard findings explain {findings[0]}); else {first}"
+
+
+def _first_look(culprit: Culprit) -> str:
+    if culprit.kind in ("slow_link", "hung", "dead"):
+        return _ADVICE[culprit.kind]
+    if culprit.persistence == "intermittent":
+        return _ADVICE["intermittent"]
+    if culprit.phase == "input":
+        return _ADVICE["input"]
+    if culprit.kind == "slow_host":
+        return _ADVICE["host"]
+    return _ADVICE.get("forward" if culprit.phase == "backward" else culprit.phase or "unknown", _ADVICE["unknown"])
+
+
+def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterable[str]:
+    codes = timings.findings_by_node.get(node, ())
+    if not codes:
+        return
+    others = [timings.findings_by_node.get(other or "", ()) for other in set(timings.nodes) if other != node]
+    causes = _causes(culprit)
+    for code in codes:
+        shared = bool(others) and all(code in theirs for theirs in others)
+        if code.startswith(causes) and not shared:
+            yield code
+
+
+def _causes(culprit: Culprit) -> tuple[str, ...]:
+    """What the codes begin with of findings that can be the cause."""
+    if culprit.kind in ("hung", "dead"):
+        return _STOPPING
+    if culprit.kind == "slow_link":
+        return _SENDING
+    if culprit.phase == "input":
+        return _READING
+    if culprit.phase in ("forward", "backward", "optimizer"):
+        return _COMPUTING
+    return tuple({*_COMPUTING, *_READING})

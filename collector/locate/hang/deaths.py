@@ -1,0 +1,180 @@
+"""Finds the ranks whose processes died in the middle of a job, and which of them died first. Pure.
+
+When one rank dies, its peers fail in their next collective or block there, and the launcher ends them with SIGTERM.
+Those are victims, and their deaths say nothing about the cause. Deaths are put in order by the clocks of the nodes'
+agents, as far as these can tell them apart. The thresholds are our own choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from laggard.collector.locate.job_timings import JobTimings, RankState
+from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
+from laggard.text.rank_end import end_text, time_text
+from laggard.text.words import ranks_text, seconds_text
+
+SAME_FAILURE_SECONDS = 1.0
+"""A rank that died of itself so long after a victim may still be the cause: the kernel reports a death late."""
+CLOCKS_SECONDS = 0.5
+"""By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
+_MOST_NOTES = 32
+
+
+class _Death(NamedTuple):
+    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone."""
+
+    column: int
+    node: str | None
+    earliest: float
+    latest: float
+    victim: bool
+
+    def may_precede(self, other: _Death) -> bool:
+        allowance = 0.0 if self.node == other.node else CLOCKS_SECONDS
+        return self.earliest <= other.latest + allowance
+
+
+def dead_ranks(timings: JobTimings) -> PartialVerdict:
+    """The ranks that died first, as culprits, and a note about each death. There is no culprit where the whole job was
+    ended, where it was over already, or where whoever died first is not among the ranks that are seen."""
+    deaths = sorted(
+        (_death(timings, column) for column, state in enumerate(timings.states) if state.state == "died"),
+        key=lambda death: death.latest,
+    )
+    if not deaths:
+        return NOTHING_FOUND
+    first = _first(deaths)
+    if _whole_job_ended(timings, deaths, first):
+        return PartialVerdict(notes=(_ended_note(timings, deaths),))
+    notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+    if _was_over(timings, deaths):
+        return PartialVerdict(notes=notes)
+    if all(death.victim for death in deaths) and _some_are_unseen(timings):
+        text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
+        return PartialVerdict(notes=(Note("first_unseen", text), *notes))
+    return PartialVerdict(tuple(_culprit(timings, death, first, deaths) for death in first[:_MOST_NOTES]), notes)
+
+
+def _death(timings: JobTimings, column: int) -> _Death:
+    state = timings.states[column]
+    end = state.end
+    if end is None:
+        return _Death(column, timings.nodes[column], -float("inf"), float("inf"), state.in_flight is not None)
+    victim = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
+    if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
+        victim = state.in_flight is not None
+    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim)
+
+
+def _first(deaths: Sequence[_Death]) -> list[_Death]:
+    """The deaths of which each may have been the first. `deaths`: in order."""
+    own = [death for death in deaths if not death.victim]
+    near = [death for death in own if death.earliest <= deaths[0].latest + SAME_FAILURE_SECONDS]
+    candidates = near or list(deaths)
+    return [death for death in candidates if death.may_precede(candidates[0])]
+
+
+def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> bool:
+    """Whether all processes were ended together, in the same way: by the user or the scheduler."""
+    if not len(deaths) == len(timings.states) > 1:
+        return False
+    ends = [timings.states[death.column].end for death in deaths]
+    ways = {(end.signal, end.exit_code, end.exception) if end else ("", None, "") for end in ends}
+    explained = any(end.cause or end.exception for end in ends if end)
+    if len(ways) > 1 or explained:
+        return False
+    return len(first) == len(deaths) or ways == {("SIGTERM", None, "")}
+
+
+def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died."""
+    died = {death.column for death in deaths}
+    others = [state for column, state in enumerate(timings.states) if column not in died]
+    last = max((state.step or 0 for state in timings.states), default=0)
+    silent = all(_tells_nothing(timings.states[column].end) for column in died)
+    complete = all((timings.states[column].step or 0) == last for column in died)
+    return bool(others) and silent and complete and all(state.state == "finished" for state in others)
+
+
+def _tells_nothing(end: RankEnd | None) -> bool:
+    return end is None or not (end.signal or end.exit_code or end.exception or end.cause)
+
+
+def _some_are_unseen(timings: JobTimings) -> bool:
+    unknown = any(state.state == "unknown" for state in timings.states)
+    return unknown or len(timings.states) < timings.world_size
+
+
+def _culprit(timings: JobTimings, death: _Death, first: Sequence[_Death], deaths: Sequence[_Death]) -> Culprit:
+    state, rank = timings.states[death.column], int(timings.ranks[death.column])
+    node = timings.nodes[death.column]
+    return Culprit(
+        kind="dead",
+        ranks=(rank,),
+        node=node,
+        gpu=timings.gpus[death.column],
+        phase="collective" if state.in_flight else state.phase,
+        group=state.in_flight.group if state.in_flight else None,
+        since_step=_step_of_death(state),
+        confidence=_confidence(death, first),
+        evidence=_evidence(timings, death, first, deaths),
+        findings=timings.findings_by_node.get(node or "", ()) if state.end and state.end.cause else (),
+        victims=tuple(int(other) for other in timings.ranks if other != rank)[:MAX_NAMED_RANKS],
+        end=state.end,
+    )
+
+
+def _confidence(death: _Death, first: Sequence[_Death]) -> float:
+    """Lower where several may have been the first, and where the rank died as victims do. Our own choice."""
+    return round((0.5 if death.victim else 0.95) / math.sqrt(len(first)), 2)
+
+
+def _evidence(timings: JobTimings, death: _Death, first: Sequence[_Death], deaths: Sequence[_Death]) -> tuple[str, ...]:
+    state = timings.states[death.column]
+    lines = [f"it was {_place(state)}"]
+    if state.end:
+        lines.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
+        if state.end.kernel:
+            lines.append(f"the kernel: {state.end.kernel}")
+    if len(first) > 1:
+        ranks = ranks_text(int(timings.ranks[each.column]) for each in first)
+        lines.append(f"{ranks} ended too close together for their clocks: each may have been the first")
+    later = [each for each in deaths if each not in first]
+    if later and later[0].latest < float("inf"):
+        after = seconds_text(max(0.0, later[0].latest - first[0].latest))
+        ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
+        lines.append(f"{ranks} ended after it, the next {after} later")
+    if death.victim:
+        lines.append("ranks end so when another is gone: the cause may be elsewhere")
+    return tuple(lines)
+
+
+def _note(timings: JobTimings, death: _Death, earliest: _Death) -> Note:
+    rank, node = int(timings.ranks[death.column]), death.node
+    state = timings.states[death.column]
+    where = f" on {node}" if node else ""
+    after = death.latest - earliest.latest if death is not earliest and death.latest < float("inf") else 0.0
+    when = f", {seconds_text(after)} after the first" if after > 0.0 else ""
+    return Note("rank_died", f"rank {rank}{where} died {_place(state)}{when}: {end_text(state.end)}", (rank,), node)
+
+
+def _ended_note(timings: JobTimings, deaths: Sequence[_Death]) -> Note:
+    end = timings.states[deaths[0].column].end
+    how = f" by {end.signal}" if end and end.signal else ""
+    return Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
+
+
+def _step_of_death(state: RankState) -> int:
+    return 0 if state.step is None else state.step + 1
+
+
+def _place(state: RankState) -> str:
+    """Where the rank died, for people: `in step 59, in all_reduce of dp:0-3`."""
+    step = f"in step {_step_of_death(state)}"
+    if state.in_flight:
+        return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
+    return f"{step}, in {state.phase}" if state.phase else step

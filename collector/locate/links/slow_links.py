@@ -1,0 +1,176 @@
+"""Decides which links, NICs, rails and machines make transfers slow. Pure.
+
+A channel (a process group, or a pair of ranks) is slow where its transfers take longer than those of equal channels, by
+the test that ranks are put to. The culprit is the place in the network through which the slow channels go, and the
+others do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.job_timings import Floats, JobTimings
+from laggard.collector.locate.links.places import Explanation, explain
+from laggard.collector.locate.links.transfers import Category, Channel, channels_and_categories
+from laggard.collector.locate.slow.medians import deviation, median, median_over_steps, others_median
+from laggard.collector.locate.slow.significance import Slowdown, confidence, slowdown, typical_noise
+from laggard.collector.locate.slow.steps import Steps
+from laggard.model import MAX_NAMED_RANKS, Culprit
+from laggard.text.words import counted, ranks_text, seconds_text
+
+MIN_CHANNELS = 3
+"""So many equal channels are needed to tell the slow one."""
+
+COST_RATIO = 0.01
+"""A slow channel's transfers take longer than its equals' by so much of the step; several of them may be in a row."""
+
+TRANSFER_RATIO = 0.15
+"""And by so much of their own time: networks are less even than GPUs."""
+
+MAX_LINKS = 4
+"""So many places are named at most."""
+
+
+class SlowChannel(NamedTuple):
+    """A channel whose transfers are slow. `ratio`: their time over its equals'."""
+
+    slowdown: Slowdown
+    ratio: float
+    series: Floats  # [S]: by how much longer they take, in seconds a step
+    own: float  # seconds a step
+    equals: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Findings:
+    slow: Mapping[int, SlowChannel]
+    tested: frozenset[int]
+
+
+def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
+    """The places in the network that are slow, the one that costs most first."""
+    channels, categories = channels_and_categories(timings, collectives, steps.numbers)
+    findings = _test(categories, steps)
+    culprits = []
+    left = frozenset(findings.slow)
+    for _ in range(MAX_LINKS):
+        found = explain(timings, channels, left, findings.tested - (frozenset(findings.slow) - left)) if left else None
+        if found is None:
+            break
+        culprits.append(_culprit(timings, steps, channels, findings, found))
+        left -= found.explained
+    return tuple(sorted(culprits, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+
+
+def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
+    """The channels that are slow for any operation and size, and those of which that could be told."""
+    slow: dict[int, SlowChannel] = {}
+    tested: set[int] = set()
+    for category in categories:
+        if len(category.channels) < MIN_CHANNELS:
+            continue
+        equals = others_median(category.seconds)
+        excess = category.seconds - equals
+        tested.update(category.channels)
+        medians = median_over_steps(excess)
+        floor = COST_RATIO * float(np.median(steps.duration))
+        for place in np.flatnonzero(medians > floor / 2).tolist():
+            channel = category.channels[place]
+            found = _slow_channel(category, excess, equals, place, steps)
+            if found is not None and (channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess):
+                slow[channel] = found
+    return _Findings(slow, frozenset(tested))
+
+
+def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int, steps: Steps) -> SlowChannel | None:
+    others = np.delete(np.arange(len(category.channels)), place)
+    own, typical = median(category.seconds[:, place]), median(equals[:, place])
+    spread = deviation(median_over_steps(category.seconds[:, others] - equals[:, place, None]))
+    found = slowdown(excess[:, place], steps.duration, typical_noise(excess, others), spread, COST_RATIO)
+    if found is None or found.excess < TRANSFER_RATIO * typical:
+        return None
+    return SlowChannel(found, own / max(typical, 1e-9), excess[:, place], own, typical)
+
+
+def _culprit(
+    timings: JobTimings, steps: Steps, channels: Sequence[Channel], findings: _Findings, found: Explanation
+) -> Culprit:
+    slow = {number: findings.slow[number] for number in found.explained}
+    worst_number, worst = max(slow.items(), key=lambda item: item[1].slowdown.excess)
+    columns = sorted({column for place in found.places for column in place.columns})
+    kind = found.places[0].kind
+    nodes = [timings.nodes[column] for column in columns]
+    ranks = tuple(int(timings.ranks[column]) for column in columns)
+    since = min(each.slowdown.since for each in slow.values())
+    saved = float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
+    group = channels[worst_number].group if len(slow) == 1 else ""
+    affected = {column for number in found.explained for column in channels[number].columns}
+    victims = sorted(int(timings.ranks[column]) for column in affected - set(columns))
+    return Culprit(
+        kind="slow_link",
+        ranks=ranks,
+        node=nodes[0] if len(set(nodes)) == 1 else None,
+        link=_ends(nodes) if kind == "link" and len(found.places) == 1 else None,
+        phase="collective",
+        group=group or None,
+        slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
+        recoverable_ratio=round(min(saved, 0.99), 3),
+        since_step=int(steps.numbers[since]),
+        confidence=_confidence(found, worst),
+        evidence=_evidence(kind, ranks, channels, timings, slow),
+        victims=tuple(victims[:MAX_NAMED_RANKS]),
+    )
+
+
+def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
+    first, last = ({"node": node} if node else {} for node in (nodes[0], nodes[-1]))
+    return first, last
+
+
+def _confidence(found: Explanation, worst: SlowChannel) -> float:
+    """Half of what the channel's own test gives where it may be any of several places."""
+    return round(
+        confidence(worst.slowdown.margin) * (0.5 if len(found.places) > 1 or found.places[0].kind == "group" else 1.0),
+        2,
+    )
+
+
+def _evidence(
+    kind: str,
+    ranks: Sequence[int],
+    channels: Sequence[Channel],
+    timings: JobTimings,
+    slow: Mapping[int, SlowChannel],
+) -> tuple[str, ...]:
+    ordered = sorted(slow.items(), key=lambda item: -item[1].slowdown.excess)
+    lines = [
+        f"{_channel_name(channels[number], timings)}: transfers take {seconds_text(each.own)} a step, "
+        f"{each.ratio:.1f} times as long as those of equal {_equals(channels[number])}"
+        for number, each in ordered[:3]
+    ]
+    what = {
+        "nic": "the network adapter of",
+        "link": "the way between",
+        "node": "the network of the machine of",
+        "rail": "the rail of",
+        "in_node": "the links within the machine of",
+        "group": "a way among",
+    }[kind]
+    together = f"all {counted(len(slow), 'slow channel')} go through {what} {ranks_text(ranks)}, and no other does"
+    return (*lines, together) if len(slow) > 1 else (*lines, f"{what} {ranks_text(ranks)}")
+
+
+def _channel_name(channel: Channel, timings: JobTimings) -> str:
+    if channel.group:
+        return f"group {channel.group}"
+    source, target = (int(timings.ranks[column]) for column in channel.columns)
+    return f"from rank {source} to rank {target}"
+
+
+def _equals(channel: Channel) -> str:
+    return "groups" if channel.group else "pairs"

@@ -1,0 +1,125 @@
+"""Finds ranks that are slow again and again, and not all the time. Pure.
+
+In a few steps any rank may be slow. Who is so far more often than the others would be by chance is the culprit: it
+pauses, throttles for moments, or reads from a slow disk now and then.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.locate.job_timings import Floats
+from laggard.collector.locate.slow.medians import median
+from laggard.collector.locate.slow.peers import node_numbers
+from laggard.collector.locate.slow.ranks import MOST, Slow
+from laggard.collector.locate.slow.significance import typical_noise
+from laggard.collector.locate.slow.steps import Steps
+
+HIT_RATIO = 0.04
+"""A step in which a rank is slower than its peers by so much of the step, and by HIT_SIGMAS, is a hit."""
+HIT_SIGMAS = 4.0
+
+MIN_EPISODES = 3
+"""So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
+
+CHANCE = 1e-4
+"""With no greater probability may any rank of the job be slow so often by chance."""
+
+MIN_COST_RATIO = 0.01
+"""Of the time of all steps; what costs less is not worth an accusation."""
+
+MIN_SECONDS = 5.0
+"""In a shorter window what looks like a habit may be one moment of other work on the machine."""
+
+
+def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequence[Slow]) -> list[Slow]:
+    """The ranks, and machines, that are slow now and then; none of those that were `found` slow all the time."""
+    if float(steps.duration.sum()) < MIN_SECONDS:
+        return []
+    hits = _hits(steps)
+    hits[:, [column for each in found for column in each.columns]] = False
+    columns = [column for column in _habits(hits) if _is_costly(steps, hits, column)]
+    return [_slow(steps, hits, group) for group in _by_machine(columns, node_numbers(nodes))]
+
+
+def _hits(steps: Steps) -> NDArray[np.bool_]:
+    """[S, R]: in which steps each rank was slow."""
+    ranks = np.arange(steps.excess.shape[1])
+    noise = typical_noise(steps.excess, ranks)
+    found: NDArray[np.bool_] = steps.excess > np.maximum(HIT_RATIO * steps.duration, HIT_SIGMAS * noise)[:, None]
+    return found
+
+
+def _habits(hits: NDArray[np.bool_]) -> list[int]:
+    """The ranks that are slow more often than the others let expect: by the tail of the binomial distribution, with the
+    rate at which the others are. The tenth of the ranks that is slow most often is no measure of chance: culprits."""
+    count, ranks = hits.shape
+    episodes = _episodes(hits)
+    ordinary = np.sort(episodes)[: max(1, math.ceil(0.9 * ranks) - 1)]
+    rate = min((float(ordinary.sum()) + 1.0) / (count * len(ordinary) + 1.0), 0.5)
+    least = next(number for number in range(count + 2) if _tail(count, number, rate) < CHANCE / ranks)
+    half = count // 2
+    often = (episodes >= max(MIN_EPISODES, least)) & hits[:half].any(axis=0) & hits[half:].any(axis=0)
+    return [int(column) for column in np.flatnonzero(often)]
+
+
+def _episodes(hits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """[R]: how often each rank began to be slow."""
+    begins = hits.copy()
+    begins[1:] &= ~hits[:-1]
+    return np.asarray(begins.sum(axis=0), np.int64)
+
+
+def _tail(count: int, least: int, rate: float) -> float:
+    """The probability of at least `least` of `count`, each with probability `rate`."""
+    terms = (
+        math.exp(_log_choose(count, number) + number * math.log(rate) + (count - number) * math.log1p(-rate))
+        for number in range(least, count + 1)
+    )
+    return sum(terms)
+
+
+def _log_choose(count: int, number: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
+
+
+def _is_costly(steps: Steps, hits: NDArray[np.bool_], column: int) -> bool:
+    cost = float(steps.excess[hits[:, column], column].sum())
+    return cost > MIN_COST_RATIO * float(steps.duration.sum())
+
+
+def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[list[int]]:
+    """`columns`, those of a machine together where they are most of its ranks and the job has other machines."""
+    sizes = np.bincount(machine)
+    by_machine: dict[int, list[int]] = {}
+    for column in columns:
+        by_machine.setdefault(int(machine[column]), []).append(column)
+    for number, members in by_machine.items():
+        if len(members) > 1 and len(sizes) > 1 and len(members) >= MOST * sizes[number]:
+            yield members
+        else:
+            yield from ([column] for column in members)
+
+
+def _slow(steps: Steps, hits: NDArray[np.bool_], columns: list[int]) -> Slow:
+    hit = hits[:, columns].mean(axis=1) >= 0.5
+    series: Floats = np.where(hit, np.nanmax(np.where(hits[:, columns], steps.excess[:, columns], 0.0), axis=1), 0.0)
+    since = int(hit.argmax())
+    lasted = steps.duration[since:]
+    threshold = HIT_RATIO * median(steps.duration[hit])
+    excess = median(series[hit])
+    return Slow(
+        tuple(columns),
+        len(columns) > 1,
+        since,
+        excess,
+        excess / threshold,
+        len(lasted),
+        float(lasted.sum()),
+        series,
+        hit,
+    )

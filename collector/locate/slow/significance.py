@@ -1,0 +1,94 @@
+"""Decides whether a rank or machine is slower than its peers, since when and by how much. Pure.
+
+Its excess is how much longer than its peers it was busy, step by step. It is slow where the median of its excess over
+the last steps is above each of
+
+- SLOW_RATIO of the step time: healthy GPUs of one kind differ by less than half a percent at equal work, and what is
+  below costs less than looking for it;
+- STANDARD_ERRORS of that median (1.2533 standard deviations over the root of the steps, for normal data), so that noise
+  does not accuse, and small slowdowns are found as the steps allow;
+- SPREADS times the median absolute deviation of its peers' own medians, so that who is within what the peers differ by
+  is not accused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.locate.job_timings import Floats
+from laggard.collector.locate.slow.medians import deviation, median
+from laggard.collector.locate.slow.steps import MIN_STEPS
+
+SLOW_RATIO = 0.025
+STANDARD_ERRORS = 5.0
+SPREADS = 5.0
+
+MAD_TO_SIGMA = 1.4826  # for normal data
+MEDIAN_ERROR = 1.2533  # the standard error of a median over that of a mean, for normal data
+CLEARER = 4
+"""So many more steps must fall on the right side of a change in the window for it to be the onset."""
+
+
+class Slowdown(NamedTuple):
+    """A series of excesses that is slow from index `since` to its end. `margin`: its excess over the threshold."""
+
+    since: int
+    excess: float  # seconds a step
+    margin: float
+
+
+def windows(steps: int) -> Iterator[int]:
+    """The numbers of last steps that are looked at, the most first: all, half, a quarter, down to MIN_STEPS."""
+    while steps >= MIN_STEPS:
+        yield steps
+        steps //= 2
+
+
+def slowdown(
+    excess: Floats, duration: Floats, noise: float, spread: float, ratio: float = SLOW_RATIO
+) -> Slowdown | None:
+    """Whether the series `excess` [S] (seconds, nan where unknown), of steps of `duration` [S], is slow up to now.
+    `noise` is the standard deviation that the peers' own series have, at least which this one is taken to have;
+    `spread` the median absolute deviation among the peers' medians; `ratio` the least excess, in step times."""
+    for length in windows(len(excess)):
+        last = excess[-length:]
+        known = int(np.isfinite(last).sum())
+        if known < MIN_STEPS:
+            return None
+        typical = median(last)
+        sigma = max(noise, MAD_TO_SIGMA * deviation(last))
+        threshold = max(
+            ratio * float(np.median(duration[-length:])),
+            STANDARD_ERRORS * MEDIAN_ERROR * sigma / known**0.5,
+            SPREADS * spread,
+        )
+        if typical > threshold and median(excess[-MIN_STEPS:]) > typical / 2:
+            since = _onset(excess, typical)
+            typical = median(excess[since:])
+            return Slowdown(since, typical, typical / threshold)
+    return None
+
+
+def _onset(excess: Floats, typical: float) -> int:
+    """The index from which on the excess is `typical` rather than zero: where the fewest steps are on the wrong side of
+    the middle between the two."""
+    slow = np.where(np.isfinite(excess), np.where(excess > typical / 2, 1, -1), 0)
+    gained = np.concatenate(([0], np.cumsum(-slow)))[: len(excess) - MIN_STEPS + 1]
+    best = int(gained.argmax())
+    return best if gained[best] >= CLEARER else 0
+
+
+def confidence(margin: float) -> float:
+    """0.6 for an excess at its threshold, 0.8 at twice and 0.95 at four times that, never above 0.99. Our own scale."""
+    return min(0.99, 1 - 0.4 * float(2.0 ** (1 - max(margin, 1.0))))
+
+
+def typical_noise(excess: Floats, columns: NDArray[np.int64]) -> float:
+    """The standard deviation over time that the series `excess` [S, R] of `columns` have: the median over at most 64 of
+    them."""
+    some = columns[:: max(1, len(columns) // 64)]
+    return MAD_TO_SIGMA * median(np.array([deviation(excess[:, column]) for column in some]))

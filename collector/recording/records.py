@@ -1,0 +1,120 @@
+"""The records of a recording as typed values: what one line of JSON may say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from laggard.model import RankEnd
+from laggard.wire.ranks import BeatRow, CpuWait, InFlight
+
+MAX_RANKS = 1 << 20
+"""A rank number beyond is no rank's: a number in a file must not decide how much memory is used."""
+
+RankNumber = Annotated[int, msgspec.Meta(ge=0, lt=MAX_RANKS)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+StepNumber = Annotated[int, msgspec.Meta(ge=0, lt=1 << 31)]
+Seconds = Annotated[float, msgspec.Meta(gt=-1e12, lt=1e12)]
+
+TIMED_KINDS = ("collective", "span", "step")
+"""The kinds that a recording has in masses; they are read into columns."""
+
+
+class Record(msgspec.Struct, gc=False):
+    """Any record. Of the kinds that are not in TIMED_KINDS only `kind` and `rank` are read here. Times in seconds on
+    the rank's own clock."""
+
+    kind: str = ""
+    rank: RankNumber | None = None
+    step: StepNumber | None = None
+    start: Seconds | None = None
+    end: Seconds | None = None
+    name: str | None = None
+    group: str | None = None
+    op: str | None = None
+    seq: Count | None = None
+    bytes: Count | None = None
+    peer: RankNumber | None = None
+    issued: Seconds | None = None
+    waited: Seconds | None = None
+    own: dict[str, Seconds] | None = None
+
+
+decode_record = msgspec.json.Decoder(Record).decode
+
+
+class Group(msgspec.Struct):
+    """A process group as a rank's line declares it."""
+
+    role: str | None = None
+    ranks: list[RankNumber] | None = None
+
+
+class RankLine(msgspec.Struct):
+    """What a rank's line says of it. `position` is the rank's index in its group of each role."""
+
+    rank: RankNumber
+    node: str | None = None
+    gpu: str | None = None
+    attempt: Count | None = None
+    world_size: Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)] | None = None
+    position: dict[str, int] | None = None
+    groups: dict[str, Group] | None = None
+    unix_minus_clock: Seconds | None = None  # what converts the rank's clock to Unix time
+    facts: dict[str, Any] | None = None
+
+
+class EndLine(msgspec.Struct):
+    """A rank's last line. `exit_code` and what follows stands in that of a rank that Python left with another status
+    than 0; `at_seconds` is on the rank's own clock."""
+
+    rank: RankNumber
+    lost: Count | None = None
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    at_seconds: Seconds | None = None
+    exception: str | None = None
+    others_failed: bool | None = None
+
+
+class StateLine(msgspec.Struct):
+    """The state of a rank's process, as `laggard locate --record` writes it."""
+
+    rank: RankNumber
+    state: str
+    phase: str | None = None
+    stopped: bool | None = None
+    in_flight: InFlight | None = None
+    beat: BeatRow | None = None
+    asked_seconds_ago: Seconds | None = None
+    ended: RankEnd | None = None  # `end` is a time in a recording
+    cpu_wait: CpuWait | None = None
+
+
+class FindingsLine(msgspec.Struct):
+    node: str
+    codes: tuple[str, ...]
+
+
+class Head(msgspec.Struct):
+    """A recording's first line."""
+
+    laggard_recording: int
+    job_id: str | None = None
+    ends: bool | None = None
+    owner: int | None = None
+
+
+def why_invalid(error: Exception) -> str:
+    """One line that says what is wrong with a line of a recording."""
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return str(error).replace("\n", " ")[:160]
+
+
+INVALID: tuple[type[Exception], ...] = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding a line raises where it is no record."""
+
+
+def decode_as(line: bytes, kind: type[Any]) -> Any:
+    return msgspec.json.decode(line, type=kind)

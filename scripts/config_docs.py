@@ -1,0 +1,95 @@
+"""Writes docs/configuration.md from the settings' types: their keys, defaults and docstrings.
+
+.venv/bin/python scripts/config_docs.py > docs/configuration.md
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import json
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from laggard.agent.settings import AgentSettings
+from laggard.collector.settings import CollectorSettings
+from laggard.config import Settings
+from laggard.probes.active_registry import ACTIVE_PROBES
+from laggard.probes.profiles import Expectations, Profile
+from laggard.probes.registry import PROBES
+
+GATE_CONF = Path(__file__).parents[1] / "deploy" / "slurm" / "gate.conf"
+
+HEAD = """\
+# Configuration
+
+Made by `scripts/config_docs.py` from the types that read the files; a test keeps it current. Every key may be left out:
+the default is in the table. An unknown key is an error that lists the valid ones. For agent and collector
+`--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with the flags.
+Durations are in seconds, sizes in bytes.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        HEAD,
+        section("Agent", "`laggard agent --config FILE`", AgentSettings),
+        section("Collector", "`laggard collector --config FILE`", CollectorSettings),
+        section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),
+        section("Expectations", "`laggard healthcheck --expect FILE`", Expectations),
+        thresholds(),
+        gate(),
+    ]
+    return "\n".join(parts)
+
+
+def section(title: str, where: str, settings: type[Settings]) -> str:
+    described = dict(_docstrings(settings))
+    rows = [
+        f"| `{field.name}` | {_shown(getattr(settings(), field.name))} | {described.get(field.name, '')} |"
+        for field in msgspec.structs.fields(settings)
+    ]
+    return "\n".join((f"## {title}\n", f"{where}\n", "| key | default | meaning |", "|---|---|---|", *rows, ""))
+
+
+def thresholds() -> str:
+    """The keys under `thresholds`, by probe."""
+    rows = []
+    for probe in (*PROBES, *ACTIVE_PROBES):
+        fields = msgspec.structs.fields(probe.thresholds)
+        keys = ", ".join(f"`{field.name}`: {_shown(getattr(probe.thresholds, field.name))}" for field in fields)
+        rows += [f"| `{probe.name}` | {keys} |"] if keys else []
+    return "\n".join(("## Thresholds of the probes\n", "| probe | keys and defaults |", "|---|---|", *rows, ""))
+
+
+def gate() -> str:
+    """deploy/slurm/gate.conf, which describes itself."""
+    lines = GATE_CONF.read_text(encoding="utf-8").splitlines()
+    text = "".join(f"    {line}".rstrip() + "\n" for line in lines)
+    where = "`/etc/laggard/slurm/gate.conf`, shell assignments; `laggard healthcheck --help` has the flags."
+    return f"## Gate\n\n{where}\n\n{text}"
+
+
+def _docstrings(settings: type[Settings]) -> Iterator[tuple[str, str]]:
+    """The text after each field in the source of the type."""
+    (body,) = ast.parse(textwrap.dedent(inspect.getsource(settings))).body
+    assert isinstance(body, ast.ClassDef)
+    for field, following in zip(body.body, body.body[1:], strict=False):
+        is_described = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and is_described:
+            text = str(ast.literal_eval(following.value))  # type: ignore[attr-defined]
+            yield field.target.id, re.sub(r"\s+", " ", text).replace("|", "\\|")
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(msgspec.to_builtins(value))
+    return "`" + text.replace("|", "\\|") + "`"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

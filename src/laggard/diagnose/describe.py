@@ -1,0 +1,77 @@
+"""A diagnosis as text for a terminal: the answer first, then each finding with what to do, then the files."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from laggard.diagnose.document import Diagnosis, FileResult
+from laggard.model import Finding, Severity, Verdict
+from laggard.text.report import by_severity
+from laggard.text.words import ascii_line, capital, counted
+
+MOST_COLUMNS: Final = 100
+"""Longer lines are hard to read, however wide the terminal is."""
+_FEWEST_COLUMNS: Final = 40
+_LONGEST_VALUE: Final = 400
+
+
+def terminal_columns() -> int:
+    """Returns how wide the text is to be: as wide as the terminal, within limits."""
+    return max(_FEWEST_COLUMNS, min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns))
+
+
+def render_diagnosis(diagnosis: Diagnosis, columns: int = MOST_COLUMNS) -> str:
+    findings = by_severity(diagnosis.findings)
+    lines = [*_wrapped(headline(diagnosis, findings), columns)]
+    for found in findings:
+        lines += ["", *_finding_lines(found, columns)]
+    lines += ["", *(line for file in diagnosis.files for line in _wrapped(_file_text(file), columns, "  "))]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
+    """The answer in one sentence. `findings`: those of the diagnosis, the worst first."""
+    serious = [found for found in findings if found.severity is not Severity.INFO]
+    unjudged = [file for file in diagnosis.files if file.unknown]
+    if diagnosis.verdict is Verdict.FAIL:
+        more = f", and {counted(len(serious) - 1, 'more finding')}" if len(serious) > 1 else ""
+        return f"{capital(serious[0].device)} {serious[0].summary} ({serious[0].code}{more})."
+    if unjudged:
+        more = f" ({len(unjudged) - 1} more)" if len(unjudged) > 1 else ""
+        name = os.path.basename(unjudged[0].path) or unjudged[0].path
+        return f"Cannot tell: {name}: {unjudged[0].unknown}{more}."
+    warned = f", {counted(len(serious), 'warning')}" if serious else ""
+    return f"Nothing critical in {counted(len(diagnosis.files), 'file')}{warned}."
+
+
+def _finding_lines(found: Finding, columns: int) -> Iterator[str]:
+    yield from _wrapped(f"{found.severity.value} {found.code}: {found.device} {found.summary}", columns, "  ")
+    yield from _wrapped(f"  What to do: {found.fix.text}", columns, "    ")
+    for command in found.fix.commands:
+        yield ascii_line(f"      {command}")  # to be copied: not broken
+    for name, value in found.evidence.items():
+        if value is not None:
+            yield from _wrapped(f"  {name.replace('_', ' ')}: {_value(value)}", columns, "    ")
+    yield f"  More: laggard findings explain {found.code}"
+
+
+def _file_text(file: FileResult) -> str:
+    return f"file {file.path}: " + "; ".join(filter(None, (file.kind, file.unknown)))
+
+
+def _wrapped(text: str, columns: int, indent: str = "") -> Iterable[str]:
+    return textwrap.wrap(
+        ascii_line(text), columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_value, value))[:_LONGEST_VALUE]
+    return str(value)[:_LONGEST_VALUE]

@@ -1,0 +1,110 @@
+"""How processes ended, as launchers report it: torchrun, srun, mpirun, DeepSpeed, accelerate, Kubernetes, shells."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from laggard.diagnose.job.events import Event, Place, Weight, Writer
+from laggard.diagnose.job.lines import JobLine
+from laggard.diagnose.job.rules import EXIT_LINES
+
+_WORDS: Final = {
+    "Killed": signal.SIGKILL,
+    "Terminated": signal.SIGTERM,
+    "Aborted": signal.SIGABRT,
+    "Segmentation fault": signal.SIGSEGV,
+    "Bus error": signal.SIGBUS,
+}
+_STARVED: Final = "Out Of Memory"
+_MARKS: Final = ("xit", "ignal", "srun: error", "return code", "Process name", "RUNNING AT")
+"""Each of the forms has one of these."""
+_CRASHES: Final = (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+_BOX_RANK = re.compile(r"\s*rank\s*: (\d+) \(local_rank: (\d+)\)")
+_BOX_HOST = re.compile(r"\s*host\s*: (\S+)")
+_BOX_TIME = re.compile(r"\s*time\s*: (\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)")
+_EXITED = re.compile(r"Exited with exit code (\d+)")
+
+
+def read_exit(line: JobLine, place: Place, lines_before: Callable[[], Sequence[JobLine]]) -> Event | None:
+    """Returns what the line reports of a process that ended; None for other lines, and for ends without fault."""
+    if not any(mark in line.text for mark in _MARKS):
+        return None
+    text = line.text.strip()
+    match = next((found for pattern in EXIT_LINES if (found := pattern.match(text))), None)
+    if match is None:
+        return None
+    fields = {name: value for name, value in match.groupdict().items() if value}
+    number, status = _signal_and_status(fields)
+    starved = fields.get("words", "").startswith(_STARVED)
+    if number is None and status in (None, 0) and not starved:
+        return None
+    tasks = fields.get("tasks", "")
+    writer = Writer(
+        rank=int(fields["rank"]) if "rank" in fields else line.rank,
+        task=int(tasks) if tasks.isdigit() else None,
+        local_rank=int(fields["local_rank"]) if "local_rank" in fields else line.local_rank,
+        host=fields.get("host", line.host),
+    )
+    first = not tasks or tasks.isdigit()  # one that died by itself; many at once were ended by their launcher
+    if text.startswith("exitcode"):
+        writer, place, first = _read_box(lines_before(), writer, place)
+    if starved:
+        summary = "the kernel killed the task for want of host memory"
+        return Event("JOB_HOST_OUT_OF_MEMORY", "host_memory", Weight.FAILED, summary, text, place, writer)
+    code, kind, weight, summary = _meaning(number, status)
+    return Event(code, kind, weight if first else Weight.SUMMARY, summary, text, place, writer)
+
+
+def _signal_and_status(fields: dict[str, str]) -> tuple[int | None, int | None]:
+    if "signal" in fields:
+        return int(fields["signal"]), None
+    if "name" in fields:
+        return getattr(signal, fields["name"], None), None
+    if "words" in fields:
+        words = fields["words"]
+        number = next((number for word, number in _WORDS.items() if words.startswith(word)), None)
+        exited = _EXITED.match(words)
+        return _from_status(int(exited[1])) if exited and number is None else (number, None)
+    return _from_status(int(fields["status"])) if "status" in fields else (None, None)
+
+
+def _from_status(status: int) -> tuple[int | None, int | None]:
+    """Launchers write a signal as a negative status, shells as 128 more than its number."""
+    if -65 < status < 0:
+        return -status, None
+    return (status - 128, None) if 128 < status < 128 + 65 else (None, status)
+
+
+def _read_box(lines: Sequence[JobLine], writer: Writer, place: Place) -> tuple[Writer, Place, bool]:
+    """Reads the lines above `exitcode` in torchrun's table of failures: the rank, and whether it is the first one."""
+    for line in lines:
+        if match := _BOX_RANK.match(line.text):
+            writer = writer._replace(rank=int(match[1]), local_rank=int(match[2]))
+        elif match := _BOX_HOST.match(line.text):
+            writer = writer._replace(host=match[1])
+        elif match := _BOX_TIME.match(line.text):
+            try:
+                moment = datetime.strptime(match[1], "%Y-%m-%d_%H:%M:%S")
+            except ValueError:
+                continue
+            place = place._replace(seconds=(moment - datetime(1970, 1, 1)).total_seconds(), dated=True)
+        elif line.text.startswith("Root Cause"):
+            return writer, place, True
+    return writer, place, False
+
+
+def _meaning(number: int | None, status: int | None) -> tuple[str, str, Weight, str]:
+    """Code, kind, weight and words of an end."""
+    if number == signal.SIGKILL:
+        return "JOB_KILLED", "killed", Weight.DIED, "the process was killed by SIGKILL"
+    if number in _CRASHES:
+        return "JOB_SEGFAULT", "segfault", Weight.DIED, f"the process crashed: {signal.Signals(number).name}"
+    if number is not None:
+        names = {each.value: each.name for each in signal.Signals}
+        kind = "terminated" if number == signal.SIGTERM else "aborted"
+        return "JOB_KILLED", kind, Weight.SUMMARY, f"the process was ended by {names.get(number, f'signal {number}')}"
+    return "JOB_EXCEPTION", "status", Weight.SUMMARY, f"the process ended with exit status {status}"

@@ -1,0 +1,143 @@
+"""Findings from what a job's output shows: one for the cause, with what came of it as evidence. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, Final
+
+from laggard.diagnose.job.advice import ADVICE
+from laggard.diagnose.job.cause import Cause, Waiting, consequences, find_cause, find_waiting, ranks_of
+from laggard.diagnose.job.events import Event, Weight, Writer
+from laggard.diagnose.job.reader import JobEvidence
+from laggard.model import Finding, Severity
+from laggard.probes.probe import finding
+from laggard.text.words import printable_line, ranks_text
+
+_WATCHDOG: Final = ("watchdog", "monitored")
+_LONGEST_LINE: Final = 300
+_NOBODY: Final = "the job"
+
+
+def judge_job(evidence: JobEvidence) -> tuple[Finding, ...]:
+    """Returns the cause of the job's end; and, as a warning, a loss that was NaN before it. None where nothing in the
+    output says that the job failed."""
+    cause = find_cause(evidence)
+    found = [] if cause is None else [_finding(cause, evidence)]
+    nan = evidence.nan
+    if nan is not None and (cause is None or cause.first.code != "JOB_NAN_LOSS"):
+        alone = cause is None or cause.first.weight <= Weight.STOPPED
+        found.insert(0 if alone else 1, _nan_finding(nan, Severity.CRITICAL if alone else Severity.WARNING))
+        if alone:
+            del found[1:]
+    return tuple(found)
+
+
+def _finding(cause: Cause, evidence: JobEvidence) -> Finding:
+    first = cause.first
+    device = who(first.writer)
+    summary = _summary(first, device)
+    waits = find_waiting(evidence) if first.kind in _WATCHDOG else ()
+    if waits:
+        device, summary = _waiting_text(waits[0], first)
+    advice = ADVICE.get(first.kind) or ADVICE["killed"]
+    return finding(
+        first.code,
+        device,
+        summary,
+        evidence=_evidence(cause, waits),
+        fix=advice.text,
+        commands=advice.commands,
+        severity=Severity.CRITICAL,
+    )
+
+
+def _summary(first: Event, device: str) -> str:
+    if device == _NOBODY:
+        return f"failed: {printable_line(first.summary)}"
+    if first.weight in (Weight.FAILED, Weight.DIED):
+        return f"failed first: {printable_line(first.summary)}"
+    return f"reported first: {printable_line(first.summary)}"
+
+
+def who(writer: Writer) -> str:
+    """`rank 3 on worker-1`, `task 3`, `local rank 2 on n1`, `a process on n1`, `the job`."""
+    if writer.rank is not None:
+        name = f"rank {writer.rank}"
+    elif writer.task is not None:
+        name = f"task {writer.task}"
+    elif writer.local_rank is not None:
+        name = f"local rank {writer.local_rank}"
+    elif writer.host is not None:
+        return f"a process on {writer.host}"
+    else:
+        return _NOBODY
+    return f"{name} on {writer.host}" if writer.host else name
+
+
+def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
+    """The device and the sentence about a collective that did not end: who was behind, else who did not report."""
+    what = f"collective {wait.number}" if wait.number is not None else "a collective"
+    if len(wait.ops) == 1:
+        what = f"{wait.ops[0][0]}, number {wait.number}," if wait.number is not None else wait.ops[0][0]
+    where = f" of group {wait.group}" if wait.group else ""
+    if wait.behind:
+        verb = "is" if len(wait.behind) == 1 else "are"
+        return ranks_text(wait.behind), f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
+    if len(wait.ops) > 1:
+        calls = "; ".join(f"{op} by {ranks_text(ranks)}" for op, ranks in wait.ops)
+        return "the job", f"hung: ranks called different collectives at number {wait.number}{where}: {calls}"
+    if wait.missing:
+        return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
+    if wait.waiting:
+        return ranks_text(wait.waiting), f"waited in {what}{where}, and nothing in the log says for whom"
+    return who(first.writer), _summary(first, who(first.writer))
+
+
+def _waiters(wait: Waiting) -> str:
+    return f"{ranks_text(wait.waiting)} waited"
+
+
+def _evidence(cause: Cause, waits: tuple[Waiting, ...]) -> dict[str, Any]:
+    first = cause.first
+    alike = sorted(ranks_of(cause.same) - ranks_of([first]))
+    return {
+        "at": _time(first),
+        "where": first.where or None,
+        "line": printable_line(first.line, _LONGEST_LINE),
+        "alike": ranks_text(alike) or None,
+        "afterwards": consequences(cause) or None,
+        "waiting": [_wait_evidence(wait) for wait in waits[:8]] or None,
+    }
+
+
+def _wait_evidence(wait: Waiting) -> str:
+    parts = [
+        f"group {wait.group or 'not named'}",
+        f"number {wait.number}",
+        f"{ranks_text(wait.waiting)} waited",
+        f"{ranks_text(wait.behind)} behind" if wait.behind else "",
+        f"{ranks_text(wait.missing)} not heard of" if wait.missing else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _time(event: Event) -> str | None:
+    """The time as the log has it, in the zone of whoever wrote it."""
+    place = event.place
+    if place.seconds is None:
+        return None
+    moment = datetime.fromtimestamp(place.seconds, timezone.utc)
+    return moment.strftime("%Y-%m-%d %H:%M:%S" if place.dated else "%m-%d %H:%M:%S")
+
+
+def _nan_finding(nan: Event, severity: Severity) -> Finding:
+    advice = ADVICE["nan"]
+    return finding(
+        nan.code,
+        who(nan.writer),
+        nan.summary,
+        evidence={"at": _time(nan), "line": printable_line(nan.line, _LONGEST_LINE)},
+        fix=advice.text,
+        commands=advice.commands,
+        severity=severity,
+    )

@@ -1,0 +1,332 @@
+"""Reads a job's output, from one rank or all, in pieces and in bounded memory: which lines say why the job ended.
+
+Few lines do, so that a piece is searched for words first, and only the lines that have one are parsed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from laggard.diagnose.job.events import MOST_EVENTS, Event, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job.exits import read_exit
+from laggard.diagnose.job.lines import MOST_LINE, JobLine, LineParser
+from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
+
+_WORDS: Final = (
+    *("rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog"),
+    *(
+        "NCCL work",
+        "ignal",
+        "arrier",
+        "egmentation",
+        "egfault",
+        "vict",
+        "reempt",
+        "low on resource",
+        "what()",
+        "failed",
+    ),
+    *("terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT", "Process name"),
+    *("ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate"),
+)
+"""Each line that a rule matches has one of these."""
+_PROGRESS: Final = ("loss", "it/s", "s/it")
+_MOST_STREAMS: Final = 8192
+_MOST_SHAPES: Final = 8192
+_MOST_RANKS: Final = 1 << 18
+_MOST_STATUSES: Final = 1 << 15
+_LOOK_BACK: Final = 1 << 13
+_MOST_LOCATED: Final = 256
+_MOST_REPEATED: Final = 64
+_DULL: Final = 64
+"""So many lines of one shape that say nothing: the next ones are not looked at."""
+
+_NUMBER = re.compile(r"\d+")
+_NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
+_STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
+_EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
+_NOT_RAISED = re.compile(r"Exception ignored in|Exception in thread|Traceback of|\S+Warning: ")
+_CODE_LINE = re.compile(r'\s*File "([^"]{1,300})", line (\d{1,7})')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|<frozen|<string>")
+_RANK_SEEN = re.compile(r"\[[Rr]ank ?(\d{1,7})\]")
+_WORLD_SIZE = re.compile(r"(?:world_?size|WORLD_SIZE|n[rR]anks)['\"]?\s?[:= ]\s?['\"]?(\d{1,7})\b")
+_STATUS = re.compile(
+    r"\[(PG [^\]]{0,80}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
+    r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
+)
+_TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
+
+
+class JobEvidence(NamedTuple):
+    """What the files of one job show."""
+
+    events: tuple[Event, ...]
+    statuses: tuple[WorkStatus, ...]
+    ranks_seen: frozenset[int]
+    world_size: int | None
+    progress: tuple[int, ...]
+    """For each file, how many lines with a loss or a speed it has."""
+    nan: Event | None
+    """The first line whose loss is NaN."""
+    dropped: int
+    """How many events were left out, because a process repeated itself or there were more than are kept."""
+
+
+class JobLogReader:
+    """Takes the files of one job, one after the other, each in pieces that end with a line."""
+
+    def __init__(self) -> None:
+        self._parser = LineParser()
+        self._events: list[Event] = []
+        self._statuses: dict[tuple[str, int], WorkStatus] = {}
+        self._ranks: set[int] = set()
+        self._world_size: int | None = None
+        self._progress: list[int] = []
+        self._nan: Event | None = None
+        self._dropped = 0
+        self._offset = 0
+        self._last_date: tuple[float | None, bool] = (None, False)
+        self._tracebacks: dict[tuple[object, ...], Place] = {}
+        self._chained: dict[tuple[object, ...], int] = {}
+        self._shapes: dict[str, Rule | None] = {}
+        self._dull: dict[str, int] = {}
+        """How often a line of this shape, its numbers aside, said nothing."""
+        self._repeated: dict[tuple[str, tuple[object, ...]], int] = {}
+
+    def begin_file(self) -> None:
+        self._progress.append(0)
+        self._offset = 0
+        self._last_date = (None, False)
+        self._tracebacks.clear()
+        self._chained.clear()
+
+    def feed(self, piece: str) -> None:
+        self._note_ranks(piece)
+        counted = 0
+        for start, end in _candidates(piece):
+            self._progress[-1] += _count_progress(piece, counted, start)
+            counted = start
+            shape = _NUMBER.sub("0", piece[start : min(end, start + 200)])
+            if self._dull.get(shape, 0) >= _DULL and not self._tracebacks:
+                continue
+            known = self._known()
+            self._read(piece, start, end)
+            if known == self._known() and len(self._dull) < _MOST_SHAPES and not _STATUS_WORDS.search(shape):
+                self._dull[shape] = self._dull.get(shape, 0) + 1
+        self._progress[-1] += _count_progress(piece, counted, len(piece))
+        self._offset += len(piece)
+
+    def _known(self) -> tuple[object, ...]:
+        """Changes with each line that says anything."""
+        found = len(self._events), self._dropped, len(self._tracebacks), len(self._chained)
+        return *found, self._nan is None, tuple(self._statuses.items())[-1:]
+
+    def evidence(self) -> JobEvidence:
+        events = tuple(self._events)
+        if not sum(self._progress) and all(event.kind == "bare" for event in events):
+            events = ()  # a single word, in a text that shows no training
+        return JobEvidence(
+            events,
+            tuple(self._statuses.values()),
+            frozenset(self._ranks),
+            self._world_size,
+            tuple(self._progress),
+            self._nan,
+            self._dropped,
+        )
+
+    def _note_ranks(self, piece: str) -> None:
+        if "ank" in piece and len(self._ranks) < _MOST_RANKS:
+            self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
+        if "world" in piece or "WORLD" in piece or "anks" in piece:
+            sizes = [int(size) for size in _WORLD_SIZE.findall(piece)]
+            self._world_size = max([*sizes, self._world_size or 0]) or None
+
+    def _read(self, piece: str, start: int, end: int) -> None:
+        line = self._parser.parse(piece[start:end])
+        place = self._place(piece, start, line)
+        text = line.text
+        if text.startswith("Traceback (most recent call last)"):
+            self._open_traceback(piece, start, line, place)
+            return
+        if "the above exception" in text:
+            self._chained[line.stream] = len(self._events) - 1
+            return
+        self._note_status(text)
+        if exit_event := read_exit(line, place, lambda: self._lines_before(piece, start, 8)):
+            self._add(exit_event)
+            return
+        if self._nan is None and "nan" in text.lower() and NAN_LOSS.search(text):
+            self._nan = Event("JOB_NAN_LOSS", "nan", Weight.FAILED, "the loss became NaN", text, place, _writer(line))
+        self._match(piece, start, end, line, place)
+
+    def _match(self, piece: str, start: int, end: int, line: JobLine, place: Place) -> None:
+        opened = self._tracebacks.get(line.stream)
+        rule = self._rule_for(line.text)
+        raised = _EXCEPTION.match(line.text)
+        if rule is None and not (raised and opened):
+            return
+        if rule is not None and not opened and self._is_repeated(rule.kind, line):
+            return
+        if raised and opened:
+            del self._tracebacks[line.stream]
+            if opened.offset < 0:  # of an exception that ends nothing
+                return
+            place = opened
+        if rule is not None:
+            event = _event_of(rule, line, place)
+        else:
+            assert raised is not None
+            weight = Weight.SUMMARY if WEAK_TEXT.search(line.text) else Weight.FAILED
+            event = Event("JOB_EXCEPTION", "exception", weight, line.text[:400], line.text, place, _writer(line))
+        located = len(self._events) < _MOST_LOCATED
+        if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
+            event = event._replace(summary=f"{event.summary}: {reason}")
+        if raised and located:
+            event = event._replace(where=self._where(piece, start, line))
+        self._add_raised(event, line)
+
+    def _add_raised(self, event: Event, line: JobLine) -> None:
+        """Adds an event; of exceptions that were raised one from another, the first that says more counts."""
+        before = self._chained.pop(line.stream, None)
+        if before is not None and before >= 0:
+            first = self._events[before]
+            if first.writer == event.writer and first.code == "JOB_EXCEPTION" != event.code:
+                self._events[before] = event._replace(place=first.place)
+            if first.writer == event.writer:
+                return
+        self._add(event)
+
+    def _add(self, event: Event) -> None:
+        if len(self._events) < MOST_EVENTS:
+            self._events.append(event)
+        else:
+            self._dropped += 1
+
+    def _is_repeated(self, kind: str, line: JobLine) -> bool:
+        """Counts an event of this kind and process. Returns whether there were so many that it need not be kept."""
+        key = (kind, line.stream)
+        count = self._repeated.get(key, 0) + 1
+        if len(self._repeated) < _MOST_STATUSES or key in self._repeated:
+            self._repeated[key] = count
+        self._dropped += count > _MOST_REPEATED
+        return count > _MOST_REPEATED
+
+    def _rule_for(self, text: str) -> Rule | None:
+        """The first rule that matches. Lines that differ in numbers alone have the same, unless the numbers count."""
+        shape = _NUMBER.sub("0", text[:300])
+        if counts := _NUMBERS_THAT_COUNT.findall(text[:300]):
+            shape += " ".join(counts)
+        if shape not in self._shapes:
+            if len(self._shapes) >= _MOST_SHAPES:
+                self._shapes.clear()
+            self._shapes[shape] = next((rule for rule in RULES if rule.pattern.match(text)), None)
+        return self._shapes[shape]
+
+    def _note_status(self, text: str) -> None:
+        if len(self._statuses) >= _MOST_STATUSES:
+            return
+        if "last enqueued" in text and (match := _STATUS.search(text)):
+            group, rank = _group_name(match[1]), int(match[2])
+            before = self._statuses.pop(("", rank), None) or self._statuses.get((group, rank))
+            timed_out = int(match[3]) if match[3] else before.timed_out if before else None
+            op = before.op if before and before.timed_out in (None, timed_out) else ""
+            status = WorkStatus(group, rank, timed_out, op, int(match[4]), int(match[5]))
+            self._statuses[group, rank] = status
+        elif "Watchdog caught" in text and (match := _TIMED_OUT.search(text)):
+            rank, number = int(match[1]), int(match[2]) if match[2] else None
+            if not any(status.rank == rank and status.timed_out == number for status in self._of_rank(rank)):
+                self._statuses["", rank] = WorkStatus("", rank, number, match[3])
+
+    def _of_rank(self, rank: int) -> Iterator[WorkStatus]:
+        return (status for status in list(self._statuses.values())[-64:] if status.rank == rank)
+
+    def _place(self, piece: str, start: int, line: JobLine) -> Place:
+        if line.seconds is not None:
+            self._last_date = (line.seconds, line.dated)
+        seconds, dated = self._last_date
+        return Place(len(self._progress) - 1, self._offset + start, seconds, dated, self._progress[-1])
+
+    def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
+        before = next(iter(self._lines_before(piece, start, 1)), None)
+        ends_nothing = before is not None and before.stream == line.stream and _NOT_RAISED.match(before.text)
+        if len(self._tracebacks) >= _MOST_STREAMS:
+            self._tracebacks.clear()
+        self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
+
+    def _lines_before(self, piece: str, start: int, count: int) -> list[JobLine]:
+        """The last lines before `start` in the piece, the nearest first."""
+        texts = piece[max(0, start - _LOOK_BACK) : start].split("\n")[-count - 1 : -1]
+        return [self._parser.parse(text.rstrip("\r").rpartition("\r")[2]) for text in reversed(texts)]
+
+    def _where(self, piece: str, start: int, line: JobLine) -> str:
+        """Where the exception was raised: the innermost line of code that is no library's; without one, the "
+        "innermost."""
+        innermost = ""
+        for before in self._lines_before(piece, start, 60):
+            if before.stream != line.stream:
+                continue
+            if match := _CODE_LINE.match(before.text):
+                place = f"{match[1]} line {match[2]}"
+                if not _LIBRARY.search(match[1]):
+                    return place
+                innermost = innermost or place
+            elif before.text.startswith("Traceback"):
+                break
+        return innermost
+
+    def _last_error(self, piece: str, end: int, line: JobLine) -> str:
+        """The text that follows `Last error:` in torch's message about NCCL."""
+        after = [self._parser.parse(text) for text in piece[end : end + 3000].splitlines()[:12]]
+        own = [each.text for each in after if each.stream == line.stream]
+        at = next((place for place, text in enumerate(own[:4]) if text.startswith("Last error:")), None)
+        return own[at + 1].strip()[:200] if at is not None and at + 1 < len(own) else ""
+
+
+def _candidates(piece: str) -> list[tuple[int, int]]:
+    """Where the lines are that have one of the words, in order. A carriage return ends a line, too."""
+    found: dict[int, int] = {}
+    for word in _WORDS:
+        at = piece.find(word)
+        while at >= 0:
+            start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MOST_LINE), at)) + 1
+            end = piece.find("\n", at)
+            end = len(piece) if end < 0 else end
+            turn = piece.find("\r", at, min(end, at + MOST_LINE))
+            end = turn if turn >= 0 else end
+            found[max(start, at - MOST_LINE)] = end
+            at = piece.find(word, end)
+    return sorted(found.items())
+
+
+def _count_progress(piece: str, start: int, end: int) -> int:
+    return sum(piece.count(word, start, end) for word in _PROGRESS)
+
+
+def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
+    match = rule.pattern.match(line.text)
+    groups = [(group or "").strip() for group in match.groups()] if match else []
+    summary = rule.summary.format(*groups, *[""] * 4).strip().rstrip(":. ")
+    kind = (
+        "bare" if rule.weight is Weight.DIED and rule.pattern.match(line.text.split(" (")[0]) and _is_bare(line) else ""
+    )
+    return Event(rule.code, kind or rule.kind, rule.weight, summary[:400], line.text, place, _writer(line))
+
+
+def _is_bare(line: JobLine) -> bool:
+    return len(line.text) < 40 and line.rank is None and line.task is None and ":" not in line.text
+
+
+def _group_name(text: str) -> str:
+    """`default_pg` of `PG ID 0 PG GUID 0(default_pg)`; `PG 3` of `PG 3`."""
+    named = re.search(r"\(([^()]+)\)$", text)
+    return named[1] if named else text
+
+
+def _writer(line: JobLine) -> Writer:
+    rank = line.rank
+    if rank is None and (match := re.search(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,7})\]", line.text[:200])):
+        rank = int(match[1])
+    return Writer(rank, line.task, line.local_rank, line.host)

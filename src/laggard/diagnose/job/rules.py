@@ -1,0 +1,548 @@
+"""The lines that say why a job failed, each with its code, weight and kind. A pattern begins where the line does, after
+the heads of launchers; prose, settings and help that only speak of a failure do not match.
+
+Sources: torch 2.0 to 2.13 (c10/util/Exception.h, c10d/ProcessGroupNCCL.cpp, c10d/socket.cpp, elastic/multiprocessing,
+utils/data/_utils), NCCL 2.7 to 2.32 (src/transport, src/misc, src/debug.cc), DeepSpeed's launcher, Slurm (slurmstepd,
+srun), Open MPI, bash, Ray, Kubernetes, and the issues that users of these filed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from laggard.diagnose.job.events import Weight
+
+_FAILED, _DIED, _WAITED, _STOPPED, _SUMMARY = (
+    Weight.FAILED,
+    Weight.DIED,
+    Weight.WAITED,
+    Weight.STOPPED,
+    Weight.SUMMARY,
+)
+EXCEPTION_NAME: Final = (
+    r"(?:[A-Za-z_][\w<>]*\.)*[A-Za-z_]\w*(?:Error|Exception|Interrupt|Exit|Timeout|Expired|Failure|Failed)"
+)
+_RAISED = rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*\bterminated with exception: )"
+_NCCL = r"(?:\S+:\d+:\d+ (?:\[-?\d+\] )?)?.{0,200}?NCCL WARN "
+_PEER_GONE = (
+    r"[Cc]onnection (?:was )?(?:closed|reset|refused)|[Bb]roken pipe|failed to recv, got 0 bytes|Socket closed"
+    r"|remote process exited|ncclRemoteError|NCCL communicator was aborted|recvValue failed|sendBytes failed"
+    r"|recvVector failed"
+    r"|[Pp]eer (?:closed|disconnected)|[Ss]ocket Timeout|ncclCommAbort|TCPStore server has shut down"
+)
+
+
+class Rule(NamedTuple):
+    code: str
+    kind: str
+    weight: Weight
+    pattern: re.Pattern[str]
+    summary: str
+    """With `{0}`, `{1}` for the pattern's groups."""
+
+
+def _rule(code: str, kind: str, weight: Weight, pattern: str, summary: str) -> Rule:
+    return Rule(code, kind, weight, re.compile(pattern), summary)
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    # What says of itself that it is a consequence
+    _rule("JOB_EXCEPTION", "summary", _SUMMARY, r"(?:[\w.]*\.)?ChildFailedError\b", "a worker failed"),
+    _rule(
+        "JOB_EXCEPTION",
+        "summary",
+        _SUMMARY,
+        r"(?:subprocess\.)?CalledProcessError: Command .*non-zero exit status",
+        "a command failed",
+    ),
+    _rule(
+        "JOB_EXCEPTION",
+        "summary",
+        _SUMMARY,
+        r"(?:[\w.]*\.)?Process(?:Raised|Exited)Exception\b|-- Process \d+ terminated with the following error",
+        "a spawned process failed",
+    ),
+    _rule(
+        "JOB_EXCEPTION",
+        "summary",
+        _SUMMARY,
+        r"(?:[\w.]*\.)?(?:ActorDiedError|RayActorError|WorkerCrashedError|RayTaskError)\b",
+        "a worker of Ray died",
+    ),
+    # Memory of GPUs
+    _rule(
+        "JOB_GPU_OUT_OF_MEMORY",
+        "gpu_memory",
+        _FAILED,
+        _RAISED + r"(?:CUDA|HIP|XPU|NPU) out of memory\.?\s*(Tried to allocate .*)?",
+        "CUDA out of memory. {0}",
+    ),
+    _rule(
+        "JOB_GPU_OUT_OF_MEMORY",
+        "gpu_memory",
+        _FAILED,
+        _RAISED + r"(?:CUDA error: out of memory|.*CUBLAS_STATUS_ALLOC_FAILED|.*cudaErrorMemoryAllocation)",
+        "CUDA out of memory",
+    ),
+    _rule(
+        "JOB_GPU_OUT_OF_MEMORY",
+        "gpu_memory",
+        _FAILED,
+        rf"{_NCCL}.*Cuda failure (?:\d+ )?'out of memory'",
+        "CUDA out of memory within NCCL",
+    ),
+    _rule(
+        "JOB_GPU_OUT_OF_MEMORY",
+        "gpu_memory",
+        _FAILED,
+        rf"(?:{EXCEPTION_NAME}: )(?:RESOURCE_EXHAUSTED: .*[Oo]ut of memory (.*)|OOM when allocating tensor(.*))",
+        "GPU out of memory {0}{1}",
+    ),
+    # CUDA
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda_ecc",
+        _FAILED,
+        _RAISED + r".*CUDA error: (uncorrectable ECC error.*)",
+        "CUDA error: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda_assert",
+        _FAILED,
+        _RAISED + r".*CUDA error: (device-side assert triggered)",
+        "CUDA error: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda_assert",
+        _FAILED,
+        r"\S+\.(?:cu|cuh):\d+: .{0,300}block: \[.*thread: \[.*Assertion `?(.*?)`? failed",
+        "an assertion in a CUDA kernel failed: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda_setup",
+        _FAILED,
+        _RAISED
+        + r"(?:.*CUDA error: )?(no kernel image is available.*|invalid device ordinal|No CUDA GPUs are available"
+        r"|CUDA driver version is insufficient.*|.*all CUDA-capable devices are busy or unavailable"
+        r"|The NVIDIA driver .*)",
+        "CUDA does not start: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda",
+        _FAILED,
+        _RAISED
+        + r"(?:.*(?:CUDA|HIP) error: (?!out of memory)|.*\b(?=CUDNN_STATUS_|CUBLAS_STATUS_|cudaError[A-Z]))(.+)",
+        "CUDA error: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda",
+        _FAILED,
+        rf"{_NCCL}.*Cuda failure (?:\d+ )?'(?!out of memory)([^']+)'",
+        "CUDA error: {0} (in NCCL)",
+    ),
+    # The host's memory
+    _rule(
+        "JOB_HOST_OUT_OF_MEMORY",
+        "host_memory",
+        _FAILED,
+        r"(?:slurmstepd: )?error: Detected (\d+) oom[-_ ]kill event\(?s?\)? in (?:StepId=|step )([\w.]*\w)",
+        "the kernel killed processes for want of host memory (Slurm, step {1})",
+    ),
+    _rule(
+        "JOB_HOST_OUT_OF_MEMORY",
+        "host_memory",
+        _FAILED,
+        r"(?:\[ *\d+\.\d+\] )?(?:Memory cgroup out of memory|Out of memory): Killed process (\d+) \(([^)]*)\)",
+        "the kernel killed process {0} ({1}) for want of host memory",
+    ),
+    _rule(
+        "JOB_HOST_OUT_OF_MEMORY",
+        "host_memory",
+        _FAILED,
+        r".{0,80}(?:Reason|reason)\"?: *\"?(OOMKilled)\b",
+        "the kernel killed the container for want of host memory ({0})",
+    ),
+    _rule(
+        "JOB_HOST_OUT_OF_MEMORY",
+        "host_memory",
+        _FAILED,
+        r"(?:ray\.exceptions\.)?OutOfMemoryError: Task was killed due to the node running low on memory",
+        "Ray killed a worker: the node was low on memory",
+    ),
+    _rule(
+        "JOB_HOST_OUT_OF_MEMORY",
+        "host_memory",
+        _FAILED,
+        rf"(?:MemoryError\b(.*)|[\w.]*_ArrayMemoryError: (.*)|{_RAISED}.*(?:DefaultCPUAllocator: can't allocate memory"
+        r"|\[Errno 12\] Cannot allocate memory|std::bad_alloc)(.*))",
+        "host memory is used up: {0}{1}{2}",
+    ),
+    # Data loaders
+    _rule(
+        "JOB_DATALOADER_DIED",
+        "shared_memory",
+        _FAILED,
+        r"(?:RuntimeError: DataLoader worker \(pid (\d+)\) is killed by signal: Bus error"
+        r"|ERROR: Unexpected bus error encountered in worker)",
+        "a DataLoader worker died of a bus error: /dev/shm is full",
+    ),
+    _rule(
+        "JOB_DATALOADER_DIED",
+        "dataloader",
+        _FAILED,
+        r"RuntimeError: DataLoader worker \(pid (\d+)\) is killed by signal: ([\w ]+)",
+        "DataLoader worker {0} was ended by a signal: {1}",
+    ),
+    _rule(
+        "JOB_DATALOADER_DIED",
+        "dataloader",
+        _FAILED,
+        r"RuntimeError: DataLoader worker \(pid\(s\) ([\d, ]+)\) exited unexpectedly",
+        "DataLoader worker {0} ended unexpectedly",
+    ),
+    _rule(
+        "JOB_DATALOADER_DIED",
+        "dataloader",
+        _FAILED,
+        r"RuntimeError: DataLoader timed out after ([\d.]+) seconds",
+        "a DataLoader worker gave nothing for {0} s",
+    ),
+    # Storage
+    _rule(
+        "JOB_DISK_FULL",
+        "shared_memory",
+        _FAILED,
+        rf"{_NCCL}.*(?:[Ff]ailed to extend|creating shared memory segment|posix_fallocate).{{0,40}}(/dev/shm/\S+)",
+        "NCCL found no room in /dev/shm",
+    ),
+    _rule(
+        "JOB_DISK_FULL",
+        "disk",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)(.*)",
+        "no room on the disk{0}",
+    ),
+    _rule(
+        "JOB_DISK_FULL",
+        "disk",
+        _FAILED,
+        r"(?:\S+: )?(?:write error|cannot (?:write|create|copy).*|error writing .*): (No space left on device)",
+        "no room on the disk",
+    ),
+    _rule(
+        "JOB_STORAGE_ERROR",
+        "storage",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*\[Errno (?:116|5|30|107|108|121)\] (.*)",
+        "the file system failed: {0}",
+    ),
+    _rule(
+        "JOB_STORAGE_ERROR",
+        "storage",
+        _FAILED,
+        rf"(?:{EXCEPTION_NAME}: .*|ls: .*|cp: .*|cat: .*|\S+: .*)((?:Stale (?:NFS )?file handle"
+        r"|Transport endpoint is not connected).*)",
+        "the file system failed: {0}",
+    ),
+    # The network and NCCL
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_flushed",
+        _SUMMARY,
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_WR_FLUSH_ERR\()?5\b",
+        "InfiniBand work was flushed (status 5): its connection had failed before",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_retry",
+        _WAITED,
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_RETRY_EXC_ERR\()?12\b",
+        "InfiniBand transfer with peer {0} got no answer (status 12, retries exceeded)",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_protection",
+        _FAILED,
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(4|10)\b",
+        "the NIC was refused access to memory (status {1}, peer {0})",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_retry",
+        _WAITED,
+        r".*NET/IB.*Got completion (?:from peer (\S+) )?with (?:error|status)[ =](?:IBV_WC_\w+\()?(\d+)\b",
+        "InfiniBand transfer with peer {0} failed (status {1})",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_port",
+        _FAILED,
+        rf"{_NCCL}.*NET/IB ?: (\S+?):?\d*:? ?(?:Got async (?:error )?event ?:"
+        rf"|async fatal event(?: on \w+ \S+.*?)?:) (.*)",
+        "RDMA device {0} reported: {1}",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_usage",
+        _FAILED,
+        rf"{_NCCL}.*(Duplicate GPU detected.*|Attempted to connect incompatible.*)",
+        "NCCL was used wrongly: {0}",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_peer",
+        _SUMMARY,
+        rf"{_NCCL}.*(?:{_PEER_GONE}|Connection timed out|No route to host)",
+        "NCCL lost a peer",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_usage",
+        _FAILED,
+        r"(?:ncclInvalid(?:Usage|Argument): .*|.*NCCL error in: .*invalid (?:usage|argument).*)",
+        "NCCL was used wrongly",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_peer",
+        _SUMMARY,
+        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?(?:.*NCCL error.*)(?:{_PEER_GONE})",
+        "NCCL lost a peer: a remote process ended, or the network failed",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_peer",
+        _SUMMARY,
+        r"ncclRemoteError: .*|.*NET/OFI Request \S+ completed with error.*",
+        "NCCL lost a peer: a remote process ended, or the network failed",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_system",
+        _WAITED,
+        rf"(?:{_RAISED}.*NCCL error.*(unhandled system error|internal error|unhandled cuda error).*"
+        r"|nccl(System|Internal|UnhandledCuda)Error: .*)",
+        "NCCL failed: {0}{1}",
+    ),
+    # Waiting
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "watchdog",
+        _WAITED,
+        r".*Watchdog caught collective operation timeout: WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+).*?ran for (\d+)",
+        "collective {1}, number {0}, did not end within {2} ms",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "watchdog",
+        _WAITED,
+        r".*(?:Timeout at NCCL work|Exception \(either an error or timeout\) detected by watchdog at work): (\d+)",
+        "collective number {0} did not end in time",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "watchdog",
+        _WAITED,
+        r".*(?:Received a dump signal due to a collective timeout|Heartbeat monitor timed out"
+        r"|failure detected by watchdog)",
+        "the watchdog stopped the process",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "monitored",
+        _WAITED,
+        r".*Ranks? ([\d, ]+) failed to pass monitoredBarrier in (\d+) ms",
+        "rank {0} did not come to a barrier within {1} ms",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "gloo",
+        _WAITED,
+        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+).*Timed out waiting (\d+) ?ms for (send|recv) operation",
+        "a {1} of gloo did not end within {0} ms",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "mismatch",
+        _FAILED,
+        rf"{_RAISED}.*(Detected mismatch between collectives on ranks.*)",
+        "ranks called different collectives: {0}",
+    ),
+    # Rendezvous
+    _rule(
+        "JOB_RENDEZVOUS_FAILED",
+        "address_in_use",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:EADDRINUSE|[Aa]ddress already in use)",
+        "the port of the rendezvous is taken: address already in use",
+    ),
+    _rule(
+        "JOB_RENDEZVOUS_FAILED",
+        "rendezvous",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:Error initializing torch\.distributed using env:// rendezvous"
+        r"|[Nn]ame or service not known|Temporary failure in name resolution)(.*)",
+        "the rendezvous is not configured: {0}",
+    ),
+    _rule(
+        "JOB_RENDEZVOUS_FAILED",
+        "rendezvous",
+        _WAITED,
+        rf"{EXCEPTION_NAME}: .*(client socket has (?:timed out|failed to connect).*"
+        rf"|Timed out after \d+ seconds waiting for"
+        r" clients.*|[Tt]imed out waiting for (?:all )?(?:clients|nodes).*)",
+        "ranks did not meet: {0}",
+    ),
+    _rule(
+        "JOB_RENDEZVOUS_FAILED",
+        "rendezvous",
+        _WAITED,
+        r"(?:[\w.]*\.)?(Rendezvous\w*(?:Error|Exception)|DistStoreError|DistNetworkError)\b:? ?"
+        rf"(?!.*(?:{_PEER_GONE}))(.*)",
+        "the rendezvous failed ({0}): {1}",
+    ),
+    # The scheduler
+    _rule(
+        "JOB_PREEMPTED",
+        "preempted",
+        _FAILED,
+        r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO (PREEMPTION|JOB REQUEUE"
+        r"|MAINTENANCE)",
+        "Slurm took the nodes for another job ({1})",
+    ),
+    _rule(
+        "JOB_PREEMPTED",
+        "time_limit",
+        _FAILED,
+        r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO (TIME LIMIT)",
+        "Slurm ended the job at its time limit",
+    ),
+    _rule(
+        "JOB_PREEMPTED",
+        "preempted",
+        _FAILED,
+        r"submitit \w+ \([^)]*\) - Caught signal (\w+) on (\S+): this job is (preempted|timed-out)",
+        "the scheduler ended the job: {2} ({0})",
+    ),
+    _rule(
+        "JOB_PREEMPTED",
+        "preempted",
+        _FAILED,
+        r"(?:Warning|Normal)\s+(Evicted|Preempted|Preempting|TaintManagerEviction|NodeShutdown)\s+.*"
+        r"|.{0,80}[Rr]eason\"?: *"
+        r"\"?(Evicted|Preempted|Terminated by NodeShutdown|NodeShutdown)\b.*|(The node was low on resource: \S+)\s.*",
+        "Kubernetes ended the pod: {0}{1}{2}",
+    ),
+    _rule(
+        "JOB_KILLED",
+        "node_failed",
+        _FAILED,
+        r"(?:slurmstepd: error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ DUE TO NODE FAILURE"
+        r"|srun: error: Node failure on (\S+))",
+        "Slurm lost the node {0}{1}",
+    ),
+    _rule(
+        "JOB_EXCEPTION",
+        "summary",
+        _SUMMARY,
+        r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON \S+ CANCELLED AT \S+ DUE TO TASK FAILURE",
+        "Slurm ended the other tasks",
+    ),
+    _rule(
+        "JOB_KILLED",
+        "cancelled",
+        _STOPPED,
+        r"(?:slurmstepd: )?error: \*\*\* \w+ [\w.]+ ON (\S+) CANCELLED AT \S+ (?:\*\*\*|DUE TO)",
+        "the job was cancelled (scancel, or Slurm after a task failed)",
+    ),
+    _rule(
+        "JOB_KILLED",
+        "interrupted",
+        _STOPPED,
+        r"KeyboardInterrupt\b",
+        "the job was interrupted (Ctrl-C, SIGINT)",
+    ),
+    _rule(
+        "JOB_KILLED",
+        "terminated",
+        _STOPPED,
+        r"(?:[\w.]*\.)?SignalException: Process (\d+) got signal: (\d+)",
+        "the launcher was told to stop by signal {1}, from outside",
+    ),
+    # Deaths by signals, as the process itself or its launcher reports them
+    _rule(
+        "JOB_SEGFAULT",
+        "segfault",
+        _FAILED,
+        r"Fatal Python error: (Segmentation fault|Bus error|Illegal instruction|Floating.point exception)",
+        "the process crashed: {0}",
+    ),
+    _rule(
+        "JOB_SEGFAULT",
+        "segfault",
+        _FAILED,
+        r"(?:\[[\w.-]+:\d+\] )?(?:!!!!!!! )?(?:Signal: (Segmentation fault|Bus error) \(\d+\)|(Segfault) encountered)",
+        "the process crashed: {0}{1}",
+    ),
+    _rule(
+        "JOB_SEGFAULT",
+        "segfault",
+        _DIED,
+        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Bus error|Illegal instruction)"
+        r"(?: *\(core dumped\).*)?$",
+        "the process crashed: {0}",
+    ),
+    _rule("JOB_KILLED", "killed", _DIED, r"(?:\S+: line \d+: +\d+ )(Killed)\b", "a process was killed (SIGKILL)"),
+    _rule("JOB_KILLED", "killed", _DIED, r"(Killed)$", "a process was killed (SIGKILL)"),
+    # The numbers themselves
+    _rule(
+        "JOB_NAN_LOSS",
+        "nan",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:\b[Nn]a[Nn]\b|\bNAN\b|loss scale already at minimum).*",
+        "the loss became NaN",
+    ),
+    _rule(
+        "JOB_NAN_LOSS",
+        "nan",
+        _FAILED,
+        r".*(?:[Ll]oss is (?:nan|NaN|NAN|inf)\W.*(?:[Ss]topping|[Aa]bort|exit)|found NaN in .*(?:loss|grad))",
+        "the loss became NaN",
+    ),
+)
+"""In order: the first that matches counts."""
+
+NAN_LOSS: Final = re.compile(
+    r"(?<![\w-])(?:(?:lm|train|training|total|avg|mean|step|reduced)[ _-]?)?(?:loss"
+    r"|grad[_ ]?norm)['\"]?\s{0,4}[:=]?\s{0,4}"
+    r"(?:tensor\()?[+-]?(?:nan|NaN|NAN)\b"
+)
+"""A metric line whose loss is NaN. Not `nan_count: 0`, nor a validation that did not run yet."""
+
+WEAK_TEXT: Final = re.compile(_PEER_GONE)
+"""In the text of an exception: a peer is gone."""
+
+EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
+    re.compile(
+        r"(?:ERROR:\S*:)?failed \(exitcode: (?P<status>-?\d+)\) local_rank: (?P<local_rank>\d+) \(pid: (?P<pid>\d+)\)"
+    ),
+    re.compile(r"exitcode\s*: (?P<status>-?\d+) \(pid: (?P<pid>\d+)\)"),
+    re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),
+    re.compile(r"\[?.*\]?.* exits with return code = (?P<status>-?\d+)"),
+    re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
+    re.compile(r".*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
+    re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
+    re.compile(r".*died with <Signals\.SIG\w+: (?P<signal>\d+)>"),
+    re.compile(r".*process \d+ terminated with (?:signal (?P<name>SIG\w+)|exit code (?P<status>\d+))"),
+    re.compile(
+        r"(?:[Cc]ommand terminated|command terminated) (?:by signal (?P<signal>\d+)|with exit code (?P<status>\d+))"
+    ),
+    re.compile(r".{0,60}[Ee]xit ?[Cc]ode\"?: *(?P<status>\d+),?$"),
+)
+"""Forms in which launchers report how a process ended."""

@@ -1,0 +1,63 @@
+"""The format `job log`: what a job and its launcher printed, all ranks in one file or each in its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from laggard.diagnose import nccl_log
+from laggard.diagnose.file_content import FileContent
+from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
+from laggard.diagnose.job.findings import judge_job
+from laggard.diagnose.job.reader import JobEvidence, JobLogReader
+from laggard.nccl.log.reader import NcclLogReader
+from laggard.probes.nccl.model.job import HardwareFacts
+from laggard.probes.nccl.rules.log_findings import judge_nccl_log
+
+_MOST_RANKS_TOLD: Final = 64
+NOTHING_FAILED: Final = "nothing in it says why the job ended, or that it ended"
+
+
+def recognise(content: FileContent) -> bool:
+    """Returns whether anything in the text is a job's failure, or a job's progress with its ranks."""
+    reader = JobLogReader()
+    reader.begin_file()
+    for piece in content.pieces():
+        reader.feed(piece)
+        if _is_job(reader.evidence()):
+            return True
+    return False
+
+
+def _is_job(evidence: JobEvidence) -> bool:
+    trains = bool(evidence.ranks_seen and sum(evidence.progress))
+    return bool(evidence.events or evidence.statuses or evidence.nan) or trains
+
+
+def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
+    return judge_together([content], hardware)
+
+
+def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
+    """Judges the files as the output of one job, and what NCCL logged within it."""
+    job, nccl = JobLogReader(), NcclLogReader()
+    for content in contents:
+        job.begin_file()
+        for piece in content.pieces():
+            job.feed(piece)
+            nccl.feed(piece)
+        nccl.end()
+    evidence = job.evidence()
+    found = judge_job(evidence)
+    network = judge_nccl_log(nccl.log(), HardwareFacts(rdma=hardware.rdma, gpus=hardware.gpus))
+    facts = {
+        "ranks_seen": len(evidence.ranks_seen),
+        "world_size": evidence.world_size,
+        "failures": len(evidence.events),
+        "failures_left_out": evidence.dropped,
+        "nccl": network.facts if network.facts["processes"] else None,
+    }
+    return FileJudgement((*found, *network.findings), facts, "" if found else NOTHING_FAILED)
+
+
+JOB_LOG = FileFormat("job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True)

@@ -1,0 +1,38 @@
+"""How and when a rank's process ended, in words. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+from laggard.model import RankEnd
+from laggard.text.words import seconds_text
+
+_CAUSES = {
+    "out_of_memory": "the host was out of memory",
+    "gpu_error": "its GPU reported an error (Xid)",
+    "memory_error": "the hardware found damaged memory",
+    "segfault": "it accessed memory that is not its own",
+}
+"""What the kernel's word means; the agent's kernel_word.py finds it."""
+
+
+def end_text(end: RankEnd | None) -> str:
+    """`killed by SIGKILL: the host was out of memory`, `exit status 1 after ValueError`. Says so where nothing is known
+    but that the process is gone."""
+    if end is None:
+        return "its process is gone without an end"
+    how = "its process is gone without an end"
+    if end.signal:
+        how = f"killed by {end.signal}"
+    elif end.exit_code:
+        how = f"exit status {end.exit_code}" + (f" after {end.exception}" if end.exception else "")
+    elif end.exception:
+        how = f"ended by {end.exception}"
+    return how + (f", {_CAUSES.get(end.cause, end.cause)}" if end.cause else "")
+
+
+def time_text(end: RankEnd) -> str:
+    """`18:20:31.42 UTC`, and by how much it may have been earlier."""
+    moment = datetime.fromtimestamp(end.at_seconds, timezone.utc)
+    text = f"{moment:%H:%M:%S}.{moment.microsecond // 10000:02d} UTC"
+    return text + (f", or up to {seconds_text(end.uncertain_seconds)} before" if end.uncertain_seconds else "")

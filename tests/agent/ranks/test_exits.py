@@ -1,0 +1,132 @@
+"""How ranks end: what the kernel reports of a process that is not ours, and how that is joined with its log."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from laggard.agent.ranks.end import LastMoment, rank_end
+from laggard.agent.ranks.exit_watch import ExitWatch, WatchedExit
+from laggard.agent.ranks.kernel_word import count_oom_kills, kernel_word, read_oom_kills
+from laggard.probes.host.kernel_log import parse_messages
+
+LAUNCHER = """
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.readline(); " + sys.argv[1]], stdin=sys.stdin)
+print(child.pid, flush=True)
+child.wait()
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def watch() -> Iterator[ExitWatch]:
+    yield (made := ExitWatch())
+    made.keep(())
+
+
+def ended(watch: ExitWatch, name: str) -> WatchedExit:
+    deadline = time.monotonic() + 20
+    while (found := watch.exit_of(name)) is None or found.status is None:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("last_act", "code", "name"),
+    [
+        ("raise SystemExit(0)", 0, ""),
+        ("raise SystemExit(3)", 3, ""),
+        ("import os; os._exit(7)", 7, ""),
+        ("import os; os.kill(os.getpid(), 9)", None, "SIGKILL"),
+        ("import os; os.kill(os.getpid(), 15)", None, "SIGTERM"),
+    ],
+)
+def test_the_end_of_anothers_child_is_known(watch: ExitWatch, last_act: str, code: int | None, name: str) -> None:
+    """Its parent has waited for it at once, as launchers do."""
+    launcher = subprocess.Popen([sys.executable, "-c", LAUNCHER, last_act], stdin=-1, stdout=-1, text=True)
+    assert launcher.stdin and launcher.stdout
+    try:
+        pid = int(launcher.stdout.readline())
+        watch.watch("rank", pid, lambda: True)
+        assert watch.exit_of("rank") is None
+        before = time.time()
+        launcher.stdin.write("go\n")
+        launcher.stdin.flush()
+        found = ended(watch, "rank")
+        assert found.status is not None and (found.status.code, found.status.signal) == (code, name)
+        assert before <= found.at_seconds <= time.time()
+    finally:
+        launcher.communicate("end\n", timeout=20)
+
+
+def test_a_pid_that_is_another_process_by_now_is_not_watched(watch: ExitWatch) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1)
+    before = len(os.listdir("/proc/self/fd"))
+    watch.watch("rank", child.pid, lambda: False)
+    assert len(os.listdir("/proc/self/fd")) == before
+    child.send_signal(signal.SIGKILL)
+    child.communicate()
+    time.sleep(0.2)
+    assert watch.exit_of("rank") is None
+
+
+LOG = """\
+6,1,100000000,-;Memory cgroup out of memory: Killed process 41 (python) total-vm:9kB, anon-rss:8kB, UID:0
+4,2,200000000,-;NVRM: Xid (PCI:0000:3b:00): 31, pid='42', name=python, Ch 00000008, MMU Fault
+6,3,200500000,-;python[43]: segfault at 0 ip 00007f sp 00007f error 4 in libtorch.so
+4,4,201000000,-;Memory failure: 0x1234: Sending SIGBUS to python:44 due to hardware memory corruption
+4,5,202000000,-;NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.
+6,6,300000000,-;oom-kill:constraint=CONSTRAINT_NONE,nodemask=(null),cpuset=/,mems_allowed=0,task=python,pid=45,uid=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("pid", "ended_at", "cause"),
+    [
+        (41, 100.1, "out_of_memory"),
+        (41, 170.0, None),  # another process with that pid, long after
+        (4, 100.1, None),
+        (42, 201.0, "gpu_error"),
+        (43, 201.0, "segfault"),
+        (44, 201.5, "memory_error"),
+        (43, 203.0, "segfault"),  # its own pid comes before a GPU's error at the same time
+        (99, 203.0, "gpu_error"),  # a message without a pid, of the same time
+        (99, 220.0, None),
+        (45, 300.2, "out_of_memory"),
+    ],
+)
+def test_the_kernels_word_is_joined_by_pid_and_time(pid: int, ended_at: float, cause: str | None) -> None:
+    found = kernel_word(parse_messages(LOG), pid, ended_at)
+    assert (found.cause if found else None) == cause
+
+
+def test_the_memory_cgroup_of_a_process_counts_its_oom_kills(tmp_path: Path) -> None:
+    root = f"{tmp_path}/"
+    for path, text in {
+        "proc/5/cgroup": "9:name=systemd:/x\n4:memory:/job\n0::/slice/job\n",
+        "proc/6/cgroup": "0::/../outside\n",
+        "sys/fs/cgroup/memory/job/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2\n",
+        "sys/fs/cgroup/slice/job/memory.events": "low 0\noom 1\noom_kill 1\noom_group_kill 0\n",
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    counts = read_oom_kills(5, root)
+    assert sorted(counts.values()) == [1, 2] and count_oom_kills(counts) == counts
+    assert read_oom_kills(6, root) == read_oom_kills(7, root) == {}
+
+
+@pytest.mark.parametrize("noted", [None, [], "x", {"exit_code": 999, "at_seconds": 1e300, "exception": 5}])
+def test_what_a_process_notes_of_itself_is_not_trusted(noted: object) -> None:
+    last = LastMoment(at_seconds=100.0, uncertain_seconds=1.0, unix_minus_clock=50.0, now_seconds=200.0)
+    end = rank_end(noted, None, last)
+    assert (end.at_seconds, end.uncertain_seconds, end.exit_code, end.exception) == (100.0, 1.0, None, "")
+    assert rank_end({"exit_code": 1, "at_seconds": 60.5, "exception": "E"}, None, last).at_seconds == 110.5

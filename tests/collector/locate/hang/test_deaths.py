@@ -1,0 +1,132 @@
+"""Who died first, from how the ranks' processes ended: the pure part, with every number chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.collector.locate.hang.deaths import dead_ranks
+from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.collector.locate.partial_verdict import PartialVerdict
+from laggard.model import RankEnd
+from laggard.wire.ranks import InFlight
+
+NOW = 1_800_000_000.0
+RUNNING = RankState("running", 7, "backward", InFlight("all_reduce", "dp:0-3", 9, 1.0))
+
+
+def died(after: float = 0.0, uncertain: float = 0.05, inside: bool = False, **how: Any) -> RankState:
+    """A rank that died so many seconds after NOW."""
+    flight = InFlight("all_reduce", "dp:0-3", 9, 1.0) if inside else None
+    return RankState("died", 7, "backward", flight, end=RankEnd(NOW + after, uncertain, **how))
+
+
+def judge(*states: RankState, nodes: tuple[str, ...] = (), world: int = 0) -> PartialVerdict:
+    info = {rank: RankInfo(nodes[rank] if nodes else "n0", None, state) for rank, state in enumerate(states)}
+    return dead_ranks(build_timings("j", world or len(states), info, {}, {}))
+
+
+def first(found: PartialVerdict) -> list[int]:
+    assert all(culprit.kind == "dead" for culprit in found.culprits)
+    return [rank for culprit in found.culprits for rank in culprit.ranks]
+
+
+KILLED = died(signal="SIGKILL")
+PEER_GONE = died(-0.02, 0.0, exit_code=1, exception="RuntimeError", others_failed=True)
+ENDED_BY_LAUNCHER = died(0.3, signal="SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((RUNNING, KILLED, RUNNING), [1]),
+        ((PEER_GONE, KILLED, ENDED_BY_LAUNCHER), [1]),
+        ((ENDED_BY_LAUNCHER, ENDED_BY_LAUNCHER, died(exit_code=3)), [2]),
+        ((ENDED_BY_LAUNCHER, died(exit_code=1, exception="ValueError"), PEER_GONE), [1]),
+        ((died(31.0, signal="SIGKILL"), died(31.0, signal="SIGKILL"), KILLED), [2]),  # slurmd's SIGKILL, long after
+        ((PEER_GONE, died(0.4, uncertain=1.0), ENDED_BY_LAUNCHER), [1]),  # gone, and nothing else is known
+        ((died(uncertain=1.0, inside=True), died(uncertain=1.0), died(uncertain=1.0, inside=True)), [1]),
+        ((died(0.0), died(0.2), died(0.2)), [0]),  # no status, as on older kernels: the watch's times alone
+        ((KILLED, died(0.03, signal="SIGKILL"), RUNNING), [0, 1]),  # too close together for one clock
+        ((ENDED_BY_LAUNCHER, RUNNING, RUNNING), [0]),  # somebody ended one rank alone
+    ],
+)
+def test_who_died_first(states: tuple[RankState, ...], expected: list[int]) -> None:
+    found = judge(*states)
+    assert first(found) == expected
+    assert {note.ranks for note in found.notes} == {(r,) for r, state in enumerate(states) if state.state == "died"}
+
+
+def test_clocks_of_two_nodes_are_not_trusted_to_the_millisecond() -> None:
+    deaths = KILLED, died(0.3, signal="SIGKILL"), RUNNING
+    assert first(judge(*deaths, nodes=("n0", "n0", "n0"))) == [0]
+    both = judge(*deaths, nodes=("n0", "n1", "n0"))
+    assert first(both) == [0, 1]
+    assert any("each may have been the first" in line for line in both.culprits[0].evidence)
+    assert both.culprits[0].confidence < judge(*deaths).culprits[0].confidence
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        (died(signal="SIGTERM"), died(0.9, signal="SIGTERM")),
+        (died(signal="SIGKILL"), died(0.01, signal="SIGKILL")),
+        (died(uncertain=1.0), died(0.5, uncertain=1.0)),
+        (RankState("died", 7, None, None), RankState("died", 7, None, None)),
+    ],
+)
+def test_a_job_that_was_ended_as_a_whole_has_no_culprit(states: tuple[RankState, ...]) -> None:
+    found = judge(*states)
+    assert not found.culprits and [note.kind for note in found.notes] == ["ended"]
+
+
+def test_the_kernels_word_makes_a_culprit_of_one_among_many_that_were_killed() -> None:
+    starved = died(
+        0.02, signal="SIGKILL", cause="out_of_memory", kernel="Memory cgroup out of memory: Killed process 7"
+    )
+    found = judge(starved, starved)
+    assert first(found) == [0, 1] and any("Killed process 7" in line for line in found.culprits[0].evidence)
+
+
+def test_where_only_victims_are_seen_the_first_may_be_one_that_is_not() -> None:
+    silent = RankState("unknown", 7, None, None)
+    for found in (judge(PEER_GONE, PEER_GONE, silent), judge(PEER_GONE, PEER_GONE, world=3)):
+        assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert first(judge(PEER_GONE, PEER_GONE)) == [0, 1], "all are seen: it began with one of these"
+
+
+def test_a_process_that_leaves_without_an_end_after_the_last_step_of_all_harmed_nobody() -> None:
+    over, gone = RankState("finished", 7, None, None), RankState("died", 7, None, None)
+    assert first(judge(over, over, gone)) == []
+    assert first(judge(over, over, gone._replace(step=5))) == [2]
+    assert first(judge(over, over, died(exit_code=1))) == [2]
+
+
+ends = st.none() | st.builds(
+    RankEnd,
+    st.floats(NOW, NOW + 100),
+    st.floats(0, 5),
+    st.none() | st.integers(0, 255),
+    st.sampled_from(("", "SIGKILL", "SIGTERM")),
+    st.sampled_from(("", "ValueError")),
+    st.booleans(),
+    st.sampled_from(("", "out_of_memory")),
+)
+states = st.builds(
+    RankState,
+    st.sampled_from(("running", "died", "died", "finished", "unknown")),
+    st.none() | st.integers(0, 9),
+    st.just("backward"),
+    st.none() | st.just(InFlight("all_reduce", "dp:0-3", 9, 1.0)),
+    end=ends,
+)
+
+
+@given(st.lists(states, min_size=1, max_size=6))
+def test_only_ranks_that_died_are_named_and_never_more_than_died(ranks: list[RankState]) -> None:
+    found = judge(*ranks)
+    gone = {rank for rank, state in enumerate(ranks) if state.state == "died"}
+    assert set(first(found)) <= gone and bool(found.notes) == bool(gone)

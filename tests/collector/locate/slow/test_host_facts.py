@@ -1,0 +1,50 @@
+"""Slow ranks whose threads wait for a CPU: the host is named, and by how much it holds them up."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.collector.locate.slow.host_facts import with_host_facts
+from laggard.model import Culprit
+from laggard.wire.ranks import CpuWait
+
+CALM = CpuWait(10.0, 9.0, 0.2, 0.0)
+
+
+def explained(slow: CpuWait | None, *others: CpuWait | None, kind: str = "slow_compute") -> Culprit:
+    states = [RankState("running", 7, "forward", None, cpu_wait=wait) for wait in (slow, *others)]
+    info = {rank: RankInfo("n0", None, state) for rank, state in enumerate(states)}
+    timings = build_timings("j", len(states), info, {}, {})
+    (found,) = with_host_facts(timings, (Culprit(kind=kind, ranks=(0,), node="n0", evidence=("busier",)),))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wait", "words"),
+    [
+        (CpuWait(10.0, 3.0, 6.5, 0.0), "waited for a CPU for 6.50 s of 10 s, its peers' for 0.20 s"),
+        (CpuWait(10.0, 3.0, 0.1, 6.9), "quota held it back for 6.90 s of 10 s"),
+    ],
+)
+def test_a_host_that_holds_a_rank_up_is_named_with_by_how_much(wait: CpuWait, words: str) -> None:
+    found = explained(wait, CALM, CALM)
+    assert found.kind == "slow_host" and words in found.evidence[0] and found.evidence[1] == "busier"
+
+
+@pytest.mark.parametrize(
+    "waits",
+    [
+        (CALM, CALM, CALM),  # slow for another reason
+        (None, CALM, CALM),  # nothing is known of it
+        (CpuWait(10.0, 5.0, 4.0, 0.0), CpuWait(10.0, 5.0, 4.0, 0.0)),  # its peers wait as long
+        (CpuWait(10.0, 0.1, 0.3, 0.0), CALM),  # it hardly asks for a CPU: a rank that sleeps
+    ],
+)
+def test_without_such_a_fact_the_kind_stays(waits: tuple[CpuWait | None, ...]) -> None:
+    found = explained(*waits)
+    assert found.kind == "slow_compute" and found.evidence == ("busier",)
+
+
+def test_a_hung_rank_is_not_called_slow() -> None:
+    assert explained(CpuWait(10.0, 3.0, 6.5, 0.0), CALM, kind="hung").kind == "hung"

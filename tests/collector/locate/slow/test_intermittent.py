@@ -1,0 +1,68 @@
+"""Ranks that are slow now and then: named with how often, and not confused with chance, bursts or rank 0's own work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.timings import job
+
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.verdict import locate
+from laggard.model import Verdict
+
+STEP = 0.315  # seconds, about
+
+
+def disturbed(steps: int, hits: dict[int, np.ndarray], seconds: float, seed: int = 0, phase: int = 1) -> JobTimings:
+    timings = job(32, steps, seed=seed)
+    for rank, of_rank in hits.items():
+        timings.phase_seconds[of_rank, rank, phase] += seconds
+        timings.step_seconds[of_rank] += seconds
+    return timings
+
+
+@given(seed=st.integers(0, 9999), rank=st.integers(0, 31), every=st.sampled_from((3, 5, 7)))
+@settings(max_examples=30, deadline=None)
+def test_a_rank_that_is_slow_every_few_steps_is_named_with_how_often(seed: int, rank: int, every: int) -> None:
+    location = locate(disturbed(40, {rank: np.arange(2, 40, every)}, 0.2 * STEP, seed))
+    (culprit,) = location.culprits
+    assert (culprit.ranks, culprit.persistence, culprit.phase) == ((rank,), "intermittent", "forward")
+    hits = len(range(2, 40, every))
+    possible = {f"({count} of 40)" for count in (hits, hits + 1)}  # one more by chance, in one case of 600
+    assert any(told in line for line in culprit.evidence for told in possible), culprit.evidence
+    assert culprit.recoverable_ratio == pytest.approx(0.2 * hits / 40, abs=0.03)
+
+
+def test_a_rank_that_is_slow_in_random_steps_is_named() -> None:
+    hits = np.random.default_rng(3).random(60) < 0.3
+    (culprit,) = locate(disturbed(60, {9: hits}, 0.3 * STEP)).culprits
+    assert (culprit.ranks, culprit.persistence) == ((9,), "intermittent")
+
+
+@given(seed=st.integers(0, 9999))
+@settings(max_examples=30, deadline=None)
+def test_hiccups_of_all_ranks_accuse_nobody(seed: int) -> None:
+    struck = np.random.default_rng(seed).random((100, 32)) < 0.03
+    timings = disturbed(100, {rank: struck[:, rank] for rank in range(32)}, 0.3 * STEP, seed)
+    assert locate(timings).verdict is Verdict.OK
+
+
+def test_one_disturbance_of_several_steps_accuses_nobody() -> None:
+    assert locate(disturbed(60, {9: np.r_[10:18, 40:43]}, 0.3 * STEP)).culprits == ()
+
+
+def test_of_short_steps_a_few_bad_ones_are_no_habit() -> None:
+    timings = disturbed(40, {9: np.arange(2, 40, 5)}, 0.3 * STEP)
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    short = JobTimings(**{**vars(timings), **{name: getattr(timings, name) * 0.1 for name in times}})
+    assert locate(short).culprits == ()
+
+
+def test_what_rank_zero_does_now_and_then_is_noted_where_no_phase_says_what() -> None:
+    timings = disturbed(60, {0: np.arange(5, 60, 10)}, 0.3 * STEP)
+    timings.phase_seconds[:, :, 4] = timings.phase_seconds.sum(axis=2)
+    timings.phase_seconds[:, :, :4] = 0.0
+    location = locate(timings)
+    assert location.culprits == () and [(note.kind, note.ranks) for note in location.notes] == [("rank_zero", (0,))]

@@ -1,0 +1,50 @@
+"""Findings beside a culprit are those that can be its cause, and every culprit comes with what to do."""
+
+from __future__ import annotations
+
+import pytest
+from support.timings import job
+
+from laggard.collector.locate.explanation import explained
+from laggard.collector.locate.verdict import locate
+from laggard.model import Culprit
+
+CODES = ("CLOCK_SKEW", "GPU_THROTTLED", "DISK_FULL", "RDMA_RATE_LOW", "CPU_GOVERNOR")
+
+
+@pytest.mark.parametrize(
+    ("kind", "phase", "causes"),
+    [
+        ("slow_compute", "forward", ("GPU_THROTTLED", "CPU_GOVERNOR")),
+        ("slow_input", "input", ("DISK_FULL", "CPU_GOVERNOR")),
+        ("slow_host", "backward", ("GPU_THROTTLED", "CPU_GOVERNOR")),
+        ("slow_link", "collective", ("RDMA_RATE_LOW",)),
+        ("hung", None, ("GPU_THROTTLED", "DISK_FULL", "RDMA_RATE_LOW")),
+    ],
+)
+def test_only_what_can_cause_this_kind_of_slowness_is_joined(kind: str, phase: str, causes: tuple[str, ...]) -> None:
+    culprit = explained(Culprit(kind, (2,), "n0", phase=phase), job(16, findings_by_node={"n0": CODES}))
+    assert culprit.findings == causes
+    assert culprit.advice.startswith(f"follow {causes[0]}")
+
+
+def test_what_all_machines_have_explains_nothing() -> None:
+    findings = {node: ("GPU_THROTTLED",) for node in ("n0", "n1")}
+    assert (
+        explained(Culprit("slow_compute", (2,), "n0", phase="forward"), job(16, findings_by_node=findings)).findings
+        == ()
+    )
+
+
+@pytest.mark.parametrize("phase", ["input", "forward", "backward", "optimizer"])
+def test_every_culprit_comes_with_what_to_do(phase: str) -> None:
+    (culprit,) = locate(job(slow=[([9], 0.2)], phase=phase)).culprits
+    assert culprit.advice and culprit.findings == ()
+
+
+def test_the_findings_at_either_end_of_a_link_are_joined() -> None:
+    link = ({"node": "n0"}, {"node": "n1"})
+    timings = job(24, findings_by_node={"n1": ("RDMA_ERRORS_RISING",)})
+    assert explained(Culprit("slow_link", (7, 8), link=link, phase="collective"), timings).findings == (
+        "RDMA_ERRORS_RISING",
+    )

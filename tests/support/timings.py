@@ -1,0 +1,46 @@
+"""The timings of a synchronous job, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from laggard.collector.locate.job_timings import JobTimings, RankState
+from laggard.constants import PHASES
+
+BUSY = (0.01, 0.09, 0.15, 0.03, 0.005)
+SYNC = 0.03
+
+Slow = tuple[Sequence[int], float]  # ranks, and by which share of the step they are slower
+
+
+def job(ranks: int = 64, steps: int = 20, slow: Sequence[Slow] = (), seed: int = 0, **options: Any) -> JobTimings:
+    """A synchronous job with 2 % noise in each phase and step, and 0.4 % between GPUs. `load` [R]: how much each rank
+    has to do by design. `phase`: in which the slow ones are slow."""
+    generator = np.random.default_rng(seed)
+    load = np.asarray(options.pop("load", np.ones(ranks)))
+    phase, since = PHASES.index(options.pop("phase", "forward")), options.pop("since", 0)
+    per_node, first = options.pop("per_node", 8), options.pop("first_step", 2)
+    phases = np.array(BUSY) * load[:, None] * generator.normal(1, 0.02, (steps, ranks, len(BUSY)))
+    phases *= generator.normal(1, 0.004, ranks)[:, None]
+    whole = sum(BUSY) * load.max() + SYNC
+    for columns, share in slow:
+        phases[since:, list(columns), phase] += share * whole
+    busy = phases.sum(axis=2)
+    duration = np.repeat(busy.max(axis=1, keepdims=True) + SYNC, ranks, axis=1)
+    values: dict[str, Any] = dict(
+        job_id="job",
+        world_size=ranks,
+        steps=np.arange(first, first + steps),
+        ranks=np.arange(ranks),
+        nodes=tuple(f"n{rank // per_node}" for rank in range(ranks)),
+        gpus=(None,) * ranks,
+        step_seconds=duration,
+        phase_seconds=phases,
+        waited_seconds=duration - busy,
+        states=(RankState("running", first + steps - 1, None, None),) * ranks,
+        findings_by_node={},
+    )
+    return JobTimings(**{**values, **options})

@@ -1,0 +1,23 @@
+"""What differs between the versions of torch with which the hooks' tests run. Torch is not imported for that."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+from typing import Final
+
+
+def version_of(package: str) -> tuple[int, int]:
+    """Major and minor; (0, 0) where it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        return 0, 0
+    major, minor = re.findall(r"\d+", importlib.metadata.version(package))[:2]
+    return int(major), int(minor)
+
+
+TORCH: Final = version_of("torch")
+HAS_DEEPSPEED: Final = version_of("deepspeed") > (0, 0)
+GLOO_IS_RECORDED: Final = TORCH >= (2, 12)
+"""Whether gloo's collectives are in the Flight Recorder. In older versions it has NCCL's alone: on gloo, collectives
+that C++ makes are counted as lost there, and a wait for them is not known."""

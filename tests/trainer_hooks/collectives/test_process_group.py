@@ -1,0 +1,53 @@
+"""The collectives that Python calls: what the hooks hold of them, and for how long."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from laggard.rankfile import RankFileReader
+
+pytestmark = pytest.mark.slow  # trainings with torch
+
+POLLED = """
+import gc, socket, time, weakref, torch, torch.distributed as dist
+with socket.create_server(("127.0.0.1", 0)) as probe:
+    port = probe.getsockname()[1]
+dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * 4 // 1024
+works = []
+for number in range(3):
+    tensor = torch.ones(50_000_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        time.sleep(0.01)
+    held = resident()
+    works.append(weakref.ref(work))
+    del work, tensor
+    gc.collect()
+    time.sleep(0.2)
+    assert works[-1]() is None, "the work is held"
+    assert resident() < held - 150, (held, resident())
+dist.all_reduce(torch.ones(4))
+dist.destroy_process_group()
+"""
+
+
+def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(POLLED)
+    environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "laggard", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "ranks").rglob("*.rank")
+    with RankFileReader(str(path)) as file:
+        counters = file.counters()
+        assert counters is not None and (counters.errors, counters.lost) == (0, 0)
+        assert [count for count, *_ in counters.lanes] == [4]

@@ -1,0 +1,63 @@
+"""How the training process ends, as far as Python sees it: by which exception, or with which status it leaves.
+
+A process that is killed notes nothing here; its agent learns that from the kernel.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from types import TracebackType
+from typing import Any, Final
+
+from laggard.rankfile.fact_names import ENDING
+from laggard.trainer_hooks.record.facts import FACTS
+
+_OTHERS_FAILED: Final = re.compile(
+    r"connection (closed|reset|refused)|broken pipe|socket (timeout|closed)|gloo/transport|nccl error|"
+    r"remote process exited|unhandled system error|communicator was aborted|collective operation timeout|"
+    r"wait timeout|timed out (waiting|after)",
+    re.IGNORECASE,
+)
+_NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
+_MOST_CHARACTERS: Final = 4096
+
+
+def note_ending(error: BaseException) -> None:
+    """Notes that `error` ends the process. Of the exception only the type is kept, and whether it is one that other
+    ranks' ends cause: its text may hold what is nobody else's business. Never raises."""
+    try:
+        status = _exit_status(error)
+        if status == 0 or FACTS.get(ENDING) is not None:
+            return
+        FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **_exception(error)})
+    except Exception:
+        return  # whatever the user's exception does when it is looked at
+
+
+def watch_exceptions() -> None:
+    """From here on note_ending() gets the exception that nobody catches, before whoever gets it now."""
+    before = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        note_ending(error)
+        before(kind, error, trace)
+
+    sys.excepthook = excepthook
+
+
+def _exit_status(error: BaseException) -> int:
+    """The status with which Python leaves for this exception."""
+    if not isinstance(error, SystemExit):
+        return 1
+    code = error.code
+    return code & 0xFF if isinstance(code, int) else 0 if code is None else 1
+
+
+def _exception(error: BaseException) -> dict[str, Any]:
+    if isinstance(error, SystemExit):
+        return {}
+    name = type(error).__name__
+    others_failed = name in _NETWORK_TYPES or _OTHERS_FAILED.search(str(error)[:_MOST_CHARACTERS]) is not None
+    return {"exception": name[:64], "others_failed": others_failed}
