@@ -30,6 +30,7 @@ JOBS = {
 WITH_A_LATE_RANK = ("torch", "device", "deepspeed")
 WITH_A_FRESH_RANK = ("torch", "deepspeed")
 BY_DDP = ("torch", "device")
+CLOCK_ERROR_SECONDS = {"device": 2e-3}  # of a device's time in the host's clock, by its drift; the host's has none
 # bytes of the collective that a script makes once in each step, number of steps, number of trainings
 TAGGED = {"updates": (4 * 1001, 6, 1), "deepspeed": (4 * 1003, 10, 3)}
 BARE = {"device": "torch_jobs.py"}
@@ -37,14 +38,21 @@ BARE = {"device": "torch_jobs.py"}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+Measured = dict[str, tuple[float, float]]
+"""When the parts of a step began and ended, in the script's own view: the delay, the four phases, and `collective`, the
+one that the script makes itself. Seconds of CLOCK_MONOTONIC."""
+
+
 class FinishedJob(NamedTuple):
     """One of JOBS after it has trained with the hooks: for each rank its recording, the collectives in torch's Flight
-    Recorder, its results and its steps; and the results of the same job without the hooks."""
+    Recorder, its results, what it measured by itself and its steps; and the results of the same job without the hooks.
+    """
 
     name: str
     records: list[list[dict[str, Any]]]
     flight_recorder: list[list[tuple[str, str, int]] | None]
     results: list[list[Any]]
+    measured: list[list[Measured]]
     steps: list[list[Step]]
     bare: list[list[Any]]
 
@@ -76,6 +84,7 @@ def job(
         [read(place / "recording" / f"rank-{rank}.jsonl") for rank in range(ranks)],
         [printed(each.stdout, "COLLECTIVES")[0] for each in hooked],
         [printed(each.stdout, "RESULT") for each in hooked],
+        [printed(each.stdout, "MEASURED") for each in hooked],
         [files[rank] for rank in range(ranks)],
         bare_results(request.config, bare, ranks, launch_bare),
     )
@@ -178,31 +187,49 @@ def test_a_step_that_is_skipped_for_an_overflow_is_a_step(job: FinishedJob) -> N
 
 
 @pytest.mark.parametrize("job", WITH_A_LATE_RANK, indirect=True)
+def test_a_phase_lasts_as_long_as_the_script_was_in_it(job: FinishedJob) -> None:
+    error = CLOCK_ERROR_SECONDS.get(job.name, 1e-6)
+    for steps, parts in zip(job.steps, job.measured, strict=True):
+        late = list(zip(steps[-len(parts) :], parts, strict=True))
+        for step, part in late[1:]:  # the input of the first is also the making of the loader's iterator
+            for phase in ("input", "forward", "backward", "optimizer"):
+                assert step.phases[PHASES.index(phase)] / 1e9 <= seconds(part[phase]) + error, (phase, step, part)
+
+
+@pytest.mark.parametrize("job", WITH_A_LATE_RANK, indirect=True)
 def test_a_delay_is_found_in_its_phase(job: FinishedJob) -> None:
     if job.name in BY_DDP and not GLOO_IS_RECORDED:
         pytest.skip("DDP's wait is not known where its all_reduces are in no Flight Recorder")
     punctual, late = (steps[-7:] for steps in job.steps)
+    error = CLOCK_ERROR_SECONDS.get(job.name, 1e-6)
     for index, phase in enumerate(("input", "forward", "backward", "optimizer", None, "other")):
         if phase is None:
             continue
-        column = PHASES.index(phase)
-        excess = (late[index].phases[column] - punctual[index].phases[column]) / 1e9
-        assert excess == pytest.approx(DELAY_SECONDS, rel=0.1), phase
+        delay = seconds(job.measured[1][index - 7]["delay"])
+        assert late[index].phases[PHASES.index(phase)] / 1e9 >= delay - error, phase
         # a delay in the optimizer, the last phase, may make the others wait only in the next step
         steps = (index, index + 1) if phase == "optimizer" else (index,)
-        others = sum(punctual[step].waited - late[step].waited for step in steps) / 1e9
-        assert others == pytest.approx(DELAY_SECONDS, rel=0.25), f"the other rank waits for it: {phase}"
+        others = sum(punctual[step].waited for step in steps) / 1e9
+        assert others > DELAY_SECONDS / 2, f"the other rank waits for it: {phase}"
 
 
 @pytest.mark.parametrize("job", WITH_A_LATE_RANK, indirect=True)
 def test_a_late_arrival_is_found_in_its_collective(job: FinishedJob) -> None:
-    lags = []
-    for first, second in zip(*(_own(records) for records in job.records[:2]), strict=True):
+    error = CLOCK_ERROR_SECONDS.get(job.name, 1e-6)
+    in_time, late = (_own(records) for records in job.records[:2])
+    for own, parts in zip((in_time, late), job.measured, strict=True):
+        for record, part in zip(own, parts, strict=True):
+            assert part["collective"][0] <= record["issued"] <= part["collective"][1], (record, part)
+            assert record["waited"] <= seconds(part["collective"]) + error, (record, part)
+    for first, second in zip(in_time, late, strict=True):
         assert (first["seq"], first["group"]) == (second["seq"], second["group"])
-        lags.append(second["issued"] - first["issued"])
-    assert lags[-2] == pytest.approx(DELAY_SECONDS, rel=0.1)
-    assert _own(job.records[0])[-2]["waited"] == pytest.approx(DELAY_SECONDS, rel=0.1)
-    assert _own(job.records[1])[-2]["waited"] < DELAY_SECONDS / 4
+    assert job.measured[1][-2]["delay"][1] <= late[-2]["issued"]
+    assert late[-2]["issued"] - in_time[-2]["issued"] > DELAY_SECONDS / 2
+    assert in_time[-2]["waited"] > DELAY_SECONDS / 2, "the other rank waits for it"
+
+
+def seconds(part: tuple[float, float]) -> float:
+    return part[1] - part[0]
 
 
 def _own(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """What the tests' training scripts have in common. They contain nothing of laggard.
 
-Each prints lines of JSON after a word: the collectives in torch's Flight Recorder (COLLECTIVES), and the results to the
-bit (RESULT).
+Each prints lines of JSON after a word: the collectives in torch's Flight Recorder (COLLECTIVES), the results to the bit
+(RESULT), and for each step of a training with delays how long its parts took (MEASURED).
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ import json
 import math
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 DELAY_SECONDS = 0.4
+DELAY_PIECES = 40
 DELAYED_PHASES = ("none", "none", "none", "input", "forward", "backward", "optimizer", "none", "collective", "none")
 
 TAGGED = {"scaled": 1001, "half": 1003}
@@ -70,10 +72,36 @@ def finish() -> None:
     time.sleep(0.5)  # gloo's threads release the last tensors
 
 
+_measured: dict[str, tuple[float, float]] = {}
+
+
+@contextmanager
+def measured(name: str) -> Iterator[None]:
+    """Notes when this part of the step began and ended, in seconds of CLOCK_MONOTONIC, which all processes share."""
+    began = time.perf_counter()
+    yield
+    _measured[name] = began, time.perf_counter()
+
+
+def print_measured_step() -> None:
+    print("MEASURED", json.dumps(_measured), flush=True)
+    _measured.clear()
+
+
+def delay(seconds: float) -> None:
+    """Sleeps, and notes for how long. It does so in pieces: when the whole machine stands still for a while, all who
+    sleep wake up together, and this process still has its other pieces before it."""
+    if seconds:
+        with measured("delay"):
+            for _ in range(DELAY_PIECES):
+                time.sleep(seconds / DELAY_PIECES)
+
+
 def own_all_reduce(delays: dict[str, float]) -> None:
     """A collective that the script makes itself, between the phases."""
-    time.sleep(delays.get("collective", 0))
-    dist.all_reduce(torch.zeros(777))
+    delay(delays.get("collective", 0))
+    with measured("collective"):
+        dist.all_reduce(torch.zeros(777))
 
 
 def tag_step(name: str) -> None:
@@ -98,7 +126,7 @@ class SlowBackward(torch.autograd.Function):
 
     @staticmethod
     def backward(context: Any, gradient: Any) -> Any:
-        time.sleep(context.seconds)
+        delay(context.seconds)
         return gradient, None
 
 
@@ -114,7 +142,7 @@ class Model(torch.nn.Module):
         self.delays: dict[str, float] = {}
 
     def forward(self, x: Any) -> Any:
-        time.sleep(self.delays.get("forward", 0))
+        delay(self.delays.get("forward", 0))
         hidden = torch.relu(self.norm(self.first(x)))
         hidden = SlowBackward.apply(torch.relu(self.middle(hidden)), self.delays.get("backward", 0.0))
         return self.last(hidden).square().mean()
@@ -124,7 +152,7 @@ class SlowAdamW(torch.optim.AdamW):
     delays: dict[str, float] = {}
 
     def step(self, closure: Any = None) -> Any:
-        time.sleep(self.delays.get("optimizer", 0))
+        delay(self.delays.get("optimizer", 0))
         return super().step(closure)
 
 
@@ -140,7 +168,7 @@ class Batches(torch.utils.data.Dataset):
 
     def __getitem__(self, index: int) -> Any:
         if index % 8 == 0:
-            time.sleep(self._delays.get("input", 0))
+            delay(self._delays.get("input", 0))
         return self._x[index]
 
 

@@ -16,7 +16,9 @@ from common import (
     SlowAdamW,
     finish,
     loader,
+    measured,
     own_all_reduce,
+    print_measured_step,
     print_result,
     set_delay,
     tag_step,
@@ -87,10 +89,16 @@ def late() -> None:
     batches = iter(loader(len(DELAYED_PHASES), delays))
     for phase in DELAYED_PHASES:
         set_delay(delays, phase)
-        loss = engine(next(batches))
-        engine.backward(loss)
+        with measured("input"):
+            batch = next(batches)
+        with measured("forward"):
+            loss = engine(batch)
+        with measured("backward"):
+            engine.backward(loss)
         own_all_reduce(delays)
-        engine.step()
+        with measured("optimizer"):
+            engine.step()
+        print_measured_step()
     print_result("late", [loss.detach()], engine.module.parameters())
 
 

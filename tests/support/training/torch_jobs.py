@@ -15,7 +15,9 @@ from common import (
     SlowAdamW,
     finish,
     loader,
+    measured,
     own_all_reduce,
+    print_measured_step,
     print_result,
     set_delay,
 )
@@ -129,11 +131,17 @@ def late() -> None:
     batches = iter(loader(len(DELAYED_PHASES), delays))
     for phase in DELAYED_PHASES:
         set_delay(delays, phase)
-        loss = model(next(batches))
-        loss.backward()
+        with measured("input"):
+            batch = next(batches)
+        with measured("forward"):
+            loss = model(batch)
+        with measured("backward"):
+            loss.backward()
         own_all_reduce(delays)
-        optimizer.step()
+        with measured("optimizer"):
+            optimizer.step()
         optimizer.zero_grad()
+        print_measured_step()
     print_result("late", [loss.detach()], model.parameters())
 
 
