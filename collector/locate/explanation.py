@@ -35,6 +35,8 @@ _ADVICE = {
     "on the machine",
     "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
     "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
+    "no_gpu": "see what else runs on its CPU cores, and compare the clocks, load and quota of its CPU with its peers'; "
+    "where it computes on a GPU, that GPU's too",
     "optimizer": "see whether its optimizer state lies on the host or on disk, and compare its CPU's and GPU's clocks "
     "with its peers'",
     "host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
@@ -74,7 +76,9 @@ def _first_look(culprit: Culprit) -> str:
         return _ADVICE["input"]
     if culprit.kind == "slow_host":
         return _ADVICE["host"]
-    return _ADVICE.get("forward" if culprit.phase == "backward" else culprit.phase or "unknown", _ADVICE["unknown"])
+    if culprit.phase in ("forward", "backward"):
+        return _ADVICE["forward" if culprit.gpu else "no_gpu"]
+    return _ADVICE.get(culprit.phase or "unknown", _ADVICE["unknown"])
 
 
 def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterable[str]:

@@ -18,9 +18,9 @@ import pytest
 from support.paths import TESTS
 
 NVML_PROBES = [
-    *("gpu_driver", "gpu_count", "gpu_lost", "gpu_ecc", "gpu_rows", "gpu_throttle", "gpu_temperature", "gpu_clocks"),
-    *("gpu_persistence", "gpu_busy", "nvlink", "nvlink_errors", "fabric_manager", "fabric", "gpu_p2p"),
-]
+    "gpu_driver", "gpu_count", "gpu_lost", "gpu_ecc", "gpu_rows", "gpu_throttle", "gpu_temperature", "gpu_clocks",
+    "gpu_persistence", "gpu_busy", "nvlink", "nvlink_errors", "fabric_manager", "fabric", "gpu_p2p",
+]  # fmt: skip
 SKIPPED_WHEN_HEALTHY = frozenset({"gpu_busy", "fabric_manager"})  # no prolog, no NVSwitch in the PCI tree
 
 _SOURCE = TESTS / "support" / "nvml_fake.c"

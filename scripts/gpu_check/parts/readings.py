@@ -16,10 +16,10 @@ from typing import Any
 from gpu_check.outcome import CannotRun, Context, Outcome, info, judged, require_nvidia_gpu
 
 EXACT = (
-    *("bus_id", "uuid", "name", "minor", "mig", "persistence", "rows", "ecc_volatile", "ecc_aggregate"),
-    *("max_sm_mhz", "max_memory_mhz", "application_sm_mhz", "default_sm_mhz", "power_limit_watts"),
-    *("default_power_limit_watts", "recovery_action"),
-)
+    "bus_id", "uuid", "name", "minor", "mig", "persistence", "rows", "ecc_volatile", "ecc_aggregate", "max_sm_mhz",
+    "max_memory_mhz", "application_sm_mhz", "default_sm_mhz", "power_limit_watts", "default_power_limit_watts",
+    "recovery_action",
+)  # fmt: skip
 TOLERANCES = {"temperature_celsius": 5, "margin_celsius": 5, "memory_temperature_celsius": 5}
 SLOWDOWN_MARGINS = range(193, 197)  # NVML_FI_DEV_TEMPERATURE_*_TLIMIT
 LINK_FIELDS, LINKS = (161, 162, 163), 36

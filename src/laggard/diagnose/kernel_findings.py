@@ -17,9 +17,9 @@ from laggard.probes.host.kernel_log import parse_messages
 from laggard.probes.probe import finding
 
 RELEVANT: Final = (
-    *("Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC "),
-    *("Link ", "nfs: server"),
-)
+    "Killed process", "segfault at", "Hardware Error", "Machine Check", "machine check", "Memory failure", "EDAC ",
+    "Link ", "nfs: server",
+)  # fmt: skip
 """Words of the lines that are judged here."""
 
 _MANY_CORRECTED: Final = 10

@@ -42,6 +42,14 @@ def test_every_culprit_comes_with_what_to_do(phase: str) -> None:
     assert culprit.advice and culprit.findings == ()
 
 
+@pytest.mark.parametrize(
+    ("gpu", "first"), [("GPU-1f", "compare its GPU's clocks"), (None, "see what else runs on its CPU")]
+)
+def test_a_rank_that_computes_on_no_known_gpu_is_not_explained_by_one(gpu: str | None, first: str) -> None:
+    (culprit,) = locate(job(slow=[([9], 0.2)], phase="forward", gpus=(gpu,) * 64)).culprits
+    assert culprit.advice.startswith(first)
+
+
 def test_the_findings_at_either_end_of_a_link_are_joined() -> None:
     link = ({"node": "n0"}, {"node": "n1"})
     timings = job(24, findings_by_node={"n1": ("RDMA_ERRORS_RISING",)})

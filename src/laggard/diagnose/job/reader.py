@@ -15,22 +15,11 @@ from laggard.diagnose.job.lines import MOST_LINE, JobLine, LineParser
 from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
 
 _WORDS: Final = (
-    *("rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog"),
-    *(
-        "NCCL work",
-        "ignal",
-        "arrier",
-        "egmentation",
-        "egfault",
-        "vict",
-        "reempt",
-        "low on resource",
-        "what()",
-        "failed",
-    ),
-    *("terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT", "Process name"),
-    *("ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate"),
-)
+    "rror", "xception", "nterrupt", "imeout", "imed out", "xit", "return code", "illed", "OOM", "WARN", "atchdog",
+    "NCCL work", "ignal", "arrier", "egmentation", "egfault", "vict", "reempt", "low on resource", "what()",
+    "failed", "terminated", "Traceback", "ut Of Memory", "ut of memory", "space left", "tale", "RUNNING AT",
+    "Process name", "ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
+)  # fmt: skip
 """Each line that a rule matches has one of these."""
 _PROGRESS: Final = ("loss", "it/s", "s/it")
 _MOST_STREAMS: Final = 8192
