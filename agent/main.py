@@ -14,6 +14,7 @@ from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ranks.safety import secure
+from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.web.routes import Router, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
@@ -56,20 +57,35 @@ def main(arguments: argparse.Namespace) -> int:
         deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS
         prober = Prober(prober_command(settings.profile), settings.node, deadline_seconds)
         probe_loop = ProbeLoop(prober.run_probes, settings.node, settings.probe_interval_seconds)
-        server = Server(listener, _router(settings, probe_loop).handle, error_response)
+        ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
+        cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
+        ras = _ras_asker(settings, cached_ranks)
+        router = Router(settings.node, ranks, cached_ranks, probe_loop, ras)
+        server = Server(listener, router.handle, error_response)
         log.info("listening on %s", url_of(listener))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
         if unsafe := secure(settings.rank_dir):
             log.warning(unsafe)
         probe_loop.start()
+        if ras:
+            ras.start()
         server.start()
         log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()
+        if ras:
+            ras.stop()
         prober.stop()
     return 0
 
 
-def _router(settings: AgentSettings, probe_loop: ProbeLoop) -> Router:
-    ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
-    return Router(settings.node, ranks, RankCache(ranks.read, settings.rank_interval_seconds), probe_loop)
+def _ras_asker(settings: AgentSettings, cached_ranks: RankCache) -> RasAsker | None:
+    """Returns what asks NCCL RAS; None where that is switched off."""
+    if not settings.ras_interval_seconds:
+        return None
+
+    def hooked() -> list[tuple[int, int]]:
+        return [(row.owner, row.pid) for row in cached_ranks.get().ranks if row.state == "running"]
+
+    host, port = split_address(settings.ras_address)
+    return RasAsker(host or "localhost", port, settings.ras_interval_seconds, hooked)

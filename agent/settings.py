@@ -9,10 +9,12 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from laggard.agent.ras.asker import MIN_INTERVAL_SECONDS
 from laggard.config import Settings, load
 from laggard.constants import AGENT_PORT
 from laggard.environment import node_name, rank_dir
 from laggard.errors import UsageError
+from laggard.http.listen import split_address
 from laggard.probes.profiles import PROFILES
 
 LISTEN_ADDRESS = f":{AGENT_PORT}"
@@ -33,7 +35,14 @@ class AgentSettings(Settings, frozen=True):
     """From the start of one run of the probes to the next."""
     rank_interval_seconds: float = 5.0
     """How old the rank files' contents may be in a response to a scrape. The API reads the files for every request."""
+    ras_interval_seconds: float = MIN_INTERVAL_SECONDS
+    """How often NCCL RAS is asked about jobs that run without hooks, at least 10; 0: never. docs/ras.md."""
+    ras_address: str = ""
+    """Where NCCL RAS listens on this machine, as HOST:PORT. Where empty: NCCL_RAS_ADDR, else localhost:28028."""
 
+
+RAS_ADDRESS = "localhost:28028"
+"""NCCL's default (NCCL_RAS_CLIENT_PORT in src/ras/ras_internal.h)."""
 
 _POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
 
@@ -49,6 +58,11 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         value = getattr(settings, name)
         if not (math.isfinite(value) and value > 0):
             raise UsageError(f"{name} is {value}: give a number above 0")
+    interval = settings.ras_interval_seconds
+    if interval and not (math.isfinite(interval) and interval >= MIN_INTERVAL_SECONDS):
+        raise UsageError(
+            f"ras_interval_seconds is {interval}: give {MIN_INTERVAL_SECONDS:g} or more, or 0 not to ask at all"
+        )
     directory = settings.rank_dir or rank_dir(environ)
     if os.path.exists(directory) and not os.path.isdir(directory):
         raise UsageError(f"{directory} is no directory; choose one with --rank-dir")
@@ -57,7 +71,21 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
         rank_dir=directory,
         node=settings.node or node_name(environ),
         profile=_absolute_profile(settings.profile),
+        ras_address=_ras_address(settings.ras_address, environ),
     )
+
+
+def _ras_address(given: str, environ: Mapping[str, str]) -> str:
+    """Raises UsageError where the one that is given is no HOST:PORT. A wrong one in the environment is NCCL's matter:
+    NCCL does not listen there, and its default is looked at."""
+    if given:
+        split_address(given)
+        return given
+    try:
+        split_address(environ.get("NCCL_RAS_ADDR", ""))
+    except UsageError:
+        return RAS_ADDRESS
+    return environ["NCCL_RAS_ADDR"]
 
 
 def _absolute_profile(name: str) -> str:

@@ -19,6 +19,7 @@ from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ras.asker import RasAsker
 from laggard.agent.web import page
 from laggard.agent.web.metrics import agent_metrics
 from laggard.http.message import HttpError, Request, Response
@@ -26,9 +27,11 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
 from laggard.wire import encode
 from laggard.wire.ranks import RanksDocument
+from laggard.wire.ras import RasSource
 
 log = logging.getLogger("laggard.agent")
 
+_RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
 _MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
 
 
@@ -42,11 +45,19 @@ class Router:
     """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
     take `cached_ranks`."""
 
-    def __init__(self, node: str, ranks: RankFiles, cached_ranks: RankCache, probe_loop: ProbeLoop) -> None:
+    def __init__(
+        self,
+        node: str,
+        ranks: RankFiles,
+        cached_ranks: RankCache,
+        probe_loop: ProbeLoop,
+        ras: RasAsker | None = None,
+    ) -> None:
         self._node = node
         self._ranks = ranks
         self._cached_ranks = cached_ranks
         self._probe_loop = probe_loop
+        self._ras = ras
         self._transports = JobTransports()
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
@@ -99,7 +110,8 @@ class Router:
         return response._replace(headers=(*response.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Response:
-        return _json(HTTPStatus.OK, self._with_findings(self._ranks.read(_since(request.query))))
+        ranks = self._with_findings(self._ranks.read(_since(request.query)))
+        return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 from msgspec import structs
 
+from laggard.collector.scrape.bounds import (
+    MAX_COUNT,
+    MAX_SECONDS,
+    MAX_TEXT,
+    MAX_WORLD,
+    all_within,
+    check_length,
+    require,
+    within,
+)
+from laggard.collector.scrape.ras_validation import check_ras
 from laggard.constants import PHASES
 from laggard.model import REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.wire import WireError, decode, encode
@@ -20,11 +30,7 @@ MAX_ROWS = 8192  # of one rank in one answer
 MAX_FINDINGS = 512
 MAX_LANES = 256
 MAX_FACTS = 64 << 10  # bytes
-MAX_WORLD = 1 << 20
-MAX_TEXT = 256
 MAX_PROSE = 4096
-MAX_COUNT = 1 << 53  # beyond, a step number is no longer exact in JSON
-MAX_SECONDS = 1e7  # of one step: 115 days
 MAX_CLOCK = 1e12
 
 STATES = ("running", "finished", "died")
@@ -38,35 +44,37 @@ for _kind in (RanksDocument, Report):
 def validate_ranks(body: bytes) -> RanksDocument:
     """The ranks document in `body`. Raises WireError that says what is wrong with it."""
     document = _decode(body, RanksDocument)
-    _require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
-    _check_length("node", document.node)
-    _check_length("boot_id", document.boot_id)
-    _require(bool(document.node), "node is empty")
-    _require(_within(document.next, MAX_CLOCK), "next is no time")
-    _require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
+    require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
+    check_length("node", document.node)
+    check_length("boot_id", document.boot_id)
+    require(bool(document.node), "node is empty")
+    require(within(document.next, MAX_CLOCK), "next is no time")
+    require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
     for row in document.ranks:
         _check_rank(row)
     _check_findings(document.findings)
+    if document.ras:
+        check_ras(document.ras)
     return document
 
 
 def validate_report(body: bytes) -> Report:
     """The report in `body`. Raises WireError that says what is wrong with it."""
     report = _decode(body, Report)
-    _require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
-    _require(report.verdict in tuple(Verdict), "verdict is unknown to us")
-    _check_length("node", report.node)
+    require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
+    require(report.verdict in tuple(Verdict), "verdict is unknown to us")
+    check_length("node", report.node)
     _check_findings(report.findings)
     return report
 
 
 def _check_findings(findings: tuple[Finding, ...]) -> None:
-    _require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
+    require(len(findings) <= MAX_FINDINGS, f"more than {MAX_FINDINGS} findings")
     for finding in findings:
-        _check_length("code", finding.code)
-        _check_length("device", finding.device)
-        _check_length("doc", finding.doc)
-        _require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
+        check_length("code", finding.code)
+        check_length("device", finding.device)
+        check_length("doc", finding.doc)
+        require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
 
 
 def _decode(body: bytes, kind: type[T]) -> T:
@@ -79,32 +87,32 @@ def _decode(body: bytes, kind: type[T]) -> T:
 
 
 def _check_rank(row: RankRow) -> None:
-    where = f"rank {row.rank}" if _within(row.rank, MAX_WORLD) else "a rank"
+    where = f"rank {row.rank}" if within(row.rank, MAX_WORLD) else "a rank"
     for name in ("job_id", "node", "gpu", "phase", "cgroup"):
-        _check_length(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
-    _require(bool(row.job_id), f"{where}: job_id is empty")
-    _require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
-    _require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
-    _require(row.state in STATES, f"{where}: state is none of {', '.join(STATES)}")
+        check_length(f"{where}: {name}", getattr(row, name) or "", MAX_PROSE if name == "cgroup" else MAX_TEXT)
+    require(bool(row.job_id), f"{where}: job_id is empty")
+    require(1 <= row.world_size <= MAX_WORLD, f"{where}: world_size is out of range")
+    require(0 <= row.rank < row.world_size, f"{where}: not a rank of {row.world_size}")
+    require(row.state in STATES, f"{where}: state is none of {', '.join(STATES)}")
     for name in ("local_rank", "attempt", "owner", "pid", "steps", "lost"):
-        _require(_within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
+        require(within(getattr(row, name), MAX_COUNT), f"{where}: {name} is out of range")
     seconds = (row.step_seconds, row.own_seconds, *row.phase_seconds, row.last_progress_timestamp_seconds)
     seconds = (*seconds, row.last_beat_timestamp_seconds or 0.0)
-    _require(_all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
+    require(all_within(seconds, MAX_CLOCK), f"{where}: a time is out of range")
     if row.in_flight:
-        _check_length(f"{where}: op", row.in_flight.op)
-        _check_length(f"{where}: group", row.in_flight.group)
-        _require(_within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
-        _require(_within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
-        _require(_within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
+        check_length(f"{where}: op", row.in_flight.op)
+        check_length(f"{where}: group", row.in_flight.group)
+        require(within(row.in_flight.seconds, MAX_SECONDS), f"{where}: in_flight.seconds is out of range")
+        require(within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
+        require(within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
     if row.cpu_wait:
-        _require(_all_within(structs.astuple(row.cpu_wait), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
+        require(all_within(structs.astuple(row.cpu_wait), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
     if row.end:
         _check_end(where, row.end)
     if row.beat:
         _check_beat(where, row.beat)
-    _require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
-    _require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
+    require(len(encode(row.facts)) <= MAX_FACTS, f"{where}: the facts are more than {MAX_FACTS} bytes")
+    require(len(row.rows) <= MAX_ROWS, f"{where}: more than {MAX_ROWS} step rows")
     for step in row.rows:
         if not _is_possible(step):
             _check_step(where, step)
@@ -112,27 +120,27 @@ def _check_rank(row: RankRow) -> None:
 
 def _check_end(where: str, end: RankEnd) -> None:
     for name in ("signal", "exception", "cause", "kernel"):
-        _check_length(f"{where}: end.{name}", getattr(end, name))
-    _require(_within(end.at_seconds, MAX_CLOCK), f"{where}: end.at_seconds is no time")
-    _require(_within(end.uncertain_seconds, MAX_SECONDS), f"{where}: end.uncertain_seconds is out of range")
-    _require(_within(end.exit_code or 0, 255), f"{where}: end.exit_code is none")
+        check_length(f"{where}: end.{name}", getattr(end, name))
+    require(within(end.at_seconds, MAX_CLOCK), f"{where}: end.at_seconds is no time")
+    require(within(end.uncertain_seconds, MAX_SECONDS), f"{where}: end.uncertain_seconds is out of range")
+    require(within(end.exit_code or 0, 255), f"{where}: end.exit_code is none")
 
 
 def _check_beat(where: str, beat: BeatRow) -> None:
-    _check_length(f"{where}: flight_recorder", beat.flight_recorder)
-    _require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
+    check_length(f"{where}: flight_recorder", beat.flight_recorder)
+    require(len(beat.lanes) <= MAX_LANES and len(beat.groups) <= MAX_LANES, f"{where}: more than {MAX_LANES} lanes")
     ages = (beat.age_seconds, beat.groups_age_seconds or 0.0)
     times = (*ages, beat.interval_seconds, *(group.seconds for group in beat.groups))
-    _require(_all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
+    require(all_within(times, MAX_SECONDS), f"{where}: a time of the beat is out of range")
     for lane in beat.lanes:
-        _check_length(f"{where}: op", lane.op)
-        _check_length(f"{where}: group", lane.group)
-        _require(_all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
-        _require(_within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
+        check_length(f"{where}: op", lane.op)
+        check_length(f"{where}: group", lane.group)
+        require(all_within((lane.entered, lane.done), MAX_COUNT), f"{where}: a lane's count is out of range")
+        require(within(lane.peer + 1, MAX_WORLD), f"{where}: a lane's peer is no rank")
     for group in beat.groups:
-        _check_length(f"{where}: group", group.name)
+        check_length(f"{where}: group", group.name)
         numbers = (group.enqueued + 1, group.started + 1, group.completed + 1)
-        _require(_all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
+        require(all_within(numbers, MAX_COUNT), f"{where}: a group's count is out of range")
 
 
 def _is_possible(row: StepRow) -> bool:
@@ -150,27 +158,8 @@ def _is_possible(row: StepRow) -> bool:
 
 def _check_step(where: str, row: StepRow) -> None:
     """Raises WireError that says what is wrong with the step."""
-    _require(_within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
+    require(within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
     place = f"{where}, step {row.step}"
-    _require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
-    _require(_within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")
-    _require(
-        _all_within((row.end - row.start, row.waited, *row.phases), MAX_SECONDS), f"{place}: a time is out of range"
-    )
-
-
-def _all_within(values: Iterable[float], limit: float) -> bool:
-    return all(_within(value, limit) for value in values)
-
-
-def _within(value: float, limit: float) -> bool:
-    return 0 <= value <= limit  # false for nan and inf too
-
-
-def _check_length(name: str, text: str, limit: int = MAX_TEXT) -> None:
-    _require(len(text) <= limit, f"{name} is longer than {limit} characters")
-
-
-def _require(condition: bool, problem: str) -> None:
-    if not condition:
-        raise WireError(problem)
+    require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
+    require(within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")
+    require(all_within((row.end - row.start, row.waited, *row.phases), MAX_SECONDS), f"{place}: a time is out of range")

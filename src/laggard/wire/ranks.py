@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from laggard.model import Finding, RankEnd
+from laggard.wire.ras import RasSource
 
 RANKS_SCHEMA = "laggard.ranks/1"
 
@@ -138,4 +139,6 @@ class RanksDocument(msgspec.Struct, frozen=True):
     ignored: tuple[RejectedFiles, ...]
     findings: tuple[Finding, ...] = ()
     """About the jobs that run here, from what their ranks report. The node's own findings are in its report."""
+    ras: RasSource | None = None
+    """Jobs without hooks, as NCCL RAS tells of them; None from agents that do not ask it."""
     schema: str = RANKS_SCHEMA

@@ -1,0 +1,82 @@
+"""The part of `laggard.ranks/1` that is from NCCL RAS: launch counts and peers of jobs that run without hooks.
+
+NCCL counts, for each rank of a communicator, the collectives that were launched. Ranks that are like all others are
+counted and not listed; listed are those of this node, those behind, and those with anything wrong.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+Launches = dict[str, int]
+"""Collectives launched, by NCCL's name of the operation (AllReduce, ...), without zeros. Sends and receives are not
+counted, nor what is launched inside a CUDA graph."""
+
+
+class RasRank(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A rank of a communicator. `host` is the address of its RAS network, `gpu` CUDA's number of its device.
+
+    `missing`: NCCL RAS had no answer from it; then `launches` is empty, and `unresponsive` and `dead` are its word.
+    `unchanged_seconds`: the time between the first and the last of `readings` in which none of its counts, in any of
+    its communicators, had changed (of a missing rank: in which it was missing). `process` is what the agent sees of a
+    process of its own node: running, stopped, gone; empty where it sees nothing.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    gpu: int
+    launches: Launches = {}
+    unchanged_seconds: float = 0.0
+    readings: int = 1
+    async_error: int = 0  # ncclResult_t
+    missing: bool = False
+    unresponsive: bool = False
+    dead: bool = False
+    process: str = ""
+
+
+class RasCommunicator(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A communicator of `size` ranks, of which `answered` were read. `launches`: the counts of those that are the
+    furthest, `at_front` of them. `unchanged_seconds`: for how long, over `readings`, no rank's counts of this
+    communicator changed. `starting`, `ending`: some rank is still being initialised, or has begun to leave. `left_out`:
+    how many ranks that should be listed are not."""
+
+    id: str
+    size: int
+    answered: int
+    launches: Launches
+    at_front: int
+    unchanged_seconds: float
+    readings: int
+    ranks: tuple[RasRank, ...]
+    starting: bool = False
+    ending: bool = False
+    left_out: int = 0
+
+
+class RasJob(msgspec.Struct, frozen=True):
+    """What one answer says: all communicators of one job, each process of which is in touch with the others.
+
+    `owner` is the uid that listens, according to the kernel. `local_hosts`: those of its hosts that are this node.
+    """
+
+    job_id: str
+    owner: int
+    nccl_version: str
+    age_seconds: float
+    local_hosts: tuple[str, ...]
+    communicators: tuple[RasCommunicator, ...]
+
+
+class RasSource(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the agent knows from NCCL RAS. `state` is one of STATES and `reason` says more, for people."""
+
+    state: str
+    reason: str = ""
+    jobs: tuple[RasJob, ...] = ()
+
+
+STATES = ("off", "no_job", "waiting", "hooked", "asked", "too_old", "failed")
+"""Not asked because it is switched off; nobody listens; a job listens that may still be in its initialisation; all
+ranks have rank files; the last answer was good; NCCL before 2.28.7; no good answer."""
