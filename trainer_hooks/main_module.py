@@ -33,7 +33,8 @@ def run_script(path: str, arguments: list[str]) -> None:
         _put_first_in_path(full)
         return _run(_code_of(spec), spec, spec.origin or full, spec.loader)
     if not os.path.isfile(full):
-        raise UsageError(f"no script at {path}")
+        what = f"{path} is a directory without a __main__.py" if os.path.isdir(full) else f"no script at {path}"
+        raise UsageError(what)
     _put_first_in_path(os.path.dirname(os.path.realpath(full)))
     if full.endswith(".pyc"):
         compiled = SourcelessFileLoader("__main__", full)

@@ -43,4 +43,6 @@ def test_every_code_is_explained_by_its_page(code: str, capsys: pytest.CaptureFi
 def test_a_misspelt_code_gets_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["findings", "explain", "DISC_FULL"]) == 64
     assert "did you mean DISK_FULL?" in capsys.readouterr().err
+    assert main(["findings", "explain", "X"]) == 64
+    assert "no finding has the code 'X'; `laggard findings list`" in capsys.readouterr().err
     assert main(["findings", "explain"]) == 64

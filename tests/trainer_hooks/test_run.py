@@ -178,6 +178,9 @@ def test_a_missing_script(tmp_path: Path) -> None:
     result = run(tmp_path / "missing.py")
     assert result.returncode == 64
     assert result.stderr == f"laggard: no script at {tmp_path / 'missing.py'}\n"
+    result = run(tmp_path)
+    assert result.returncode == 64
+    assert result.stderr == f"laggard: {tmp_path} is a directory without a __main__.py\n"
 
 
 @pytest.mark.parametrize("name", ["missing", "package.missing", "missing.part"])

@@ -70,8 +70,8 @@ def _find(code: str) -> FindingType:
     if wanted in codes:
         return FINDINGS[codes.index(wanted)]
     similar = difflib.get_close_matches(wanted, codes, n=1)
-    hint = f"; did you mean {similar[0]}?" if similar else ""
-    raise UsageError(f"no finding has the code {code!r}{hint} `laggard findings list` lists them all")
+    hint = f"did you mean {similar[0]}? " if similar else ""
+    raise UsageError(f"no finding has the code {code!r}; {hint}`laggard findings list` lists them all")
 
 
 def _row(finding_type: FindingType, explain: bool) -> FindingRow:

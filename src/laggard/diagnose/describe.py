@@ -42,7 +42,7 @@ def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
         return f"{capital(serious[0].device)} {serious[0].summary} ({serious[0].code}{more})."
     if unjudged:
         more = f" ({len(unjudged) - 1} more)" if len(unjudged) > 1 else ""
-        name = os.path.basename(unjudged[0].path) or unjudged[0].path
+        name = os.path.basename(_path(unjudged[0])) or unjudged[0].path
         return f"Cannot tell: {name}: {unjudged[0].unknown}{more}."
     warned = f", {counted(len(serious), 'warning')}" if serious else ""
     return f"Nothing critical in {counted(len(diagnosis.files), 'file')}{warned}."
@@ -60,7 +60,11 @@ def _finding_lines(found: Finding, columns: int) -> Iterator[str]:
 
 
 def _file_text(file: FileResult) -> str:
-    return f"file {file.path}: " + "; ".join(filter(None, (file.kind, file.unknown)))
+    return f"file {_path(file)}: " + "; ".join(filter(None, (file.kind, file.unknown)))
+
+
+def _path(file: FileResult) -> str:
+    return "standard input" if file.path == "-" else file.path
 
 
 def _wrapped(text: str, columns: int, indent: str = "") -> Iterable[str]:
