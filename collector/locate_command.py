@@ -30,7 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     source.add_argument(
         "--collector", metavar="URL", default=f"http://127.0.0.1:{COLLECTOR_PORT}", help="default: %(default)s"
     )
-    source.add_argument("--trace", metavar="PATH", nargs="+", help="a recording: files or directories of them")
+    source.add_argument(
+        "--trace",
+        metavar="PATH",
+        nargs="+",
+        help="files or directories: a laggard recording, or PyTorch Flight Recorder dumps",
+    )
     parser.add_argument(
         "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
     )

@@ -68,6 +68,8 @@ class JobTimings:
     """Each collective of each rank; None where the source has none, as a live job's rows."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
+    steps_recorded: bool = True
+    """Whether the source tells steps at all: a Flight Recorder's dump does not."""
 
 
 class RankInfo(NamedTuple):

@@ -9,7 +9,7 @@ work (positions.py).
   slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers.
 - hang/hangs.py decides who is hung and who waits for whom, and hang/unfinished.py does so from a recording;
-  hang/deaths.py finds who died first.
+  hang/mismatched.py finds ranks that called different collectives; hang/deaths.py finds who died first.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from laggard.collector.locate.explanation import explained
 from laggard.collector.locate.hang.deaths import dead_ranks
 from laggard.collector.locate.hang.hangs import hung_ranks
+from laggard.collector.locate.hang.mismatched import mismatched_collectives
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
@@ -40,11 +41,13 @@ def locate(timings: JobTimings) -> Location:
     steps = Steps.usable(timings)
     dead = dead_ranks(timings)
     hung = NOTHING_FOUND if dead.culprits else _hung_ranks(timings, steps)
-    slow = _slow_ranks(timings, steps) if steps else _SlowRanks(notes=(_too_little_note(timings),), conclusive=False)
+    slow = (
+        _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
+    )
     culprits = (*dead.culprits, *hung.culprits, *slow.culprits)
     notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *slow.notes]
     verdict = Verdict.OK
-    if culprits or any(note.kind == "deadlock" for note in hung.notes):
+    if culprits or any(note.kind in ("deadlock", "mismatch") for note in hung.notes):
         verdict = Verdict.FAIL
     elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
         verdict = Verdict.UNKNOWN
@@ -65,9 +68,11 @@ def locate(timings: JobTimings) -> Location:
 
 
 def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
-    """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended."""
-    live = hung_ranks(timings, _typical_step(steps))
-    return unfinished_collectives(timings) if live == NOTHING_FOUND else live
+    """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended.
+    Where ranks called different collectives, who waits for whom follows from that."""
+    found = hung_ranks(timings, _typical_step(steps))
+    found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
+    return unfinished_collectives(timings) if found == NOTHING_FOUND else found
 
 
 class _SlowRanks(NamedTuple):
@@ -107,8 +112,17 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
 
 
+def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
+    """Why no verdict can be drawn from the steps. From a source that has none, nothing was expected of them."""
+    if timings.steps_recorded:
+        return (_too_little_note(timings),)
+    if hung != NOTHING_FOUND:
+        return ()
+    text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
+    return (Note("no_steps", text),)
+
+
 def _too_little_note(timings: JobTimings) -> Note:
-    """Why no verdict can be drawn from the steps."""
     count, needed = len(timings.steps), MIN_STEPS + WARM_UP_STEPS
     if count >= needed and len(timings.ranks) < 2:
         return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")

@@ -1,192 +1,72 @@
-"""Reads recordings: files of JSON lines about steps, spans and collectives, one file a rank or one for all ranks.
-
-A line that is no record costs that record: it is counted, and told in `gaps`.
-"""
+"""Reads recordings, of whatever kind: recognises each file, and hands them to the reader of their kind."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import BinaryIO
 
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.recording.flight_recorder.reader import read_dumps
 from laggard.collector.recording.job import RecordedJob
-from laggard.collector.recording.records import (
-    INVALID,
-    TIMED_KINDS,
-    Head,
-    Record,
-    decode_as,
-    decode_record,
-    why_invalid,
-)
+from laggard.collector.recording.kinds import Kind, kind_of
+from laggard.collector.recording.lines import read_lines
+from laggard.collector.recording.recorded_timings import RecordedTimings
 from laggard.errors import UsageError
 from laggard.text.words import counted
 
-CHUNK_BYTES = 4 << 20
-MAX_LINE_BYTES = 64 << 20
-"""The rank line of a job of 100,000 ranks has some megabytes; a longer line is none of ours."""
-
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-NO_RECORDING = 'is not a laggard recording: its first line is not {"laggard_recording": 1, ...}'
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordedTimings:
-    """The timings in a recording, and lines that say what of it was lost or could not be used. `owner`: the uid of the
-    job's user, which only a collector's recording has."""
-
-    timings: JobTimings
-    gaps: tuple[str, ...]
-    owner: int | None = None
+WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps"
+NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
 
 
 def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
-    """Reads the recording in files or directories. Raises UsageError where there is none."""
+    """Reads the recording in files or directories. Raises UsageError where there is none, or where they are of several
+    kinds."""
+    gaps: list[str] = []
+    by_kind: dict[Kind, list[Path]] = {}
+    try:
+        for path in paths:
+            for file, kind in _recognised(Path(path), gaps):
+                by_kind.setdefault(kind, []).append(file)
+        if len(by_kind) > 1:
+            raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
+        ((kind, files),) = by_kind.items()
+        return _read_lines(files, gaps) if kind is Kind.LINES else read_dumps(files, gaps)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     job = RecordedJob()
-    for path in paths:
-        _read_path(Path(path), job)
+    job.gaps += gaps
+    for file in files:
+        if not read_lines(file, job):
+            raise UsageError(f"{file} {NO_RECORDING}")
     return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
 
 
-def _read_path(path: Path, job: RecordedJob) -> None:
-    if path.is_dir():
-        _read_directory(path, job)
-    elif not path.is_file():
-        raise UsageError(f"no recording at {path}")
-    elif not _read_file(path, job):
-        raise UsageError(f"{path} {NO_RECORDING}")
+def _found(by_kind: dict[Kind, list[Path]]) -> str:
+    return " and ".join(f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
 
 
-def _read_directory(path: Path, job: RecordedJob) -> None:
+def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
+    """The files at `path`, each with its kind. In a directory what is no recording is passed over, and told in
+    `gaps`."""
+    if not path.is_dir():
+        if not path.is_file():
+            raise UsageError(f"no recording at {path}")
+        kind = kind_of(path)
+        if kind is None:
+            raise UsageError(f"{path} {NO_RECORDING if path.stat().st_size else 'is empty'}")
+        return [(path, kind)]
     inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    passed_over = [entry.name for entry in inside if not _read_file(entry, job)]
+    found = [(entry, kind_of(entry)) for entry in inside]
+    passed_over = [entry.name for entry, kind in found if kind is None]
     if len(passed_over) == len(inside):
         raise UsageError(f"{path} holds no recording; `laggard run --record {path}` writes one")
     if passed_over:
-        job.gaps.append(f"{path}: {counted(len(passed_over), 'file')} passed over, no recording: {_few(passed_over)}")
+        gaps.append(f"{path}: {counted(len(passed_over), 'file')} passed over, no recording: {_few(passed_over)}")
+    return [(entry, kind) for entry, kind in found if kind is not None]
 
 
 def _few(names: list[str]) -> str:
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
-
-
-def _read_file(path: Path, job: RecordedJob) -> bool:
-    """Adds the file's records; False where it is no recording."""
-    try:
-        with open(path, "rb") as file:
-            chunks = _chunks(file)
-            lines = next(chunks, [])
-            head = _head(lines[0].removeprefix(BYTE_ORDER_MARK)) if lines else None
-            if head is None:
-                return False
-            _FileReader(str(path), job, head).read(lines[1:], chunks)
-            return True
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from None
-
-
-def _head(line: bytes) -> Head | None:
-    if b'"laggard_recording"' not in line:
-        return None
-    try:
-        head: Head = decode_as(line, Head)
-    except INVALID:
-        return None
-    return head if head.laggard_recording == 1 else None
-
-
-def _chunks(file: BinaryIO) -> Iterator[list[bytes]]:
-    """The file's lines in lists. The last line of the last list is empty unless the file is cut off in it."""
-    rest = b""
-    while chunk := file.read(CHUNK_BYTES):
-        if len(rest) > MAX_LINE_BYTES:
-            rest = b""  # no line of ours: what is left of it is no record
-        *lines, rest = (rest + chunk).split(b"\n")
-        if lines:
-            yield lines
-    yield [rest]
-
-
-class _FileReader:
-    """Adds the lines of one file to a job. `_part` is the part of the file that is read now: another first line in the
-    middle begins another part, maybe of another job."""
-
-    def __init__(self, path: str, job: RecordedJob, head: Head) -> None:
-        self._path, self._job = path, job
-        self._part = job.begin_part(path, head)
-        self._invalid = 0
-        self._first_invalid = ""
-        self._records = 0
-
-    def read(self, lines: list[bytes], chunks: Iterator[list[bytes]]) -> None:
-        number = 2
-        cut_off = b""
-        following: list[bytes] | None = lines
-        while following is not None:
-            lines, following = following, next(chunks, None)
-            if following is None:
-                cut_off = lines.pop() if lines else b""
-            self._add_lines(lines, number)
-            number += len(lines)
-        self._add_last(cut_off, number)
-        if self._invalid:
-            lost = f"{counted(self._invalid, 'line')} of {self._path}"
-            self._job.gaps.append(f"{lost} left out, no records: the first, {self._first_invalid}")
-
-    def _add_last(self, line: bytes, number: int) -> None:
-        """The last line, which lacks its line break: the process may have been killed while it wrote it."""
-        try:
-            decode_record(line)
-        except INVALID:
-            if line.strip():
-                self._job.gaps.append(f"{self._path}:{number} is cut off: the last record is left out")
-        else:
-            self._add_lines([line], number)
-
-    def _add_lines(self, lines: list[bytes], number: int) -> None:
-        try:
-            records = [decode_record(line) for line in lines]
-        except INVALID:
-            records = list(self._valid_records(lines, number))
-        timed = [record for record in records if record.kind in TIMED_KINDS and record.rank is not None]
-        if len(timed) == len(records):
-            self._part.columns.add(timed)
-            return
-        begun = 0  # of `timed`: those before a line that begins another part belong to the part before
-        for place, record in enumerate(records):
-            if record.kind in TIMED_KINDS and record.rank is not None:
-                begun += 1
-            elif b'"laggard_recording"' in lines[place] and (head := _head(lines[place])):
-                self._part.columns.add(timed[:begun])
-                timed, begun = timed[begun:], 0
-                self._part = self._job.begin_part(self._path, head)
-            else:
-                self._add_other(record, lines[place], number + place)
-        self._part.columns.add(timed)
-
-    def _valid_records(self, lines: list[bytes], number: int) -> Iterator[Record]:
-        for place, line in enumerate(lines):
-            record = Record()
-            if line.strip():
-                try:
-                    record = decode_record(line)
-                except INVALID as error:
-                    self._reject(number + place, why_invalid(error))
-            yield record
-
-    def _add_other(self, record: Record, line: bytes, number: int) -> None:
-        """A record of a kind that is no timed one, or one that lacks its rank; later versions may add kinds."""
-        if record.kind in TIMED_KINDS:
-            self._reject(number, f"a {record.kind} record lacks its rank")
-            return
-        try:
-            self._part.add(record.kind, line)
-        except INVALID as error:
-            self._reject(number, why_invalid(error))
-
-    def _reject(self, number: int, reason: str) -> None:
-        self._first_invalid = self._first_invalid or f"line {number}: {reason}"
-        self._invalid += 1

@@ -1,7 +1,8 @@
 """Finds who never came to a collective that others are in, or came and never finished it, in a recording. Pure.
 
 A recording holds each collective that a rank entered; one that it never left has no end. Collectives are matched by
-group, operation and number, sends and receives by pair and number. Who is waited for and waits for nobody is the root.
+group, operation and number (by group and number, where that counts all operations), sends and receives by pair and
+number. Who is waited for and waits for nobody is the root; who waits for a rank that is not seen is none.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ SHARED_CONFIDENCE = 0.5
 class _Meeting(NamedTuple):
     """A collective, or a send and its receive: what its members meet in."""
 
-    op: int
+    op: int  # -1 where a collective's number counts all operations of its group
     group: int  # -1 for sends and receives
     source: int  # the columns of who sends and who receives; -1 for collectives
     target: int
@@ -47,12 +48,17 @@ class _Meeting(NamedTuple):
 
 @dataclasses.dataclass
 class _Attendance:
-    """The columns of a meeting's members, and of those that came and that finished it. `step`: in which it was."""
+    """The columns of a meeting's members, and of those that came and that finished it. `step`: in which it was, -1
+    where that is not known. `unseen`: the members' ranks that have no column. `enqueued`: who came on the host while
+    the device has not begun it, though others' have. `op`: an operation of its records, -1 where none tells it."""
 
     members: frozenset[int]
     step: int
+    unseen: frozenset[int] = frozenset()
+    op: int = -1
     came: set[int] = dataclasses.field(default_factory=set)
     finished: set[int] = dataclasses.field(default_factory=set)
+    enqueued: set[int] = dataclasses.field(default_factory=set)
 
     @property
     def missing(self) -> frozenset[int]:
@@ -72,9 +78,13 @@ def unfinished_collectives(timings: JobTimings) -> PartialVerdict:
     for attendance in meetings.values():
         for column in attendance.came - attendance.finished:
             waits_for[column] = waits_for.get(column, frozenset()) | attendance.missing
-    blocked = {column for column, missing in waits_for.items() if missing}
+    unseen = [each for each in meetings.values() if each.unseen and not each.finished]
+    for_unseen = frozenset().union(*(each.came for each in unseen))
+    blocked = {column for column, missing in waits_for.items() if missing} | for_unseen
     awaited = frozenset().union(*waits_for.values())
     roots = sorted(awaited - blocked)
+    if not roots and for_unseen:
+        return PartialVerdict(notes=(_unseen_note(timings, collectives, meetings, len(blocked)),))
     if awaited and not roots:
         cycle = ranks_in_cycles(waits_for)
         return PartialVerdict(notes=(deadlock_note(timings, cycle),) if cycle else ())
@@ -86,35 +96,44 @@ def unfinished_collectives(timings: JobTimings) -> PartialVerdict:
 
 def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     """The records of collectives that were the rank's last: what it left unfinished and went on from, it had not waited
-    for."""
+    for. Where the source tells no steps, all that is not finished."""
+    known = ~np.isfinite(collectives.end) & (collectives.seq >= 0)
+    if not timings.steps_recorded:
+        return np.flatnonzero(known)
     finished = np.isfinite(collectives.end) & (collectives.step >= 0)
     last_step = np.full(len(timings.ranks), -1, np.int64)
     np.maximum.at(last_step, collectives.column[finished], collectives.step[finished])
     for column, state in enumerate(timings.states):
         if state.step is not None:
             last_step[column] = max(last_step[column], state.step)
-    known = ~np.isfinite(collectives.end) & (collectives.seq >= 0) & (collectives.op >= 0)
-    return np.flatnonzero(known & (collectives.step >= last_step[collectives.column]) & (collectives.step >= 0))
+    known &= (collectives.op >= 0) & (collectives.step >= 0)
+    return np.flatnonzero(known & (collectives.step >= last_step[collectives.column]))
 
 
 def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np.int64]) -> dict[_Meeting, _Attendance]:
     """Who came to the meetings that any rank is stuck in."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+    members = _Members(collectives, columns)
     found: dict[_Meeting, _Attendance] = {}
     for record in stuck.tolist():
         meeting = _meeting(collectives, record, columns)
         if meeting is not None and meeting not in found:
-            members = _members(collectives, meeting, columns)
-            found[meeting] = _Attendance(members, int(collectives.step[record]))
+            columns_of, unseen = members.of(meeting)
+            found[meeting] = _Attendance(columns_of, int(collectives.step[record]), unseen)
+    begun = collectives.begun
     seqs = np.unique(collectives.seq[stuck])
     for record in np.flatnonzero(np.isin(collectives.seq, seqs)).tolist():
         meeting = _meeting(collectives, record, columns)
         attendance = found.get(meeting) if meeting is not None else None
         if attendance is not None:
             column = int(collectives.column[record])
-            attendance.came.add(column)
+            (attendance.came if begun is None or begun[record] else attendance.enqueued).add(column)
+            attendance.op = max(attendance.op, int(collectives.op[record]))
             if np.isfinite(collectives.end[record]):
                 attendance.finished.add(column)
+    for attendance in found.values():
+        if not attendance.came:  # whether a device began anything is not recorded
+            attendance.came, attendance.enqueued = attendance.enqueued, set()
     return found
 
 
@@ -122,7 +141,7 @@ def _meeting(collectives: Collectives, record: int, columns: Mapping[int, int]) 
     """What the record is of; None for a send to a rank that is not seen."""
     op, seq, column = int(collectives.op[record]), int(collectives.seq[record]), int(collectives.column[record])
     if op not in (SEND, RECV):
-        return _Meeting(op, int(collectives.group[record]), -1, -1, seq)
+        return _Meeting(-1 if collectives.numbered_by_group else op, int(collectives.group[record]), -1, -1, seq)
     peer = columns.get(int(collectives.peer[record]))
     if peer is None:
         return None
@@ -130,13 +149,28 @@ def _meeting(collectives: Collectives, record: int, columns: Mapping[int, int]) 
     return _Meeting(SEND, -1, source, target, seq)
 
 
-def _members(collectives: Collectives, meeting: _Meeting, columns: Mapping[int, int]) -> frozenset[int]:
-    if meeting.group < 0:
-        return frozenset((meeting.source, meeting.target))
-    declared = collectives.groups[meeting.group].ranks
-    if declared:
-        return frozenset(columns[rank] for rank in declared if rank in columns)
-    return frozenset(np.unique(collectives.column[collectives.group == meeting.group]).tolist())
+class _Members:
+    """Who has to come to a meeting: columns, and the ranks of those that have none."""
+
+    def __init__(self, collectives: Collectives, columns: Mapping[int, int]) -> None:
+        self._collectives, self._columns = collectives, columns
+        self._known: dict[int, tuple[frozenset[int], frozenset[int]]] = {}
+
+    def of(self, meeting: _Meeting) -> tuple[frozenset[int], frozenset[int]]:
+        """The columns, and the ranks without a column."""
+        if meeting.group < 0:
+            return frozenset((meeting.source, meeting.target)), frozenset()
+        if meeting.group not in self._known:
+            self._known[meeting.group] = self._of_group(meeting.group)
+        return self._known[meeting.group]
+
+    def _of_group(self, group: int) -> tuple[frozenset[int], frozenset[int]]:
+        declared = self._collectives.groups[group].ranks
+        if not declared:
+            came = self._collectives.column[self._collectives.group == group]
+            return frozenset(np.unique(came).tolist()), frozenset()
+        columns = frozenset(self._columns[rank] for rank in declared if rank in self._columns)
+        return columns, frozenset(rank for rank in declared if rank not in self._columns)
 
 
 class _Root(NamedTuple):
@@ -189,7 +223,7 @@ def _culprit(
         gpu=timings.gpus[root.columns[0]] if len(columns) == 1 else None,
         phase="collective" if root.inside is not None else None,
         group=collectives.groups[meeting.group].name if meeting.group >= 0 else None,
-        since_step=attendance.step,
+        since_step=attendance.step if attendance.step >= 0 else None,
         confidence=CONFIDENCE if len(columns) == 1 or root.whole_machine else SHARED_CONFIDENCE,
         evidence=tuple(_evidence(timings, collectives, meetings, waited_in, root)),
         victims=tuple(victims[:MAX_NAMED_RANKS]),
@@ -207,25 +241,49 @@ def _evidence(
         yield f"none of the {len(root.columns)} ranks of the machine came"
     if root.inside is not None:
         finished = "others" if meetings[root.inside].finished else "nobody"
-        yield f"came to {_name(timings, collectives, root.inside)}, which {finished} finished, and never finished it"
+        name = _name(timings, collectives, root.inside, meetings[root.inside])
+        yield f"came to {name}, which {finished} finished, and never finished it"
     meeting, attendance = waited_in
     waiting = ranks_text(int(timings.ranks[column]) for column in attendance.came - attendance.finished)
-    yield f"never came to {_name(timings, collectives, meeting)} in step {attendance.step}, in which {waiting} stayed"
+    step = f" in step {attendance.step}" if attendance.step >= 0 else ""
+    name = _name(timings, collectives, meeting, attendance)
+    if set(root.columns) <= attendance.enqueued:
+        yield f"enqueued {name}{step}, which its device never began, and in which {waiting} stayed"
+    else:
+        yield f"never came to {name}{step}, in which {waiting} stayed"
 
 
-def _name(timings: JobTimings, collectives: Collectives, meeting: _Meeting) -> str:
+def _name(timings: JobTimings, collectives: Collectives, meeting: _Meeting, attendance: _Attendance) -> str:
     if meeting.group >= 0:
-        return f"{OPS[meeting.op]} number {meeting.seq} of {collectives.groups[meeting.group].name}"
+        op = OPS[attendance.op] if attendance.op >= 0 else "collective"
+        return f"{op} number {meeting.seq} of {collectives.groups[meeting.group].name}"
     source, target = (int(timings.ranks[column]) for column in (meeting.source, meeting.target))
     return f"the send number {meeting.seq} from rank {source} to rank {target}"
+
+
+def _unseen_note(
+    timings: JobTimings, collectives: Collectives, meetings: Mapping[_Meeting, _Attendance], waiting: int
+) -> Note:
+    """For a hang at whose root is a rank of which nothing is recorded."""
+    meeting, first = min(
+        (item for item in meetings.items() if item[1].unseen and not item[1].finished),
+        key=lambda item: (len(item[1].unseen), item[0].seq),
+    )
+    stayed = ranks_text(int(timings.ranks[column]) for column in first.came - first.finished)
+    name = _name(timings, collectives, meeting, first)
+    others = f"; {counted(waiting, 'rank')} wait in all" if waiting > len(first.came - first.finished) else ""
+    text = (
+        f"{stayed} never finished {name}, to which all came that are seen; nothing is recorded of "
+        f"{ranks_text(first.unseen)}, which may have died or hang{others}"
+    )
+    return Note("unseen_ranks", text, ranks=tuple(sorted(first.unseen))[:MAX_NAMED_RANKS])
 
 
 def _unfinished_note(timings: JobTimings, collectives: Collectives, meetings: Mapping[_Meeting, _Attendance]) -> Note:
     stuck = sorted({int(timings.ranks[column]) for each in meetings.values() for column in each.came - each.finished})
     first = min(meetings, key=lambda meeting: (meetings[meeting].step, meeting.seq), default=None)
-    where = f": {_name(timings, collectives, first)} and others" if first is not None and len(meetings) > 1 else ""
-    if first is not None and len(meetings) == 1:
-        where = f": {_name(timings, collectives, first)}"
+    name = _name(timings, collectives, first, meetings[first]) if first is not None else ""
+    where = f": {name}" + (" and others" if len(meetings) > 1 else "") if name else ""
     text = (
         f"{counted(len(stuck), 'rank')} never finished the last collectives, to which all came{where}; the job was "
         "ended in them, or the network or a device among them stands still"

@@ -13,7 +13,8 @@ import pytest
 from support.recordings import HEAD, lines, write
 
 from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import RecordedTimings, read_recording
+from laggard.collector.recording.reader import read_recording
+from laggard.collector.recording.recorded_timings import RecordedTimings
 from laggard.errors import UsageError
 from laggard.model import Location, Verdict
 

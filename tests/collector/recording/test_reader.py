@@ -99,10 +99,10 @@ def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (b"", "first line is not"),
-        (b"\x00\xff\xfe", "first line is not"),
-        (b"root:x:0:0\n", "first line is not"),
-        (b'{"laggard_recording": 2}\n', "first line is not"),
+        (b"", "is empty"),
+        (b"\x00\xff\xfe", "is no recording"),
+        (b"root:x:0:0\n", "is no recording"),
+        (b'{"laggard_recording": 2}\n', "is no recording"),
     ],
 )
 def test_files_that_are_no_recording_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:

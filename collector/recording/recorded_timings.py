@@ -1,0 +1,17 @@
+"""What reading a recording yields, whatever its kind."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from laggard.collector.locate.job_timings import JobTimings
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedTimings:
+    """The timings in a recording, and lines that say what of it was lost or could not be used. `owner`: the uid of the
+    job's user, which only a collector's recording has."""
+
+    timings: JobTimings
+    gaps: tuple[str, ...]
+    owner: int | None = None

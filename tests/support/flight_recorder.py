@@ -1,0 +1,80 @@
+"""Flight Recorder dumps as NCCL's process groups write them, which no CPU build of torch can.
+
+The fields and their forms follow torch/csrc/distributed/c10d/FlightRecorderDetail.hpp (2.10);
+test_the_fields_are_those_of_a_real_dump compares them with a dump of a real gloo job.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Group = tuple[str, str, Sequence[int]]
+"""Its name, description and members."""
+
+
+def entry(
+    group: Group, op: str, seq: int, state: str = "completed", numel: int = 1024, **fields: Any
+) -> dict[str, Any]:
+    """A record. With `number`, that of the process group in its process."""
+    return {
+        "frames": [{"name": "step", "filename": "train.py", "line": 7}],
+        "record_id": 0,
+        "pg_id": fields.pop("number", 0),
+        "process_group": (group[0], group[1]),
+        "thread_name": "python",
+        "thread_id": "140",
+        "collective_seq_id": seq,
+        "p2p_seq_id": 0,
+        "op_id": seq,
+        "profiling_name": f"nccl:{op}",
+        "time_created_ns": 1_795_383_441_407_774_007 + seq,
+        "input_sizes": [[numel]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[numel]],
+        "output_dtypes": ["Float"],
+        "state": state,
+        "time_discovered_started_ns": None,
+        "time_discovered_completed_ns": None,
+        "retired": state == "completed",
+        "timeout_ms": 600_000,
+        "is_p2p": op.startswith(("send", "recv")),
+        **fields,
+    }
+
+
+def dump(
+    groups: Sequence[Group],
+    entries: Sequence[Any] = (),
+    status: Mapping[int, tuple[int, int]] | None = None,
+    version: str = "2.10",
+) -> dict[str, Any]:
+    """A dump. `status`: what is enqueued and what is done, by the group's number in the process."""
+    return {
+        "version": version,
+        "pg_config": {name: {"name": name, "desc": text, "ranks": str(list(ranks))} for name, text, ranks in groups},
+        "comm_lib_version": "2.27.5",
+        "pg_status": {
+            str(number): {
+                "last_enqueued_collective": enqueued,
+                "last_started_collective": -1,
+                "last_completed_collective": completed,
+            }
+            for number, (enqueued, completed) in (status or {}).items()
+        },
+        "entries": list(entries),
+    }
+
+
+def write_dumps(folder: Path, dumps: Mapping[int, Any], form: str = "pickle", prefix: str = "nccl_trace_rank_") -> Path:
+    """Writes them as torch does, or as JSON."""
+    folder.mkdir(exist_ok=True)
+    for rank, value in dumps.items():
+        if form == "json":
+            (folder / f"{prefix}{rank}.json").write_text(json.dumps(value))
+        else:
+            (folder / f"{prefix}{rank}").write_bytes(pickle.dumps(value, 2))
+    return folder
