@@ -15,6 +15,7 @@ import httpx
 
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.jobs.holdings import Limits
+from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.node_finding import NodeFinding
@@ -135,7 +136,8 @@ class ScrapeLoop:
             round_began_at=began,
         )
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
-        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate)
+        launched = launched_jobs(_ras_answers(self._agents, now))
+        snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
         self.snapshot = dataclasses.replace(snapshot, round_seconds=time.monotonic() - began)
 
     async def _ask(self, client: httpx.AsyncClient, slots: asyncio.Semaphore, agent: AgentState) -> AgentAnswer:
@@ -172,6 +174,12 @@ def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:
         of_node = agent.report.findings if agent.report else ()
         for finding in (*of_node, *agent.job_findings):
             yield NodeFinding(agent.url, agent.name, finding)
+
+
+def _ras_answers(agents: Iterable[AgentState], now: float) -> Iterator[RasAnswer]:
+    for agent in agents:
+        if agent.ras and agent.answered_at is not None and agent.state == "up":
+            yield RasAnswer(agent.name, agent.ras, now - agent.answered_at)
 
 
 def _worst_first(found: Iterable[NodeFinding]) -> tuple[NodeFinding, ...]:

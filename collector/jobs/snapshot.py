@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from msgspec import structs
 
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.hang.launched_job import LaunchedJob
+from laggard.collector.locate.hang.launches import locate_launches, no_timings
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
@@ -99,9 +101,11 @@ class ClusterSnapshot:
 _NAMED_JOBS = 8
 
 
-def build_snapshot(windows: JobWindows, cluster: ClusterSnapshot, locate: Locate) -> ClusterSnapshot:
-    """`cluster` with the jobs in `windows`, analysed. Pure but for the log. It may take seconds, so it does not belong
-    on the event loop."""
+def build_snapshot(
+    windows: JobWindows, cluster: ClusterSnapshot, locate: Locate, launched: Sequence[LaunchedJob] = ()
+) -> ClusterSnapshot:
+    """`cluster` with the jobs in `windows`, analysed, then those without hooks in `launched`. Pure but for the log. It
+    may take seconds, so it does not belong on the event loop."""
     answering = {row.url for row in cluster.nodes if row.state == "up"}
     codes = _codes_by_node(cluster.findings)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
@@ -111,7 +115,22 @@ def build_snapshot(windows: JobWindows, cluster: ClusterSnapshot, locate: Locate
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
         jobs.append(JobSnapshot(key, job.running, timings, location))
+    jobs += _without_hooks(launched, codes, {job.key for job in jobs})
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
+
+
+def _without_hooks(
+    launched: Sequence[LaunchedJob], codes: Mapping[str, tuple[str, ...]], taken: Collection[JobKey]
+) -> list[JobSnapshot]:
+    """The jobs that no rank file tells of. Of a job that has some, its rank files decide."""
+    found: dict[JobKey, JobSnapshot] = {}
+    for job in sorted(launched, key=lambda it: it.report.age_seconds):
+        key = JobKey(job.report.owner, job.report.job_id)
+        if key not in taken and key not in found:
+            timings = no_timings(job, codes)
+            location = _locate(timings, lambda _, job=job: locate_launches(job, codes))  # type: ignore[misc]
+            found[key] = JobSnapshot(key, True, timings, structs.replace(location, owner=key.owner))
+    return list(found.values())
 
 
 def unknown_location(

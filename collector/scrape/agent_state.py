@@ -11,6 +11,7 @@ from laggard.model import Finding, Report, Verdict
 from laggard.text.words import printable_line
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import RanksDocument
+from laggard.wire.ras import RasSource
 
 _MAX_REASON_CHARACTERS = 200
 
@@ -31,6 +32,7 @@ class AgentState:
     ignored: str = ""
     job_findings: tuple[Finding, ...] = ()
     answered_at: float | None = None
+    ras: RasSource | None = None
     report: Report | None = None
     report_at: float | None = None
     report_failure: str = ""
@@ -57,6 +59,7 @@ class AgentState:
         self.state, self.reason, self.answered_at, self.node = "up", "", now, answer.node
         self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
         self.job_findings = answer.findings
+        self.ras = answer.ras
         self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
         if self.boot_id not in (None, answer.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.

@@ -23,6 +23,7 @@ from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
 from laggard.wire import decode
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument
+from laggard.wire.ras import RasCommunicator, RasJob, RasRank, RasSource
 
 pytestmark = pytest.mark.slow  # a collector for each test
 
@@ -361,3 +362,37 @@ def test_a_gate_can_ask_before_it_drains(start_collector: Start, fake_agent: Sta
     assert decode(collector.get("/api/v1/drains", node="n1").content, DrainsDocument).may_drain
     assert collector.client.post("/api/v1/drains").status_code == 405
     assert "laggard_fleet_failing_nodes 2.0" in collector.get("/metrics").text
+
+
+def test_a_hang_of_a_job_without_hooks_is_in_every_document(
+    start_collector: Start, fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rank = RasRank(2, "10.0.0.1", 77, 0, {"AllReduce": 8}, unchanged_seconds=200.0, readings=21)
+    stuck = RasCommunicator("0xabc/0x1:0x2", 4, 4, {"AllReduce": 9}, 3, 200.0, 21, (rank,))
+    job = RasJob("nccl-abc", 1000, "2.30.7", 4.0, ("10.0.0.1",), (stuck,))
+    told = structs.replace(make.ranks_document("n1", []), ras=RasSource("asked", jobs=(job,)))
+    healthy = make.node("n0", [0, 1], world_size=2)
+    collector = _collect(start_collector, fake_agent(told).address, fake_agent(healthy, make.report("n0")).address)
+    location = _location(collector, job="nccl-abc")
+    (culprit,) = location.culprits
+    assert (culprit.kind, culprit.ranks, culprit.node) == ("hung", (2,), "n1")
+    assert (location.verdict, location.owner) == (Verdict.FAIL, 1000)
+    series = 'laggard_culprit{hostname="n1",job_id="nccl-abc",kind="hung",rank="2",user="1000"}'
+    assert series in collector.get("/metrics").text
+    summary = decode(collector.get("/api/v1/summary").content, SummaryDocument)
+    assert {line.job_id for line in summary.jobs} == {"nccl-abc", "job-1"}
+    assert decode(collector.get("/api/v1/ranks", job="nccl-abc").content, HeatDocument).rows == ()
+    assert main(["locate", "--collector", collector.url, "--job", "nccl-abc"]) == 1
+    assert capsys.readouterr().out.startswith("Rank 2 on n1 is hung: the others wait for it.")
+
+
+def test_a_job_with_rank_files_is_not_judged_by_launch_counts(
+    start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    rank = RasRank(2, "10.0.0.1", 77, 0, {"AllReduce": 8}, unchanged_seconds=200.0, readings=21)
+    stuck = RasCommunicator("0xabc/0x1:0x2", 4, 4, {"AllReduce": 9}, 3, 200.0, 21, (rank,))
+    job = RasJob("job-1", 1000, "2.30.7", 4.0, ("10.0.0.1",), (stuck,))
+    told = structs.replace(make.node("n0", [0, 1], world_size=2), ras=RasSource("asked", jobs=(job,)))
+    collector = _collect(start_collector, fake_agent(told, make.report("n0")).address)
+    location = _location(collector)
+    assert (location.ranks_seen, location.culprits) == (2, ())

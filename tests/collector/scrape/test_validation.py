@@ -153,3 +153,54 @@ def test_many_agents_may_answer_first_at_once(make: Any) -> None:
     command, body = [sys.executable, "-c", FIRST_USE], encode(make.node("n0", [0, 1]))
     done = subprocess.run(command, input=body, capture_output=True, timeout=60)
     assert (done.returncode, done.stdout) == (0, b"0\n"), f"{done.stdout!r} of 60 died: {done.stderr[-2000:]!r}"
+
+
+RAS_RANK = {"rank": 2, "host": "10.0.0.1", "pid": 7, "gpu": 0, "launches": {"AllReduce": 8}}
+RAS_COMMUNICATOR = {
+    "id": "0x1/0x2:0x3",
+    "size": 4,
+    "answered": 4,
+    "launches": {"AllReduce": 9},
+    "at_front": 3,
+    "unchanged_seconds": 20.0,
+    "readings": 3,
+    "ranks": [RAS_RANK],
+}
+RAS_JOB = {
+    "job_id": "nccl-1",
+    "owner": 1000,
+    "nccl_version": "2.30.7",
+    "age_seconds": 4.0,
+    "local_hosts": ["10.0.0.1"],
+    "communicators": [RAS_COMMUNICATOR],
+}
+OF_RAS_COMMUNICATOR = ("jobs", 0, "communicators", 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (_set("state", value="asleep"), "state is none of"),
+        (_set("reason", value="r" * 2000), "longer than"),
+        (_set("jobs", value=[RAS_JOB] * 65), "more than 64 jobs"),
+        (_set("jobs", 0, "job_id", value=""), "job_id is empty"),
+        (_set("jobs", 0, "owner", value=-1), "owner"),
+        (_set("jobs", 0, "age_seconds", value=-1.0), "age_seconds"),
+        (_set("jobs", 0, "local_hosts", value=["h" * 300]), "longer than"),
+        (_set(*OF_RAS_COMMUNICATOR, "size", value=0), "size is out of range"),
+        (_set(*OF_RAS_COMMUNICATOR, "answered", value=5), "more ranks than"),
+        (_set(*OF_RAS_COMMUNICATOR, "launches", value={"AllReduce": -1}), "a count is out of range"),
+        (_set(*OF_RAS_COMMUNICATOR, "launches", value={f"op{n}": 1 for n in range(40)}), "operations"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", value=[RAS_RANK] * 2), "stands twice"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "rank", value=4), "none of its communicator"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "process", value="undead"), "state of a process"),
+        (_set(*OF_RAS_COMMUNICATOR, "ranks", 0, "launches", value={"AllReduce": 2**60}), "a count is out of range"),
+    ],
+)
+def test_an_absurd_word_of_nccl_ras_is_refused_with_a_reason(make: Any, change: Change, complaint: str) -> None:
+    tree = json.loads(encode(make.node("n0", [0, 1])))
+    tree["ras"] = json.loads(json.dumps({"state": "asked", "jobs": [RAS_JOB]}))
+    assert validate_ranks(json.dumps(tree).encode()).ras is not None
+    change(tree["ras"])
+    with pytest.raises(WireError, match=complaint):
+        validate_ranks(json.dumps(tree).encode())
