@@ -30,7 +30,7 @@ for number in range(1000):
 def said(level: str, form: str) -> list[str]:
     script = SCRIPT.format(level=level, form=form)
     return subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=300
     ).stderr.splitlines()
 
 

@@ -83,14 +83,14 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_wheel_has_every_file_of_the_tree(wheel: Path) -> None:
     """setuptools leaves out, without a word, a folder that has no __init__.py and data that nobody named."""
     assert tree_of(wheel / "laggard") == tree_of(PACKAGE)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_an_installed_wheel_runs_and_has_the_pages(wheel: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "laggard", "findings", "explain", "DISK_FULL"]
     environ = {"PYTHONPATH": str(wheel), "PATH": "/usr/bin:/bin"}

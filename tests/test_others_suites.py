@@ -29,7 +29,7 @@ def others_suites() -> ModuleType:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_difference_is_found(others_suites: ModuleType, tmp_path: Path) -> None:
     (tmp_path / "suite").mkdir()
     (tmp_path / "suite" / "test_it.py").write_text(TESTS)

@@ -29,15 +29,17 @@ def test_a_rank_that_is_killed_during_a_step_died_first_and_its_victims_did_not(
 ) -> None:
     ranks = cluster.train(3, "--steps", "100000", extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
     cluster.until(lambda location: (location["window"]["last_step"] or 0) > 15)
+    before = time.time()
     ranks[1].send_signal(signal.SIGKILL)
-    killed_at = time.time()
     assert ranks[1].wait() == -signal.SIGKILL
+    over = time.time()
     first = dead(cluster.until(lambda location: dead(location)))
     assert first["ranks"] == [1] and first["end"]["signal"] == "SIGKILL"
-    assert abs(first["end"]["at_seconds"] - killed_at) < 5.0
+    at, uncertain = first["end"]["at_seconds"], first["end"]["uncertain_seconds"]
+    assert before - 0.5 <= at and at - uncertain <= over + 0.5, "when it was killed, within what it says it may be off"
 
     for rank in (ranks[0], ranks[2]):  # gloo raises an exception in them, as soon as their peer is gone
-        assert rank.wait(30) == 1
+        assert rank.wait(120) == 1
     cluster.until_rows(lambda rows: all(row["state"] == "died" for row in rows))
     said = cluster.locate("--record", str(tmp_path / "held"))
     assert said.returncode == 1 and said.stdout.startswith("Rank 1 on n0 died first: killed by SIGKILL."), said.stdout
@@ -69,11 +71,11 @@ runpy.run_path({str(ALL_REDUCE_LOOP)!r}, run_name="__main__")
     extra = {"LAGGARD_RECORD_DIR": str(tmp_path / "recording")}
     ranks = cluster.train(3, "1000000", script=script, extra=extra)
     cluster.until_rows(lambda rows: len(rows) == 3)
-    assert ranks[2].wait(60) == 1
+    assert ranks[2].wait(300) == 1
     first = dead(cluster.until(lambda location: dead(location)))
     assert first["ranks"] == [2] and (first["end"]["exit_code"], first["end"]["exception"]) == (1, "FloatingPointError")
     for rank in ranks:
-        assert rank.wait(30) == 1
+        assert rank.wait(120) == 1
     for said in (cluster.locate(), cluster.locate_trace(tmp_path / "recording")):
         assert said.returncode == 1 and "Rank 2 on " in said.stdout.splitlines()[0], said.stdout
         assert "died first: exit status 1 after FloatingPointError." in said.stdout and "secret" not in said.stdout

@@ -104,7 +104,7 @@ def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "pipeline", "slow-rank"])
 def test_what_can_run_on_a_cpu_is_right_there(tmp_path: Path, part: str) -> None:
     """The trainings themselves: started, compared and located as on GPUs. How long a call takes is not judged here."""

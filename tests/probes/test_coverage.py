@@ -48,7 +48,7 @@ def found(machine: Machine) -> dict[str, list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("probe", judging_probes())
 def test_without_a_probe_a_fault_is_missed(probe: str, found: dict[str, list[str]], machine: Machine) -> None:
     """Without `probe`, a machine with its fault is judged as if it were healthy."""
@@ -61,6 +61,6 @@ def test_without_a_probe_a_fault_is_missed(probe: str, found: dict[str, list[str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_table_of_findings_is_up_to_date(found: dict[str, list[str]]) -> None:
     assert README.read_text() == table(found.__getitem__), "run `python -m support.findings_table` in tests/"

@@ -204,7 +204,7 @@ for number in range(5000):  # the files that exist are allocated in full: no SIG
         writer.write_counters([0] * 12, [])
         writer.write_collectives(number, [0] * 320)
 """
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)
     assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
     assert len(list(small_file_system.iterdir())) == 2  # no unfinished file is left
 

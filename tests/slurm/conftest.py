@@ -23,7 +23,7 @@ from support.paths import REPOSITORY
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 180.0
 
 SLURM_CONF = """
 ClusterName=laggardtest
@@ -56,9 +56,9 @@ SchedulerParameters=nohold_on_prolog_fail
 Prolog={folder}/gate/prolog.sh
 Epilog={folder}/gate/epilog.sh
 PrologFlags=Alloc,DeferBatch
-PrologEpilogTimeout=30
+PrologEpilogTimeout=120
 HealthCheckProgram={folder}/gate/healthcheck-if-on.sh
-HealthCheckInterval=4
+HealthCheckInterval=2
 HealthCheckNodeState=ANY
 {gres}
 NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports}] {node_gres} CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN
@@ -78,6 +78,16 @@ GATE_SECONDS=$(<{folder}/settings/seconds)
 
 LAGGARD = """#!/bin/bash
 PYTHONPATH={source} exec {python} -m laggard "$@"
+"""
+
+
+HEALTH_CHECK = """#!/bin/bash
+began=$EPOCHREALTIME
+[ ! -e {folder}/settings/healthcheck ] || {folder}/gate/healthcheck.sh
+status=$?
+echo "$began" > {folder}/checked-$SLURMD_NODENAME.new
+mv {folder}/checked-$SLURMD_NODENAME.new {folder}/checked-$SLURMD_NODENAME
+exit $status
 """
 
 
@@ -129,6 +139,13 @@ class Cluster:
             time.sleep(0.1)
         return state
 
+    def wait_for_health_check(self, node: str) -> None:
+        """Waits until a health check of `node` that begins from now on has ended."""
+        now, deadline = time.time(), time.monotonic() + TIMEOUT_SECONDS
+        while not (done := self.folder / f"checked-{node}").exists() or float(done.read_text()) < now:
+            assert time.monotonic() < deadline, f"no health check of {node}\n{self.log(node)}"
+            time.sleep(0.05)
+
     def srun(self, *nodes: str, gpus: int = 0) -> subprocess.CompletedProcess[str]:
         """Runs a job on `nodes` that prints the nodes on which it ran."""
         flags = (
@@ -136,7 +153,7 @@ class Cluster:
             ",".join(nodes),
             "-N",
             str(len(nodes)),
-            "--immediate=30",
+            "--immediate=120",
             *((f"--gres=gpu:{gpus}",) * bool(gpus)),
         )
         return self.run("srun", *flags, "sh", "-c", "echo $SLURMD_NODENAME")
@@ -153,7 +170,7 @@ class Cluster:
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
-        self.configure(mode="report-only", collector="none", flags="--only disks", seconds="15")
+        self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60")
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             self.set_machine(node, "plain")
@@ -210,9 +227,9 @@ def _write_files(folder: Path) -> None:
     shutil.copytree(REPOSITORY / "deploy/slurm", folder / "gate")
     (folder / "gate/gate.conf").write_text(GATE_CONF.format(folder=folder, scontrol=scontrol))
     on = folder / "gate/healthcheck-if-on.sh"
-    on.write_text(f"#!/bin/bash\n[ -e {folder}/settings/healthcheck ] && exec {folder}/gate/healthcheck.sh\nexit 0\n")
+    on.write_text(HEALTH_CHECK.format(folder=folder))
     on.chmod(0o755)
-    Cluster(folder).configure(mode="report-only", collector="none", flags="--only disks", seconds="15")
+    Cluster(folder).configure(mode="report-only", collector="none", flags="--only disks", seconds="60")
 
 
 def _device_files(folder: Path) -> bool:
@@ -242,7 +259,7 @@ def _stop(folder: Path) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     for pid in pids:
         while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -22,9 +22,9 @@ def test_the_setup_is_checked_once_after_a_boot_and_what_is_said_is_one_line(tmp
         file.write(f"LAGGARD={laggard}\nDISABLED={tmp_path}/disabled\nCHECKED={tmp_path}/checked\nMODE=enforce\n")
         file.write("SLURM_CONF=/a/slurm.conf\n")
     for _ in range(2):
-        done = subprocess.run([str(tmp_path / "slurm/prolog.sh")], env={}, capture_output=True, text=True, timeout=30)
+        done = subprocess.run([str(tmp_path / "slurm/prolog.sh")], env={}, capture_output=True, text=True, timeout=300)
         assert (done.returncode, done.stderr) == (0, "X; gate: pass, Y\n")
-    subprocess.run([str(tmp_path / "slurm/check.sh")], env={}, timeout=30)
+    subprocess.run([str(tmp_path / "slurm/check.sh")], env={}, timeout=300)
     words = (tmp_path / "words").read_text().splitlines()
     assert ["--check-gate" in line for line in words] == [True, False, True]
     assert all(line.startswith("/a/slurm.conf healthcheck ") for line in words)
@@ -47,7 +47,7 @@ def test_without_a_path_and_without_laggard_nothing_is_rejected(name: str, conf:
     settings = f"LAGGARD={tmp_path}/nowhere\nDISABLED={tmp_path}/disabled\n{conf or ''}"
     with (tmp_path / "slurm/gate.conf").open("a") as file:
         file.write(settings)
-    done = subprocess.run([str(tmp_path / "slurm" / name)], env={}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(tmp_path / "slurm" / name)], env={}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and "nowhere" in done.stderr
 
 
@@ -64,7 +64,7 @@ def test_only_the_gates_own_line_rejects(name: str, line: str, status: int, tmp_
     with (tmp_path / "slurm/gate.conf").open("a") as file:
         file.write(f"LAGGARD={laggard}\nDISABLED={tmp_path}/disabled\n")
     run = lambda: subprocess.run(  # noqa: E731
-        [str(tmp_path / "slurm" / name)], env={"SLURM_JOB_GPUS": "0,3"}, capture_output=True, text=True, timeout=30
+        [str(tmp_path / "slurm" / name)], env={"SLURM_JOB_GPUS": "0,3"}, capture_output=True, text=True, timeout=300
     )
     done = run()
     assert done.returncode == status and "laggard: X" in done.stderr

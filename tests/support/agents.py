@@ -22,6 +22,16 @@ LANES = [["all_reduce", "dp", "dp:0-3"], ["all_gather", "dp", "dp:0-3"], ["send"
 IDENTITY = {"job_id": "j1", "rank": 0, "local_rank": 0, "world_size": 8, "node": "elsewhere", "gpu": None, "attempt": 0}
 
 
+PATIENT_SECONDS = 600.0
+PATIENT = f"""
+import sys
+from laggard.http import message
+message.HEAD_SECONDS = message.RESPONSE_SECONDS = {PATIENT_SECONDS}
+from laggard.cli import main
+sys.exit(main())
+"""
+
+
 class RankProcess:
     """A process that writes a rank file (write_rank.py). `path` is the file's."""
 
@@ -47,11 +57,11 @@ class RankProcess:
 
     def finish(self) -> None:
         self.send("finish")
-        assert self.process.wait(10) == 0
+        assert self.process.wait(60) == 0
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def close(self) -> None:
         self.kill()
@@ -122,7 +132,7 @@ class AgentProcess:
     def request(self, path: str, method: str = "GET", **headers: str) -> Reply:
         request = urllib.request.Request(self.url + path, method=method, headers=headers)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENT_SECONDS / 2) as answer:
                 return Reply(answer.status, answer.headers, answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -131,11 +141,12 @@ class AgentProcess:
 
 @pytest.fixture
 def start_agent(rank_dir: Path, tmp_path: Path) -> Iterator[Callable[..., AgentProcess]]:
-    """Starts `laggard agent` with these flags on a free port, and waits until it listens."""
+    """Starts `laggard agent` with these flags on a free port, and waits until it listens. `patient`: it waits for slow
+    clients longer than any test does, so that who is held up by them is never answered."""
     started: list[AgentProcess] = []
 
-    def start(*flags: str, node: str = "n0") -> AgentProcess:
-        started.append(_start(rank_dir, tmp_path / f"agent-{len(started)}.log", node, flags))
+    def start(*flags: str, node: str = "n0", patient: bool = False) -> AgentProcess:
+        started.append(_start(rank_dir, tmp_path / f"agent-{len(started)}.log", node, flags, patient))
         return started[-1]
 
     yield start
@@ -153,8 +164,9 @@ def idle_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProces
     _stop(agent)
 
 
-def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str]) -> AgentProcess:
-    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
+def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str], patient: bool = False) -> AgentProcess:
+    laggard = ["-c", PATIENT] if patient else ["-m", "laggard"]
+    command = [sys.executable, *laggard, "agent", "--web.listen-address", "127.0.0.1:0", "--node", node]
     with log.open("w") as stderr:
         process = subprocess.Popen([*command, "--rank-dir", str(rank_dir), *flags], stderr=stderr, text=True)
     return AgentProcess(process, log, _url(process, log))
@@ -162,11 +174,11 @@ def _start(rank_dir: Path, log: Path, node: str, flags: Sequence[str]) -> AgentP
 
 def _stop(agent: AgentProcess) -> None:
     agent.process.terminate()
-    agent.process.wait(10)
+    agent.process.wait(60)
 
 
 def _url(process: subprocess.Popen[str], log: Path) -> str:
-    for _ in range(400):
+    for _ in range(4000):
         found = re.search(r"listening on (http\S+)", log.read_text())
         if found:
             return found[1]

@@ -140,12 +140,12 @@ class CollectorProcess:
         found = re.search(r"http://[\d.]+:\d+", self.first_line)
         assert found, self.first_line + self.process.stderr.read()
         self.url = found.group()
-        self.client = httpx.Client(base_url=self.url, timeout=10, trust_env=False)
+        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return self.client.get(path, params=parameters)
 
-    def wait_until(self, condition: Callable[[], bool], seconds: float = 15.0) -> None:
+    def wait_until(self, condition: Callable[[], bool], seconds: float = 120.0) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, "the collector did not get there in time"
@@ -159,7 +159,7 @@ class CollectorProcess:
         self.client.close()
         self.process.send_signal(number)
         try:
-            self.process.communicate(timeout=10)
+            self.process.communicate(timeout=60)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()

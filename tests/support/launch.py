@@ -65,7 +65,7 @@ def launch_in(warm_torch: Warm, warm_deepspeed: Warm) -> Callable[..., Ranks]:
                     start_fresh(command, environment) if rank < fresh else warm.start(command, environment)
                 )
                 stack.callback(processes[-1].kill)
-            outputs = [process.communicate(timeout=100) for process in processes]
+            outputs = [process.communicate(timeout=300) for process in processes]
         results = [
             subprocess.CompletedProcess(command, process.returncode, out, err)
             for process, (out, err) in zip(processes, outputs, strict=True)

@@ -105,7 +105,7 @@ def lazy_torch(*devices: LazyDevice) -> Any:
             state.stream(stream or current_stream()).submit(self._place.passed.wait)
 
         def synchronize(self) -> None:
-            assert self._place is not None and self._place.passed.wait(60)
+            assert self._place is not None and self._place.passed.wait(300)
 
         def elapsed_time(self, end: Any) -> float:
             assert self._timing and end._timing and self._index == end._index, "not of one device, or without timing"

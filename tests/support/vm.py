@@ -98,7 +98,7 @@ def missing_tools() -> list[str]:
     return [f"{tool} (package {package})" for tool, package in TOOLS.items() if not shutil.which(tool, path=_PATH)]
 
 
-def run_in_vm(command: Sequence[str], environ: Mapping[str, str], timeout_seconds: float = 240) -> VmResult:
+def run_in_vm(command: Sequence[str], environ: Mapping[str, str], timeout_seconds: float = 900) -> VmResult:
     """Boots the virtual machine and runs `command` in it, as root. Raises VmUnavailable."""
     if missing := missing_tools():
         raise VmUnavailable(f"not installed: {', '.join(missing)}; `scripts/setup --system` installs them as root")

@@ -117,7 +117,7 @@ class Warm:
         return job
 
     def run(
-        self, words: Sequence[str | Path], environment: Mapping[str, str] | None = None, timeout: float = 100.0
+        self, words: Sequence[str | Path], environment: Mapping[str, str] | None = None, timeout: float = 300.0
     ) -> subprocess.CompletedProcess[str]:
         """What `python WORDS` printed, and its exit status."""
         job = self.start(words, environment)
@@ -138,7 +138,7 @@ class Warm:
                     self._channel.settimeout(0.0)
             except (TimeoutError, BlockingIOError):
                 return
-        raise RuntimeError(f"the server with {', '.join(self._modules)} ended with {self._process.wait(10)}")
+        raise RuntimeError(f"the server with {', '.join(self._modules)} ended with {self._process.wait(120)}")
 
     def _take(self, answer: dict[str, int]) -> None:
         if "status" in answer:
@@ -165,7 +165,7 @@ class Warm:
     def close(self) -> None:
         if self._channel is not None and self._process is not None:
             self._channel.close()
-            self._process.wait(60)
+            self._process.wait(120)
 
 
 @pytest.fixture(scope="session")

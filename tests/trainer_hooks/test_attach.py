@@ -51,7 +51,7 @@ def run(tmp_path: Path, warm_torch: Warm) -> Run:
             return warm_torch.run(words, environment)
         process = start_fresh(words, environment)
         with process:
-            out, errors = process.communicate(timeout=100)
+            out, errors = process.communicate(timeout=300)
         return subprocess.CompletedProcess(words, process.returncode, out, errors)
 
     return run
@@ -309,7 +309,8 @@ model = pickle.loads(bytes.fromhex(sys.stdin.read()))
 model(torch.ones(4, 8)).square().mean().backward()
 print(type(model).__name__, model.first.weight.grad is not None, [name for name in sys.modules if "laggard" in name])
 """
-    reader = subprocess.run([sys.executable, "-c", read], input=done.stdout, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", read]
+    reader = subprocess.run(command, input=done.stdout, capture_output=True, text=True, timeout=300)
     assert reader.stdout == f"{kind[:-2]} True []\n", reader.stderr
 
 

@@ -36,7 +36,7 @@ raise SystemExit(7)
 
 def train(rank_dir: Path, script: str = TRAINER, **extra: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(rank_dir), "RANK": "0", "WORLD_SIZE": "2", **extra}
-    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture
@@ -122,7 +122,7 @@ def test_data_loader_workers_write_nothing(tmp_path: Path) -> None:
     script = tmp_path / "workers.py"
     script.write_text(WORKERS)
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=90)
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout) == (0, "6\n"), done.stderr
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:

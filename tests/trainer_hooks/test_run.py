@@ -16,7 +16,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     laggard = ("-m", "laggard", "run") if hooks else ()
     command = [sys.executable, *flags, *laggard, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=cwd)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +170,7 @@ def test_a_launchers_word_before_the_command_is_the_scripts(word: str, folder: P
     script = folder / "words.py"
     script.write_text("import sys; print(sys.argv[1:])")
     command = [sys.executable, "-m", "laggard", word, "run", str(script), "--epochs", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stdout == f"{[word, '--epochs', '2']}\n", done.stderr
 
 

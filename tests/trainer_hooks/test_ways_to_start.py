@@ -63,7 +63,7 @@ def start(tmp_path: Path, *words: str | Path, **extra: str) -> subprocess.Comple
         **extra,
     }
     return subprocess.run(
-        [str(word) for word in words], capture_output=True, text=True, timeout=110, env=environment, cwd=tmp_path
+        [str(word) for word in words], capture_output=True, text=True, timeout=300, env=environment, cwd=tmp_path
     )
 
 

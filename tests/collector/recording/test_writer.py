@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow  # real jobs and daemons
 
 def run(*words: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "locate", "--format", "json", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.mark.parametrize("slow", [2, None])

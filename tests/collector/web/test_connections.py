@@ -35,7 +35,7 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
             slow.append(client)
             if number % 50 == 49:
                 assert collector.get("/-/healthy").status_code == 200
-        deadline = time.monotonic() + HEAD_SECONDS + 15
+        deadline = time.monotonic() + HEAD_SECONDS + 120
         for client in slow:
             client.settimeout(max(0.1, deadline - time.monotonic()))
             with contextlib.suppress(ConnectionError):
@@ -43,7 +43,7 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
         assert collector.get("/api/v1/drains").status_code == 200
     collector.client.close()
     collector.process.terminate()
-    said = collector.process.communicate(timeout=10)[1]
+    said = collector.process.communicate(timeout=60)[1]
     assert said.count("\n") < 12 and "Traceback" not in said, said
 
 
@@ -56,7 +56,7 @@ def test_a_client_that_is_slow_after_an_answer_is_closed_too(start_collector: Ca
         while not answer.endswith(b"healthy\n"):
             answer += client.recv(4096)
         client.settimeout(1)
-        deadline = time.monotonic() + HEAD_SECONDS + 15
+        deadline = time.monotonic() + HEAD_SECONDS + 120
         with contextlib.suppress(ConnectionError):
             while time.monotonic() < deadline:
                 client.sendall(b"G")  # a byte now and then

@@ -182,7 +182,7 @@ def test_a_hang_costs_the_rest_of_its_group_and_no_other_probe() -> None:
     assert "was not reached: reading of GPU 3 gave no answer" in report.probes[2].reason
     (found,) = report.findings
     assert found.code == "GPU_DRIVER_HUNG" and found.evidence["usual_at_most_seconds"] == 0.2
-    assert report.elapsed_seconds < 10
+    assert report.elapsed_seconds < 50  # the time limit of all of them is 60 s
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from laggard.probes.host.proc_stat import read_proc_stat
 
 pytestmark = pytest.mark.slow  # processes with a library that is built for them
 
-GENEROUS_SECONDS = 4.0  # beyond the deadline, on a busy machine
+GENEROUS_SECONDS = 50.0  # beyond the deadline, on a busy machine
 
 
 def _wait_for_the_end_of(pid: int) -> None:
@@ -254,7 +254,7 @@ def test_a_hung_call_is_reported_as_hung(gate: Gate) -> None:
 
 def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
     """The driver's locks are held for seconds by a reset of another GPU; a hang shows itself in the next run."""
-    outcome = gate("3.ecc_volatile hang\n", "--deadline", "4.5")
+    outcome = gate("3.ecc_volatile hang\n", "--deadline", "7.5")
     (found,) = outcome.report["findings"]
     assert (found["code"], found["severity"]) == ("GPU_DRIVER_HUNG", "warning") and outcome.status == 2
     assert 3.0 <= found["evidence"]["seconds"] < 8.0 and found["evidence"]["usual_at_most_seconds"] == 8.0
@@ -262,7 +262,7 @@ def test_a_slow_call_at_the_deadline_is_a_warning(gate: Gate) -> None:
 
 
 def test_a_slow_file_system_is_no_fault_of_the_driver(gate: Gate, tmp_path: Path) -> None:
-    (tmp_path / "pynvml.py").write_text("import time; time.sleep(60)\n")
+    (tmp_path / "pynvml.py").write_text("import time; time.sleep(600)\n")
     outcome = gate("", "--deadline", "9.5", python_path=tmp_path)
     assert outcome.found == [] and outcome.status == 2
     assert "importing pynvml may take 60 s" in outcome.reasons["gpu_driver"], outcome.reasons
@@ -290,7 +290,7 @@ def test_a_slow_call_that_returns_is_no_hang(gate: Gate) -> None:
 
 def test_a_slow_start_is_no_hang(gate: Gate) -> None:
     """Without persistence mode eight GPUs may take half a minute to start. A deadline before that means unknown."""
-    outcome = gate("init sleep 60\n", "--deadline", "1.5", probes=["gpu_driver", "gpu_ecc"])
+    outcome = gate("init sleep 600\n", "--deadline", "5", probes=["gpu_driver", "gpu_ecc"])
     assert outcome.status == 2 and outcome.found == []
-    assert "nvmlInit may take 27 s" in outcome.reasons["gpu_driver"] and outcome.seconds < 1.5 + GENEROUS_SECONDS
+    assert "nvmlInit may take 27 s" in outcome.reasons["gpu_driver"] and outcome.seconds < 5 + GENEROUS_SECONDS
     assert gate("init sleep 1\n", probes=["gpu_ecc"]).status == 0

@@ -29,7 +29,7 @@ Copy = Callable[[str], Path]
 
 def record(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "laggard", "record", str(folder), *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def report(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def test_what_is_forbidden_replays_as_forbidden() -> None:
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         command = [sys.executable, "-c", AS_NOBODY, f"{folder}/machine"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr
 
 
@@ -145,7 +145,7 @@ def test_of_an_environment_only_what_probes_use_is_recorded(tmp_path: Path) -> N
         "KUBERNETES_SERVICE_HOST": "10.1.2.3",
     }
     command = [sys.executable, "-m", "laggard", "record", str(tmp_path / "machine")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=secret)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=secret)
     assert done.returncode == 0, done.stderr
     facts = json.loads((tmp_path / "machine/laggard/facts.json").read_text())
     assert facts["environ"]["NCCL_DEBUG"] == "INFO"

@@ -21,7 +21,7 @@ from laggard.probes.host.proc_stat import read_proc_stat
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.runner.runner import Runner, run
 
-GENEROUS_SECONDS = 2.0  # beyond the deadline, on a machine that is busy with other tests
+GENEROUS_SECONDS = 50.0  # beyond the deadline, on a machine that is busy; the probes that hang do so for 600 s
 
 Items = Iterator[Finding | Fact]
 
@@ -151,9 +151,12 @@ def test_hung_probes_and_their_children_leave_no_process_behind(tmp_path: Path) 
         note.write_text(f"{os.getpid()} {helper.pid}")
         yield from hang(host, thresholds)
 
-    run_probes(probe(hang_with_helper, 1.0))
+    for seconds in (1.0, 10.0, 100.0):  # until the machine is quick enough for a probe to start a process in time
+        run_probes(probe(hang_with_helper, seconds))
+        if note.exists() and len(note.read_text().split()) == 2:
+            break
     pids = [int(word) for word in note.read_text().split()]
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while any(_runs(pid) for pid in pids) and time.monotonic() < until:
         time.sleep(0.01)
     assert [pid for pid in pids if _runs(pid)] == []
@@ -245,7 +248,7 @@ def freezer() -> Iterator[Path]:
         pytest.skip("needs root and the freezer of cgroup v1")
     yield group
     (group / "freezer.state").write_text("THAWED")
-    until = time.monotonic() + 10
+    until = time.monotonic() + 120
     while (group / "cgroup.procs").read_text().strip() and time.monotonic() < until:
         time.sleep(0.01)
     group.rmdir()
@@ -262,9 +265,9 @@ def test_a_probe_that_cannot_be_killed_is_not_started_twice(freezer: Path, tmp_p
         yield from hang(host, thresholds)
 
     runner = Runner()
-    stuck = probe(hang_frozen, 1.0)
+    stuck = probe(hang_frozen, 3.0)
     first = runner.run(Host(), [stuck], deadline_seconds=60)
-    assert "no answer" in first.probes[0].reason and first.elapsed_seconds < 1.0 + GENEROUS_SECONDS
+    assert "no answer" in first.probes[0].reason and first.elapsed_seconds < 3.0 + GENEROUS_SECONDS
     second = runner.run(Host(), [stuck], deadline_seconds=60)
     assert second.probes[0].verdict is Verdict.UNKNOWN and "still stuck" in second.probes[0].reason
     assert starts.read_text() == "started\n"

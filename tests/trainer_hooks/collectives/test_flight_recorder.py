@@ -29,7 +29,7 @@ up = read_status()
 dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
 for _ in range(5):
     dist.all_reduce(torch.ones(1))
-until = time.monotonic() + 5  # another thread of torch's counts what is done
+until = time.monotonic() + 60  # another thread of torch's counts what is done
 while read_status().groups and read_status().groups[0][3] < 5 and time.monotonic() < until:
     time.sleep(0.01)
 print([tuple(each) for each in (before, up, read_status())])
@@ -39,7 +39,7 @@ dist.destroy_process_group()
 
 @pytest.mark.parametrize(("size", "after"), [("2000", (ON, (("#0", 5, -1, 5),))), ("0", (OFF, ()))])
 def test_a_real_group_on_and_off(size: str, after: tuple[object, ...]) -> None:
-    done = subprocess.run([sys.executable, "-c", REAL, size], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", REAL, size], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == str([(ABSENT, ()), (ABSENT, ()), after])
 

@@ -88,7 +88,7 @@ def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(size: str, reason:
         env={**os.environ, **environment, "TORCH_FR_BUFFER_SIZE": size},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "ranks").rglob("*.rank")

@@ -44,7 +44,7 @@ def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> 
     script.write_text(POLLED)
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, "-m", "laggard", "run", str(script)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:

@@ -109,7 +109,7 @@ def test_under_torchrun_the_script_needs_no_change(tmp_path: Path) -> None:
         env={**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks")},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     first_lines = [read(path)[0] for path in sorted((tmp_path / "recording").iterdir())]

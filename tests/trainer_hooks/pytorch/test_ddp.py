@@ -62,7 +62,7 @@ def test_a_group_written_in_python_is_called_as_without_the_hooks(tmp_path: Path
     environment = {**os.environ, "LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "GLOO_SOCKET_IFNAME": "lo"}
     with_hooks, without = (
         subprocess.run(
-            [sys.executable, *hooks, str(script)], capture_output=True, text=True, timeout=100, env=environment
+            [sys.executable, *hooks, str(script)], capture_output=True, text=True, timeout=300, env=environment
         )
         for hooks in (("-m", "laggard", "run"), ())
     )

@@ -15,7 +15,6 @@ from laggard.rankfile import Lane
 from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.output.writer_thread import WriterThread
 from laggard.trainer_hooks.record.events import EVENT_NUMBERS
-from laggard.trainer_hooks.record.periodic_thread import INTERVAL_SECONDS
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 
@@ -23,7 +22,8 @@ LANES = tuple(Lane("all_reduce", "dp", f"dp:0-1#{number}") for number in range(6
 
 
 class KeepingSink:
-    """A sink that keeps what it is given. `hold`: it hangs in each step until that is set."""
+    """A sink that keeps what it is given. `hold`: it hangs in each step until that is set, `holding` says that it does;
+    `gave_up`: whether it went on by itself, after five minutes."""
 
     def __init__(self, hold: threading.Event | None = None) -> None:
         self.lanes: list[Lane] = []
@@ -32,6 +32,8 @@ class KeepingSink:
         self.steps: list[StepRecord] = []
         self.flushed = 0
         self.hold = hold
+        self.holding = threading.Event()
+        self.gave_up = False
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
         self.lanes.append(lane)
@@ -44,7 +46,8 @@ class KeepingSink:
 
     def step(self, record: StepRecord, totals: Totals) -> None:
         if self.hold is not None:
-            self.hold.wait(20)
+            self.holding.set()
+            self.gave_up = not self.hold.wait(300) or self.gave_up
         self.steps.append(record)
 
     def flush(self, totals: Totals) -> None:
@@ -151,7 +154,7 @@ def test_a_background_thread_drains_events_soon(drained_in_background: Callable[
     training = Training(recorder)
     for _ in range(50):
         training.step([(0, 5, False)], 7)
-    until = time.monotonic() + 20 * INTERVAL_SECONDS
+    until = time.monotonic() + 120
     while len(kept.steps) < 50 and time.monotonic() < until:
         time.sleep(0.01)
     assert len(kept.steps) == 50, "nobody asked for them"
@@ -190,15 +193,14 @@ def test_a_sink_that_hangs_holds_up_nothing_and_lost_events_are_counted(
     recorder = drained_in_background(kept)
     training = Training(recorder)
     training.step([], 7)
-    time.sleep(3 * INTERVAL_SECONDS)  # now the thread hangs
-    began, lost, steps = time.monotonic(), 0, 0
+    assert kept.holding.wait(120)  # now the thread hangs
+    lost, steps = 0, 0
     while not lost and steps < 20_000:
         training.step([(0, 5, False)] * 64, 7)
         recorder.events.drain_if_needed()
         lost, steps = recorder.totals.lost, steps + 1
     assert lost > 100_000, "what is kept is bounded"
-    assert time.monotonic() - began < 20
-    assert kept.hold is not None
+    assert kept.hold is not None and not kept.hold.is_set() and not kept.gave_up, "it was not waited for"
     kept.hold.set()
     recorder.close()
     assert recorder.totals.errors == 0 and len(kept.steps) < steps
@@ -208,11 +210,9 @@ def test_at_the_end_a_sink_that_hangs_is_left_behind(drained_in_background: Call
     kept = KeepingSink(hold=threading.Event())
     recorder = drained_in_background(kept)
     Training(recorder).step([], 7)
-    time.sleep(3 * INTERVAL_SECONDS)
-    began = time.monotonic()
+    assert kept.holding.wait(120)
     recorder.close()
-    assert time.monotonic() - began < 3
-    assert kept.hold is not None
+    assert kept.hold is not None and not kept.gave_up, "it was not waited for"
     kept.hold.set()
 
 
@@ -243,6 +243,9 @@ def test_what_a_beat_raises_is_counted_and_the_rest_goes_on(
     thread.on_beat.append(lambda: 1 // 0)  # type: ignore[arg-type]
     thread.start()
     Training(recorder).step([], 7)
-    time.sleep(3 * INTERVAL_SECONDS)
-    assert len(kept.steps) == 1 and recorder.totals.errors == 1
+    until = time.monotonic() + 120
+    while not (kept.steps and recorder.totals.errors):
+        assert time.monotonic() < until, (kept.steps, recorder.totals)
+        time.sleep(0.01)
+    assert len(kept.steps) == 1
     recorder.close()

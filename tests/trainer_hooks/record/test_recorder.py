@@ -56,7 +56,7 @@ def train(tmp_path: Path) -> Any:
     def run(body: str, status: int = 0) -> tuple[RankFileReader, Any]:
         """Runs `body` as a training process. Returns its rank file and what it printed."""
         done = subprocess.run(
-            [sys.executable, "-c", START + body, str(tmp_path)], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", START + body, str(tmp_path)], capture_output=True, text=True, timeout=300
         )
         assert done.returncode == status, done.stderr
         (path,) = tmp_path.glob("*.rank")

@@ -210,4 +210,4 @@ def test_a_hundred_thousand_calm_ranks_take_no_time() -> None:
     )  # fmt: skip
     began = time.process_time()
     assert hung_ranks(many, STEP) == NOTHING_FOUND
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 60.0  # of CPU; what grows with the square of the ranks takes hours
