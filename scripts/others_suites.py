@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs tests that others wrote, without laggard and with its hooks in every process, and compares.
 
-    make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed --torch PATH"
+    make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed --torchtitan PATH"
 
 Each suite is a sample: of each file a few functions, spread over the file, one case of each. What passes without the
 hooks is run again with them; where that differs, both are run once more. One process at a time, at low priority. Exit
@@ -13,13 +13,14 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
+import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -27,6 +28,7 @@ from laggard.rankfile import RankFileReader
 
 PASSED, SKIPPED, FAILED = "passed", "skipped", "failed"
 _CASE_SECONDS: Final = 150
+_SCRIPT_SECONDS: Final = 300
 
 Outcomes = dict[str, str]
 """By the test's name: PASSED, SKIPPED or FAILED."""
@@ -49,14 +51,28 @@ DEEPSPEED_FILES: Final = (
     "utils/test_groups.py",
 )
 TORCH_FILES: Final = ("test_c10d_gloo.py", "test_c10d_pypg.py")
+TORCHTITAN_FOLDERS: Final = ("torchtitan", "tests/__init__.py", "tests/unit_tests", "tests/assets/tokenizer")
+TORCHTITAN_FILES: Final = (  # those that make process groups
+    "test_dist_gemm.py",
+    "test_embedding.py",
+    "test_fsdp_moe_sharding.py",
+    "test_loss.py",
+    "test_loss_dtensor.py",
+    "test_module.py",
+    "test_parallel_dims.py",
+    "flex_shard/test_dist_muon.py",
+)
+RAY_EXAMPLES: Final = ("torch_linear_example", "torch_regression_example")
 ACCELERATE_SCRIPTS: Final = ("test_script", "test_sync", "test_ops", "test_distributed_data_loop", "test_merge_weights")
 
 # torch's own tests of its collectives, from the installed wheel: a file of torch's sources starts them so.
 DISTRIBUTED_TEST: Final = """
 import os, tempfile
-os.environ.update(BACKEND="gloo", WORLD_SIZE="2", TEMP_DIR=tempfile.mkdtemp())
-for name in ("barrier", "test_dir", "init_dir"):
-    os.makedirs(os.path.join(os.environ["TEMP_DIR"], name), exist_ok=True)
+os.environ.update(BACKEND="gloo", WORLD_SIZE="2")
+if "TEMP_DIR" not in os.environ:  # the ranks import this file, too, and meet in one folder
+    os.environ["TEMP_DIR"] = tempfile.mkdtemp()
+    for name in ("barrier", "test_dir", "init_dir"):
+        os.makedirs(os.path.join(os.environ["TEMP_DIR"], name))
 from torch.testing._internal.distributed.distributed_test import DistributedTest, TestDistBackend
 
 class TestGloo(TestDistBackend, DistributedTest._DistTestBase):
@@ -77,7 +93,7 @@ def pytest_collection_finish(session):
 
 
 class Suite(NamedTuple):
-    """`names`: the sampled tests. `source`: what they are of, with its version."""
+    """`names`: the sampled tests; none where there is nothing to run. `source`: what they are of, with its version."""
 
     title: str
     source: str
@@ -121,21 +137,20 @@ class Sources(NamedTuple):
     revision: str
 
 
-def fetch(source: str, tag: str | None, folder: Path, wanted: str) -> Sources:
-    """The folder `wanted` of a repository: of its working tree, of a bare copy of it, or of what its URL holds."""
+def fetch(source: str, tag: str | None, place: Path, *wanted: str) -> Sources:
+    """What is `wanted` of a repository: from its working tree, from a bare copy of it, or, by its URL, in `place`."""
     path = Path(source)
-    if (path / wanted).is_dir():
+    if (path / wanted[0]).is_dir():
         return Sources(path.resolve(), revision(path))
-    place = folder / "source"
     if path.is_dir():
         place.mkdir()
-        files = subprocess.run(["git", "-C", source, "archive", "HEAD", wanted], check=True, stdout=subprocess.PIPE)
+        files = subprocess.run(["git", "-C", source, "archive", "HEAD", *wanted], check=True, stdout=subprocess.PIPE)
         subprocess.run(["tar", "-x", "-C", str(place)], check=True, input=files.stdout)
         return Sources(place, revision(path))
     branch = ("--branch", tag) if tag else ()
     command = ["git", "clone", "-q", "--depth", "1", "--filter=blob:none", "--sparse", *branch, "--", source]
     subprocess.run([*command, str(place)], check=True)
-    subprocess.run(["git", "-C", str(place), "sparse-checkout", "set", wanted], check=True)
+    subprocess.run(["git", "-C", str(place), "sparse-checkout", "set", "--no-cone", *wanted], check=True)
     return Sources(place, revision(place))
 
 
@@ -159,10 +174,8 @@ def sample(names: Sequence[str], per_file: int) -> list[str]:
     return [name for functions in files.values() for name in spread(list(functions.values()), per_file)]
 
 
-def pytest_suite(
-    title: str, source: str, place: Workplace, folder: Path, files: Sequence[str], per_file: int
-) -> Suite | None:
-    """A suite that pytest runs in `folder`; None where it finds no test."""
+def pytest_suite(title: str, source: str, place: Workplace, folder: Path, files: Sequence[str], per_file: int) -> Suite:
+    """A suite that pytest runs in `folder`."""
     present = [name for name in files if (folder / name).is_file()]
 
     def pytest(hooks: bool, words: Sequence[str], seconds: float) -> None:
@@ -188,7 +201,7 @@ def pytest_suite(
         return outcomes
 
     names = sample(collect(), per_file) if present else []
-    return Suite(title, source, tuple(names), run) if names else None
+    return Suite(title, source, tuple(names), run)
 
 
 def outcome(report: Path) -> str:
@@ -201,30 +214,44 @@ def outcome(report: Path) -> str:
     return FAILED if children & {"failure", "error"} else SKIPPED if "skipped" in children else PASSED
 
 
-def accelerate_suite(place: Workplace) -> Suite | None:
-    """Accelerate's test scripts, from the installed package, each as two ranks."""
-    try:
-        version = importlib.metadata.version("accelerate")
-    except importlib.metadata.PackageNotFoundError:
-        return None
+def script_suite(
+    title: str, package: str, place: Workplace, words: Mapping[str, Sequence[str]], **environment: str
+) -> Suite:
+    """Scripts of an installed package, by name with the words of their `python -m`. A script passes where it ends with
+    0."""
+    installed = importlib.util.find_spec(package) is not None
+    source = f"{package} {importlib.metadata.version(package)}" if installed else f"{package}, which is not installed"
 
     def run(names: Sequence[str], hooks: bool) -> Outcomes:
-        return {name: PASSED if script(name, hooks) == 0 else FAILED for name in names}
+        return {name: PASSED if script(words[name], hooks) == 0 else FAILED for name in names}
 
-    def script(name: str, hooks: bool) -> int:
-        module = f"accelerate.test_utils.scripts.{name}"
-        command = place.command(hooks, "torch.distributed.run", "--nproc-per-node", "2", "-m", module)
-        environment = place.environment(ACCELERATE_USE_CPU="true")
+    def script(words: Sequence[str], hooks: bool) -> int:
         process = subprocess.Popen(
-            command, cwd=place.folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            place.command(hooks, *words),
+            cwd=place.folder,
+            env=place.environment(**environment),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
-            return process.wait(_CASE_SECONDS)
+            return process.wait(_SCRIPT_SECONDS)
         except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun ends its ranks
+            process.terminate()  # torchrun ends its ranks, Ray its cluster
             return process.wait() or 1
 
-    return Suite("Accelerate's test scripts, 2 ranks", f"accelerate {version}", ACCELERATE_SCRIPTS, run)
+    return Suite(title, source, tuple(words) if installed else (), run)
+
+
+def accelerate_suite(place: Workplace) -> Suite:
+    launcher = ("torch.distributed.run", "--nproc-per-node", "2", "-m")
+    scripts = {name: (*launcher, f"accelerate.test_utils.scripts.{name}") for name in ACCELERATE_SCRIPTS}
+    return script_suite("Accelerate's test scripts, 2 ranks", "accelerate", place, scripts, ACCELERATE_USE_CPU="true")
+
+
+def ray_suite(place: Workplace) -> Suite:
+    examples = {name: (f"ray.train.examples.pytorch.{name}", "--smoke-test") for name in RAY_EXAMPLES}
+    files = {"HOME": str(place.folder), "RAY_TMPDIR": str(place.folder)}  # Ray's logs and checkpoints
+    return script_suite("Ray Train's examples, 2 workers", "ray", place, examples, **files)
 
 
 def compare(suite: Suite, place: Workplace) -> Row:
@@ -250,25 +277,31 @@ def _hooks_were_in(rank_dir: Path) -> tuple[int, int]:
     return ranks, errors
 
 
-def suites(arguments: argparse.Namespace, folder: Path, place: Workplace) -> list[Suite | None]:
-    found: list[Suite | None] = []
+def suites(arguments: argparse.Namespace, folder: Path, place: Workplace) -> Iterator[Suite]:
     torch = importlib.metadata.version("torch").partition("+")[0]
+    few = arguments.per_file
     if arguments.deepspeed:
-        source = fetch(arguments.deepspeed, None, folder, "tests")
+        source = fetch(arguments.deepspeed, None, folder / "deepspeed", "tests")
         title = f"DeepSpeed {importlib.metadata.version('deepspeed')}, tests/unit on the CPU"
         files = [f"unit/{name}" for name in DEEPSPEED_FILES]
-        found.append(pytest_suite(title, source.revision, place, source.folder / "tests", files, arguments.per_file))
+        yield pytest_suite(title, source.revision, place, source.folder / "tests", files, few)
     if arguments.torch:
-        source = fetch(arguments.torch, f"v{torch}", folder, "test/distributed")
+        source = fetch(arguments.torch, f"v{torch}", folder / "torch", "test/distributed")
         title = f"torch {torch}, test/distributed: c10d_gloo, c10d_pypg"
         tests = source.folder / "test" / "distributed"
-        found.append(pytest_suite(title, source.revision, place, tests, TORCH_FILES, 4 * arguments.per_file))
+        yield pytest_suite(title, source.revision, place, tests, TORCH_FILES, 4 * few)
+    if arguments.torchtitan:
+        source = fetch(arguments.torchtitan, None, folder / "torchtitan", *TORCHTITAN_FOLDERS)
+        files = [f"tests/unit_tests/{name}" for name in TORCHTITAN_FILES]
+        yield pytest_suite("torchtitan, tests/unit_tests on the CPU", source.revision, place, source.folder, files, few)
+    if importlib.util.find_spec("expecttest") is None:
+        print("torch's own tests, and torchtitan's, need expecttest: pip install expecttest", file=sys.stderr)
     if not arguments.no_installed:
         (folder / "test_distributed.py").write_text(DISTRIBUTED_TEST)
         title = f"torch {torch}, distributed_test.py: gloo, 2 ranks by spawn"
-        found.append(pytest_suite(title, "the wheel", place, folder, ["test_distributed.py"], 6 * arguments.per_file))
-        found.append(accelerate_suite(place))
-    return found
+        yield pytest_suite(title, "the wheel", place, folder, ["test_distributed.py"], 6 * few)
+        yield accelerate_suite(place)
+        yield ray_suite(place)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -291,6 +324,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deepspeed", metavar="PATH|URL", help="DeepSpeed's sources")
     parser.add_argument("--torch", metavar="PATH|URL", help="torch's sources; of a URL, the installed version's tag")
+    parser.add_argument("--torchtitan", metavar="PATH|URL", help="torchtitan's sources")
     parser.add_argument("--no-installed", action="store_true", help="leave out what the installed packages bring")
     parser.add_argument("--per-file", type=int, default=4, metavar="N", help="functions of each file; default: 4")
     arguments = parser.parse_args()
@@ -298,8 +332,10 @@ def main() -> int:
     rows, began = [], time.monotonic()
     with tempfile.TemporaryDirectory(prefix="others-suites-") as name:
         place = Workplace(Path(name), sys.executable)
-        for suite in filter(None, suites(arguments, Path(name), place)):
-            print(f"{suite.title}: {len(suite.names)} tests", file=sys.stderr, flush=True)
+        for suite in suites(arguments, Path(name), place):
+            print(f"{suite.title}: {len(suite.names)} tests of {suite.source}", file=sys.stderr, flush=True)
+            if not suite.names:
+                continue
             rows.append(compare(suite, place))
             print(table(rows[-1:]).splitlines()[-1], file=sys.stderr, flush=True)
     print(table(rows))
