@@ -7,7 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCHES = ("hook", "hook_peers", "hook_job", "beat", "healthcheck", "agent", "collector", "locate", "diagnose", "demo")
+BENCHES = (
+    *("hook", "hook_step", "hook_peers", "hook_job", "beat"),
+    *("healthcheck", "agent", "collector", "locate", "diagnose", "demo"),
+)
 
 
 def main() -> int:
