@@ -9,11 +9,12 @@ counted twice. What C++ calls by itself does not pass here: native.py finds it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import WORD_CURRENT, WORD_ISSUED
 from laggard.trainer_hooks.collectives.groups import ProcessGroups, name_of
+from laggard.trainer_hooks.collectives.python_groups import HookedMethod, as_method, leave_to_torch
 from laggard.trainer_hooks.record.events import LaneLog, Launch, word_of
 from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -74,10 +75,14 @@ def hook(distributed: Any, recorder: Recorder, groups: ProcessGroups) -> None:
 
 def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> None:
     """Records the calls of those COLLECTIVE_METHODS that `group_class`, a class like ProcessGroup, has."""
+    hooked: dict[str, HookedMethod] = {}
     for name, method in COLLECTIVE_METHODS.items():
         original = getattr(group_class, name, None)
         if original is not None:
-            setattr(group_class, name, instrument(original, method, recorder, groups, name))
+            recorded = instrument(original, method, recorder, groups, name, group_class)
+            setattr(group_class, name, recorded)
+            hooked[name] = HookedMethod(original, recorded)
+    leave_to_torch(group_class, hooked)
     if hasattr(group_class, "_end_coalescing"):
         group_class._start_coalescing = _wrap_batch_start(group_class._start_coalescing, recorder, groups)
         group_class._end_coalescing = _wrap_batch_end(group_class._end_coalescing, recorder, groups)
@@ -85,9 +90,10 @@ def hook_calls(group_class: Any, recorder: Recorder, groups: ProcessGroups) -> N
 
 def hook_waits(work_class: Any, recorder: Recorder) -> None:
     """Times wait() and synchronize() of `work_class`, a class like Work, and of its subclasses that have their own."""
-    for each in _with_subclasses(work_class):
+    of_torch = frozenset(_with_subclasses(work_class))
+    for each in of_torch:
         if "wait" in vars(each):
-            each.wait = _wrap_wait(_unbound(each.wait), recorder)
+            each.wait = _wrap_wait(_unbound(each.wait), recorder, of_torch)
         if "synchronize" in vars(each):
             each.synchronize = _wrap_synchronize(_unbound(each.synchronize), recorder)
 
@@ -101,16 +107,32 @@ def _with_subclasses(work_class: Any) -> Iterator[Any]:
 
 
 def instrument(
-    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups, name: str
+    original: Callable[..., Any],
+    method: CollectiveMethod,
+    recorder: Recorder,
+    groups: ProcessGroups,
+    name: str,
+    group_class: Any = None,
 ) -> Callable[..., Any]:
-    """Returns the method `original` with its calls recorded. Its arguments and results are unchanged."""
+    """Returns the method `original` with its calls recorded. Its arguments and results are unchanged. `group_class`:
+    the class whose method it is; groups of its subclasses are written in Python (python_groups.py)."""
     wrap = _wrap_sized if method.peer < 0 <= method.sized and not method.share else _wrap_other
-    recorded = wrap(_unbound(original), method, recorder, groups)
+    original = _unbound(original)
+    ways = _Ways(group_class, original, as_method(original, name))
+    recorded = wrap(ways, method, recorder, groups)
     functools.update_wrapper(recorded, original, assigned=("__doc__",), updated=())
-    # pybind11 takes a Python method of a C++ class's subclass for an override, unless a frame of that name called it
     recorded.__code__ = recorded.__code__.replace(co_name=name)
     recorded.__name__ = name
     return recorded
+
+
+class _Ways(NamedTuple):
+    """Two ways to call a method of torch's: `original` for objects of the class itself, from any function, and
+    `as_override` for those of its subclasses, from functions that do not have the method's name."""
+
+    of_class: Any
+    original: Callable[..., Any]
+    as_override: Callable[..., Any]
 
 
 def _unbound(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,11 +144,10 @@ def _unbound(method: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def _wrap_sized(
-    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups
-) -> Callable[..., Any]:
+def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     """For the operations that matter. `recorded` is one long function on purpose: a call inside it costs a tenth of
     what the whole hook may; named arguments cost less than *args."""
+    of_class, original, as_override = ways
     logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
     first, sized_at, listed = method.sized == 0, method.sized, method.op in _LIST_OPS
@@ -149,7 +170,8 @@ def _wrap_sized(
         if live.device is not None:
             args = _passed(one, two, three, rest)
             sized = args[sized_at] if len(args) > sized_at else None
-            return live.device.call(original, self, args, named, (word, log, issued), sized, _size)
+            called = original if type(self) is of_class else as_override
+            return live.device.call(called, self, args, named, (word, log, issued), sized, _size)
         try:
             if named or rest or two is _MISSING:
                 work = original(self, *_passed(one, two, three, rest), **named)
@@ -183,10 +205,9 @@ def _wrap_sized(
     return recorded
 
 
-def _wrap_other(
-    original: Callable[..., Any], method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups
-) -> Callable[..., Any]:
+def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, groups: ProcessGroups) -> Callable[..., Any]:
     """For the operations that few scripts call often. send and recv have a lane for each peer."""
+    of_class, original, as_override = ways
     logs: dict[Any, LaneLog] = groups.lane_logs(method.op)
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
     sized_at, peer_at = method.sized, method.peer
@@ -208,7 +229,8 @@ def _wrap_other(
         if live.device is not None:
             sized = args[sized_at] if 0 <= sized_at < len(args) else None
             size_of = _whole_size(self) if method.share else _size
-            return live.device.call(original, self, args, named, (word, log, issued), sized, size_of)
+            called = original if type(self) is of_class else as_override
+            return live.device.call(called, self, args, named, (word, log, issued), sized, size_of)
         try:
             work = original(self, *args, **named)
         except BaseException:
@@ -261,10 +283,11 @@ def _log_returned(live: HotPathState, word: int, log: LaneLog, issued: int, size
         log.append((word, issued, now, now - issued, size))
 
 
-def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+def _wrap_wait(original: Callable[..., Any], recorder: Recorder, of_torch: Collection[Any]) -> Callable[..., Any]:
+    """`of_torch`: the classes whose works are not written in Python (python_groups.py)."""
+    as_wait = as_method(original, "wait")
     live, pending, totals = recorder.live, recorder.live.pending, recorder.totals
 
-    # Has the name of the method in whose place it stands: see instrument().
     def wait(self: Any, timeout: Any = _MISSING) -> Any:
         words = live.words
         if id(self) == pending.key:  # it was launched last, and the words show that
@@ -295,16 +318,15 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[...
     def wait_for_other(work: Any, args: tuple[Any, ...]) -> Any:
         if id(work) in pending.batches:
             return wait_for_batch(pending.batches.pop(id(work)), work, args)
-        if live.device is not None:
-            return live.device.wait(work, original, *args)
-        return original(work, *args)
+        called = original if type(work) in of_torch else as_wait
+        return called(work, *args) if live.device is None else live.device.wait(work, called, *args)
 
     def wait_for_batch(batch: list[Launch], work: Any, args: tuple[Any, ...]) -> Any:
         words, began = live.words, clock()
         words[WORD_CURRENT] = word_of(batch[-1])
         words[WORD_ISSUED] = began
         try:
-            result = original(work, *args)
+            result = as_wait(work, *args)
         finally:
             now = clock()
             words[WORD_ISSUED] = 0
@@ -316,11 +338,10 @@ def _wrap_wait(original: Callable[..., Any], recorder: Recorder) -> Callable[...
 
 def _wrap_synchronize(original: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
     """Only on a device it waits: the present stream for the collective. Gloo's does nothing."""
-    live = recorder.live
+    as_synchronize, live = as_method(original, "synchronize"), recorder.live
 
-    # Has the name of the method in whose place it stands: see instrument().
     def synchronize(self: Any) -> Any:
-        return original(self) if live.device is None else live.device.synchronize(self, original)
+        return original(self) if live.device is None else live.device.synchronize(self, as_synchronize)
 
     return synchronize
 

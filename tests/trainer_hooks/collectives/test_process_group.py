@@ -8,8 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import TESTS, TRAINING
 
 from laggard.rankfile import RankFileReader
+
+SCRIPT = TRAINING / "python_groups.py"
 
 pytestmark = pytest.mark.slow  # trainings with torch
 
@@ -51,3 +54,34 @@ def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> 
         counters = file.counters()
         assert counters is not None and (counters.errors, counters.lost) == (0, 0)
         assert [count for count, *_ in counters.lanes] == [4]
+
+
+@pytest.mark.parametrize("hooks", [("-m", "laggard", "run"), ()], ids=["early", "late"])
+@pytest.mark.parametrize("clock", ["host", "device"])
+def test_groups_and_works_in_python_that_leave_methods_to_torch(
+    hooks: tuple[str, ...], clock: str, tmp_path: Path, without_hooks: str
+) -> None:
+    """What such a class leaves to torch, and what it calls by super(), does the same as without the hooks: torch's C++
+    does not take a hook for the class's own method. What is called by super() is recorded, once."""
+    words = [str(SCRIPT), clock, *(() if hooks else ("late",))]
+    done = run_python([*hooks, *words], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == without_hooks
+    assert done.stderr.splitlines()[-1] == "1 errors 0", "the calls by super() and that of the class with two bases"
+
+
+@pytest.fixture(scope="module")
+def without_hooks(tmp_path_factory: pytest.TempPathFactory) -> str:
+    done = run_python([str(SCRIPT)], tmp_path_factory.mktemp("bare"))
+    assert done.returncode == 0, done.stderr
+    results = done.stdout.splitlines()
+    assert sum(" done" in line for line in results) == len(results) - 2 and "RuntimeError" in results[-1]
+    return done.stdout
+
+
+def run_python(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    extra = {"LAGGARD_RANK_DIR": str(place / "ranks"), "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": path}
+    return subprocess.run(
+        [sys.executable, *words], capture_output=True, text=True, timeout=100, env={**os.environ, **extra}
+    )
