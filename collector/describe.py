@@ -61,7 +61,8 @@ def culprit_name(culprit: Culprit) -> str:
         return "the link " + " to ".join(ends)
     if culprit.kind == "slow_link" and culprit.ranks:
         return f"the network of {ranks_text(culprit.ranks)}" + (f" on {culprit.node}" if culprit.node else "")
-    if culprit.kind == "slow_host" and culprit.node:
+    whole_host = culprit.kind == "slow_host" or (culprit.kind == "dead" and len(culprit.ranks) > 1)
+    if whole_host and culprit.node:
         return f"host {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
     place = f" on {culprit.node}" if culprit.node else ""
     return (ranks_text(culprit.ranks) or culprit.device or "a machine") + place

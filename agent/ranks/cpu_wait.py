@@ -16,8 +16,9 @@ from typing import Final, NamedTuple
 from laggard.agent.ranks.cgroup_files import cgroup_files
 from laggard.wire.ranks import CpuWait
 
-WINDOW_SECONDS: Final = 10.0
-"""Over so many seconds at least, where the rank has been seen for as long."""
+WINDOW_SECONDS: Final = 5.0
+"""Over so many seconds at least, where the rank has been seen for as long: for so long a rank of a live job is slow
+before it is accused, so that this is about that time, and the first verdict has it already."""
 LEAST_SECONDS: Final = 2.0
 """Less says too little, and costs too much."""
 _MOST_SAMPLES: Final = 64

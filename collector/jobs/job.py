@@ -10,7 +10,13 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, timings_from_rows
+from laggard.collector.locate.job_timings import (
+    MOST_WINDOW_STEPS,
+    WINDOW_SECONDS,
+    WINDOW_STEPS,
+    JobTimings,
+    timings_from_rows,
+)
 from laggard.wire.ranks import RankRow, StepRow
 
 _UID: Final = re.compile(r"[0-9]{1,10}")
@@ -35,7 +41,8 @@ class JobKey(NamedTuple):
 
 @dataclasses.dataclass
 class RankWindow:
-    """The newest row about one rank, without its steps, and the rank's last WINDOW_STEPS steps by number, ascending.
+    """The newest row about one rank, without its steps, and the rank's last steps by number, ascending: WINDOW_STEPS
+    of them, and of shorter steps those of the last WINDOW_SECONDS.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds)."""
 
@@ -45,8 +52,9 @@ class RankWindow:
     asked_at: float
     steps: dict[int, StepRow] = dataclasses.field(default_factory=dict)
 
-    def ingest(self, steps: Iterable[StepRow]) -> bool:
-        """Adds the steps that are new; a repeated step changes nothing. Returns whether the rank got any further."""
+    def ingest(self, steps: Iterable[StepRow], most: int = MOST_WINDOW_STEPS) -> bool:
+        """Adds the steps that are new, and keeps the last of all, `most` of them at most; a repeated step changes
+        nothing. Returns whether the rank got any further."""
         new = {step.step: step for step in steps if step.step not in self.steps}
         if not new:
             return False
@@ -54,7 +62,7 @@ class RankWindow:
         merged = {**self.steps, **new}
         if min(new) < last_before or list(new) != sorted(new):
             merged = dict(sorted(merged.items()))
-        excess = len(merged) - WINDOW_STEPS
+        excess = _excess(merged, most)
         self.steps = dict(islice(merged.items(), excess, None)) if excess > 0 else merged
         return next(reversed(self.steps)) > last_before
 
@@ -64,6 +72,20 @@ class RankWindow:
             return False
         last = self.steps[next(reversed(self.steps))]
         return any(step.step <= last.step and step.start > last.end for step in steps)
+
+
+def _excess(steps: dict[int, StepRow], most: int) -> int:
+    """How many of the first of `steps`, ascending, are not kept."""
+    count = len(steps)
+    if count <= WINDOW_STEPS:
+        return 0
+    begin = steps[next(reversed(steps))].end - WINDOW_SECONDS
+    old = 0
+    for row in islice(steps.values(), count - WINDOW_STEPS):
+        if old >= count - most and row.start >= begin:
+            break
+        old += 1
+    return old
 
 
 class Run(NamedTuple):
@@ -113,9 +135,11 @@ class Job:
         return {number: max(0.0, self.updated_at - rank.asked_at) for number, rank in self.ranks.items()}
 
     def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
-        """The newest WINDOW_STEPS steps of the job. A rank whose agent does not answer keeps its steps, but its state
-        is unknown: an agent's silence does not prove a hang. `findings`: codes by node."""
-        newest = sorted(set().union(*(rank.steps for rank in self.ranks.values())))[-WINDOW_STEPS:]
+        """The newest steps of the job, as many as are held of the rank with the most. A rank whose agent does not
+        answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang. `findings`: codes
+        by node."""
+        length = max((len(rank.steps) for rank in self.ranks.values()), default=1)
+        newest = sorted(set().union(*(rank.steps for rank in self.ranks.values())))[-length:]
         first = newest[0] if newest else 0
         steps_by_rank = {number: _steps_from(first, rank.steps) for number, rank in self.ranks.items()}
         rows = self.newest_rows(answering)

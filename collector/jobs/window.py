@@ -15,6 +15,7 @@ from msgspec import structs
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
+from laggard.collector.locate.job_timings import WINDOW_STEPS
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
@@ -133,9 +134,16 @@ class JobWindows:
             rank = claimed
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
         rank.updated_at = job.updated_at = now
-        if rank.ingest(row.rows):
+        if rank.ingest(row.rows, self._most_steps(source)):
             job.progressed_at = now
         return None
+
+    def _most_steps(self, source: str) -> int:
+        """How many steps are kept of each of an agent's ranks, so that neither it nor all agents together take more
+        room than WINDOW_STEPS of as many ranks as they may report."""
+        of_agent = MAX_RANKS_OF_AGENT // max(1, self._held.ranks_of_agent[source])
+        of_all = self._limits.ranks // max(1, self._held.ranks)
+        return WINDOW_STEPS * max(1, min(of_agent, of_all))
 
     def _job_of(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
         """The run of the job that `row` belongs to; a new one where it is of none that is known."""

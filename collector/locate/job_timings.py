@@ -15,11 +15,25 @@ from laggard.model import RankEnd
 from laggard.rankfile.fact_names import UNSEEN_WAITS
 from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
 
-WINDOW_STEPS = 128
-"""How many of a job's newest steps are kept, and so how many a verdict is drawn from at most."""
-
 Floats = NDArray[np.floating[Any]]
 """Numbers of any precision: the arrays of the largest jobs are in single precision."""
+
+WINDOW_STEPS = 128
+"""How many of a job's newest steps are kept, whatever their length."""
+
+WINDOW_SECONDS = 20.0
+"""Of shorter steps, those of so many seconds are kept: what slows a rank for a moment lasts seconds, and many short
+steps within one moment are no better evidence than one."""
+
+MOST_WINDOW_STEPS = 1365
+"""And never more: as many as a rank file holds."""
+
+
+def window_length(durations: Floats) -> int:
+    """How many of the last steps are kept, of which `durations` (seconds, nan where unknown) are the lengths, ascending
+    by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MOST_WINDOW_STEPS."""
+    backwards = np.cumsum(np.nan_to_num(durations[: -MOST_WINDOW_STEPS - 1 : -1]))
+    return max(WINDOW_STEPS, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
 
 
 class RankState(NamedTuple):
@@ -66,6 +80,8 @@ class JobTimings:
     """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
     collectives: Collectives | None = None
     """Each collective of each rank; None where the source has none, as a live job's rows."""
+    live: bool = False
+    """Whether a collector watches, or watched, the job: then a verdict is drawn again and again."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
     steps_recorded: bool = True
@@ -137,4 +153,5 @@ def timings_from_rows(
             row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
         )
         ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
-    return build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
+    timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
+    return dataclasses.replace(timings, live=True)

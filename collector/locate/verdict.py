@@ -14,9 +14,11 @@ work (positions.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 
 from laggard.collector.locate.explanation import explained
 from laggard.collector.locate.hang.deaths import dead_ranks
@@ -44,7 +46,7 @@ def locate(timings: JobTimings) -> Location:
     slow = (
         _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
     )
-    culprits = (*dead.culprits, *hung.culprits, *slow.culprits)
+    culprits = _each_once((*dead.culprits, *hung.culprits), slow.culprits)
     notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *slow.notes]
     verdict = Verdict.OK
     if culprits or any(note.kind in ("deadlock", "mismatch") for note in hung.notes):
@@ -73,6 +75,20 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_ranks(timings, _typical_step(steps))
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     return unfinished_collectives(timings) if found == NOTHING_FOUND else found
+
+
+def _each_once(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:
+    """Dead, hung and slow culprits, a rank that stopped once only: that it was slow before stands in its evidence."""
+    told = list(stopped)
+    left = []
+    for each in slow:
+        places = [place for place, other in enumerate(told) if each.ranks and set(each.ranks) <= set(other.ranks)]
+        if not places:
+            left.append(each)
+            continue
+        was = f"before that it was slow{f' in {each.phase}' if each.phase else ''}"
+        told[places[0]] = structs.replace(told[places[0]], evidence=(*told[places[0]].evidence, was))
+    return (*told, *left)
 
 
 class _SlowRanks(NamedTuple):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import ProcessGroup
-from laggard.collector.locate.job_timings import WINDOW_STEPS, JobTimings, RankState
+from laggard.collector.locate.job_timings import JobTimings, RankState, window_length
 from laggard.collector.locate.positions import NOWHERE, REPLICA_ROLES, Membership, Place, position_classes
 from laggard.collector.recording.columns import Columns
 from laggard.collector.recording.records import EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
@@ -93,7 +93,7 @@ class RecordedJob:
         return part
 
     def timings(self) -> JobTimings:
-        """The newest WINDOW_STEPS steps of all that was added."""
+        """The newest steps of all that was added, as many as a collector would hold."""
         parts = self._parts_of_one_job()
         tables = merge_parts([part.columns for part in parts])
         ambiguous = self._ambiguous_ranks(parts, tables)
@@ -258,7 +258,8 @@ def _timings(
     facts: _JobFacts, ranks: NDArray[np.int64], rows: Sequence[RankSteps], tables: Tables, group_names: Sequence[str]
 ) -> JobTimings:
     known = [each.numbers for each in rows]
-    numbers = np.unique(np.concatenate(known))[-WINDOW_STEPS:] if known else np.zeros(0, np.int64)
+    length = max((window_length(each.seconds) for each in rows), default=1)
+    numbers = np.unique(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(ranks)
     seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
     phases = np.full((*shape, len(PHASES)), np.nan)
@@ -286,6 +287,7 @@ def _timings(
         positions=position_classes(listed, [facts.place(rank) for rank in listed]),
         waits_recorded=tables.waits_recorded,
         collectives=tables.collectives_of(ranks, facts.groups(group_names)),
+        live=bool(facts.states),
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),

@@ -8,7 +8,8 @@ agents, as far as these can tell them apart. The thresholds are our own choices.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from laggard.collector.locate.job_timings import JobTimings, RankState
@@ -56,7 +57,10 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
         return PartialVerdict(notes=(Note("first_unseen", text), *notes))
-    return PartialVerdict(tuple(_culprit(timings, death, first, deaths) for death in first[:_MOST_NOTES]), notes)
+    culprits = [
+        _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
+    ]
+    return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
 
 
 def _death(timings: JobTimings, column: int) -> _Death:
@@ -78,12 +82,50 @@ def _first(deaths: Sequence[_Death]) -> list[_Death]:
     return [death for death in candidates if death.may_precede(candidates[0])]
 
 
+def _by_machine(
+    timings: JobTimings, first: Sequence[_Death], deaths: Sequence[_Death]
+) -> Iterator[tuple[_Death, tuple[_Death, ...]]]:
+    """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
+    early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
+    it was none of them."""
+    machines: dict[str, list[_Death]] = {}
+    for death in deaths:
+        if death.node is not None:
+            machines.setdefault(death.node, []).append(death)
+    sizes = Counter(timings.nodes)
+    down = {
+        node: tuple(sorted(its, key=lambda death: death.column))
+        for node, its in machines.items()
+        if len(its) == sizes[node] > 1 and _died_as_one(timings, its)
+    }
+    down = down if set(down) != set(timings.nodes) else {}
+    told = set()
+    for death in first:
+        if death.node not in down:
+            yield death, (death,)
+        elif death.node not in told:
+            told.add(death.node)
+            yield death, down[death.node]
+
+
+def _died_as_one(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether ranks died in the same way, none later than SAME_FAILURE_SECONDS after the first of them."""
+    ways = {_way(timings.states[death.column].end) for death in deaths}
+    earliest = min(death.latest for death in deaths)
+    as_early = all(death.earliest <= earliest + SAME_FAILURE_SECONDS for death in deaths)
+    return len(ways) == 1 and as_early and not all(death.victim for death in deaths)
+
+
+def _way(end: RankEnd | None) -> tuple[str, int | None, str]:
+    return (end.signal, end.exit_code, end.exception) if end else ("", None, "")
+
+
 def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> bool:
     """Whether all processes were ended together, in the same way: by the user or the scheduler."""
     if not len(deaths) == len(timings.states) > 1:
         return False
     ends = [timings.states[death.column].end for death in deaths]
-    ways = {(end.signal, end.exit_code, end.exception) if end else ("", None, "") for end in ends}
+    ways = {_way(end) for end in ends}
     explained = any(end.cause or end.exception for end in ends if end)
     if len(ways) > 1 or explained:
         return False
@@ -109,21 +151,30 @@ def _some_are_unseen(timings: JobTimings) -> bool:
     return unknown or len(timings.states) < timings.world_size
 
 
-def _culprit(timings: JobTimings, death: _Death, first: Sequence[_Death], deaths: Sequence[_Death]) -> Culprit:
-    state, rank = timings.states[death.column], int(timings.ranks[death.column])
+def _culprit(
+    timings: JobTimings,
+    death: _Death,
+    first: Sequence[_Death],
+    deaths: Sequence[_Death],
+    of_machine: Sequence[_Death],
+) -> Culprit:
+    """The rank of `death`; where its machine went down, all of the ranks `of_machine`."""
+    state = timings.states[death.column]
+    ranks = tuple(sorted(int(timings.ranks[each.column]) for each in of_machine))
+    rivals = [each for each in first if each is death or each not in of_machine]
     node = timings.nodes[death.column]
     return Culprit(
         kind="dead",
-        ranks=(rank,),
+        ranks=ranks,
         node=node,
-        gpu=timings.gpus[death.column],
+        gpu=timings.gpus[death.column] if len(ranks) == 1 else None,
         phase="collective" if state.in_flight else state.phase,
         group=state.in_flight.group if state.in_flight else None,
         since_step=_step_of_death(state),
-        confidence=_confidence(death, first),
-        evidence=_evidence(timings, death, first, deaths),
+        confidence=_confidence(death, rivals),
+        evidence=_evidence(timings, death, first, deaths, of_machine),
         findings=timings.findings_by_node.get(node or "", ()) if state.end and state.end.cause else (),
-        victims=tuple(int(other) for other in timings.ranks if other != rank)[:MAX_NAMED_RANKS],
+        victims=tuple(int(other) for other in timings.ranks if int(other) not in ranks)[:MAX_NAMED_RANKS],
         end=state.end,
     )
 
@@ -133,13 +184,23 @@ def _confidence(death: _Death, first: Sequence[_Death]) -> float:
     return round((0.5 if death.victim else 0.95) / math.sqrt(len(first)), 2)
 
 
-def _evidence(timings: JobTimings, death: _Death, first: Sequence[_Death], deaths: Sequence[_Death]) -> tuple[str, ...]:
+def _evidence(
+    timings: JobTimings,
+    death: _Death,
+    first: Sequence[_Death],
+    deaths: Sequence[_Death],
+    of_machine: Sequence[_Death],
+) -> tuple[str, ...]:
     state = timings.states[death.column]
     lines = [f"it was {_place(state)}"]
+    first = [each for each in first if each is death or each not in of_machine]
+    deaths = [each for each in deaths if each is death or each not in of_machine]
     if state.end:
         lines.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
         if state.end.kernel:
             lines.append(f"the kernel: {state.end.kernel}")
+    if len(of_machine) > 1:
+        lines.insert(0, f"all {len(of_machine)} ranks of the machine died in the same way at the same time")
     if len(first) > 1:
         ranks = ranks_text(int(timings.ranks[each.column]) for each in first)
         lines.append(f"{ranks} ended too close together for their clocks: each may have been the first")

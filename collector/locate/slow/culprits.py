@@ -131,8 +131,9 @@ def _median_rank(steps: Steps, each: Slow) -> int:
 def _peers(steps: Steps, slow: list[Slow], column: int, nodes: Sequence[str | None]) -> NDArray[np.int64]:
     """The columns of at most MAX_COMPARED ranks that do the same work as `column`, and are no culprits."""
     same = np.flatnonzero(steps.peers.number == steps.peers.number[column])
-    culprits = {other for each in slow for other in each.columns} | {column}
-    mates = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if int(other) not in culprits]
+    culprits = {other for each in slow for other in each.columns}
+    others = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if other != column]
+    mates = [other for other in others if other not in culprits] or others
     elsewhere = [other for other in mates if nodes[other] is None or nodes[other] != nodes[column]]
     return np.array(elsewhere or mates, np.int64)
 

@@ -17,6 +17,9 @@ TIMES_PEERS = 2.0
 """And where that share is so many times its peers': what all have makes none of them slower than the others."""
 
 
+NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the kind may become slow_host"
+
+
 def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
     """`culprits`; those whose threads wait for a CPU are of kind slow_host, with how long as their first evidence."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
@@ -31,8 +34,10 @@ def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple
 def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, usual: CpuWait | None) -> Culprit:
     waits = [wait for rank in culprit.ranks if (wait := timings.states[columns[rank]].cpu_wait)]
     worst = max(waits, key=held_up, default=None)
-    if worst is None or culprit.kind not in ("slow_compute", "slow_host", "slow_input"):
+    if culprit.kind not in ("slow_compute", "slow_host", "slow_input"):
         return culprit
+    if worst is None:
+        return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live else culprit
     if held_up(worst) < max(HELD_UP, TIMES_PEERS * (held_up(usual) if usual else 0.0)):
         return culprit
     return structs.replace(culprit, kind="slow_host", evidence=(_evidence(worst, usual), *culprit.evidence))

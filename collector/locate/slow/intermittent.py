@@ -26,6 +26,8 @@ HIT_SIGMAS = 4.0
 MIN_EPISODES = 3
 """So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
 
+EIGHTHS = 8
+
 CHANCE = 1e-4
 """With no greater probability may any rank of the job be slow so often by chance."""
 
@@ -55,23 +57,43 @@ def _hits(steps: Steps) -> NDArray[np.bool_]:
 
 
 def _habits(hits: NDArray[np.bool_]) -> list[int]:
-    """The ranks that are slow more often than the others let expect: by the tail of the binomial distribution, with the
-    rate at which the others are. The tenth of the ranks that is slow most often is no measure of chance: culprits."""
-    count, ranks = hits.shape
-    episodes = _episodes(hits)
+    """The ranks that are slow more often than the others let expect. Were all alike, each episode of a rank and its
+    ordinary peers would be the rank's with the same probability: the binomial distribution, whatever their common rate.
+    The tenth of the ranks that is slow most often is no measure of chance: culprits."""
+    ranks = hits.shape[1]
+    begins = _begins(hits)
+    episodes = begins.sum(axis=0)
     ordinary = np.sort(episodes)[: max(1, math.ceil(0.9 * ranks) - 1)]
-    rate = min((float(ordinary.sum()) + 1.0) / (count * len(ordinary) + 1.0), 0.5)
-    least = next(number for number in range(count + 2) if _tail(count, number, rate) < CHANCE / ranks)
-    half = count // 2
-    often = (episodes >= max(MIN_EPISODES, least)) & hits[:half].any(axis=0) & hits[half:].any(axis=0)
-    return [int(column) for column in np.flatnonzero(often)]
+    half = len(hits) // 2
+    both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
+    return [
+        int(column)
+        for column in np.flatnonzero(both & (episodes >= MIN_EPISODES))
+        if _is_more_than_chance(begins[:, column], int(ordinary.sum()), len(ordinary), CHANCE / ranks)
+    ]
 
 
-def _episodes(hits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """[R]: how often each rank began to be slow."""
+def _is_more_than_chance(begins: NDArray[np.bool_], of_others: int, others: int, chance: float) -> bool:
+    """Whether a rank has too many episodes, of which the steps `begins` [S] are the first, beside `of_others` of so
+    many others."""
+    own = int(begins.sum() / _clustering(begins))
+    return own >= MIN_EPISODES and _tail(own + of_others, own, 1 / (1 + others)) < chance
+
+
+def _clustering(begins: NDArray[np.bool_]) -> float:
+    """How many episodes come together, 1.0 where each comes by itself: the variance of their number over its mean, by
+    eighths of the window, as far as chance does not explain it (two standard deviations of chi-squared). A moment of
+    other work on the machine has many episodes, and is one."""
+    counts = np.array([len(part.nonzero()[0]) for part in np.array_split(begins, EIGHTHS)])
+    ratio = float(counts.var(ddof=1) / max(counts.mean(), 1e-9))
+    return ratio if ratio > 1 + 2 * (2 / (EIGHTHS - 1)) ** 0.5 else 1.0
+
+
+def _begins(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[S, R]: in which steps each rank began to be slow."""
     begins = hits.copy()
     begins[1:] &= ~hits[:-1]
-    return np.asarray(begins.sum(axis=0), np.int64)
+    return begins
 
 
 def _tail(count: int, least: int, rate: float) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
 from laggard.collector.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
+from laggard.collector.locate.slow.moments import is_brief, outlasts_moments
 from laggard.collector.locate.slow.peers import node_numbers
 from laggard.collector.locate.slow.significance import (
     MAD_TO_SIGMA,
@@ -24,13 +25,6 @@ from laggard.collector.locate.slow.significance import (
     windows,
 )
 from laggard.collector.locate.slow.steps import Steps
-
-BRIEF_SECONDS = 1.0
-"""A machine's own work (a scrape, a probe, another process on a rank's core) holds a rank up for a moment; what makes a
-rank slow stays. Our own choice: two ranks with steps of 13 ms on two cores, beside other work, showed 0.1 to 0.9 s."""
-
-BRIEF_STEPS = 100
-"""From so many slow steps on a rank is not slow for a moment only, however short the steps are."""
 
 MOST = 0.75
 """Where so many of a machine's ranks are slow, and its median rank is, the machine is the culprit."""
@@ -68,11 +62,7 @@ class Slow:
     series: Floats  # [S]: its excess in each step
     hits: NDArray[np.bool_] | None = None  # [S]: in which steps it is slow, where it is so now and then only
     machine: tuple[int, ...] = ()  # all columns of the machine, where it has others that never do what is slow
-
-    @property
-    def brief(self) -> bool:
-        """Whether it has been slow for too short a time: its machine may just have had something else to do."""
-        return self.seconds < BRIEF_SECONDS and self.steps < BRIEF_STEPS
+    brief: bool = False  # slow for too short a time: its machine may just have had something else to do
 
 
 def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
@@ -111,7 +101,9 @@ def _merged_by_phase(steps: Steps, found: Sequence[Slow], machine: NDArray[np.in
         series = last_axis_median(np.stack([each.series for each in group], axis=1))
         whole = Slowdown(since, median(series[since:]), max(each.margin for each in group))
         yield dataclasses.replace(
-            _slow(steps, columns, True, whole, series), machine=tuple(int(column) for column in mates)
+            _slow(steps, columns, True, whole, series, series[:, None]),
+            machine=tuple(int(column) for column in mates),
+            brief=all(each.brief for each in group),
         )
 
 
@@ -177,9 +169,10 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
         others = others[others != column]
         spread = _spread(steps, others) if len(others) >= FEW_PEERS else deviation(medians.whole[~same & ~culprits])
         noise = typical_noise(steps.excess, others)
-        found = slowdown(steps.excess[:, column], steps.duration, noise, spread)
+        found = slowdown(steps.excess[:, column], steps.duration, noise, spread, peers=len(others))
         if found is not None:
-            yield _slow(steps, (int(column),), False, found, steps.excess[:, column])
+            compared = steps.excess[:, np.append(others, column)]
+            yield _slow(steps, (int(column),), False, found, steps.excess[:, column], compared)
 
 
 def _spread(steps: Steps, peers: NDArray[np.int64]) -> float:
@@ -207,17 +200,18 @@ def _slow_hosts(
         series = last_axis_median(steps.excess[:, columns])
         others = [by_machine.columns(other) for other in some if other != host]
         spread = deviation(np.array([median(medians.whole[each]) for each in others]))
-        found = slowdown(series, steps.duration, _noise_of_machines(steps, others), spread)
+        theirs = np.stack([last_axis_median(steps.excess[:, each]) for each in others], axis=1)
+        found = slowdown(series, steps.duration, _typical_deviation(theirs), spread, peers=len(others))
         if found is not None and _most_are_slow(steps, columns, found) and (best is None or found.excess > best.excess):
-            best = _slow(steps, tuple(int(column) for column in columns), True, found, series)
+            compared = np.column_stack((theirs, series))
+            best = _slow(steps, tuple(int(column) for column in columns), True, found, series, compared)
     if best is not None:
         yield best
 
 
-def _noise_of_machines(steps: Steps, machines: Sequence[NDArray[np.int64]]) -> float:
-    """The standard deviation over time of a machine's median excess, in seconds: the median over `machines`."""
-    series = [last_axis_median(steps.excess[:, columns]) for columns in machines]
-    return MAD_TO_SIGMA * median(np.array([deviation(each) for each in series]))
+def _typical_deviation(series: Floats) -> float:
+    """The standard deviation over time of the series [S, N], in seconds: the median of theirs."""
+    return MAD_TO_SIGMA * median(np.array([deviation(each) for each in series.T]))
 
 
 def _most_are_slow(steps: Steps, columns: NDArray[np.int64], found: Slowdown) -> bool:
@@ -237,6 +231,12 @@ class _Grouped:
         return self._order[self._first[host] : self._first[host + 1]]
 
 
-def _slow(steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Slowdown, series: Floats) -> Slow:
+def _slow(
+    steps: Steps, columns: tuple[int, ...], whole_host: bool, found: Slowdown, series: Floats, compared: Floats
+) -> Slow:
+    """`compared` [S, N]: the series that it is compared with, and its own."""
     lasted = steps.duration[found.since :]
-    return Slow(columns, whole_host, found.since, found.excess, found.margin, len(lasted), float(lasted.sum()), series)
+    seconds = float(lasted.sum())
+    level = found.excess * max(0.5, 1 / found.margin)
+    brief = is_brief(len(lasted), seconds, steps.live) or not outlasts_moments(compared, found.since, level)
+    return Slow(columns, whole_host, found.since, found.excess, found.margin, len(lasted), seconds, series, brief=brief)

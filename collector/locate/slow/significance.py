@@ -5,14 +5,17 @@ the last steps is above each of
 
 - SLOW_RATIO of the step time: healthy GPUs of one kind differ by less than half a percent at equal work, and what is
   below costs less than looking for it;
-- STANDARD_ERRORS of that median (1.2533 standard deviations over the root of the steps, for normal data), so that noise
-  does not accuse, and small slowdowns are found as the steps allow;
+- STANDARD_ERRORS of that median (1.2533 standard deviations over the root of the independent steps, for normal data),
+  so that noise does not accuse, and small slowdowns are found as the steps allow. What disturbs a machine lasts: where
+  neighbouring steps are alike, fewer of them are independent (_alike). And where the standard deviation is
+  known from few values itself, it takes more of them (student());
 - SPREADS times the median absolute deviation of its peers' own medians, so that who is within what the peers differ by
   is not accused.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -49,28 +52,67 @@ def windows(steps: int) -> Iterator[int]:
 
 
 def slowdown(
-    excess: Floats, duration: Floats, noise: float, spread: float, ratio: float = SLOW_RATIO
+    excess: Floats, duration: Floats, noise: float, spread: float, ratio: float = SLOW_RATIO, peers: int = 1
 ) -> Slowdown | None:
     """Whether the series `excess` [S] (seconds, nan where unknown), of steps of `duration` [S], is slow up to now.
     `noise` is the standard deviation that the peers' own series have, at least which this one is taken to have;
-    `spread` the median absolute deviation among the peers' medians; `ratio` the least excess, in step times."""
+    `spread` the median absolute deviation among the peers' medians; `ratio` the least excess, in step times; `peers`:
+    how many series `noise` was estimated from."""
     for length in windows(len(excess)):
         last = excess[-length:]
         known = int(np.isfinite(last).sum())
         if known < MIN_STEPS:
             return None
         typical = median(last)
+        floor = max(ratio * float(np.median(duration[-length:])), SPREADS * spread)
+        if typical <= floor or median(excess[-MIN_STEPS:]) <= typical / 2:
+            continue
+        since = _onset(excess, typical)
+        alike = _alike(_residual(excess, since))
         sigma = max(noise, MAD_TO_SIGMA * deviation(last))
-        threshold = max(
-            ratio * float(np.median(duration[-length:])),
-            STANDARD_ERRORS * MEDIAN_ERROR * sigma / known**0.5,
-            SPREADS * spread,
-        )
-        if typical > threshold and median(excess[-MIN_STEPS:]) > typical / 2:
-            since = _onset(excess, typical)
+        errors = student(peers * len(excess) / alike - 1)
+        threshold = max(floor, errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5)
+        if typical > threshold:
             typical = median(excess[since:])
             return Slowdown(since, typical, typical / threshold)
     return None
+
+
+def _residual(excess: Floats, since: int) -> Floats:
+    """`excess` [S] less its median before the onset and after it: what is noise if it is slow since then."""
+    parts = (part - median(part) for part in (excess[:since], excess[since:]))
+    residual: Floats = np.concatenate(list(parts))
+    return residual
+
+
+def _alike(residual: Floats) -> float:
+    """How many successive values of a series count as one independent value for its median; 1.0 for white noise.
+
+    That is 1 + 2 * the sum of the autocorrelations of its signs, as far as these exceed what white noise shows
+    (Bartlett's bound) without interruption; they are added in pairs (Geyer, Practical Markov Chain Monte Carlo, 1992).
+    """
+    signs = np.nan_to_num(np.sign(residual))
+    power = float((signs * signs).sum())
+    if len(signs) < MIN_STEPS or power <= 0.0:
+        return 1.0
+    spectrum = np.abs(np.fft.rfft(signs, 2 * len(signs))) ** 2
+    correlations = np.fft.irfft(spectrum)[: len(signs) // 4 + 1] / power
+    bound = 2.0 / len(signs) ** 0.5
+    total = 1.0
+    for first in range(1, len(correlations) - 1, 2):
+        pair = correlations[first : first + 2]
+        if pair.mean() <= bound:
+            break
+        total += 2.0 * float(pair.sum())
+    return total
+
+
+def student(freedom: float) -> float:
+    """STANDARD_ERRORS where the standard deviation is known; more where it was estimated with so many degrees of
+    freedom: what Student's t exceeds as rarely (Wallace's approximation, Ann. Math. Statist. 30, 1959)."""
+    freedom = max(freedom, 3.0)
+    known = STANDARD_ERRORS * (8 * freedom + 3) / (8 * freedom + 1)
+    return float((freedom * math.expm1(known * known / freedom)) ** 0.5)
 
 
 def _onset(excess: Floats, typical: float) -> int:

@@ -35,6 +35,7 @@ class Steps:
     peers: Peers
     excess: Floats  # [S, R]
     phased: bool  # whether phases are known, so that `other` is not judged
+    live: bool = False  # whether a verdict is drawn again and again
 
     @property
     def judged_phases(self) -> range:
@@ -69,6 +70,7 @@ class Steps:
             peers=peers,
             excess=busy - peers.medians(busy),
             phased=phased,
+            live=timings.live,
         )
 
 

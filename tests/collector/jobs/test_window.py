@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
 from laggard.collector.jobs.job import JobKey, Run
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
-from laggard.collector.locate.job_timings import WINDOW_STEPS
+from laggard.collector.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.constants import PHASES
 from laggard.wire.ranks import StepRow
 
@@ -281,6 +282,30 @@ def test_timings_hold_the_newest_steps_of_all_ranks(make: Any) -> None:
         windows.ingest(source, make.ranks_document("n0", [make.rank_row(rank, rows=rows)]), 1.0)
     steps = windows.jobs[KEY].timings("job-1", {"a", "b"}, {}).steps
     assert steps[0] == 1000 and len(steps) == WINDOW_STEPS
+
+
+def test_of_short_steps_those_of_the_last_seconds_are_kept(make: Any) -> None:
+    windows = JobWindows()
+    rows = [_short(make.step_row(step)) for step in range(3000)]
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, rows=rows)]), 1.0)
+    kept = list(windows.jobs[KEY].ranks[0].steps.values())
+    assert rows[-1].end - kept[0].start == pytest.approx(WINDOW_SECONDS, abs=0.1) and kept[-1] == rows[-1]
+    assert len(windows.jobs[KEY].timings("job-1", {"a"}, {}).steps) == len(kept) > 4 * WINDOW_STEPS
+
+
+def test_short_steps_of_many_ranks_take_no_more_room_than_steps_of_all_that_an_agent_may_report(make: Any) -> None:
+    windows = JobWindows()
+    rows = [_short(make.step_row(step)) for step in range(1400)]
+    for turn in (0, 1):
+        ranks = [make.rank_row(rank, world_size=512, rows=rows[turn:]) for rank in range(512)]
+        windows.ingest("a", make.ranks_document("n0", ranks), float(turn))
+    kept = sum(len(rank.steps) for rank in windows.jobs[KEY].ranks.values())
+    assert kept <= 2 * MAX_RANKS_OF_AGENT * WINDOW_STEPS
+
+
+def _short(row: StepRow) -> StepRow:
+    """The same step, 0.03 s long."""
+    return structs.replace(row, start=100.0 + row.step * 0.03, end=100.03 + row.step * 0.03)
 
 
 def test_a_rebooted_agents_ranks_are_dropped(make: Any) -> None:

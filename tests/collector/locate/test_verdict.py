@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
-from laggard.model import Verdict
+from laggard.model import RankEnd, Verdict
 from laggard.wire.ranks import InFlight
 
 RUNNING = RankState("running", 59, None, None)
@@ -217,6 +217,15 @@ def test_a_rank_that_died_is_the_culprit_and_those_that_waited_for_it_are_not() 
     assert location.verdict is Verdict.FAIL
     assert [(culprit.kind, culprit.ranks, culprit.since_step) for culprit in location.culprits] == [("dead", (2,), 59)]
     assert {note.ranks for note in location.notes} == {(0,), (1,), (2,)}
+
+
+def test_a_rank_that_was_slow_and_then_died_is_told_once() -> None:
+    slow = job(slow=[dict(rank=2, phase="forward", by=0.1)])
+    gone = RankState("died", 59, None, None, end=RankEnd(1.0, exit_code=1, exception="ValueError"))
+    states = tuple(gone if rank == 2 else state for rank, state in enumerate(slow.states))
+    (culprit,) = locate(dataclasses.replace(slow, states=states)).culprits
+    assert (culprit.kind, culprit.ranks) == ("dead", (2,))
+    assert culprit.evidence[-1] == "before that it was slow in forward"
 
 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:

@@ -69,6 +69,30 @@ def test_clocks_of_two_nodes_are_not_trusted_to_the_millisecond() -> None:
     assert both.culprits[0].confidence < judge(*deaths).culprits[0].confidence
 
 
+def test_a_machine_that_goes_down_is_one_culprit_with_its_ranks() -> None:
+    nodes = ("n0", "n0", "n1", "n1")
+    for ends in ((KILLED, died(0.4, signal="SIGKILL")), (died(uncertain=1.0), died(0.3, uncertain=1.0))):
+        found = judge(RUNNING, PEER_GONE, *ends, nodes=nodes)
+        (culprit,) = found.culprits
+        assert (culprit.kind, culprit.ranks, culprit.node) == ("dead", (2, 3), "n1"), ends
+        assert culprit.evidence[0] == "all 2 ranks of the machine died in the same way at the same time"
+        assert culprit.victims == (0, 1) and culprit.confidence == 0.95
+    gone = RankState("died", 7, "backward", None)
+    assert [each.ranks for each in judge(RUNNING, RUNNING, gone, gone, nodes=nodes).culprits] == [(2, 3)]
+
+
+def test_ranks_of_a_machine_that_die_one_by_one_or_in_their_own_ways_are_no_machine_that_goes_down() -> None:
+    nodes = ("n0", "n0", "n1", "n1")
+    assert first(judge(RUNNING, RUNNING, KILLED, RUNNING, nodes=nodes)) == [2], "its other rank lives"
+    alone = judge(RUNNING, RUNNING, KILLED, died(0.2, exit_code=1, exception="ValueError"), nodes=nodes)
+    assert [each.ranks for each in alone.culprits] == [(2,)]
+    later = judge(RUNNING, RUNNING, KILLED, died(30.0, signal="SIGKILL"), nodes=nodes)
+    assert [each.ranks for each in later.culprits] == [(2,)]
+    failed = died(exit_code=1, exception="ValueError")
+    everybody = judge(failed, failed, failed, failed, nodes=nodes)
+    assert [each.ranks for each in everybody.culprits] == [(0,), (1,), (2,), (3,)], "the same bug everywhere"
+
+
 @pytest.mark.parametrize(
     "states",
     [

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
-from laggard.collector.locate.slow.host_facts import with_host_facts
+from laggard.collector.locate.slow.host_facts import NOT_KNOWN, with_host_facts
 from laggard.model import Culprit
 from laggard.wire.ranks import CpuWait
 
 CALM = CpuWait(10.0, 9.0, 0.2, 0.0)
 
 
-def explained(slow: CpuWait | None, *others: CpuWait | None, kind: str = "slow_compute") -> Culprit:
+def explained(slow: CpuWait | None, *others: CpuWait | None, kind: str = "slow_compute", live: bool = False) -> Culprit:
     states = [RankState("running", 7, "forward", None, cpu_wait=wait) for wait in (slow, *others)]
     info = {rank: RankInfo("n0", None, state) for rank, state in enumerate(states)}
-    timings = build_timings("j", len(states), info, {}, {})
+    timings = dataclasses.replace(build_timings("j", len(states), info, {}, {}), live=live)
     (found,) = with_host_facts(timings, (Culprit(kind=kind, ranks=(0,), node="n0", evidence=("busier",)),))
     return found
 
@@ -44,6 +46,12 @@ def test_a_host_that_holds_a_rank_up_is_named_with_by_how_much(wait: CpuWait, wo
 def test_without_such_a_fact_the_kind_stays(waits: tuple[CpuWait | None, ...]) -> None:
     found = explained(*waits)
     assert found.kind == "slow_compute" and found.evidence == ("busier",)
+
+
+def test_of_a_live_job_it_is_told_that_the_fact_is_not_known_yet() -> None:
+    first, later = explained(None, CALM, CALM, live=True), explained(CALM, CALM, CALM, live=True)
+    assert first.kind == later.kind == "slow_compute"
+    assert first.evidence == ("busier", NOT_KNOWN) and later.evidence == ("busier",)
 
 
 def test_a_hung_rank_is_not_called_slow() -> None:
