@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.launch import start_fresh
 from support.paths import REPOSITORY
+from support.torch_version import GLOO_IS_RECORDED, TORCH
 from support.warm import Warm
 
 from laggard.constants import PHASES
@@ -331,6 +332,8 @@ def test_an_attached_module_is_the_same_to_torch(kind: str, run: Run, tmp_path: 
 @pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "attach in the script"])
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])
 def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Callable[..., Any], tmp_path: Path) -> None:
+    if name == "fsdp2" and TORCH < (2, 6):
+        pytest.skip("torch.distributed.fsdp has fully_shard since torch 2.6")
     if name == "lightning_ddp":
         pytest.importorskip("lightning")
     if name == "huggingface":
@@ -340,10 +343,11 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
     for path in (tmp_path / "ranks").rglob("*.rank"):
         with RankFileReader(str(path)) as file:
             counters = file.counters()
-            assert counters is not None and (counters.steps, counters.errors, counters.lost) == (10, 0, 0)
+            assert counters is not None and (counters.steps, counters.errors) == (10, 0)
+            assert counters.lost == 0 or not GLOO_IS_RECORDED
             assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are all recorded"
             assert {lane.role for lane in file.lanes()} <= {"dp", "world"}
-            assert "dp" in {lane.role for lane in file.lanes()}
+            assert "dp" in {lane.role for lane in file.lanes()} or not GLOO_IS_RECORDED
     assert len(list((tmp_path / "ranks").rglob("*.rank"))) == 2
 
 

@@ -97,6 +97,14 @@ def test_each_rank_is_recorded(words: str, tmp_path: Path, script: Path) -> None
     assert_both_ranks_are_recorded(tmp_path)
 
 
+def test_a_started_process_is_a_rank_where_no_collective_of_it_can_be_named(tmp_path: Path, script: Path) -> None:
+    """multiprocessing starts it, and DDP makes all its collectives in C++: gloo's before torch 2.12, or any backend's
+    without the Flight Recorder."""
+    done = start(tmp_path, "laggard", "run", "train.py", "fork", TORCH_FR_BUFFER_SIZE="0")
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert_both_ranks_are_recorded(tmp_path)
+
+
 BESIDE_A_RANK = """
 import subprocess, sys, torch
 from torch.utils.data import DataLoader, Dataset

@@ -38,6 +38,10 @@ class ProcessGroups:
         self._counts: dict[str, GroupCounts] = {}
         self.generation = 0  # how often the lane logs were forgotten
 
+    def used(self) -> None:
+        """A collective ran in a group, one that cannot be named."""
+        self._on_use()
+
     def set_role_of_members(self, role: str, members: Sequence[int]) -> None:
         """From now on a group of these members has this role, unless these members have a role already."""
         if len(members) > 1:

@@ -179,6 +179,7 @@ class NativeCollectives:
             pattern = self._learn(watch, baseline, call_site, missing)
             if pattern is None:
                 self._recorder.totals.lost += missing
+                self._groups.used()
                 return []
         pattern.uses += 1
         watch.baseline = _Baseline(sequence, hooked + len(pattern.missing), now)

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.torch_version import GLOO_IS_RECORDED
 
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, OFF, ON, FlightRecorderStatus, read_status
 
@@ -37,6 +38,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.skipif(not GLOO_IS_RECORDED, reason="this torch's Flight Recorder does not hold gloo's collectives")
 @pytest.mark.parametrize(("size", "after"), [("2000", (ON, (("#0", 5, -1, 5),))), ("0", (OFF, ()))])
 def test_a_real_group_on_and_off(size: str, after: tuple[object, ...]) -> None:
     done = subprocess.run([sys.executable, "-c", REAL, size], capture_output=True, text=True, timeout=300)
