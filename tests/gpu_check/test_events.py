@@ -42,7 +42,7 @@ def lazy_lab(device: LazyDevice, marks: LazyDevice | None = None) -> Any:
             device.work(seconds)
 
         def launch(self, seconds: float) -> Work:
-            device.network.submit(device.place().passed.wait)
+            device.network.wait_for(device.place())
             with device.on(device.network):
                 self.work(seconds)
             return lazy_work(device, device.place(device.network))

@@ -5,6 +5,9 @@ stream passes a mark when it comes to it, a stream can wait for a place in anoth
 own after what was queued before it, its handle's wait() holds up a stream and not the host, nothing may be recorded or
 asked during a capture, and the device's clock is not the host's. The work and the waits are real, and so may the
 collectives be (gloo's, between processes).
+
+Its times are those of a device, which a busy machine does not hold up: a stream counts how long its work takes from
+when it could begin, and its thread, which may come late to it, sleeps until that time has come.
 """
 
 from __future__ import annotations
@@ -19,40 +22,63 @@ from typing import Any
 
 
 class Place:
-    """Where a stream was at one time; set when it has come there."""
+    """Where a stream was at one time; set when it has come there. `at` is by the host's clock, `time` by the
+    device's."""
 
     def __init__(self) -> None:
         self.passed = threading.Event()
-        self.time = 0
+        self.at = self.time = 0
+
+
+Item = Callable[[int], int]
+"""What a stream does. It gets the time from which on it can be done, and returns when it is done, in nanoseconds."""
 
 
 class Stream:
     def __init__(self, number: int) -> None:
         self.number = number
-        self._work: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self.at = 0  # when it has done, or will have done, all that its thread has come to
+        self._items: queue.SimpleQueue[tuple[int, Item]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unfinished = 0
         threading.Thread(target=self._run, daemon=True, name=f"stream {number}").start()
 
     def _run(self) -> None:
         while True:
-            self._work.get()()
+            launched, item = self._items.get()
+            self.at = item(max(self.at, launched))
             with self._lock:
                 self._unfinished -= 1
 
-    def submit(self, work: Callable[[], object]) -> None:
+    def submit(self, item: Item) -> None:
         with self._lock:
             self._unfinished += 1
-        self._work.put(work)
+            self._items.put((time.perf_counter_ns(), item))
 
-    def pass_mark(self, come: Callable[[], object]) -> None:
-        """As submit(), for what takes no time: a stream with nothing to do comes to it at once. On a busy machine its
-        thread would come to it some time later, where a GPU does not."""
+    def take(self, seconds: float) -> None:
+        """Work that takes so long."""
+        self.submit(lambda begin: sleep_until(begin + round(seconds * 1e9)))
+
+    def wait_for(self, place: Place) -> None:
+        def wait(begin: int) -> int:
+            place.passed.wait()
+            return max(begin, place.at)
+
+        self.submit(wait)
+
+    def mark(self, come: Callable[[int], object]) -> None:
+        """Calls `come` with the time when the stream comes to it: at once, where it has nothing to do."""
         with self._lock:
-            if not self._unfinished:
-                come()
-                return
-        self.submit(come)
+            idle = not self._unfinished
+            if idle:
+                come(max(self.at, time.perf_counter_ns()))
+        if not idle:
+            self.submit(lambda begin: (come(begin), begin)[1])
+
+
+def sleep_until(end: int) -> int:
+    time.sleep(max(0, end - time.perf_counter_ns()) / 1e9)
+    return end
 
 
 class LazyMark:
@@ -96,36 +122,36 @@ class LazyDevice:
 
     def work(self, seconds: float) -> None:
         """A kernel that takes so long, on the present stream."""
-        self._current.submit(lambda: time.sleep(seconds))
+        self._current.take(seconds)
 
     def block(self) -> threading.Event:
         """A kernel that ends only when the returned event is set."""
         gate = threading.Event()
-        self._current.submit(gate.wait)
+        self._current.submit(lambda begin: (gate.wait(), max(begin, time.perf_counter_ns()))[1])
         return gate
 
     def place(self, stream: Stream | None = None) -> Place:
         """The end of a stream as it is now."""
         place = Place()
 
-        def come() -> None:
-            place.time = self.clock()
+        def come(at: int) -> None:
+            place.at, place.time = at, self._clock(at)
             place.passed.set()
 
-        (stream or self._current).pass_mark(come)
+        (stream or self._current).mark(come)
         return place
 
     def wait_for(self, other: Stream) -> None:
         """The present stream waits for all that `other` has to do now. Returns at once."""
-        self._current.submit(self.place(other).passed.wait)
+        self._current.wait_for(self.place(other))
 
     def synchronize(self, stream: Stream | None = None) -> None:
         """The host waits."""
         assert self.place(stream).passed.wait(300), "the lazy device stands still"
 
-    def clock(self) -> int:
-        now = time.perf_counter_ns()
-        return now + self._offset + round((now - self._zero) * self._drift)
+    def _clock(self, at: int) -> int:
+        """The device's clock, at a time of the host's."""
+        return at + self._offset + round((at - self._zero) * self._drift)
 
     # api.AsyncDevice
 
@@ -187,11 +213,43 @@ class Options:
         self.asyncOp = async_op
 
 
-class Network:
-    """Collectives in the manner of NCCL: `run` does the work (it returns when all members have come), in the device's
-    network stream, after what the present stream had to do."""
+Collective = Callable[[int, Any, Any], "int | None"]
+"""Does the work of a collective that can begin at a time, on a tensor, in a group; returns once all members have come.
+Its result is when it is done, in nanoseconds; None: it is done when it returns."""
 
-    def __init__(self, device: LazyDevice, run: Callable[[Any, Any], object]) -> None:
+
+def takes(seconds: float) -> Collective:
+    """A collective that takes so long."""
+    return lambda begin, tensor, group: begin + round(seconds * 1e9)
+
+
+class Meeting:
+    """A collective of `ranks` threads that takes `seconds` from when the last has come to it."""
+
+    def __init__(self, ranks: int, seconds: float, patience: float) -> None:
+        self._seconds, self._patience = seconds, patience
+        self._begins: list[int] = []
+        self._end = 0
+        self._gate = threading.Barrier(ranks, self._all_have_come)
+
+    def __call__(self, begin: int, tensor: Any, group: Any) -> int:
+        self._begins.append(begin)
+        self._gate.wait(self._patience)
+        return self._end
+
+    def abort(self) -> None:
+        self._gate.abort()
+
+    def _all_have_come(self) -> None:
+        self._end = max(self._begins) + round(self._seconds * 1e9)
+        self._begins.clear()
+
+
+class Network:
+    """Collectives in the manner of NCCL: `run` does the work in the device's network stream, after what the present
+    stream had to do."""
+
+    def __init__(self, device: LazyDevice, run: Collective) -> None:
         self._device = device
         self._run = run
         self.work_class = work_class()
@@ -201,8 +259,13 @@ class Network:
         device, network = self._device, self._device.network
         if device.in_capture:
             return None  # it goes into the graph, and does not run now
-        network.submit(device.place().passed.wait)
-        network.submit(lambda: self._run(tensors[0], group))
+        network.wait_for(device.place())
+
+        def run(begin: int) -> int:
+            end = self._run(begin, tensors[0], group)
+            return max(begin, time.perf_counter_ns()) if end is None else sleep_until(end)
+
+        network.submit(run)
         work = self.work_class(device, device.place(network))
         if options is not None and not options.asyncOp:
             work.wait_now()  # it runs on the present stream
@@ -217,7 +280,7 @@ class Work:
         self._done = done
 
     def wait_now(self) -> None:
-        self._device._current.submit(self._done.passed.wait)
+        self._device._current.wait_for(self._done)
 
     def wait(self) -> None:
         self.wait_now()

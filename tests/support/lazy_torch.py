@@ -102,7 +102,7 @@ def lazy_torch(*devices: LazyDevice) -> Any:
 
         def wait(self, stream: Any = None) -> None:
             assert self._place is not None
-            state.stream(stream or current_stream()).submit(self._place.passed.wait)
+            state.stream(stream or current_stream()).wait_for(self._place)
 
         def synchronize(self) -> None:
             assert self._place is not None and self._place.passed.wait(300)

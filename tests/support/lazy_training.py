@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from statistics import quantiles
 from typing import Any
@@ -16,7 +15,7 @@ from laggard.trainer_hooks.device.placement import Placement
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 from laggard.trainer_hooks.session import device_finder
-from support.lazy_device import Network, as_torch
+from support.lazy_device import Network, as_torch, takes
 
 MS = 0.0025
 
@@ -80,7 +79,7 @@ def train(torch: Any, recorder: Recorder, backward: Any, steps: int = 6, device:
 
 
 def hooked(torch: Any, recorder: Recorder, seconds: float, device: int = 0) -> Any:
-    network = Network(torch.lazy_cuda.devices[device], lambda tensor, group: time.sleep(seconds))
+    network = Network(torch.lazy_cuda.devices[device], takes(seconds))
     hook_waits(network.work_class, recorder)
     return as_torch(
         instrument(network.allreduce, CollectiveMethod("all_reduce", 0), recorder, StubGroups(), "allreduce")

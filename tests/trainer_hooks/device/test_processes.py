@@ -37,7 +37,7 @@ class Training:
         self.case, self.calls, self.result = case, None, torch.ones(1000)
         sink = RecordingSink(os.path.join(directory, case), identify(os.environ))
         self.recorder = Recorder([sink], find_device=self.find)
-        network = Network(device, lambda tensor, group: dist.all_reduce(tensor, group=group))
+        network = Network(device, lambda begin, tensor, group: dist.all_reduce(tensor, group=group))
         hook_waits(network.work_class, self.recorder)
         call, groups = CollectiveMethod("all_reduce", 0), ProcessGroups()
         groups.set_role_of_members("dp", range(dist.get_world_size()))
