@@ -27,8 +27,12 @@ def probes_of(name: str) -> tuple[Probe, ...]:
 
 
 def judge(root: Path, probes: Iterable[Probe], warnings_fail: bool = False) -> Report:
-    """The report of the machine recorded in `root`. What each probe observed travels as JSON, as from its process."""
-    host = Host(str(root))
+    """The report of the machine recorded in `root`."""
+    return judge_host(Host(str(root)), probes, warnings_fail)
+
+
+def judge_host(host: Host, probes: Iterable[Probe], warnings_fail: bool = False) -> Report:
+    """The same through a Host of any kind. What each probe observed travels as JSON, as from its process."""
     store = HistoryStore(host)
     answers = []
     for probe in probes:
