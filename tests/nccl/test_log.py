@@ -264,7 +264,7 @@ def test_interleaved_processes_read_as_if_alone(name: str, chance: random.Random
     by_process: dict[str, list[str]] = {}
     for line in log_text(name).splitlines():
         if " NCCL " in line:
-            key = line[: line.index(" [")].removeprefix("[2026-03-02 02:11:09] ")
+            key = line[: line.index(" NCCL ")].partition(" [")[0].removeprefix("[2026-03-02 02:11:09] ")
             by_process.setdefault(key.split(":")[0] + key.split(":")[1], []).append(line)
     queues = [list(reversed(lines)) for lines in by_process.values()]
     mixed = []

@@ -20,7 +20,15 @@ ELSEWHERE: Final = {
     "HOOK_BLIND": "the agent",
     **{
         code: "`laggard diagnose` (NCCL logs)"
-        for code in ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
+        for code in (
+            "TCP_FALLBACK",
+            "GPUDIRECT_OFF",
+            "SHM_INSTEAD_OF_P2P",
+            "NCCL_VERSION_MIXED",
+            "NCCL_DIAGNOSTICS",
+            "NCCL_WQE_SLOW",
+            "OFI_SENDRECV",
+        )
     },
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},

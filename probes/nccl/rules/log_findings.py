@@ -11,7 +11,10 @@ from laggard.model import Finding
 from laggard.nccl.log.model import NcclLog, NcclProcess
 from laggard.nccl.variables import parse_version
 from laggard.probes.nccl.model.job import HardwareFacts, NcclJob, hosts_of, ranks_of
+from laggard.probes.nccl.rules.attention_findings import judge_attention
 from laggard.probes.nccl.rules.log_gaps import find_gaps
+from laggard.probes.nccl.rules.network_findings import judge_protocol, judge_slow_transfers
+from laggard.probes.nccl.rules.own_diagnostics import judge_own_diagnostics
 from laggard.probes.nccl.rules.transport_findings import count_job_channels, judge_transport
 from laggard.probes.nccl.rules.variable_findings import judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext
@@ -32,7 +35,15 @@ def judge_nccl_log(log: NcclLog, facts: HardwareFacts) -> LogJudgement:
     in the log, it is taken for that of all."""
     processes = _with_version(log)
     job = NcclJob(processes, facts)
-    found = (*judge_transport(job), *judge_versions(processes), *judge_variables(job))
+    found = (
+        *judge_transport(job),
+        *judge_versions(processes),
+        *judge_variables(job),
+        *judge_own_diagnostics(processes),
+        *judge_attention(processes),
+        *judge_slow_transfers(processes),
+        *judge_protocol(processes),
+    )
     return LogJudgement(found, find_gaps(log, job), _facts(log, job))
 
 
@@ -80,6 +91,7 @@ def _facts(log: NcclLog, job: NcclJob) -> dict[str, Any]:
         "ranks": max(sizes, default=None),
         "nccl_versions": _distinct((*(process.version for process in job.processes), *log.versions)),
         "networks": _distinct(process.network for process in job.processes),
+        "libfabric_protocols": _distinct(process.protocol for process in job.processes),
         "channels": dict(count_job_channels(job)),
         "warnings": _distinct(text for process in job.processes for text in process.warnings)[:_MOST_WARNINGS],
     }

@@ -77,6 +77,9 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("GPUDIRECT_OFF", Severity.CRITICAL, "RDMA goes through host memory."),
     FindingType("SHM_INSTEAD_OF_P2P", Severity.CRITICAL, "GPUs of a node talk by host memory."),
     FindingType("NCCL_VERSION_MIXED", Severity.CRITICAL, "Ranks of one job run different NCCLs."),
+    FindingType("NCCL_DIAGNOSTICS", Severity.WARNING, "NCCL's own diagnostics found something wrong."),
+    FindingType("NCCL_WQE_SLOW", Severity.WARNING, "Transfers of an RDMA NIC took longer than NCCL's threshold."),
+    FindingType("OFI_SENDRECV", Severity.WARNING, "AWS's plugin sends and receives in place of writing by RDMA."),
     FindingType(
         "NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel.", later="tuner tables"
     ),

@@ -13,7 +13,15 @@ from laggard.probes.nccl.model.job import HardwareFacts, bus_id
 from laggard.probes.nccl.rules.log_findings import LogJudgement, judge_nccl_log
 
 RECORDED = SHARED / "data" / "nccl_logs"
-CODES = ("TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NCCL_VERSION_MIXED")
+CODES = (
+    "TCP_FALLBACK",
+    "GPUDIRECT_OFF",
+    "SHM_INSTEAD_OF_P2P",
+    "NCCL_VERSION_MIXED",
+    "NCCL_DIAGNOSTICS",
+    "NCCL_WQE_SLOW",
+    "OFI_SENDRECV",
+)
 HEALTHY = tuple(name for name, expected in log_expectations().items() if not expected["findings"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from laggard.nccl.log.channels import merge
-from laggard.nccl.log.model import Communicator, Connection, Hint, NcclProcess
+from laggard.nccl.log.model import Communicator, Connection, Hint, NcclProcess, SlowTransfers
 
 _MOST_CHANNELS: Final = 2048
 """Different channel lines of one process. Further ones are counted without their pair of ranks."""
@@ -15,6 +15,8 @@ _MOST_VARIABLES = 128
 _MOST_WARNINGS = 16
 _MOST_LINKS = 1024
 _MOST_NAMES = 16
+_MOST_DIAGNOSTICS = 256
+_MOST_DEVICES = 64
 _MOST_TEXT = 300
 _FIXED_FIELDS = ("rank", "ranks", "identity")
 """Fields of a communicator that do not change while it exists."""
@@ -28,6 +30,9 @@ class ProcessBuilder:
         self.version = ""
         self.network = ""
         self.provider = ""
+        self.libfabric_plugin: tuple[int, int] | None = None
+        self.protocol = ""
+        self.protocol_set_by = ""
         self.started = False
         self.hint_lines = 0
         self.lines = 0
@@ -44,6 +49,8 @@ class ProcessBuilder:
         self._communicators: dict[str, Communicator] = {}
         self._hints: dict[str, tuple[str, int]] = {}
         self._warnings: dict[str, None] = {}
+        self._slow: dict[tuple[str, bool], SlowTransfers] = {}
+        self._diagnostics: dict[str, None] = {}
         self._replaced = 0
 
     def add_channel(self, text: str, connection: Connection) -> None:
@@ -80,6 +87,16 @@ class ProcessBuilder:
         if len(self._warnings) < _MOST_WARNINGS:
             self._warnings[text[:_MOST_TEXT]] = None
 
+    def add_slow_transfer(self, device: str, stalled: bool, nanoseconds: int, text: str) -> None:
+        before = self._slow.get((device, stalled)) or SlowTransfers(device, stalled, 0, 0, text[:_MOST_TEXT])
+        if before.lines or len(self._slow) < _MOST_DEVICES:
+            longest = max(before.longest_ns, nanoseconds)
+            self._slow[device, stalled] = before._replace(lines=before.lines + 1, longest_ns=longest)
+
+    def add_diagnostic(self, text: str) -> None:
+        if len(self._diagnostics) < _MOST_DIAGNOSTICS:
+            self._diagnostics[text[:_MOST_TEXT]] = None
+
     def update_communicator(self, pointer: str, fields: Mapping[str, Any]) -> None:
         """Adds what one line shows of a communicator, as fields of Communicator. NCCL may use a pointer again for
         another communicator."""
@@ -101,6 +118,9 @@ class ProcessBuilder:
             version=self.version,
             network=self.network,
             provider=self.provider,
+            libfabric_plugin=self.libfabric_plugin,
+            protocol=self.protocol,
+            protocol_set_by=self.protocol_set_by,
             plugins=tuple(self._plugins),
             networks_tried=tuple(self._networks_tried),
             rdma_devices=self.rdma_devices,
@@ -111,6 +131,8 @@ class ProcessBuilder:
             links=tuple((one, other, distance) for (one, other), distance in self.links.items()),
             hints=tuple(Hint(kind, *first_and_count) for kind, first_and_count in self._hints.items()),
             warnings=tuple(self._warnings),
+            slow_transfers=tuple(self._slow.values()),
+            diagnostics=tuple(self._diagnostics),
             started=self.started,
         )
 

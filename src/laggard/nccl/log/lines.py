@@ -2,7 +2,8 @@
 
 The forms are those of src/debug.cc, NCCL 2.7 to 2.30: `host:pid:tid [device] NCCL INFO text`, with `file:line` before
 NCCL WARN (and `(function)` since 2.30), and a date in front of warnings since 2.26. Launchers, pods, terminals and log
-shippers add words in front; these end where the host's name begins. The level ATTN is of 2.32.
+shippers add words in front; these end where the host's name begins. The level ATTN is of 2.32. Lines of NCCL's own
+diagnostics are of 2.31 and newer (src/ras/diagnostics.cc) and have no thread: `host:pid NCCL DIAG [OK]   text`.
 Standard library only.
 """
 
@@ -12,10 +13,11 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-_LEVEL = re.compile(r"(?:^|(?<=[\s\])}>|:\"]))NCCL (INFO|WARN|ATTN|TRACE|CALL|ABORT) ")
+_LEVEL = re.compile(r"(?:^|(?<=[\s\])}>|:\"]))NCCL (INFO|WARN|ATTN|DIAG|TRACE|CALL|ABORT) ")
 _WRITER_FIELDS: Final = r"([\w.-]+):(\d{1,10}):(\d{1,10})"
 _OTHER_FIELDS: Final = r"(?: \[(-?\d{1,4})\])?(?: \d+\.\d+)?(?: \S{1,200}:\w+)?(?: \([^()]{1,120}\))? ?$"
 _WRITER = re.compile(_WRITER_FIELDS + _OTHER_FIELDS)
+_DIAG_WRITER = re.compile(r"([\w.-]+):(\d{1,10}) ?$")
 _TORN_PREFIX = re.compile(r"\d:\d+(?: \[-?\d+\])? ?$")
 _VERSION = re.compile(r"(?:^|[\s\])}>|:\"])NCCL version (\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)[\w.]{0,40}\+\w")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -65,6 +67,11 @@ def _writer(prefix: str) -> Writer | None:
     return None if _TORN_PREFIX.search(end) else NO_WRITER
 
 
+def _diag_writer(prefix: str) -> Writer:
+    match = _DIAG_WRITER.search(prefix[-_MOST_PREFIX:])
+    return (match[1], int(match[2])) if match else NO_WRITER
+
+
 def lines_in(line: str, prefixes: PrefixCache) -> Iterator[LogLine]:
     """NCCL's lines in one line of a file: none, one, or more where processes wrote at the same time."""
     if "\x1b" in line:
@@ -78,7 +85,8 @@ def lines_in(line: str, prefixes: PrefixCache) -> Iterator[LogLine]:
     for number, level in enumerate(levels):
         last = number + 1 == len(levels)
         end = len(line) if last else _prefix_start(line, level.end(), levels[number + 1].start())
-        writer = prefixes.writer(line[begin : level.start()])
+        prefix = line[begin : level.start()]
+        writer = _diag_writer(prefix) if level[1] == "DIAG" else prefixes.writer(prefix)
         if writer is not None:
             yield LogLine(writer, level[1], line[level.end() : end].rstrip(), torn=not last)
         begin = end

@@ -1,7 +1,9 @@
 """Parses the messages of NCCL's log, one function for each form of message. Standard library only.
 
-The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph, src/misc)
-and of AWS's plugin. The first word of a message chooses its parser; a message without a parser is dropped.
+The forms are those of the release tags 2.7 to 2.30 (src/init.cc, src/plugin/net.cc, src/transport, src/graph,
+src/misc), of 2.32.3 for what is new there (src/transport/net_ib/wqe_lat_mon.cc), and of AWS's
+plugin.
+The first word of a message chooses its parser; a message without a parser is dropped.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ _PLUGIN = re.compile(r"NET/Plugin ?: Loaded net plugin (.+?) \(v\d+\)")
 _ASKED = re.compile(r"(?:NET/Plugin ?: )?Plugin name set by env to (\S+)")
 _PROVIDER = re.compile(r"NET/OFI Selected [Pp]rovider is (\S+?),?(?: |$)")
 _OFI_NONE = re.compile(r"NET/OFI (?:Could(?:n't| not) find any|No eligible|No) .*provider", re.IGNORECASE)
+_LIBFABRIC_PLUGIN = re.compile(r"NET/OFI Initializing aws-ofi-nccl (\d{1,4})\.(\d{1,4})\b")
+_PROTOCOL = re.compile(r"NET/OFI Using transport protocol (SENDRECV|RDMA)(?: \((user|platform) set\))?$")
+_SLOW_TRANSFER = re.compile(r"NET/IB: WQE (slow|stall \(no CQE\)): .*?\bdev=(\S{1,64}) .*\b(?:delta|age)=(\d{1,18})ns")
 _NOT_OPENED = re.compile(r"NET/\S+ ?: (?:Unable to (?:open|query)|No IP interface found)")
 _HCA = re.compile(r"NET/\S+ ?: GPU Direct RDMA Disabled for HCA \d+")
 _RING = re.compile(r"Connected all rings, use ring PXN \d+ GDR (\d)")
@@ -94,6 +99,10 @@ def _parse_net(builder: ProcessBuilder, text: str) -> None:
     elif match := _PROVIDER.match(text):
         builder.provider = match[1]
         builder.add_plugin("AWS Libfabric")
+    elif match := _LIBFABRIC_PLUGIN.match(text):
+        builder.libfabric_plugin = int(match[1]), int(match[2])
+    elif match := _PROTOCOL.match(text):
+        builder.protocol, builder.protocol_set_by = match[1], match[2] or ""
     elif match := _PLUGIN.match(text):
         builder.add_plugin(match[1])
     elif match := _ASKED.match(text):
@@ -108,7 +117,9 @@ def _network_of(text: str) -> str:
 
 
 def _parse_net_trouble(builder: ProcessBuilder, text: str) -> None:
-    if _HCA.match(text):
+    if match := _SLOW_TRANSFER.match(text):
+        builder.add_slow_transfer(match[2], match[1] != "slow", int(match[3]), text)
+    elif _HCA.match(text):
         builder.add_hint(model.GDR_NO_MODULE, text)
     elif _OFI_NONE.match(text):
         builder.add_hint(model.NO_PROVIDER, text)

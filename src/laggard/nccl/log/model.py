@@ -84,6 +84,19 @@ class Hint(NamedTuple):
     """How many lines gave it."""
 
 
+class SlowTransfers(NamedTuple):
+    """Transfers of one RDMA device that took longer than NCCL_IB_WQE_LATENCY_THRESHOLD_NS, as NCCL 2.31 and newer log
+    them, at most one a second for each connection."""
+
+    device: str
+    stalled: bool
+    """Whether they had not ended when they were logged; else they ended late."""
+    lines: int
+    longest_ns: int
+    text: str
+    """The first line."""
+
+
 class NcclProcess(NamedTuple):
     """One process as its own log lines show it. What is empty or None is not in the log."""
 
@@ -95,6 +108,10 @@ class NcclProcess(NamedTuple):
     """The network in the last `Using network` line."""
     provider: str = ""
     """libfabric's provider, as AWS's plugin logs it: efa, verbs, tcp."""
+    protocol: str = ""
+    """The protocol of AWS's plugin: RDMA or SENDRECV."""
+    protocol_set_by: str = ""
+    """Who chose it: user, platform; empty: the plugin, for want of either."""
     plugins: tuple[str, ...] = ()
     """Names of the network plugins that were loaded or asked for."""
     networks_tried: tuple[str, ...] = ()
@@ -112,6 +129,12 @@ class NcclProcess(NamedTuple):
     hints: tuple[Hint, ...] = ()
     warnings: tuple[str, ...] = ()
     """NCCL WARN lines, without those that became hints."""
+    libfabric_plugin: tuple[int, int] | None = None
+    """The version of AWS's plugin: major, minor."""
+    slow_transfers: tuple[SlowTransfers, ...] = ()
+    diagnostics: tuple[str, ...] = ()
+    """What NCCL's own diagnostics reported, tag and text (2.31 and newer, NCCL_RUN_DIAGNOSTICS and
+    NCCL_RUN_RAS_DIAGNOSTICS)."""
     job_rank: int | None = None
     """The rank in the job, where it is known from elsewhere than the log."""
     started: bool = False

@@ -5,9 +5,10 @@
         reader.feed(piece)
     log = reader.log()          # at any time; more may be fed after it
 
-The reader knows every form of NCCL 2.7 to 2.30, behind the prefixes of any launcher (see lines.py), with the lines of
-many processes in any order and torn by one another. Nothing in a log is an error: the reader drops lines of a form it
-does not know. The number of processes bounds the memory; the reader keeps MOST_PROCESSES of them.
+The reader knows every form of NCCL 2.7 to 2.30 and what 2.32.3 adds, behind the prefixes of any launcher (see
+lines.py), with the lines of many processes in any order and torn by one another. Nothing in a log is an error: the
+reader drops lines of a form it does not know. The number of processes bounds the memory; the reader keeps
+MOST_PROCESSES of them.
 """
 
 from __future__ import annotations
@@ -107,7 +108,10 @@ class NcclLogReader:
         builder.lines += 1
         text = line.text
         if not text.startswith(("Channel ", "Coll")):
-            parse_message(builder, text, line.level in ("WARN", "ATTN"))
+            if line.level == "DIAG":
+                builder.add_diagnostic(text)
+            else:
+                parse_message(builder, text, line.level in ("WARN", "ATTN"))
             return
         _, _, channel = text.partition(" : ")
         if channel in builder.channel_lines:
