@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.layout import FLIGHT_RECORDER
@@ -18,6 +19,8 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 ABSENT, ON, OFF = range(len(FLIGHT_RECORDER))
 _NUMBERS: Final = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
 _STATUS_BYTES_LIMIT: Final = 1 << 20
+_VERSION: Final = re.compile(r"\d+")
+_TRUE: Final = ("1", "y", "yes", "t", "true")  # as torch reads its variables
 
 _SEEN: frozenset[str] = frozenset({"gloo", "nccl"})
 
@@ -62,6 +65,17 @@ def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
     found = [by_name if "gloo" in backends else None, of_nccl if "nccl" in backends else None]
     found += [functools.partial(_dump_by_name, by_name, name) for name in others if by_name is not None]
     return tuple(function for function in found if function is not None)
+
+
+def nccl_entries_are_safe(environ: Mapping[str, str]) -> bool:
+    """Whether NCCL's recorder may be asked for its entries. Before torch 2.15 it queries their CUDA events without its
+    lock, when torch's watchdog may have freed them, unless they go into a cache: torch 2.5 can have one, and from torch
+    2.6 on it is there by default (pytorch#133727, #140975)."""
+    version = tuple(map(int, _VERSION.findall(getattr(sys.modules.get("torch"), "__version__", ""))[:2]))
+    if version >= (2, 15) or version < (2, 5):
+        return version >= (2, 15)
+    asked = environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "").lower()
+    return asked in _TRUE if asked else version >= (2, 6)
 
 
 def _dump_by_name(dump: Callable[..., Any], backend: str, collectives: bool, active: bool) -> Any:

@@ -6,10 +6,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from laggard.trainer_hooks.collectives.flight_recorder import dump_functions
+from laggard.trainer_hooks.collectives.flight_recorder import dump_functions, nccl_entries_are_safe
 
 _BYTES: Final = {
     "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "Int": 4, "Float": 4, "Long": 8,
@@ -49,9 +50,10 @@ class GroupEntries(NamedTuple):
 
 def read_entries(group: str, backends: Iterable[str], since_ns: int) -> GroupEntries | None:
     """Returns the collectives of the group that were launched at or after `since_ns`, Unix time, in order, without send
-    and recv. `backends`: the names of the group's. None where torch keeps none: the Flight Recorder is off, or this
-    torch has none."""
-    recorders = [entries for dump in dump_functions(backends) if (entries := _entries(dump(True, False)))]
+    and recv. `backends`: the names of the group's. None where torch keeps none (the Flight Recorder is off, or this
+    torch has none), and where it is not safe to ask."""
+    asked = set(backends) if nccl_entries_are_safe(os.environ) else set(backends) - {"nccl"}
+    recorders = [entries for dump in dump_functions(asked) if (entries := _entries(dump(True, False)))]
     if not recorders:
         return None
     of_group = [

@@ -8,13 +8,20 @@ those of the last answer, and the Flight Recorder is asked only now and then: an
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
-from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES, UNNAMED_REASONS
+from laggard.rankfile.fact_names import (
+    RECORDER_OFF,
+    RECORDER_SMALL,
+    RECORDER_UNSAFE,
+    UNNAMED_COLLECTIVES,
+    UNNAMED_REASONS,
+)
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.collectives.flight_recorder import saw_backends
+from laggard.trainer_hooks.collectives.flight_recorder import nccl_entries_are_safe, saw_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import (
     GroupEntries,
     RecordedCollective,
@@ -67,6 +74,11 @@ class _GroupWatch:
     def hooked(self) -> int:
         """How many collectives the hooks have seen, as torch counts them."""
         return self._counts.launched(self._pairs)
+
+    def why_no_answer(self) -> str:
+        """Why the Flight Recorder has no entries of the group."""
+        asked = "nccl" not in self.backends or nccl_entries_are_safe(os.environ)
+        return RECORDER_OFF if asked else RECORDER_UNSAFE
 
 
 class _KnownPattern:
@@ -242,7 +254,7 @@ class NativeCollectives:
         if answer is None or not answer.complete:
             hooked = self._from_launch_hook(watch, baseline)
             if hooked is None:
-                self._report_unnamed(RECORDER_OFF if answer is None else RECORDER_SMALL)
+                self._report_unnamed(RECORDER_SMALL if answer is not None else watch.why_no_answer())
             if hooked is None or not hooked.complete:
                 return None
             answer = hooked

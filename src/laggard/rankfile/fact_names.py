@@ -23,6 +23,7 @@ UNSEEN_WAITS: Final = "unseen_waits"
 
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
+RECORDER_UNSAFE: Final = "flight_recorder_unsafe"
 
 UNNAMED_REASONS: Final = {
     RECORDER_OFF: (
@@ -33,6 +34,11 @@ UNNAMED_REASONS: Final = {
     RECORDER_SMALL: (
         "torch's Flight Recorder is too small",
         "a larger TORCH_FR_BUFFER_SIZE in the job's environment holds the collectives of a step",
+    ),
+    RECORDER_UNSAFE: (
+        "torch's Flight Recorder is not asked: without torch's cache of CUDA events an answer can crash the process",
+        "torch 2.6 and newer have the cache unless TORCH_NCCL_CUDA_EVENT_CACHE=0 (torch 2.5: =1 in the job's"
+        " environment)",
     ),
 }
 """By reason: what is wrong, and how to correct it."""

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.torch_version import GLOO_IS_RECORDED
 
 from laggard.rankfile import RankFileReader
-from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, UNNAMED_COLLECTIVES
+from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, RECORDER_UNSAFE, UNNAMED_COLLECTIVES
 from laggard.trainer_hooks.collectives.flight_recorder import read_status
 from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
@@ -187,6 +187,8 @@ def torch_binding(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands in for torch's binding, with the recorders of these backends: as torch 2.13 has them, or torch 2.15."""
 
     def install(*backends: Backend, by_name: bool) -> None:
+        monkeypatch.setattr("torch.__version__", "2.15.0+cu132" if by_name else "2.13.0+cu126")
+        monkeypatch.delenv("TORCH_NCCL_CUDA_EVENT_CACHE", raising=False)
         module: Any = ModuleType("torch._C._distributed_c10d")
         dumps = {backend.name(): backend.dump for backend in backends}
 
@@ -263,6 +265,35 @@ def test_a_batch_of_messages_is_no_collective(torch_binding: Any) -> None:
     group.make("cuda", "all_reduce", 16)
     assert native.record_new(group) == 1
     assert recorded(recorder) == {"all_reduce": 1}
+
+
+@pytest.mark.parametrize(
+    ("version", "cache", "safe"),
+    [
+        ("2.4.1+cu121", "1", False),
+        ("2.5.1+cu124", None, False),
+        ("2.5.1+cu124", "1", True),
+        ("2.6.0+cu124", None, True),
+        ("2.13.0a0+git0b10feb", None, True),
+        ("2.14.1", "0", False),
+        ("2.15.0+cu132", "0", True),
+    ],
+)
+def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_freed(
+    version: str, cache: str | None, safe: bool, torch_binding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before torch 2.15 it queries its CUDA events without its lock: then they must come from torch's cache."""
+    cuda = Backend("nccl")
+    torch_binding(cuda, by_name=False)
+    monkeypatch.setattr("torch.__version__", version)
+    if cache is not None:
+        monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", cache)
+    group = Group(cuda=cuda)
+    native, recorder, _ = watched(group)
+    group.make("cuda", "all_reduce", 4)
+    assert native.record_new(group) == safe and recorder.totals.lost == (not safe)
+    assert native._facts.get(UNNAMED_COLLECTIVES) == (None if safe else RECORDER_UNSAFE)
+    assert dict(each[:2] for each in read_status().groups) == {"#0": 1}, "the status queries no event"
 
 
 def test_a_group_of_a_name_that_ended_starts_anew(torch_binding: Any) -> None:
