@@ -86,6 +86,8 @@ class JobTimings:
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
     steps_recorded: bool = True
     """Whether the source tells steps at all: a Flight Recorder's dump does not."""
+    profiled: bool = False
+    """Whether a profiler recorded the job: a few steps, and often a few ranks by choice."""
 
 
 class RankInfo(NamedTuple):

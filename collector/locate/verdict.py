@@ -29,6 +29,7 @@ from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits
+from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
@@ -64,7 +65,7 @@ def locate(timings: JobTimings) -> Location:
         ranks_seen=len(timings.ranks),
         window=_window(steps) if steps else Window(),
         slowdown_ratio=slow.slowdown_ratio,
-        culprits=tuple(explained(culprit, timings) for culprit in culprits),
+        culprits=tuple(explained(_less_sure(culprit, timings), timings) for culprit in culprits),
         notes=tuple(notes),
     )
 
@@ -128,10 +129,19 @@ def _unseen_waits_note(timings: JobTimings) -> Note:
     return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
 
 
+def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
+    """The culprit with less confidence where a profile leaves out ranks: a slower one may be among them. With none of
+    the others seen it would be half as much."""
+    if not timings.profiled or len(timings.ranks) >= timings.world_size:
+        return culprit
+    share = len(timings.ranks) / timings.world_size
+    return structs.replace(culprit, confidence=round(culprit.confidence * (0.5 + 0.5 * share), 2))
+
+
 def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
     """Why no verdict can be drawn from the steps. From a source that has none, nothing was expected of them."""
     if timings.steps_recorded:
-        return (_too_little_note(timings),)
+        return (_too_little_note(timings), *least_wait_notes(timings))
     if hung != NOTHING_FOUND:
         return ()
     text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"

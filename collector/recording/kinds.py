@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import gzip
 import zlib
 from pathlib import Path
 
@@ -15,6 +14,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _PICKLE, _NEWEST_PROTOCOL = 0x80, 5
 
 _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', b'"entries"')
+_KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 
 
 class Kind(enum.Enum):
@@ -22,6 +22,7 @@ class Kind(enum.Enum):
 
     LINES = "laggard recording"
     FLIGHT_RECORDER = "Flight Recorder dump"
+    KINETO = "profiler trace"
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -34,6 +35,8 @@ def kind_of(path: Path) -> Kind | None:
         return Kind.LINES
     if not head.lstrip().startswith(b"{"):
         return None
+    if any(key in head for key in _KINETO_KEYS):
+        return Kind.KINETO
     if any(key in head for key in _FLIGHT_RECORDER_KEYS):
         return Kind.FLIGHT_RECORDER
     return None
@@ -45,8 +48,7 @@ def _head(path: Path) -> bytes:
         head = file.read(HEAD_BYTES)
     if head.startswith(GZIP_MAGIC):
         try:
-            with gzip.open(path, "rb") as packed:
-                head = packed.read(HEAD_BYTES)
-        except (EOFError, zlib.error, gzip.BadGzipFile):
+            head = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16).decompress(head, HEAD_BYTES)
+        except zlib.error:
             return b""
     return head.removeprefix(_BYTE_ORDER_MARK)

@@ -8,12 +8,13 @@ from pathlib import Path
 from laggard.collector.recording.flight_recorder.reader import read_dumps
 from laggard.collector.recording.job import RecordedJob
 from laggard.collector.recording.kinds import Kind, kind_of
+from laggard.collector.recording.kineto.reader import read_traces
 from laggard.collector.recording.lines import read_lines
 from laggard.collector.recording.recorded_timings import RecordedTimings
 from laggard.errors import UsageError
 from laggard.text.words import counted
 
-WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps"
+WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
 
 
@@ -29,7 +30,7 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         if len(by_kind) > 1:
             raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
         ((kind, files),) = by_kind.items()
-        return _read_lines(files, gaps) if kind is Kind.LINES else read_dumps(files, gaps)
+        return _READERS[kind](files, gaps)
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
 
@@ -41,6 +42,9 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
         if not read_lines(file, job):
             raise UsageError(f"{file} {NO_RECORDING}")
     return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
+
+
+_READERS = {Kind.LINES: _read_lines, Kind.FLIGHT_RECORDER: read_dumps, Kind.KINETO: read_traces}
 
 
 def _found(by_kind: dict[Kind, list[Path]]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.constants import OPS
+from laggard.collector.recording.torch_names import BYTES_OF_TYPE, UNKNOWN, op_place
 
 SUPPORTED_MAJOR = "2"
 
@@ -25,23 +25,6 @@ MAX_GROUPS = 65_536
 MAX_MEMBERS = 1 << 20
 _MAX_TENSORS, _MAX_DIMENSIONS = 4096, 64
 _LARGEST = (1 << 62) - 1
-
-UNKNOWN = -1
-
-_OPS_BY_NAME = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "alltoall": "all_to_all",
-    **{name.replace("_", ""): name for name in OPS},
-}
-_SUFFIXES = re.compile(r"(_base|_oop|_single|_tensor|_into_tensor|_coalesced|_v|_barrier)+$")
-
-_BYTES_OF_TYPE = {
-    "Byte": 1, "Char": 1, "Bool": 1, "Short": 2, "Half": 2, "BFloat16": 2, "UInt16": 2, "Int": 4, "UInt32": 4,
-    "Float": 4, "Long": 8, "UInt64": 8, "Double": 8, "ComplexHalf": 4, "ComplexFloat": 8, "ComplexDouble": 16,
-    "Float8_e4m3fn": 1, "Float8_e5m2": 1, "Float8_e4m3fnuz": 1, "Float8_e5m2fnuz": 1, "Float8_e8m0fnu": 1,
-}  # fmt: skip
 
 
 class NoDump(ValueError):
@@ -241,13 +224,6 @@ def _int(value: Any) -> int:
     return value
 
 
-def op_place(name: str) -> int:
-    """The place in OPS of what torch calls `_allgather_base`, `all_reduce_barrier` and so on; -1 where it is none."""
-    bare = "barrier" if name.endswith("barrier") else _SUFFIXES.sub("", name.lstrip("_").lower())
-    found = _OPS_BY_NAME.get(bare.replace("_", ""))
-    return OPS.index(found) if found else UNKNOWN
-
-
 def _ends(op: str, text: str) -> tuple[int, int]:
     """Who sends and who receives in `send 0->1` and `recv 1<-0`, as places in the group."""
     match = re.fullmatch(r"(\d{1,7})(->|<-)(\d{1,7})", text) if op in ("send", "recv") else None
@@ -272,7 +248,7 @@ def _bytes(sizes: Any, types: Any) -> int:
         return UNKNOWN
     total = 0
     for place, shape in enumerate(sizes):
-        width = _BYTES_OF_TYPE.get(kind) if isinstance(kind := types[place % len(types)], str) else None
+        width = BYTES_OF_TYPE.get(kind) if isinstance(kind := types[place % len(types)], str) else None
         if width is None or not isinstance(shape, (list, tuple)) or len(shape) > _MAX_DIMENSIONS:
             return UNKNOWN
         for length in shape:

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives, ProcessGroup
 from laggard.collector.locate.job_timings import JobTimings, RankState
-from laggard.collector.recording.flight_recorder.dump import UNKNOWN, Dump, Status
+from laggard.collector.recording.flight_recorder.dump import Dump, Status
 from laggard.collector.recording.flight_recorder.groups import Groups, match_groups
+from laggard.collector.recording.torch_names import UNKNOWN
 from laggard.constants import PHASES
 
 NOTHING = Status(UNKNOWN, UNKNOWN)
