@@ -21,3 +21,5 @@ HAS_DEEPSPEED: Final = version_of("deepspeed") > (0, 0)
 GLOO_IS_RECORDED: Final = TORCH >= (2, 12)
 """Whether gloo's collectives are in the Flight Recorder. In older versions it has NCCL's alone: on gloo, collectives
 that C++ makes are counted as lost there, and a wait for them is not known."""
+LAUNCHES_ARE_HOOKED: Final = TORCH >= (2, 15)
+"""Whether a process group has hooks of its own, which name what the Flight Recorder does not."""
