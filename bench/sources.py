@@ -1,8 +1,8 @@
 """Measures how fast `laggard locate --trace` reads Flight Recorder dumps and profiler traces, and what memory it takes.
 
 The dumps have 2,000 records with stacks of 20 frames, in the form in which torch writes them; one rank hangs. The
-traces have the mix of events and the arguments of a GPU job's: for each kernel an operator of torch and a call of CUDA's
-runtime. Each size is written and read by processes of their own, so that the peak of memory is the reader's.
+traces have the mix of events and the arguments of a GPU job's: for each kernel an operator of torch and a call of
+CUDA's runtime. Each size is written and read by processes of their own, so that the peak of memory is the reader's.
 """
 
 from __future__ import annotations
