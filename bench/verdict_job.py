@@ -1,4 +1,6 @@
-"""A real job of one rank for bench/verdicts.py: DDP, DDP with accumulated gradients, or DeepSpeed, on gloo.
+"""A rank of a real job for bench/verdicts.py: DDP, also with accumulated gradients, DeepSpeed, Hugging Face; on gloo.
+
+Each forward pass takes PACE seconds besides, for which it sleeps: a GPU computes, and the CPU is free.
 
 It trains until it is ended. A file FOLDER/rank-N has rank N fail at its next step, as the file's content says:
 `exception`, `exit`, or `memory` (takes memory until the kernel ends it).
@@ -9,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +32,68 @@ def fail(how: str) -> None:
         kept.append(bytearray(os.urandom(1 << 20)) * 16)
 
 
+class Paced(torch.nn.Module):
+    """Four layers, and the time that a larger model would take on a GPU."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        layers = [layer for _ in range(4) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
+        self.layers = torch.nn.Sequential(*layers)
+        self.seconds = seconds
+
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        time.sleep(self.seconds)
+        result: torch.Tensor = self.layers(data)
+        return result
+
+
+class ForTrainer(torch.nn.Module):
+    """The same, as Hugging Face's Trainer calls it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, data: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.model(data).square().mean()}
+
+
+class Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Input; the file FOLDER/rank-N is looked at for each row."""
+
+    def __init__(self, fault: Path) -> None:
+        self.fault = fault
+
+    def __len__(self) -> int:
+        return 1 << 16
+
+    def __getitem__(self, _: int) -> dict[str, torch.Tensor]:
+        fail_if_asked(self.fault)
+        return {"data": torch.randn(WIDTH)}
+
+
+def fail_if_asked(fault: Path) -> None:
+    if fault.exists():
+        fail(fault.read_text())
+
+
+def train_with_hugging_face(model: torch.nn.Module, folder: Path) -> None:
+    import transformers
+
+    arguments = transformers.TrainingArguments(
+        output_dir=str(folder / "trainer"), max_steps=1 << 30, per_device_train_batch_size=BATCH, report_to=[],
+        logging_steps=100, save_strategy="no", use_cpu=True, disable_tqdm=True, ddp_backend="gloo",
+    )  # fmt: skip
+    rank = int(os.environ["RANK"])
+    transformers.Trainer(ForTrainer(model), arguments, train_dataset=Rows(folder / f"rank-{rank}")).train()
+
+
 def main() -> None:
     kind, folder = sys.argv[1], Path(sys.argv[2])
     torch.set_num_threads(1)
-    layers = [layer for _ in range(4) for layer in (torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU())]
-    model: Any = torch.nn.Sequential(*layers)
+    model: Any = Paced(float(sys.argv[3]))
+    if kind == "huggingface":
+        return train_with_hugging_face(model, folder)
     if kind == "deepspeed":
         import deepspeed
 
@@ -51,8 +111,7 @@ def main() -> None:
     fault = folder / f"rank-{dist.get_rank()}"
     micro = 0
     while True:
-        if fault.exists():
-            fail(fault.read_text())
+        fail_if_asked(fault)
         data = torch.randn(BATCH, WIDTH)
         if kind == "deepspeed":
             model.backward(model(data).square().mean())

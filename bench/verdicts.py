@@ -1,16 +1,20 @@
 """What the live verdict says of real jobs: calm ones, and such in which one rank is killed, stopped or slowed.
 
-    python bench/verdicts.py calm [--kinds ddp,accumulated,deepspeed] [--ranks 2,4,8] [--seconds 120] [--hog]
-    python bench/verdicts.py faults [--faults SIGKILL,memory,...] [--ranks 4] [--times 10]
+    python bench/verdicts.py                     all that has no result yet; then the table
+    python bench/verdicts.py --what calm --kinds ddp --ranks 2,4 --together 2 --limit 280
+    python bench/verdicts.py --what SIGKILL,quota --times 10
+    python bench/verdicts.py --table             the table of what there is
 
-Each job has its own agent and collector, and gloo on this machine. Prints one line of Markdown a case. `memory` and
-`quota` make a cgroup of version 1 for a rank, which takes root.
+Each job has its own agent and collector, and gloo on this machine. A case's result is a line in RESULTS as soon as it
+is there, and what has a line is not run again: an interrupted run goes on where it was. `memory` and `quota` make a
+cgroup of version 1 for a rank, which takes root.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -19,10 +23,12 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,12 +36,14 @@ from laggard.collector.describe import sentence
 from laggard.model import Location
 from laggard.wire import decode, encode
 
+RESULTS = Path(__file__).resolve().parents[1] / "out" / "verdicts.jsonl"
 LAGGARD = (sys.executable, "-m", "laggard")
 JOB = Path(__file__).with_name("verdict_job.py")
 CGROUPS = Path("/sys/fs/cgroup")
 TRIES = 5
 START_SECONDS = 10.0  # from the first steps on: not looked at
 NAMED_SECONDS = 30.0  # from the fault to its name
+TRAINING_SECONDS = 240.0  # until all ranks train
 SPIN = "while True: pass"
 
 
@@ -88,6 +96,16 @@ class Job:
         command = [*LAGGARD, "locate", "--trace", str(self.folder / "recording")]
         return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.partition("\n")[0]
 
+    def locate_live_record(self) -> str:
+        """The first line of what `laggard locate` says of what `locate --record` wrote of the live job."""
+        held = self.folder / "held"
+        subprocess.run(
+            [*LAGGARD, "locate", "--collector", self._collector, "--record", str(held)],
+            capture_output=True, text=True, timeout=120,
+        )  # fmt: skip
+        command = [*LAGGARD, "locate", "--trace", str(held)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.partition("\n")[0]
+
     def end(self) -> None:
         for process in (*self.ranks, *self._daemons):
             process.kill()
@@ -115,17 +133,28 @@ class Fault(NamedTuple):
     begin: Callable[[Job, int, contextlib.ExitStack], None]
     kinds: tuple[str, ...]
     words: tuple[str, ...] = ()
-    recorded: bool = True  # a recording can tell, too
+    recorded: bool = True  # the ranks' own recordings can tell, too
+    held: bool = True  # `locate --record` of the live job, read again, says the same
+
+
+class Case(NamedTuple):
+    """One job to look at. `what`: `calm`, or one of FAULTS."""
+
+    what: str
+    kind: str
+    ranks: int
+    number: int
+    hog: bool = False
 
 
 @contextlib.contextmanager
-def running_job(kind: str, ranks: int, recorded: bool = False) -> Iterator[Job]:
+def running_job(kind: str, ranks: int, pace: float, recorded: bool = False) -> Iterator[Job]:
     """A job that has trained for START_SECONDS."""
     memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
     with tempfile.TemporaryDirectory(dir=memory) as name:
-        job = Job(Path(name), (kind, name), ranks, recorded)
+        job = Job(Path(name), (kind, name, str(pace)), ranks, recorded)
         try:
-            deadline = time.monotonic() + 180.0
+            deadline = time.monotonic() + TRAINING_SECONDS
             while not (len(rows := job.rows()) == ranks and all(row["steps"] > 10 for row in rows)):
                 assert time.monotonic() < deadline, f"{len(rows)} of {ranks} ranks train"
                 time.sleep(0.2)
@@ -153,26 +182,32 @@ def pin(process: subprocess.Popen[str], cores: set[int]) -> None:
             os.sched_setaffinity(int(thread), cores)
 
 
-def look_at_calm(kind: str, ranks: int, seconds: float, with_hog: bool) -> tuple[Counter[str], str]:
-    """How often each verdict was given, one look a second, and the sentence of the first that is not `ok`."""
+def look_at_calm(case: Case, options: argparse.Namespace, together: threading.Barrier, end: float) -> dict[str, Any]:
+    """How often each verdict was given, one look a second, and the sentence of the first that is not `ok`. All jobs
+    train before any is looked at; `end`, on the monotonic clock, is the last moment for a look."""
     counts: Counter[str] = Counter()
     first = ""
     cores = sorted(os.sched_getaffinity(0))
     with contextlib.ExitStack() as stack:
-        job = stack.enter_context(running_job(kind, ranks))
-        if with_hog:  # on a core of its own: the job has the others
+        stack.callback(together.abort)  # where this job fails, the others do not wait for it
+        job = stack.enter_context(running_job(case.kind, case.ranks, options.pace))
+        if case.hog:  # on a core of its own: the job has the others
             for process in job.ranks:
                 pin(process, set(cores[:-1]))
             stack.enter_context(hog({cores[-1]}))
-            time.sleep(5.0)
-        end = time.monotonic() + seconds
+            time.sleep(START_SECONDS)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            together.wait(TRAINING_SECONDS)
+        began = time.monotonic()
+        end = min(end, began + options.seconds)
         while time.monotonic() < end:
             location = job.location()
             counts[location["verdict"]] += 1
             if location["verdict"] != "ok" and not first:
                 first = said(location)
             time.sleep(1.0)
-    return counts, first
+        steps = job.rows()[0]["steps"]
+    return {"counts": counts, "first": first, "seconds": round(time.monotonic() - began), "steps": steps}
 
 
 def said(location: dict[str, Any]) -> str:
@@ -229,16 +264,21 @@ FAULTS = {
     "exception": Fault(to_file("exception"), ("dead",), ("exit status 1", "FloatingPointError")),
     "exit": Fault(to_file("exit"), ("dead",), ("exit status 1",)),
     "SIGSTOP": Fault(by_signal(signal.SIGSTOP), ("hung",), ("stopped",), recorded=False),
-    "hog": Fault(hogged, ("slow_host", "slow_compute"), ("",), recorded=False),
-    "quota": Fault(quota, ("slow_host", "slow_compute"), ("",), recorded=False),
+    "hog": Fault(hogged, ("slow_host", "slow_compute"), ("",), recorded=False, held=False),
+    "quota": Fault(quota, ("slow_host", "slow_compute"), ("",), recorded=False, held=False),
 }
 
 
-def try_fault(fault: Fault, kind: str, ranks: int, victim: int) -> tuple[bool, bool, float, str]:
+ALONE = ("hog", "quota")
+"""Faults that take a core: what else runs there would be slow, too."""
+
+
+def try_fault(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     """Whether the first culprit is that rank, of the right kind and in the right words, live and from the recording;
     after how many seconds, and what is said."""
+    fault, victim = FAULTS[case.what], case.number % case.ranks
     with contextlib.ExitStack() as stack:
-        job = stack.enter_context(running_job(kind, ranks, recorded=True))
+        job = stack.enter_context(running_job(case.kind, case.ranks, options.pace, recorded=True))
         began = time.monotonic()
         fault.begin(job, victim, stack)
         location: dict[str, Any] = {}
@@ -249,13 +289,17 @@ def try_fault(fault: Fault, kind: str, ranks: int, victim: int) -> tuple[bool, b
             time.sleep(0.5)
         seconds = time.monotonic() - began
         named, text = is_named(location, fault, victim), said(location)
-        recorded = True
+        live_record = job.locate_live_record() if fault.held else ""
+        recorded = told = ""
         if fault.recorded:
             time.sleep(3.0)  # the others end
             told = job.locate_recording()
-            recorded = told.startswith(f"Rank {victim} ") and "died first" in told
-            text += "" if recorded else f" / recorded: {told}"
-    return named, recorded, seconds, text
+            recorded = "yes" if told.startswith(f"Rank {victim} ") and "died first" in told else "no"
+    again = "yes" if live_record == text else "no" if fault.held else ""
+    return {
+        "named": named, "recorded": recorded, "again": again, "seconds": round(seconds, 1), "said": text,
+        "told": told, "live_record": live_record,
+    }  # fmt: skip
 
 
 def is_named(location: dict[str, Any], fault: Fault, victim: int) -> bool:
@@ -265,47 +309,131 @@ def is_named(location: dict[str, Any], fault: Fault, victim: int) -> bool:
     return first["kind"] in fault.kinds and first["ranks"] == [victim] and all(w in said(location) for w in fault.words)
 
 
-def calm(options: argparse.Namespace) -> int:
-    print("| calm job | ranks | looks | ok | other | first other |\n|---|---|---|---|---|---|", flush=True)
-    wrong = 0
-    for _ in range(options.times):
-        for kind in options.kinds.split(","):
-            for ranks in map(int, options.ranks.split(",")):
-                counts, first = look_at_calm(kind, ranks, options.seconds, options.hog)
-                looks, ok = sum(counts.values()), counts["ok"]
-                wrong += looks - ok
-                name = f"{kind}{', beside a hog' if options.hog else ''}"
-                print(f"| {name} | {ranks} | {looks} | {ok} | {looks - ok} | {first} |", flush=True)
-    return 1 if wrong else 0
+def cases(options: argparse.Namespace) -> Iterator[Case]:
+    """All cases that were asked for; of calm jobs the last of `runs` is beside a process that takes a core."""
+    kinds, ranks = options.kinds.split(","), [int(number) for number in options.ranks.split(",")]
+    for what in options.what.split(","):
+        if what == "calm":
+            for number in range(options.runs):
+                beside = number == options.runs - 1
+                yield from (Case(what, kind, count, number, beside) for count in ranks for kind in kinds)
+        else:
+            yield from (Case(what, "ddp", options.fault_ranks, number) for number in range(options.times))
 
 
-def faults(options: argparse.Namespace) -> int:
-    print("| fault | named live | recorded | seconds, median | said |\n|---|---|---|---|---|", flush=True)
-    missed = 0
-    for name in options.faults.split(","):
-        ranks = int(options.ranks.split(",")[0])
-        tries = [try_fault(FAULTS[name], "ddp", ranks, number % ranks) for number in range(options.times)]
-        live, recorded = sum(each[0] for each in tries), sum(each[1] for each in tries)
-        missed += 2 * len(tries) - live - recorded
-        seconds = sorted(each[2] for each in tries)[len(tries) // 2]
-        text = next((each[3] for each in tries if not (each[0] and each[1])), tries[0][3])
-        from_file = f"{recorded} of {len(tries)}" if FAULTS[name].recorded else "-"
-        print(f"| {name} | {live} of {len(tries)} | {from_file} | {seconds:.1f} | {text} |", flush=True)
-    return 1 if missed else 0
+def results(path: Path) -> dict[Case, dict[str, Any]]:
+    """The results there are; a line that was cut off is none."""
+    found = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            document = json.loads(line)
+            found[Case(*document["case"])] = document
+    return found
+
+
+def run_all(todo: Sequence[Case], options: argparse.Namespace, end: float) -> None:
+    """Runs the cases, `together` at once; each adds its result to the file. None is begun that would end too late."""
+    least = START_SECONDS + 30.0
+    for what, group in itertools.groupby(todo, lambda case: (case.what, case.hog)):
+        listed = list(group)
+        at_once = 1 if what[0] in ALONE else options.together
+        for first in range(0, len(listed), at_once):
+            if time.monotonic() + least > end:
+                return
+            some = listed[first : first + at_once]
+            together = threading.Barrier(len(some))
+            with ThreadPoolExecutor(len(some)) as pool:
+                list(pool.map(lambda case, barrier=together: run(case, options, barrier, end), some))
+
+
+_WRITING = threading.Lock()
+
+
+def run(case: Case, options: argparse.Namespace, together: threading.Barrier, end: float) -> None:
+    try:
+        result = look_at_calm(case, options, together, end - 10.0) if case.what == "calm" else try_fault(case, options)
+    except (AssertionError, OSError, subprocess.SubprocessError) as error:
+        print(f"{case}: not measured, {error}", file=sys.stderr, flush=True)
+        return
+    loads = " ".join(f"{load:.0f}" for load in os.getloadavg())
+    with _WRITING:
+        options.out.parent.mkdir(parents=True, exist_ok=True)
+        with options.out.open("a") as file:
+            print(json.dumps({"case": case, "load": loads, **result}), file=file)
+    print(case, result, flush=True)
+
+
+def table(found: dict[Case, dict[str, Any]]) -> str:
+    lines = ["| calm job | ranks | runs | looks | ok | what the others said |", "|---|---|---|---|---|---|"]
+    calm = sorted((case for case in found if case.what == "calm"), key=lambda case: (case.hog, case.kind, case.ranks))
+    for (beside, kind, ranks), group in itertools.groupby(calm, lambda case: (case.hog, case.kind, case.ranks)):
+        its = [found[case] for case in group]
+        looks, ok = (sum(n for each in its for n in chosen(each)) for chosen in (_looks, _ok))
+        said = "; ".join(dict.fromkeys(each["first"] for each in its if each["first"]))
+        name = kind + (", beside a process that takes a core" if beside else "")
+        lines.append(f"| {name} | {ranks} | {len(its)} | {looks} | {ok} | {said} |")
+    lines += [
+        "",
+        "| fault | ranks | named | from the ranks' recordings | `locate --record`, read again | seconds | else |",
+    ]
+    lines += ["|---|---|---|---|---|---|---|"]
+    for what in FAULTS:
+        its = [result for case, result in found.items() if case.what == what]
+        if its:
+            lines.append(_fault_line(what, its))
+    return "\n".join(lines)
+
+
+def _looks(result: dict[str, Any]) -> list[int]:
+    return list(result["counts"].values())
+
+
+def _ok(result: dict[str, Any]) -> list[int]:
+    return [result["counts"].get("ok", 0)]
+
+
+def _fault_line(what: str, its: Sequence[dict[str, Any]]) -> str:
+    def share(name: str) -> str:
+        asked = [each[name] for each in its if each[name] != ""]
+        return f"{sum(each in (True, 'yes') for each in asked)} of {len(asked)}" if asked else "-"
+
+    seconds = sorted(each["seconds"] for each in its)
+    wrong = [each["said"] for each in its if not each["named"]]
+    wrong += [f"recorded: {each['told']}" for each in its if each["recorded"] == "no"]
+    wrong += [f"again: {each['live_record']}" for each in its if each["again"] == "no"]
+    times = f"{seconds[len(seconds) // 2]}, {seconds[-1]} at most"
+    texts = "; ".join(dict.fromkeys(wrong))
+    ranks = its[0]["case"][2]
+    shares = " | ".join(share(name) for name in ("named", "recorded", "again"))
+    return f"| {what} | {ranks} | {shares} | {times} | {texts} |"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("calm", "faults"))
-    parser.add_argument("--kinds", default="ddp,accumulated,deepspeed")
-    parser.add_argument("--ranks", default=None, help="how many; default: 2,4,8 of calm jobs, 4 of others")
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--times", type=int, default=3)
-    parser.add_argument("--hog", action="store_true", help="calm jobs beside a process that takes a core")
-    parser.add_argument("--faults", default=",".join(FAULTS))
+    parser.add_argument("--what", default=",".join(("calm", *FAULTS)), help="calm, and the faults")
+    parser.add_argument("--kinds", default="ddp,deepspeed,huggingface", help="of calm jobs; also: accumulated")
+    parser.add_argument("--ranks", default="2,4,8", help="of calm jobs")
+    parser.add_argument("--seconds", type=float, default=120.0, help="for which a calm job is looked at")
+    parser.add_argument("--runs", type=int, default=3, help="of each calm job, the last one beside a hog")
+    parser.add_argument("--times", type=int, default=10, help="each fault")
+    parser.add_argument("--fault-ranks", type=int, default=4)
+    parser.add_argument("--pace", type=float, default=0.06, help="seconds of each forward pass that take no CPU")
+    parser.add_argument("--together", type=int, default=1, help="how many jobs at once")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no more is begun")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
-    options.ranks = options.ranks or ("2,4,8" if options.what == "calm" else "4")
-    return calm(options) if options.what == "calm" else faults(options)
+    end = time.monotonic() + options.limit
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
+    if not options.table:
+        done = results(options.out)
+        run_all([case for case in cases(options) if case not in done], options, end)
+    found = results(options.out)
+    text = table(found)
+    options.out.with_suffix(".md").write_text(text + "\n")
+    print(text)
+    wrong = any(set(each.get("counts", {"ok"})) != {"ok"} or not each.get("named", True) for each in found.values())
+    return 1 if wrong or not set(cases(options)) <= set(found) else 0
 
 
 if __name__ == "__main__":

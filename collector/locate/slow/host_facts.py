@@ -37,7 +37,8 @@ def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, u
     if culprit.kind not in ("slow_compute", "slow_host", "slow_input"):
         return culprit
     if worst is None:
-        return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live else culprit
+        runs = any(timings.states[columns[rank]].state == "running" for rank in culprit.ranks)
+        return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live and runs else culprit
     if held_up(worst) < max(HELD_UP, TIMES_PEERS * (held_up(usual) if usual else 0.0)):
         return culprit
     return structs.replace(culprit, kind="slow_host", evidence=(_evidence(worst, usual), *culprit.evidence))

@@ -35,7 +35,7 @@ class Steps:
     peers: Peers
     excess: Floats  # [S, R]
     phased: bool  # whether phases are known, so that `other` is not judged
-    live: bool = False  # whether a verdict is drawn again and again
+    live: bool = False  # whether a verdict is drawn again and again, since the job goes on
 
     @property
     def judged_phases(self) -> range:
@@ -70,7 +70,7 @@ class Steps:
             peers=peers,
             excess=busy - peers.medians(busy),
             phased=phased,
-            live=timings.live,
+            live=timings.live and any(state.state == "running" for state in timings.states),
         )
 
 

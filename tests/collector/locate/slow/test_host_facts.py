@@ -14,8 +14,14 @@ from laggard.wire.ranks import CpuWait
 CALM = CpuWait(10.0, 9.0, 0.2, 0.0)
 
 
-def explained(slow: CpuWait | None, *others: CpuWait | None, kind: str = "slow_compute", live: bool = False) -> Culprit:
-    states = [RankState("running", 7, "forward", None, cpu_wait=wait) for wait in (slow, *others)]
+def explained(
+    slow: CpuWait | None,
+    *others: CpuWait | None,
+    kind: str = "slow_compute",
+    live: bool = False,
+    state: str = "running",
+) -> Culprit:
+    states = [RankState(state, 7, "forward", None, cpu_wait=wait) for wait in (slow, *others)]
     info = {rank: RankInfo("n0", None, state) for rank, state in enumerate(states)}
     timings = dataclasses.replace(build_timings("j", len(states), info, {}, {}), live=live)
     (found,) = with_host_facts(timings, (Culprit(kind=kind, ranks=(0,), node="n0", evidence=("busier",)),))
@@ -52,6 +58,7 @@ def test_of_a_live_job_it_is_told_that_the_fact_is_not_known_yet() -> None:
     first, later = explained(None, CALM, CALM, live=True), explained(CALM, CALM, CALM, live=True)
     assert first.kind == later.kind == "slow_compute"
     assert first.evidence == ("busier", NOT_KNOWN) and later.evidence == ("busier",)
+    assert explained(None, CALM, CALM, live=True, state="finished").evidence == ("busier",)
 
 
 def test_a_hung_rank_is_not_called_slow() -> None:

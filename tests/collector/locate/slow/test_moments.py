@@ -36,6 +36,12 @@ def test_a_live_rank_that_is_held_up_for_three_seconds_is_noted_and_not_accused(
     assert [note.kind for note in location.notes] == ["brief"]
 
 
+def test_the_last_verdict_on_a_job_that_has_ended_is_drawn_once() -> None:
+    timings = live(1000, [(890, 1000)])
+    over = tuple(state._replace(state="finished") for state in timings.states)
+    assert [each.ranks for each in locate(dataclasses.replace(timings, states=over)).culprits] == [(0,)]
+
+
 def test_a_live_rank_that_stays_slow_is_accused() -> None:
     (culprit,) = locate(live(1000, [(700, 1000)])).culprits
     assert culprit.ranks == (0,) and culprit.phase == "backward"
