@@ -97,6 +97,7 @@ def main() -> None:
     if kind == "deepspeed":
         import deepspeed
 
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # else each rank waits for a compiler
         deepspeed.init_distributed("gloo")
         settings = {
             "train_micro_batch_size_per_gpu": BATCH,

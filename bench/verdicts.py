@@ -156,6 +156,7 @@ def running_job(kind: str, ranks: int, pace: float, recorded: bool = False) -> I
         try:
             deadline = time.monotonic() + TRAINING_SECONDS
             while not (len(rows := job.rows()) == ranks and all(row["steps"] > 10 for row in rows)):
+                assert all(process.poll() is None for process in job.ranks), "a rank ended before it trained"
                 assert time.monotonic() < deadline, f"{len(rows)} of {ranks} ranks train"
                 time.sleep(0.2)
             job.location()  # from here on the agent watches the ranks
@@ -333,10 +334,10 @@ def results(path: Path) -> dict[Case, dict[str, Any]]:
 
 def run_all(todo: Sequence[Case], options: argparse.Namespace, end: float) -> None:
     """Runs the cases, `together` at once; each adds its result to the file. None is begun that would end too late."""
-    least = START_SECONDS + 30.0
     for what, group in itertools.groupby(todo, lambda case: (case.what, case.hog)):
         listed = list(group)
         at_once = 1 if what[0] in ALONE else options.together
+        least = START_SECONDS + (options.seconds if what[0] == "calm" else NAMED_SECONDS)
         for first in range(0, len(listed), at_once):
             if time.monotonic() + least > end:
                 return
