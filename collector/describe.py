@@ -25,7 +25,10 @@ def _answer(location: Location) -> str:
     if location.culprits:
         return printable_line(_culprit_sentence(location))
     if location.verdict is Verdict.OK:
-        looked_at = f"{counted(location.ranks_seen, 'rank')}, {counted(_step_count(location), 'step')} looked at"
+        steps = _step_count(location)
+        looked_at = (
+            counted(location.ranks_seen, "rank") + (f", {counted(steps, 'step')}" if steps else "") + " looked at"
+        )
         return f"No rank is slow: {looked_at}."
     cause = _cause(location)
     reason = cause.text.rstrip(".") if cause else "nothing is known about any rank"

@@ -14,6 +14,7 @@ import msgspec
 
 from laggard import wire
 from laggard.collector.describe import details, sentence
+from laggard.collector.locate.slow.last_arrivals import locate_arrivals
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.constants import COLLECTOR_PORT
@@ -68,6 +69,8 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _from_recording(paths: list[str]) -> Location:
     recording = read_recording(paths)
+    if recording.arrivals is not None:
+        return locate_arrivals(recording.arrivals, recording.gaps)
     location = locate(recording.timings)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
     return msgspec.structs.replace(location, notes=location.notes + gaps, owner=recording.owner)

@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 
 from laggard.collector.recording.lines import head_of
+from laggard.nccl.inspector import INSPECTOR_METRIC, is_inspector_line
 
 HEAD_BYTES = 64 << 10
 GZIP_MAGIC = b"\x1f\x8b"
@@ -16,6 +17,8 @@ _PICKLE, _NEWEST_PROTOCOL = 0x80, 5
 _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', b'"entries"')
 _KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 
+_FIRST_LINES = 8
+
 
 class Kind(enum.Enum):
     """A kind of recording; the value is what a file of it is called."""
@@ -23,6 +26,8 @@ class Kind(enum.Enum):
     LINES = "laggard recording"
     FLIGHT_RECORDER = "Flight Recorder dump"
     KINETO = "profiler trace"
+    INSPECTOR = "NCCL Inspector log"
+    INSPECTOR_METRICS = "file of NCCL Inspector's metrics"
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -33,10 +38,14 @@ def kind_of(path: Path) -> Kind | None:
     first_line = head.split(b"\n", 1)[0]
     if head_of(first_line):
         return Kind.LINES
+    if INSPECTOR_METRIC.search(head.decode(errors="replace")):
+        return Kind.INSPECTOR_METRICS
     if not head.lstrip().startswith(b"{"):
         return None
     if any(key in head for key in _KINETO_KEYS):
         return Kind.KINETO
+    if any(is_inspector_line(line) for line in head.decode(errors="replace").split("\n")[:_FIRST_LINES]):
+        return Kind.INSPECTOR
     if any(key in head for key in _FLIGHT_RECORDER_KEYS):
         return Kind.FLIGHT_RECORDER
     return None

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.collector.recording.flight_recorder.reader import read_dumps
+from laggard.collector.recording.inspector import read_inspector
 from laggard.collector.recording.job import RecordedJob
 from laggard.collector.recording.kinds import Kind, kind_of
 from laggard.collector.recording.kineto.reader import read_traces
@@ -14,7 +15,7 @@ from laggard.collector.recording.recorded_timings import RecordedTimings
 from laggard.errors import UsageError
 from laggard.text.words import counted
 
-WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces"
+WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
 
 
@@ -44,7 +45,17 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
 
 
-_READERS = {Kind.LINES: _read_lines, Kind.FLIGHT_RECORDER: read_dumps, Kind.KINETO: read_traces}
+def _read_metrics(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+    return read_inspector((), gaps)
+
+
+_READERS = {
+    Kind.LINES: _read_lines,
+    Kind.FLIGHT_RECORDER: read_dumps,
+    Kind.KINETO: read_traces,
+    Kind.INSPECTOR: read_inspector,
+    Kind.INSPECTOR_METRICS: _read_metrics,
+}
 
 
 def _found(by_kind: dict[Kind, list[Path]]) -> str:

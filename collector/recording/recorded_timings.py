@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.nccl.inspector import Arrivals
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,3 +16,5 @@ class RecordedTimings:
     timings: JobTimings
     gaps: tuple[str, ...]
     owner: int | None = None
+    arrivals: Arrivals | None = None
+    """Who came last to collectives, where that is all there is (NCCL Inspector's files); there are no timings then."""

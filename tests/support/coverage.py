@@ -30,6 +30,7 @@ ELSEWHERE: Final = {
             "OFI_SENDRECV",
         )
     },
+    "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},
     **{code: "active probes" for code in ("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT")},

@@ -6,11 +6,21 @@ from typing import Final
 
 from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
+from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
 from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI
 
-FORMATS: Final[tuple[FileFormat, ...]] = (NVIDIA_SMI, LSPCI, KERNEL_LOG, JOB_LOG, NCCL_LOG, ENVIRONMENT)
+FORMATS: Final[tuple[FileFormat, ...]] = (
+    NVIDIA_SMI,
+    INSPECTOR_LOG,
+    INSPECTOR_METRICS,
+    LSPCI,
+    KERNEL_LOG,
+    JOB_LOG,
+    NCCL_LOG,
+    ENVIRONMENT,
+)
 """The first that recognises a file judges it: the strictest come first."""
