@@ -92,6 +92,7 @@ def one_for_each_code() -> list[str]:
     return sorted(bases | {firing(code)[0] for code in raised_by_probes()})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_for_each_code())
 def test_recorded_machines_replay(
     name: str, machine: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
