@@ -93,4 +93,4 @@ def test_the_facts_of_a_log(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_help_names_the_format(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["diagnose", "--help"])
-    assert "NCCL log" in capsys.readouterr().out
+    assert "job log, NCCL log, " in " ".join(capsys.readouterr().out.split())
