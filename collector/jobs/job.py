@@ -135,9 +135,9 @@ class Job:
         return {number: max(0.0, self.updated_at - rank.asked_at) for number, rank in self.ranks.items()}
 
     def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
-        """The newest steps of the job: WINDOW_STEPS, or as many as are held of the rank with the most. A rank whose agent does not
-        answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang. `findings`: codes
-        by node."""
+        """The newest steps of the job: WINDOW_STEPS, or as many as are held of the rank with the most. A rank whose
+        agent does not answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang.
+        `findings`: codes by node."""
         length = max(WINDOW_STEPS, *(len(rank.steps) for rank in self.ranks.values()), 0)
         newest = sorted(set().union(*(rank.steps for rank in self.ranks.values())))[-length:]
         first = newest[0] if newest else 0
