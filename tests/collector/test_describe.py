@@ -62,7 +62,7 @@ LINK = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_1"})
         ),
         (
             _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, signal="SIGKILL", cause="out_of_memory"))),
-            "Rank 3 on n1 died first: killed by SIGKILL, the host was out of memory.",
+            "Rank 3 on n1 died first: killed by SIGKILL, its host or cgroup was out of memory (OOM kill).",
         ),
         (
             _location(Verdict.FAIL, _culprit("dead", (3,), end=RankEnd(1.0, exit_code=1, exception="ValueError"))),

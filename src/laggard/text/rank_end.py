@@ -8,7 +8,7 @@ from laggard.model import RankEnd
 from laggard.text.words import seconds_text
 
 _CAUSES = {
-    "out_of_memory": "the host was out of memory",
+    "out_of_memory": "its host or cgroup was out of memory (OOM kill)",
     "gpu_error": "its GPU reported an error (Xid)",
     "memory_error": "the hardware found damaged memory",
     "segfault": "it accessed memory that is not its own",
@@ -17,8 +17,8 @@ _CAUSES = {
 
 
 def end_text(end: RankEnd | None) -> str:
-    """`killed by SIGKILL: the host was out of memory`, `exit status 1 after ValueError`. Says so where nothing is known
-    but that the process is gone."""
+    """`killed by SIGKILL, its host or cgroup was out of memory (OOM kill)`, `exit status 1 after
+    ValueError`. Says so where nothing is known but that the process is gone."""
     if end is None:
         return "its process is gone without an end"
     how = "its process is gone without an end"
