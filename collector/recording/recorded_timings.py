@@ -1,11 +1,18 @@
-"""What reading a recording yields, whatever its kind."""
+"""What reading a recording yields, whatever its kind, and how its files are read one by one."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
 
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.errors import UsageError
 from laggard.nccl.inspector import Arrivals
+from laggard.text.words import counted
+
+File = TypeVar("File")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,3 +25,21 @@ class RecordedTimings:
     owner: int | None = None
     arrivals: Arrivals | None = None
     """Who came last to collectives, where that is all there is (NCCL Inspector's files); there are no timings then."""
+
+
+def read_each(
+    paths: Iterable[Path], read: Callable[[Path], File], refused: type[Exception], gaps: list[str]
+) -> list[File]:
+    """What `read` makes of each file. One that it refuses costs that file, and adds why to `gaps`. Raises UsageError
+    where none can be read."""
+    files, reasons = [], []
+    for path in paths:
+        try:
+            files.append(read(path))
+        except refused as error:
+            reasons.append(f"{path} is left out: {error}")
+    gaps += reasons
+    if not files and reasons:
+        count = len(reasons)
+        raise UsageError(reasons[0] if count == 1 else f"none of {counted(count, 'file')} can be read: {reasons[0]}")
+    return files

@@ -16,7 +16,7 @@ import msgspec
 from laggard.collector.recording.flight_recorder.dump import Dump, NoDump, parse_dump
 from laggard.collector.recording.flight_recorder.pickles import PickleError, read_plain_pickle
 from laggard.collector.recording.flight_recorder.timings import timings_from_dumps
-from laggard.collector.recording.recorded_timings import RecordedTimings
+from laggard.collector.recording.recorded_timings import RecordedTimings, read_each
 from laggard.collector.recording.records import MAX_RANKS
 from laggard.errors import UsageError
 from laggard.text.words import counted, ranks_text
@@ -33,14 +33,7 @@ class NotRead(ValueError):
 
 def read_dumps(paths: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     """The job that dumped the files. Raises UsageError where they are of two jobs, or none of them can be read."""
-    dumps: list[Dump] = []
-    for path in paths:
-        try:
-            dumps.append(_read(path))
-        except NotRead as error:
-            gaps.append(f"{path} is left out: {error}")
-    if not dumps:
-        raise UsageError(gaps[0] if len(gaps) == 1 else f"none of {counted(len(paths), 'file')} can be read: {gaps[0]}")
+    dumps = read_each(paths, _read, NotRead, gaps)
     _refuse_two_jobs(dumps)
     dumps.sort(key=lambda dump: dump.rank)
     timings = timings_from_dumps(dumps)

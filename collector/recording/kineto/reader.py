@@ -9,23 +9,14 @@ from pathlib import Path
 from laggard.collector.recording.kineto.job import job_of_traces
 from laggard.collector.recording.kineto.stream import NoTrace
 from laggard.collector.recording.kineto.trace import Trace, read_trace
-from laggard.collector.recording.recorded_timings import RecordedTimings
+from laggard.collector.recording.recorded_timings import RecordedTimings, read_each
 from laggard.errors import UsageError
-from laggard.text.words import counted, ranks_text
+from laggard.text.words import ranks_text
 
 
 def read_traces(paths: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     """The job that was profiled. Raises UsageError where the traces are of two jobs, or none of them can be read."""
-    traces: list[Trace] = []
-    for path in paths:
-        try:
-            traces.append(read_trace(path))
-        except NoTrace as error:
-            gaps.append(f"{path} is left out: {error}")
-    if not traces:
-        raise UsageError(
-            gaps[-1] if len(gaps) == 1 else f"none of {counted(len(paths), 'file')} can be read: {gaps[0]}"
-        )
+    traces = read_each(paths, read_trace, NoTrace, gaps)
     _refuse_two_jobs(traces)
     traces.sort(key=lambda trace: (trace.rank, min(trace.steps, default=0)))
     job = job_of_traces(traces)

@@ -123,8 +123,10 @@ finally:
 def test_a_helper_that_does_not_end_is_killed(children: Children) -> None:
     prober = Prober(python(f"{ANSWERING}\nimport time; time.sleep(600)"), "n0", 60.0)
     prober.run_probes()
+    assert children() != []
     prober.stop()
     wait_until(lambda: children() == [])
+    assert children() == []
 
 
 def report(verdict: Verdict) -> Report:
