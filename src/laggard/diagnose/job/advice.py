@@ -79,6 +79,11 @@ ADVICE: Final[dict[str, Advice]] = {
         "Check the peer that is named first, then both ports, and on RoCE the PFC and the GID.",
         _LINKS,
     ),
+    "nccl_connect": Advice(
+        "The two NICs have no way to each other, or not by this GID: compare NCCL_IB_GID_INDEX and NCCL_IB_HCA of both "
+        "nodes with what their ports have (RoCE v2, the same subnet or a route between them), and try the pair alone.",
+        ("show_gids", "ib_write_bw -d DEVICE -x GID_INDEX PEER", "laggard healthcheck"),
+    ),
     "nccl_protection": Advice(
         "The NIC may not reach the memory that NCCL gave it: check for ACS on the way between GPU and NIC, the IOMMU, "
         "nvidia_peermem and the driver's version.",
@@ -103,6 +108,11 @@ ADVICE: Final[dict[str, Advice]] = {
     ),
     "monitored": Advice("Look at the ranks that did not come: what they did instead, and whether they live."),
     "gloo": Advice(_PEER),
+    "peer_gone": Advice(_PEER, _LINKS),
+    "xla": Advice(
+        "Look for the process whose threads did not come: its own output, whether it lives, and what it did instead "
+        "(`py-spy dump`). One that compiles, loads data or left the program early makes all others wait."
+    ),
     "mismatch": Advice(
         "The ranks do not run the same program: look for a branch on the rank, on data or on time around a collective."
     ),
@@ -146,6 +156,12 @@ ADVICE: Final[dict[str, Advice]] = {
         "built "
         "against another torch or CUDA. If one node alone does it, check its memory.",
         ("dmesg -T | grep -iE 'segfault|mce|edac'",),
+    ),
+    "bus_error": Advice(
+        "A page that the process had mapped could not be had: most often /dev/shm is full or too small for the "
+        "container (`--shm-size` for Docker, an emptyDir with medium Memory for Kubernetes). Else look for a mapped "
+        "file that was cut while it was read, for storage that fails, and for faulty memory.",
+        ("df -h /dev/shm", "dmesg -T | grep -iE 'bus error|mce|edac|I/O error'"),
     ),
     "nan": Advice(
         "Go back to the last checkpoint with a finite loss and skip that data, lower the learning rate or clip "

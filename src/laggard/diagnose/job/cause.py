@@ -35,6 +35,8 @@ class Waiting(NamedTuple):
     """Ranks that had started fewer collectives than the one that the others wait in."""
     missing: tuple[int, ...]
     """Ranks of which no timeout is reported: they had not come, or are dead."""
+    elsewhere: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    """Other numbers that ranks waited in, each with its ranks."""
 
 
 def find_cause(evidence: JobEvidence) -> Cause | None:
@@ -140,13 +142,24 @@ def _order(events: Sequence[Event]) -> Callable[[Event], tuple[float, ...]]:
 def find_waiting(evidence: JobEvidence) -> tuple[Waiting, ...]:
     """Compares what the watchdogs of all ranks say, for each process group."""
     groups: dict[str, list[WorkStatus]] = {}
-    for status in evidence.statuses:
+    for status in _named_statuses(evidence.statuses):
         groups.setdefault(status.group, []).append(status)
     world = set(evidence.ranks_seen)
     if evidence.world_size is not None and evidence.world_size <= 1 << 17:
         world |= set(range(evidence.world_size))
     found = [_waiting(group, statuses, world) for group, statuses in sorted(groups.items())]
     return tuple(sorted(found, key=lambda each: (not each.behind, -len(each.waiting))))
+
+
+def _named_statuses(statuses: Sequence[WorkStatus]) -> Iterable[WorkStatus]:
+    """Gives a status whose line names no group the one group in which other ranks waited in the same collective."""
+    by_number: dict[int | None, set[str]] = {}
+    for status in statuses:
+        if status.group:
+            by_number.setdefault(status.timed_out, set()).add(status.group)
+    for status in statuses:
+        groups = by_number.get(status.timed_out, set()) if status.timed_out is not None else set()
+        yield status._replace(group=min(groups)) if not status.group and len(groups) == 1 else status
 
 
 def _waiting(group: str, statuses: Sequence[WorkStatus], world: set[int]) -> Waiting:
@@ -161,6 +174,10 @@ def _waiting(group: str, statuses: Sequence[WorkStatus], world: set[int]) -> Wai
         for status in statuses
         if number is not None and status.enqueued is not None and status.enqueued < number
     ]
+    others: dict[int, set[int]] = {}
+    for status in statuses:
+        if status.timed_out not in (None, number) and status.rank not in behind:
+            others.setdefault(status.timed_out or 0, set()).add(status.rank)
     ranks = {status.rank for status in statuses}
     is_world = group in ("", "PG 0", "default_pg")
     missing = sorted(world - ranks) if is_world and len(ranks) < len(world) else []
@@ -168,9 +185,10 @@ def _waiting(group: str, statuses: Sequence[WorkStatus], world: set[int]) -> Wai
         group,
         number,
         tuple((op, tuple(sorted(members))) for op, members in sorted(ops.items())),
-        tuple(sorted(ranks - set(behind))),
+        tuple(sorted(ranks - set(behind) - set().union(*others.values()))),
         tuple(sorted(behind)),
         tuple(missing),
+        tuple((each, tuple(sorted(members))) for each, members in sorted(others.items())),
     )
 
 

@@ -102,7 +102,8 @@ def _meaning(number: int | None, status: int | None) -> tuple[str, str, Weight, 
     if number == signal.SIGKILL:
         return "JOB_KILLED", "killed", Weight.DIED, "the process was killed by SIGKILL"
     if number in _CRASHES:
-        return "JOB_SEGFAULT", "segfault", Weight.DIED, f"the process crashed: {signal.Signals(number).name}"
+        kind = "bus_error" if number == signal.SIGBUS else "segfault"
+        return "JOB_SEGFAULT", kind, Weight.DIED, f"the process crashed: {signal.Signals(number).name}"
     if number is not None:
         names = {each.value: each.name for each in signal.Signals}
         kind = "terminated" if number == signal.SIGTERM else "aborted"

@@ -78,8 +78,10 @@ def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
     """The device and the sentence about a collective that did not end: who was behind, else who did not report."""
     what = f"collective {wait.number}" if wait.number is not None else "a collective"
     if len(wait.ops) == 1:
-        what = f"{wait.ops[0][0]}, number {wait.number}," if wait.number is not None else wait.ops[0][0]
+        what = f"{wait.ops[0][0]}, number {wait.number}" if wait.number is not None else wait.ops[0][0]
     where = f" of group {wait.group}" if wait.group else ""
+    if "," in what and where:
+        where = f",{where}"
     if wait.behind:
         verb = "is" if len(wait.behind) == 1 else "are"
         return ranks_text(wait.behind), f"{verb} behind: had not started {what}{where} in which {_waiters(wait)}"
@@ -89,7 +91,8 @@ def _waiting_text(wait: Waiting, first: Event) -> tuple[str, str]:
     if wait.missing:
         return ranks_text(wait.missing), f"did not come, or died before: {_waiters(wait)} in {what}{where}"
     if wait.waiting:
-        return ranks_text(wait.waiting), f"waited in {what}{where}, and nothing in the log says for whom"
+        others = "".join(f", {ranks_text(ranks)} in number {number}" for number, ranks in wait.elsewhere[:4])
+        return ranks_text(wait.waiting), f"waited in {what}{where}{others}; nothing in the log says for whom"
     return who(first.writer), _summary(first, who(first.writer))
 
 
@@ -115,6 +118,7 @@ def _wait_evidence(wait: Waiting) -> str:
         f"group {wait.group or 'not named'}",
         f"number {wait.number}",
         f"{ranks_text(wait.waiting)} waited",
+        *(f"{ranks_text(ranks)} waited in number {number}" for number, ranks in wait.elsewhere[:4]),
         f"{ranks_text(wait.behind)} behind" if wait.behind else "",
         f"{ranks_text(wait.missing)} not heard of" if wait.missing else "",
     ]
@@ -135,7 +139,7 @@ def _nan_finding(nan: Event, severity: Severity) -> Finding:
     return finding(
         nan.code,
         who(nan.writer),
-        nan.summary,
+        "has a loss that is NaN",
         evidence={"at": _time(nan), "line": printable_line(nan.line, _LONGEST_LINE)},
         fix=advice.text,
         commands=advice.commands,

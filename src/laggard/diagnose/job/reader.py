@@ -45,6 +45,7 @@ _STATUS = re.compile(
     r"\[(PG [^\]]{0,80}?) ?Rank (\d{1,7})\].{0,120}?(?:at (?:NCCL )?work(?: sequence id)?: (\d+))?.{0,20}?"
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
+_NCCL_HEAD = re.compile(r"([A-Za-z0-9][\w.-]{0,252}):\d+:\d+ \[-?\d+\] ")
 _TIMED_OUT = re.compile(r"\[Rank (\d{1,7})\] Watchdog caught .*?WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 
 
@@ -168,8 +169,9 @@ class JobLogReader:
             event = _event_of(rule, line, place)
         else:
             assert raised is not None
-            weight = Weight.SUMMARY if WEAK_TEXT.search(line.text) else Weight.FAILED
-            event = Event("JOB_EXCEPTION", "exception", weight, line.text[:400], line.text, place, _writer(line))
+            weak = WEAK_TEXT.search(line.text)
+            kind, weight = ("peer_gone", Weight.SUMMARY) if weak else ("exception", Weight.FAILED)
+            event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
         located = len(self._events) < _MOST_LOCATED
         if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
             event = event._replace(summary=f"{event.summary}: {reason}")
@@ -318,4 +320,7 @@ def _writer(line: JobLine) -> Writer:
     rank = line.rank
     if rank is None and (match := re.search(r"\[(?:PG [^\]]{0,80} )?Rank (\d{1,7})\]", line.text[:200])):
         rank = int(match[1])
-    return Writer(rank, line.task, line.local_rank, line.host)
+    host = line.host
+    if host is None and (match := _NCCL_HEAD.match(line.text)):
+        host = match[1]
+    return Writer(rank, line.task, line.local_rank, host)

@@ -223,9 +223,17 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule(
         "JOB_DISK_FULL",
+        "shared_memory",
+        _FAILED,
+        rf"{EXCEPTION_NAME}: .*(?:No space left on device.*|unable to (?:write to|open|mmap|resize).*)/torch_\d+_\d+"
+        r"(?:'|.*(?:No space left|Cannot allocate|Bus error))",
+        "no room in /dev/shm, through which DataLoader workers hand over tensors",
+    ),
+    _rule(
+        "JOB_DISK_FULL",
         "disk",
         _FAILED,
-        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)(.*)",
+        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)(?: \(\d+\)$)?(.*)",
         "no room on the disk{0}",
     ),
     _rule(
@@ -289,6 +297,13 @@ RULES: Final[tuple[Rule, ...]] = (
     ),
     _rule(
         "JOB_NCCL_ERROR",
+        "nccl_connect",
+        _WAITED,
+        rf"{_NCCL}.*Call to (ibv_modify_qp|ibv_create_qp|ibv_open_device) failed(?: with error)? (.*)",
+        "NCCL could not connect by RDMA: {0} failed: {1}",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
         "nccl_usage",
         _FAILED,
         rf"{_NCCL}.*(Duplicate GPU detected.*|Attempted to connect incompatible.*)",
@@ -312,7 +327,7 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NCCL_ERROR",
         "nccl_peer",
         _SUMMARY,
-        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?(?:.*NCCL error.*)(?:{_PEER_GONE})",
+        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?(?:.*NCCL (?:error|operation).*)(?:{_PEER_GONE})",
         "NCCL lost a peer: a remote process ended, or the network failed",
     ),
     _rule(
@@ -326,9 +341,23 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NCCL_ERROR",
         "nccl_system",
         _WAITED,
-        rf"(?:{_RAISED}.*NCCL error.*(unhandled system error|internal error|unhandled cuda error).*"
+        rf"(?:{_RAISED}.*NCCL (?:error|operation).*(unhandled system error|internal error|unhandled cuda error).*"
         r"|nccl(System|Internal|UnhandledCuda)Error: .*)",
         "NCCL failed: {0}{1}",
+    ),
+    _rule(
+        "JOB_NCCL_ERROR",
+        "nccl_system",
+        _WAITED,
+        r"(?:\S+: )?Test NCCL failure \S+:\d+ '([^'/(]+)",
+        "NCCL failed in nccl-tests: {0}",
+    ),
+    _rule(
+        "JOB_CUDA_ERROR",
+        "cuda",
+        _FAILED,
+        r"(?:\S+: )?Test CUDA failure \S+:\d+ '([^']+)'",
+        "CUDA error in nccl-tests: {0}",
     ),
     # Waiting
     _rule(
@@ -366,6 +395,14 @@ RULES: Final[tuple[Rule, ...]] = (
         _WAITED,
         rf"(?:{EXCEPTION_NAME}: |what\(\):\s+).*Timed out waiting (\d+) ?ms for (send|recv) operation",
         "a {1} of gloo did not end within {0} ms",
+    ),
+    _rule(
+        "JOB_COLLECTIVE_TIMEOUT",
+        "xla",
+        _WAITED,
+        r".*rendezvous\.cc:\d+\] .*Termination timeout .*Expected (\d+) threads to join the rendezvous, but"
+        r" (?:only (\d+) of them|(not all)(?: of them)?) arrived",
+        "a rendezvous of XLA did not end in time: {1}{2} of {0} threads came to it",
     ),
     _rule(
         "JOB_COLLECTIVE_TIMEOUT",
@@ -480,21 +517,35 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_SEGFAULT",
         "segfault",
         _FAILED,
-        r"Fatal Python error: (Segmentation fault|Bus error|Illegal instruction|Floating.point exception)",
+        r"Fatal Python error: (Segmentation fault|Illegal instruction|Floating.point exception)",
         "the process crashed: {0}",
+    ),
+    _rule(
+        "JOB_SEGFAULT",
+        "bus_error",
+        _FAILED,
+        r"(?:Fatal Python error: |(?:\[[\w.-]+:\d+\] )?Signal: )Bus error",
+        "the process crashed: bus error",
     ),
     _rule(
         "JOB_SEGFAULT",
         "segfault",
         _FAILED,
-        r"(?:\[[\w.-]+:\d+\] )?(?:!!!!!!! )?(?:Signal: (Segmentation fault|Bus error) \(\d+\)|(Segfault) encountered)",
+        r"(?:\[[\w.-]+:\d+\] )?(?:!!!!!!! )?(?:Signal: (Segmentation fault) \(\d+\)|(Segfault) encountered)",
         "the process crashed: {0}{1}",
+    ),
+    _rule(
+        "JOB_SEGFAULT",
+        "bus_error",
+        _DIED,
+        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?Bus error(?: *\(core dumped\).*)?$",
+        "the process crashed: bus error",
     ),
     _rule(
         "JOB_SEGFAULT",
         "segfault",
         _DIED,
-        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Bus error|Illegal instruction)"
+        r"(?:\S+: line \d+: +\d+ |\S+: \S+: task \d+: )?(Segmentation fault|Illegal instruction)"
         r"(?: *\(core dumped\).*)?$",
         "the process crashed: {0}",
     ),
@@ -534,7 +585,7 @@ EXIT_LINES: Final[tuple[re.Pattern[str], ...]] = (
     ),
     re.compile(r"exitcode\s*: (?P<status>-?\d+) \(pid: (?P<pid>\d+)\)"),
     re.compile(r"srun: error: (?P<host>[\w.-]+): tasks? (?P<tasks>[\d,-]+): (?P<words>.+)"),
-    re.compile(r"\[?.*\]?.* exits with return code = (?P<status>-?\d+)"),
+    re.compile(r".*?(?:--local_rank=(?P<local_rank>\d+)\b.*)? exits with return code = (?P<status>-?\d+)"),
     re.compile(r".*process rank (?P<rank>\d+) with PID \d+ on node (?P<host>\S+) exited on signal (?P<signal>\d+)"),
     re.compile(r".*Process name: \[\[\d+,\d+\],(?P<rank>\d+)\]"),
     re.compile(r".*RANK (?P<rank>\d+) PID \d+ RUNNING AT (?P<host>\S+)"),
