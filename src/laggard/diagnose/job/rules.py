@@ -233,7 +233,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_DISK_FULL",
         "disk",
         _FAILED,
-        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)(?: \(\d+\)$)?(.*)",
+        rf"{EXCEPTION_NAME}: .*(?:\[Errno (?:28|122)\]|[Nn]o space left on device|[Dd]isk quota exceeded)"
+        r"(?: \(\d+\)$)?(.*)",
         "no room on the disk{0}",
     ),
     _rule(
@@ -327,7 +328,8 @@ RULES: Final[tuple[Rule, ...]] = (
         "JOB_NCCL_ERROR",
         "nccl_peer",
         _SUMMARY,
-        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?(?:.*NCCL (?:error|operation).*)(?:{_PEER_GONE})",
+        rf"(?:{EXCEPTION_NAME}: |what\(\):\s+|.*terminated with exception: )?"
+        rf"(?:.*NCCL (?:error|operation).*)(?:{_PEER_GONE})",
         "NCCL lost a peer: a remote process ended, or the network failed",
     ),
     _rule(
