@@ -67,15 +67,27 @@ def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
     return tuple(function for function in found if function is not None)
 
 
+def keeps_entries(backends: Iterable[str]) -> bool:
+    """Whether this torch has a recorder, on or off, with entries of one of these backends: gloo's since torch 2.12,
+    those of `nccl` since 2.5, any other's since 2.15. Before that gloo's tells how far a group has come, at best."""
+    since = {"gloo": (2, 12), "nccl": (2, 5)}
+    return any(dump_functions({name}) and _torch_version() >= since.get(name, (2, 15)) for name in backends)
+
+
 def nccl_entries_are_safe(environ: Mapping[str, str]) -> bool:
     """Whether NCCL's recorder may be asked for its entries. Before torch 2.15 it queries their CUDA events without its
     lock, when torch's watchdog may have freed them, unless they go into a cache: torch 2.5 can have one, and from torch
     2.6 on it is there by default (pytorch#133727, #140975)."""
-    version = tuple(map(int, _VERSION.findall(getattr(sys.modules.get("torch"), "__version__", ""))[:2]))
+    version = _torch_version()
     if version >= (2, 15) or version < (2, 5):
         return version >= (2, 15)
     asked = environ.get("TORCH_NCCL_CUDA_EVENT_CACHE", "").lower()
     return asked in _TRUE if asked else version >= (2, 6)
+
+
+def _torch_version() -> tuple[int, ...]:
+    """Major and minor; empty while torch is not imported."""
+    return tuple(map(int, _VERSION.findall(getattr(sys.modules.get("torch"), "__version__", ""))[:2]))
 
 
 def _dump_by_name(dump: Callable[..., Any], backend: str, collectives: bool, active: bool) -> Any:

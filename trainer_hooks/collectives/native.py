@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
 
 from laggard.rankfile.fact_names import (
+    RECORDER_ABSENT,
     RECORDER_OFF,
     RECORDER_SMALL,
     RECORDER_UNSAFE,
@@ -21,7 +22,7 @@ from laggard.rankfile.fact_names import (
     UNNAMED_REASONS,
 )
 from laggard.rankfile.layout import LANE_SHIFT
-from laggard.trainer_hooks.collectives.flight_recorder import nccl_entries_are_safe, saw_backends
+from laggard.trainer_hooks.collectives.flight_recorder import keeps_entries, nccl_entries_are_safe, saw_backends
 from laggard.trainer_hooks.collectives.flight_recorder_entries import (
     GroupEntries,
     RecordedCollective,
@@ -77,6 +78,8 @@ class _GroupWatch:
 
     def why_no_answer(self) -> str:
         """Why the Flight Recorder has no entries of the group."""
+        if not keeps_entries(self.backends):
+            return RECORDER_ABSENT
         asked = "nccl" not in self.backends or nccl_entries_are_safe(os.environ)
         return RECORDER_OFF if asked else RECORDER_UNSAFE
 

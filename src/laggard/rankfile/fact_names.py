@@ -24,6 +24,7 @@ UNSEEN_WAITS: Final = "unseen_waits"
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
 RECORDER_UNSAFE: Final = "flight_recorder_unsafe"
+RECORDER_ABSENT: Final = "flight_recorder_absent"
 
 UNNAMED_REASONS: Final = {
     RECORDER_OFF: (
@@ -39,6 +40,11 @@ UNNAMED_REASONS: Final = {
         "torch's Flight Recorder is not asked: without torch's cache of CUDA events an answer can crash the process",
         "torch 2.6 and newer have the cache unless TORCH_NCCL_CUDA_EVENT_CACHE=0 (torch 2.5: =1 in the job's"
         " environment)",
+    ),
+    RECORDER_ABSENT: (
+        "this torch keeps no record of them that laggard can read",
+        "NCCL's collectives are recorded by torch 2.6 and newer, gloo's by 2.12 and newer, those of other backends by"
+        " 2.15 and newer",
     ),
 }
 """By reason: what is wrong, and how to correct it."""

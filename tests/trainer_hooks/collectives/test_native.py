@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from support.torch_version import GLOO_IS_RECORDED, LAUNCHES_ARE_HOOKED
 
 from laggard.rankfile import RankFileReader
-from laggard.rankfile.fact_names import RECORDER_OFF, RECORDER_SMALL, RECORDER_UNSAFE, UNNAMED_COLLECTIVES
+from laggard.rankfile.fact_names import (
+    RECORDER_ABSENT,
+    RECORDER_OFF,
+    RECORDER_SMALL,
+    RECORDER_UNSAFE,
+    UNNAMED_COLLECTIVES,
+    UNNAMED_REASONS,
+)
 from laggard.trainer_hooks.collectives.flight_recorder import read_status
 from laggard.trainer_hooks.collectives.flight_recorder_entries import RecordedCollective, without_known
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
@@ -94,7 +101,7 @@ def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(size: str, reason:
     assert done.returncode == 0, done.stderr
     some_lost = reason is not None or not GLOO_IS_RECORDED
     if some_lost:  # with torch's own hooks only those from before these were put in
-        reason = None if LAUNCHES_ARE_HOOKED else reason if GLOO_IS_RECORDED else RECORDER_OFF
+        reason = None if LAUNCHES_ARE_HOOKED else reason if GLOO_IS_RECORDED else RECORDER_ABSENT
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
@@ -272,8 +279,8 @@ def test_a_batch_of_messages_is_no_collective(torch_binding: Any) -> None:
 @pytest.mark.parametrize(
     ("version", "cache", "safe"),
     [
-        ("2.4.1+cu121", "1", False),
         ("2.5.1+cu124", None, False),
+        ("2.5.1+cu124", "0", False),
         ("2.5.1+cu124", "1", True),
         ("2.6.0+cu124", None, True),
         ("2.13.0a0+git0b10feb", None, True),
@@ -296,6 +303,31 @@ def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_free
     assert native.record_new(group) == safe and recorder.totals.lost == (not safe)
     assert native._facts.get(UNNAMED_COLLECTIVES) == (None if safe else RECORDER_UNSAFE)
     assert dict(each[:2] for each in read_status().groups) == {"#0": 1}, "the status queries no event"
+
+
+@pytest.mark.parametrize(
+    ("version", "backend", "reason"),
+    [
+        ("2.4.1+cu121", "nccl", RECORDER_ABSENT),
+        ("2.4.1+cu121", "gloo", RECORDER_ABSENT),
+        ("2.6.0+cu124", "nccl", RECORDER_OFF),
+        ("2.10.0+cu128", "gloo", RECORDER_ABSENT),
+        ("2.13.0+cpu", "gloo", RECORDER_OFF),
+        ("2.13.0+cpu", "custom", RECORDER_ABSENT),
+    ],
+)
+def test_a_setting_is_offered_only_where_this_torch_has_one(
+    version: str, backend: str, reason: str, torch_binding: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch_binding(by_name=False)
+    monkeypatch.setattr("torch.__version__", version)
+    unrecorded = Backend(backend)
+    group = Group(cpu=unrecorded)
+    native, recorder, _ = watched(group)
+    group.make("cpu", "all_reduce", 4)
+    assert native.record_new(group) == 0 and recorder.totals.lost == 1
+    assert native._facts.get(UNNAMED_COLLECTIVES) == reason
+    assert ("BUFFER_SIZE" in UNNAMED_REASONS[reason][1]) == (reason == RECORDER_OFF)
 
 
 def test_a_group_of_a_name_that_ended_starts_anew(torch_binding: Any) -> None:
