@@ -32,6 +32,7 @@ COMMANDS = (
         "find what is wrong in files: jobs' output, NCCL, kernel, lspci",
     ),
     Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
+    Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
 )
 

@@ -1,0 +1,96 @@
+"""deploy/prometheus: promtool takes the rules, their tests pass, and they ask for metrics that laggard serves."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from support.paths import REPOSITORY
+
+from laggard.catalogue.metrics import METRICS
+from laggard.cli import main
+
+FOLDER = REPOSITORY / "deploy" / "prometheus"
+RULE_FILES = ("rules.yml", "alerts.yml")
+ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+SERVED = {metric.name: set(metric.labels) for metric in METRICS}
+TARGET_LABELS = {"job", "instance"}
+
+needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
+
+
+def promtool(*words: str) -> str:
+    done = subprocess.run(["promtool", *words], cwd=FOLDER, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@needs_promtool
+def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
+    promtool("check", "rules", *RULE_FILES)
+    promtool("test", "rules", "rules_test.yml", "alerts_test.yml")
+    promtool("check", "config", "--syntax-only", "prometheus.yml")
+
+
+@needs_promtool
+def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
+    for name in ("alerts.yml", "alerts_test.yml"):
+        shutil.copy(FOLDER / name, tmp_path)
+    rules = (tmp_path / "alerts.yml").read_text()
+    (tmp_path / "alerts.yml").write_text(
+        rules.replace("laggard_job_slowdown_ratio > 1.1", "laggard_job_slowdown_ratio > 9")
+    )
+    done = subprocess.run(
+        ["promtool", "test", "rules", "alerts_test.yml"], cwd=tmp_path, capture_output=True, timeout=300
+    )
+    assert done.returncode != 0
+
+
+@pytest.mark.parametrize("name", RULE_FILES)
+def test_the_rules_ask_for_metrics_and_labels_that_laggard_serves(name: str) -> None:
+    groups = yaml.safe_load((FOLDER / name).read_text())["groups"]
+    rules = [rule for group in groups for rule in group["rules"]]
+    recorded = {rule["record"] for rule in rules if "record" in rule}
+    for rule in rules:
+        expression = rule["expr"]
+        asked = set(re.findall(r"(?<![:\w])(?:laggard_\w+)(?![:\w])", expression))
+        assert asked <= set(SERVED), f"{rule}: no such metric"
+        assert set(re.findall(r"\w+:\w+:\w+", expression)) <= recorded
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)\s*\"", expression))
+        known = TARGET_LABELS.union(*(SERVED[metric] for metric in asked))
+        assert labels <= known, f"{rule}: no such label"
+
+
+def test_each_alert_says_what_to_do_and_has_its_page() -> None:
+    sections = re.findall(r"^## (\w+)", (REPOSITORY / "docs" / "alerts.md").read_text(), re.MULTILINE)
+    assert sections == [alert["alert"] for alert in ALERTS], "docs/alerts.md has a section for each, in their order"
+    for alert in ALERTS:
+        assert alert["labels"]["severity"] in ("critical", "warning")
+        page = alert["annotations"]["runbook_url"]
+        assert page in (f"docs/alerts.md#{alert['alert'].lower()}", "docs/findings/{{ $labels.code }}.md")
+        assert {"summary", "description"} <= set(alert["annotations"])
+
+
+def test_each_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    cases = yaml.safe_load((FOLDER / "alerts_test.yml").read_text())["tests"]
+    fires = {case["alertname"] for test in cases for case in test["alert_rule_test"] if case["exp_alerts"]}
+    quiet = {case["alertname"] for test in cases for case in test["alert_rule_test"] if not case["exp_alerts"]}
+    names = {alert["alert"] for alert in ALERTS}
+    assert fires == names
+    assert names - quiet == {"LaggardRankDead"}, "only that one fires at once: its calm jobs stand in the same case"
+
+
+def test_metrics_list_is_the_catalogue(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", "list", "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == "laggard.metrics/1"
+    assert {row["name"]: set(row["labels"]) for row in document["metrics"]} == SERVED
+    assert main(["metrics", "list"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"{len(METRICS)} metrics")
+    assert "laggard_culprit{job_id, user, rank, kind, hostname}  gauge" in text
