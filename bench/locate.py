@@ -15,7 +15,7 @@ import time
 import numpy as np
 from figures import Figure, quartiles, show
 
-from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
+from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings, step_table
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.wire.ranks import StepRow
@@ -86,7 +86,7 @@ def measure_building(ranks: int = 1024) -> list[Figure]:
     times = []
     for _ in range(6):
         began = time.perf_counter()
-        build_timings("bench", ranks, infos, rows, {})
+        build_timings("bench", ranks, infos, {rank: step_table(of_rank) for rank, of_rank in rows.items()}, {})
         times.append(time.perf_counter() - began)
     return [quartiles(f"build_timings, {ranks} ranks x {STEPS} rows", times[1:], "s")]
 

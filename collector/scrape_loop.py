@@ -9,26 +9,24 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeVar
-
-import httpx
+from typing import TypeVar
 
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.job_timings import step_rows
 from laggard.collector.node_finding import NodeFinding
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
-from laggard.collector.scrape.fetch import FetchFailure, fetch, make_client
+from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
 from laggard.model import Report, Severity
 from laggard.wire import WireError
-from laggard.wire.ranks import RanksDocument
 
 log = logging.getLogger("laggard.collector")
 
@@ -38,15 +36,9 @@ MIN_INTERVAL_SECONDS = 1.0
 """From the start of one round to the start of the next at least, however many clients ask for fresh data: what agents
 have to expect."""
 
+_SHORT_BYTES = 64 << 10
+
 _SEVERITIES = tuple(Severity)
-
-
-class AgentAnswer(NamedTuple):
-    """One agent's answer in a round, and when it was asked for its ranks. `report` is None where none was asked for."""
-
-    ranks: RanksDocument | FetchFailure
-    report: Report | FetchFailure | None
-    asked_at: float
 
 
 class ScrapeLoop:
@@ -80,22 +72,21 @@ class ScrapeLoop:
         if found is None or job is None:
             return None
         answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
-        steps = {number: tuple(rank.steps.values()) for number, rank in job.ranks.items()}
+        steps = {number: step_rows(rank.table) for number, rank in job.ranks.items()}
         codes, asked = found.timings.findings_by_node, job.asked_seconds_ago()
         return JobRecording(found.key.job_id, job.newest_rows(answering), steps, codes, asked, found.key.owner)
 
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
-        async with make_client(self._settings.timeout_seconds, self._settings.concurrency) as client:
-            while True:
-                began = time.monotonic()
-                try:
-                    await self._scrape(client)
-                except Exception:  # one failed round must not be the last
-                    log.exception("a defect in laggard: this round was lost")
-                async with self._round_ended:
-                    self._round_ended.notify_all()
-                await self._pause(began)
+        while True:
+            began = time.monotonic()
+            try:
+                await self._scrape()
+            except Exception:  # one failed round must not be the last
+                log.exception("a defect in laggard: this round was lost")
+            async with self._round_ended:
+                self._round_ended.notify_all()
+            await self._pause(began)
 
     async def _pause(self, began: float) -> None:
         interval = self._settings.interval_seconds
@@ -112,14 +103,12 @@ class ScrapeLoop:
         began = self.snapshot.round_began_at
         return began is not None and began >= moment - MIN_INTERVAL_SECONDS
 
-    async def _scrape(self, client: httpx.AsyncClient) -> None:
+    async def _scrape(self) -> None:
         """One round."""
         began = time.monotonic()
         slots = asyncio.Semaphore(self._settings.concurrency)
-        answers = await asyncio.gather(*(self._ask(client, slots, agent) for agent in self._agents))
+        await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
         now = time.monotonic()
-        for agent, answer in zip(self._agents, answers, strict=True):
-            self._update(agent, answer, now)
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
         self._windows.expire(now)
@@ -140,31 +129,30 @@ class ScrapeLoop:
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
         self.snapshot = dataclasses.replace(snapshot, round_seconds=time.monotonic() - began)
 
-    async def _ask(self, client: httpx.AsyncClient, slots: asyncio.Semaphore, agent: AgentState) -> AgentAnswer:
+    async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
+        """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
         async with slots:
             asked_at = time.monotonic()
-            ranks = await self._get(client, f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks)
+            ranks = await self._get(f"{agent.url}/api/v1/ranks?since={agent.since!r}", validate_ranks)
             due = agent.report_due(time.monotonic(), self._settings.report_interval_seconds)
-            if isinstance(ranks, FetchFailure) or not due:
-                return AgentAnswer(ranks, None, asked_at)
-            report = await self._get(client, f"{agent.url}/api/v1/report", validate_report)
-            return AgentAnswer(ranks, report, asked_at)
+            report: Report | FetchFailure | None = None
+            if due and not isinstance(ranks, FetchFailure):
+                report = await self._get(f"{agent.url}/api/v1/report", validate_report)
+            before, now = agent.state, time.monotonic()
+            agent.update_ranks(ranks, self._windows, now, asked_at)
+            agent.update_report(report, now, self._settings.forget_after_seconds)
+            if agent.state != before:
+                self._changes.add(agent.url, agent.state, agent.reason)
 
-    async def _get(self, client: httpx.AsyncClient, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
-        body = await fetch(client, url, self._settings.timeout_seconds, self._settings.max_body_bytes)
+    async def _get(self, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
+        body = await fetch(url, self._settings.timeout_seconds, self._settings.max_body_bytes)
         if isinstance(body, FetchFailure):
             return body
         try:
-            return await asyncio.to_thread(validate, body)
+            # A thread takes longer to reach than a short answer to check.
+            return validate(body) if len(body) <= _SHORT_BYTES else await asyncio.to_thread(validate, body)
         except WireError as error:
             return FetchFailure("garbage", str(error))
-
-    def _update(self, agent: AgentState, answer: AgentAnswer, now: float) -> None:
-        before = agent.state
-        agent.update_ranks(answer.ranks, self._windows, now, answer.asked_at)
-        agent.update_report(answer.report, now, self._settings.forget_after_seconds)
-        if agent.state != before:
-            self._changes.add(agent.url, agent.state, agent.reason)
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import numpy as np
 from msgspec import structs
+from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import (
+    END,
     MOST_WINDOW_STEPS,
+    START,
+    STEP,
     WINDOW_SECONDS,
     WINDOW_STEPS,
     JobTimings,
-    timings_from_rows,
+    live_timings,
+    step_rows,
+    step_table,
 )
 from laggard.wire.ranks import RankRow, StepRow
 
@@ -41,8 +47,8 @@ class JobKey(NamedTuple):
 
 @dataclasses.dataclass
 class RankWindow:
-    """The newest row about one rank, without its steps, and the rank's last steps by number, ascending: WINDOW_STEPS
-    of them, and of shorter steps those of the last WINDOW_SECONDS.
+    """The newest row about one rank, without its steps, and the rank's last steps as a step_table(), ascending:
+    WINDOW_STEPS of them, and of shorter steps those of the last WINDOW_SECONDS.
     `source` is the URL of the agent that reports the rank; `asked_at` and `updated_at` are when it was last asked, and
     when its answer was there (monotonic seconds)."""
 
@@ -50,42 +56,45 @@ class RankWindow:
     newest: RankRow
     updated_at: float
     asked_at: float
-    steps: dict[int, StepRow] = dataclasses.field(default_factory=dict)
+    table: NDArray[np.float64] = dataclasses.field(default_factory=lambda: step_table(()))
 
-    def ingest(self, steps: Iterable[StepRow], most: int = MOST_WINDOW_STEPS) -> bool:
-        """Adds the steps that are new, and keeps the last of all, `most` of them at most; a repeated step changes
-        nothing. Returns whether the rank got any further."""
-        new = {step.step: step for step in steps if step.step not in self.steps}
-        if not new:
+    @property
+    def steps(self) -> dict[int, StepRow]:
+        """The steps by number, ascending."""
+        return {step.step: step for step in step_rows(self.table)}
+
+    def ingest(self, steps: NDArray[np.float64], most: int = MOST_WINDOW_STEPS) -> bool:
+        """Adds those of a step_table() that are new, and keeps the last of all, `most` of them at most; a repeated step
+        changes nothing. Returns whether the rank got any further."""
+        last_before = self._last_step()
+        merged = np.concatenate((self.table, steps))
+        if np.any(np.diff(merged[:, STEP]) <= 0):
+            merged = merged[np.unique(merged[:, STEP], return_index=True)[1]]  # of equal ones the first: the one held
+        if len(merged) == len(self.table):
             return False
-        last_before = next(reversed(self.steps), -1)
-        merged = {**self.steps, **new}
-        if min(new) < last_before or list(new) != sorted(new):
-            merged = dict(sorted(merged.items()))
         excess = _excess(merged, most)
-        self.steps = dict(islice(merged.items(), excess, None)) if excess > 0 else merged
-        return next(reversed(self.steps)) > last_before
+        self.table = merged[excess:].copy() if excess else merged
+        return self._last_step() > last_before
 
-    def restarted(self, steps: Iterable[StepRow]) -> bool:
+    def restarted(self, steps: NDArray[np.float64]) -> bool:
         """Whether `steps` are numbered anew, later in time: the same job name, another run."""
-        if not self.steps:
+        if not len(self.table):
             return False
-        last = self.steps[next(reversed(self.steps))]
-        return any(step.step <= last.step and step.start > last.end for step in steps)
+        again = steps[:, STEP] <= self._last_step()
+        return bool(np.any(again & (steps[:, START] > self.table[-1, END])))
+
+    def _last_step(self) -> int:
+        return int(self.table[-1, STEP]) if len(self.table) else -1
 
 
-def _excess(steps: dict[int, StepRow], most: int) -> int:
-    """How many of the first of `steps`, ascending, are not kept."""
-    count = len(steps)
+def _excess(table: NDArray[np.float64], most: int) -> int:
+    """How many of the first steps of `table` are not kept."""
+    count = len(table)
     if count <= WINDOW_STEPS:
         return 0
-    begin = steps[next(reversed(steps))].end - WINDOW_SECONDS
-    old = 0
-    for row in islice(steps.values(), count - WINDOW_STEPS):
-        if old >= count - most and row.start >= begin:
-            break
-        old += 1
-    return old
+    least = max(0, count - most)
+    recent = np.flatnonzero(table[least : count - WINDOW_STEPS, START] >= table[-1, END] - WINDOW_SECONDS)
+    return least + int(recent[0]) if len(recent) else count - WINDOW_STEPS
 
 
 class Run(NamedTuple):
@@ -138,17 +147,16 @@ class Job:
         """The newest steps of the job: WINDOW_STEPS, or as many as are held of the rank with the most. A rank whose
         agent does not answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang.
         `findings`: codes by node."""
-        length = max(WINDOW_STEPS, *(len(rank.steps) for rank in self.ranks.values()), 0)
-        newest = sorted(set().union(*(rank.steps for rank in self.ranks.values())))[-length:]
-        first = newest[0] if newest else 0
-        steps_by_rank = {number: _steps_from(first, rank.steps) for number, rank in self.ranks.items()}
+        tables = {number: rank.table for number, rank in self.ranks.items()}
+        first = _first_step(list(tables.values()))
+        tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
-        return timings_from_rows(job_id, world_size, steps_by_rank, rows, findings, self.asked_seconds_ago())
+        return live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
 
 
-def _steps_from(first: int, steps: Mapping[int, StepRow]) -> list[StepRow]:
-    """The steps from number `first` on, of `steps` in ascending order."""
-    if not steps or next(iter(steps)) >= first:
-        return list(steps.values())
-    return [step for number, step in steps.items() if number >= first]
+def _first_step(tables: Sequence[NDArray[np.float64]]) -> int:
+    """The first of the job's newest steps: WINDOW_STEPS of them, or as many as are held of the rank with the most."""
+    numbers = np.unique(np.concatenate([table[:, STEP] for table in tables])) if tables else np.zeros(0)
+    length = max(WINDOW_STEPS, max(map(len, tables), default=0))
+    return int(numbers[-length:][0]) if len(numbers) else 0

@@ -176,7 +176,8 @@ def _no_agent_answers(timings: JobTimings, job: Job) -> Location:
 def _with_notes(location: Location, job: Job, nodes: Sequence[NodeRow]) -> Location:
     """`location` with what the analysis cannot know: which agents are silent, and that the job has ended."""
     notes = list(location.notes)
-    silent = [row for row in nodes if row.url in job.sources and row.state != "up"]
+    sources = job.sources
+    silent = [row for row in nodes if row.url in sources and row.state != "up"]
     if silent and location.verdict is not Verdict.UNKNOWN:
         names = ", ".join(f"{row.node or row.url} ({row.state})" for row in silent[:4])
         more = f" and {len(silent) - 4} more" if len(silent) > 4 else ""

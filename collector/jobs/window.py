@@ -15,7 +15,7 @@ from msgspec import structs
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Holdings, Limits, who_gives_way
 from laggard.collector.jobs.job import Job, JobKey, RankWindow, Run
 from laggard.collector.jobs.not_held import NotHeld
-from laggard.collector.locate.job_timings import WINDOW_STEPS
+from laggard.collector.locate.job_timings import WINDOW_STEPS, step_table
 from laggard.wire.ranks import RankRow, RanksDocument
 
 CLAIM_SECONDS = 60.0
@@ -123,8 +123,8 @@ class JobWindows:
         job = self._job_of(key, run, source, row, now)
         if isinstance(job, Refusal):
             return job
-        rank = job.ranks.get(row.rank)
-        if rank is not None and rank.source == source and rank.restarted(row.rows) and self.jobs[key] is job:
+        rank, steps = job.ranks.get(row.rank), step_table(row.rows)
+        if rank is not None and rank.source == source and rank.restarted(steps) and self.jobs[key] is job:
             job, rank = self._replace(key, Job(run, source, now, now)), None
         if rank is None or rank.source != source:
             claimed = self._claim(key, job, source, row, now)
@@ -134,7 +134,7 @@ class JobWindows:
             rank = claimed
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
         rank.updated_at = job.updated_at = now
-        if rank.ingest(row.rows, self._most_steps(source)):
+        if rank.ingest(steps, self._most_steps(source)):
             job.progressed_at = now
         return None
 

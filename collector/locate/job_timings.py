@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,31 +99,49 @@ class RankInfo(NamedTuple):
     unseen_waits: bool = False
 
 
+STEP, START, END, WAITED, FIRST_PHASE = range(5)
+"""The columns of a step_table()."""
+STEP_COLUMNS = FIRST_PHASE + len(PHASES)
+
+
+def step_table(rows: Iterable[StepRow]) -> NDArray[np.float64]:
+    """The steps of one rank as an array [steps, STEP_COLUMNS], in a tenth of their room. A double holds every number of
+    a step exactly."""
+    values = [(row.step, row.start, row.end, row.waited, *row.phases) for row in rows]
+    return np.array(values, dtype=np.float64).reshape(len(values), STEP_COLUMNS)
+
+
+def step_rows(table: NDArray[np.float64]) -> Iterator[StepRow]:
+    """The steps that step_table() was made of."""
+    for step, start, end, waited, *phases in table.tolist():
+        yield StepRow(int(step), start, end, tuple(phases), waited)
+
+
 def build_timings(
     job_id: str | None,
     world_size: int,
     ranks: Mapping[int, RankInfo],
-    rows_by_rank: Mapping[int, Iterable[StepRow]],
+    steps_by_rank: Mapping[int, NDArray[np.float64]],
     findings_by_node: Mapping[str, tuple[str, ...]],
 ) -> JobTimings:
-    """The arrays of all steps that any rank finished, with a column for each of `ranks`."""
+    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
+    step_table() of each rank that has one."""
     numbers = sorted(ranks)
-    columns = {rank: column for column, rank in enumerate(numbers)}
-    rows = [(columns[rank], row) for rank in numbers for row in rows_by_rank.get(rank, ())]
-    steps = sorted({row.step for _, row in rows})
-    index = {step: place for place, step in enumerate(steps)}
+    empty = step_table(())
+    tables = [steps_by_rank.get(rank, empty) for rank in numbers]
+    # All at once: a hundred thousand single assignments would take a large part of the collector's round.
+    rows = np.concatenate([empty, *tables])
+    column = np.repeat(np.arange(len(numbers)), [len(table) for table in tables])
+    steps, place = _numbered(rows[:, STEP].astype(np.int64))
     shape = (len(steps), len(numbers))
     step_seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
     phases = np.full((*shape, len(PHASES)), np.nan)
-    # All at once: a hundred thousand single assignments would take a large part of the collector's round.
-    places = np.array([index[row.step] for _, row in rows], dtype=np.int64), np.array([at for at, _ in rows], np.int64)
-    step_seconds[places] = [row.end - row.start for _, row in rows]
-    waited[places] = [row.waited for _, row in rows]
-    phases[places] = np.array([row.phases for _, row in rows]).reshape(len(rows), len(PHASES))
+    step_seconds[place, column] = rows[:, END] - rows[:, START]
+    waited[place, column], phases[place, column] = rows[:, WAITED], rows[:, FIRST_PHASE:]
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
-        steps=np.array(steps, dtype=np.int64),
+        steps=steps,
         ranks=np.array(numbers, dtype=np.int64),
         nodes=tuple(ranks[rank].node for rank in numbers),
         gpus=tuple(ranks[rank].gpu for rank in numbers),
@@ -136,20 +154,33 @@ def build_timings(
     )
 
 
-def timings_from_rows(
+def _numbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers, ascending, and the place of each of `numbers` among them."""
+    if not len(numbers):
+        return numbers, numbers
+    first, last = int(numbers.min()), int(numbers.max())
+    if last - first > 4 * len(numbers):  # far apart: an agent may report any number
+        distinct, places = np.unique(numbers, return_inverse=True)
+        return distinct, places.reshape(-1)
+    seen = np.zeros(last - first + 1, dtype=bool)
+    seen[numbers - first] = True
+    return np.flatnonzero(seen) + first, (np.cumsum(seen) - 1)[numbers - first]
+
+
+def live_timings(
     job_id: str,
     world_size: int,
-    steps_by_rank: Mapping[int, Sequence[StepRow]],
+    steps_by_rank: Mapping[int, NDArray[np.float64]],
     newest_rows: Mapping[int, RankRow],
     findings_by_node: Mapping[str, tuple[str, ...]],
     asked_seconds_ago: Mapping[int, float],
 ) -> JobTimings:
-    """The arrays of a live window: the steps of each rank, ascending, the newest row about each rank, and for how long
-    its agent has not been asked."""
+    """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
+    how long its agent has not been asked."""
     ranks = {}
     for rank, row in newest_rows.items():
-        steps = steps_by_rank.get(rank, ())
-        last_step = steps[-1].step if steps else None
+        steps = steps_by_rank.get(rank)
+        last_step = int(steps[-1, STEP]) if steps is not None and len(steps) else None
         asked = asked_seconds_ago.get(rank, 0.0)
         state = RankState(
             row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait

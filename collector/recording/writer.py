@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from laggard.constants import PHASES
@@ -15,7 +15,7 @@ class JobRecording(NamedTuple):
 
     job_id: str
     newest_rows: Mapping[int, RankRow]
-    steps: Mapping[int, Sequence[StepRow]]
+    steps: Mapping[int, Iterable[StepRow]]
     findings_by_node: Mapping[str, tuple[str, ...]]
     asked_seconds_ago: Mapping[int, float]
     owner: int | None = None

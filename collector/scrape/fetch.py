@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import os
-from typing import NamedTuple
+import ssl
+from collections.abc import AsyncIterator
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
 
-import httpx
+import h11
+
+_CONNECTING: Final = 0.8
+"""Connecting gets so much of the time, so that a host that is off can be told from a slow agent."""
+_SECOND_ADDRESS_SECONDS: Final = 0.25
+"""After so long the next address of a name is tried as well (RFC 8305, 5)."""
+_READ_BYTES: Final = 1 << 16
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 class FetchFailure(NamedTuple):
@@ -16,58 +28,105 @@ class FetchFailure(NamedTuple):
     reason: str
 
 
-def make_client(timeout_seconds: float, concurrency: int) -> httpx.AsyncClient:
-    """A client that asks agents directly: a proxy from the environment is for the outside world."""
-    # Connecting gets less than the whole budget, so that a host that is off can be told from a slow agent.
-    timeout = httpx.Timeout(timeout_seconds, connect=timeout_seconds * 0.8, pool=None)
-    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    # No compression: a few kilobytes can inflate to gigabytes before they are counted.
-    headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": "laggard-collector"}
-    return httpx.AsyncClient(timeout=timeout, limits=limits, headers=headers, trust_env=False)
+async def fetch(url: str, timeout_seconds: float, max_bytes: int) -> bytes | FetchFailure:
+    """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long.
 
-
-async def fetch(client: httpx.AsyncClient, url: str, timeout_seconds: float, max_bytes: int) -> bytes | FetchFailure:
-    """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long."""
+    Each request has a connection of its own, to the agent itself: a pool of them costs more than it saves where each is
+    for another host, and a proxy from the environment is for the outside world."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_seconds
     try:
-        # httpx bounds the time between two bytes; bytes that trickle in need a bound on the whole.
-        return await asyncio.wait_for(_get(client, url, max_bytes), timeout_seconds)
-    except httpx.ConnectTimeout:
-        return FetchFailure("down", "no connection: the host does not answer")
-    except (asyncio.TimeoutError, httpx.TimeoutException):
+        async with _connected(urlsplit(url), timeout_seconds * _CONNECTING) as streams:
+            if isinstance(streams, FetchFailure):
+                return streams
+            return await asyncio.wait_for(_exchange(streams, urlsplit(url), max_bytes), deadline - loop.time())
+    except asyncio.TimeoutError:
         return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
-    except httpx.ConnectError as error:
-        return FetchFailure("down", f"no connection: {_cause(error)}")
-    except httpx.RemoteProtocolError as error:
-        # Also raised where the agent went away between two requests on a kept connection.
-        gone = "disconnected" in str(error)
-        return (
-            FetchFailure("down", "it closed the connection") if gone else FetchFailure("garbage", f"not HTTP: {error}")
-        )
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-        return FetchFailure("down", f"the connection broke: {_cause(error) or type(error).__name__}")
+    except h11.RemoteProtocolError as error:
+        return FetchFailure("garbage", f"not HTTP: {error}")
+    except (OSError, ValueError) as error:
+        return FetchFailure("down", f"the connection broke: {_cause(error)}")
 
 
-async def _get(client: httpx.AsyncClient, url: str, max_bytes: int) -> bytes | FetchFailure:
-    async with client.stream("GET", url) as response:
-        if response.status_code != 200:
-            return FetchFailure("garbage", f"HTTP {response.status_code}")
-        if response.headers.get("content-encoding", "identity").lower() != "identity":
-            return FetchFailure("garbage", "a compressed answer, which was not asked for")
-        body = bytearray()
-        async for chunk in response.aiter_raw():
-            body += chunk
+_Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@contextlib.asynccontextmanager
+async def _connected(parts: SplitResult, timeout_seconds: float) -> AsyncIterator[_Streams | FetchFailure]:
+    tls = _tls() if parts.scheme == "https" else None
+    opening = asyncio.open_connection(
+        parts.hostname,
+        parts.port or _PORTS[parts.scheme],
+        ssl=tls,
+        limit=_READ_BYTES,
+        happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS,
+    )
+    try:
+        streams = await asyncio.wait_for(opening, timeout_seconds)
+    except asyncio.TimeoutError:
+        yield FetchFailure("down", "no connection: the host does not answer")
+        return
+    except OSError as error:
+        yield FetchFailure("down", f"no connection: {_cause(error)}")
+        return
+    try:
+        yield streams
+    finally:
+        streams[1].transport.abort()  # the answer is there, or nobody waits for it
+
+
+async def _exchange(streams: _Streams, parts: SplitResult, max_bytes: int) -> bytes | FetchFailure:
+    reader, writer = streams
+    http = h11.Connection(h11.CLIENT)
+    writer.write((http.send(_request(parts)) or b"") + (http.send(h11.EndOfMessage()) or b""))
+    body = bytearray()
+    received = False
+    while True:
+        event = http.next_event()
+        if event is h11.NEED_DATA:
+            data = await reader.read(_READ_BYTES)
+            if not data and not received:
+                return FetchFailure("down", "it closed the connection")
+            received = True
+            http.receive_data(data)
+        elif isinstance(event, h11.Response) and (failure := _unusable(event)):
+            return failure
+        elif isinstance(event, h11.Data):
+            body += event.data
             if len(body) > max_bytes:
                 return FetchFailure("garbage", f"an answer of more than {max_bytes} bytes")
-        return bytes(body)
+        elif isinstance(event, h11.EndOfMessage):
+            return bytes(body)
+
+
+def _request(parts: SplitResult) -> h11.Request:
+    target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+    headers = [
+        ("Host", parts.netloc),
+        ("Accept", "application/json"),
+        # No compression: a few kilobytes can inflate to gigabytes before they are counted.
+        ("Accept-Encoding", "identity"),
+        ("User-Agent", "laggard-collector"),
+        ("Connection", "close"),
+    ]
+    return h11.Request(method="GET", target=target, headers=headers)
+
+
+def _unusable(response: h11.Response) -> FetchFailure | None:
+    if response.status_code != 200:
+        return FetchFailure("garbage", f"HTTP {response.status_code}")
+    if dict(response.headers).get(b"content-encoding", b"identity").lower() != b"identity":
+        return FetchFailure("garbage", "a compressed answer, which was not asked for")
+    return None
+
+
+@functools.cache
+def _tls() -> ssl.SSLContext:
+    return ssl.create_default_context()
 
 
 def _cause(error: BaseException) -> str:
-    """The operating system's message where there is one: the exceptions around it say only that all attempts failed."""
-    chain: BaseException | None = error
-    while chain is not None:
-        if isinstance(chain, OSError) and chain.errno:
-            # asyncio writes its own text, address and all; a failed name lookup has its own, negative numbers.
-            return (os.strerror(chain.errno) if chain.errno > 0 else chain.strerror or str(chain)).lower()
-        chain = chain.__cause__ or chain.__context__
-    text = str(error).lower()
-    return "connection refused" if "all connection attempts failed" in text else text
+    """The operating system's message where there is one: asyncio writes its own text, address and all."""
+    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+        return (os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)).lower()
+    return str(error).lower() or type(error).__name__

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.collector.locate.job_timings import timings_from_rows
+from laggard.collector.locate.job_timings import live_timings, step_table
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
@@ -94,7 +94,8 @@ def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
     newest_rows, steps = job
     codes = {"n0": ("GPU_THROTTLED",)}
     asked = {rank: 0.25 * rank for rank in newest_rows}
-    live: Location = locate(timings_from_rows("j", 6, steps, newest_rows, codes, asked))
+    tables = {rank: step_table(of_rank) for rank, of_rank in steps.items()}
+    live: Location = locate(live_timings("j", 6, tables, newest_rows, codes, asked))
     folder = tmp_path_factory.mktemp("held")
     lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes, asked).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
