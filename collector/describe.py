@@ -71,6 +71,11 @@ def culprit_name(culprit: Culprit) -> str:
     return (ranks_text(culprit.ranks) or culprit.device or "a machine") + place
 
 
+def culprit_text(culprit: Culprit) -> str:
+    """What is wrong with whom, for the middle of a sentence: `rank 2 on n1 is slow in forward`."""
+    return printable_line(f"{culprit_name(culprit)} {_condition(culprit)}")
+
+
 def _cause(location: Location) -> Note | None:
     """The note that says why there is no verdict, which the sentence quotes."""
     causes = (note for note in location.notes if note.kind not in SURROUNDING)

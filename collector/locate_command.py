@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import pwd
 import sys
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from laggard import wire
+from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid, user_text
 from laggard.collector.describe import details, sentence
 from laggard.collector.locate.slow.last_arrivals import locate_arrivals
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
-from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location, Note
 from laggard.text.words import printable_line
@@ -28,9 +26,7 @@ if TYPE_CHECKING:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--collector", metavar="URL", default=f"http://127.0.0.1:{COLLECTOR_PORT}", help="default: %(default)s"
-    )
+    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
     source.add_argument(
         "--trace",
         metavar="PATH",
@@ -43,8 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--job",
         metavar="[USER:]NAME",
-        help="the name of the collector's job, with its user's name or uid where several have one of that name; "
-        "default: the job that progressed last",
+        help=JOB_HELP,
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
@@ -52,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.trace and arguments.record:
         raise UsageError("--record copies from a collector: leave out --trace, which reads a recording")
-    job = _by_uid(arguments.job)
+    job = by_uid(arguments.job)
     location = _from_recording(arguments.trace) if arguments.trace else _ask(arguments.collector, job)
     if arguments.record:
         _record(arguments.collector, job or _key(location), arguments.record)
@@ -63,7 +58,7 @@ def main(arguments: argparse.Namespace) -> int:
         for line in details(location):
             print(f"  {line}")
         if location.owner is not None:
-            print(f"  {printable_line(f'Job {location.job_id} of {_user(location.owner)}')}")
+            print(f"  {printable_line(f'Job {location.job_id} of {user_text(location.owner)}')}")
     return EXIT_CODES[location.verdict]
 
 
@@ -76,24 +71,8 @@ def _from_recording(paths: list[str]) -> Location:
     return msgspec.structs.replace(location, notes=location.notes + gaps, owner=recording.owner)
 
 
-def _by_uid(job: str | None) -> str | None:
-    """The job's name with the uid in place of a user's name before it, as the collector knows it."""
-    user, separator, name = (job or "").partition(":")
-    try:
-        return f"{pwd.getpwnam(user).pw_uid}:{name}" if separator else job
-    except (KeyError, ValueError):  # a uid, or no user of this machine: part of the job's own name
-        return job
-
-
 def _key(location: Location) -> str | None:
     return location.job_id if location.owner is None else f"{location.owner}:{location.job_id}"
-
-
-def _user(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except (KeyError, OverflowError):  # not a user of this machine
-        return f"user {uid}"
 
 
 def _ask(url: str, job: str | None) -> Location:
@@ -108,11 +87,11 @@ def _record(url: str, job: str | None, directory: str) -> None:
     """Writes DIRECTORY/job.jsonl, which `locate --trace DIRECTORY` judges as the collector does. Nothing is
     overwritten: raises UsageError where the file is there already."""
     path = Path(directory) / "job.jsonl"
-    with _answer(url, "recording", job) as answer:
+    with _answer(url, "recording", job) as found:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "xb") as file:
-                for part in answer.iter_bytes():
+                for part in found.iter_bytes():
                     file.write(part)
         except FileExistsError:
             raise UsageError(f"{path} is there already: give --record another directory") from None
@@ -121,28 +100,10 @@ def _record(url: str, job: str | None, directory: str) -> None:
 
 
 def _get(url: str, document: str, job: str | None) -> bytes:
-    with _answer(url, document, job) as answer:
-        return answer.read()
+    with _answer(url, document, job) as found:
+        return found.read()
 
 
-@contextlib.contextmanager
-def _answer(url: str, document: str, job: str | None) -> Iterator[httpx.Response]:
+def _answer(url: str, document: str, job: str | None) -> AbstractContextManager[httpx.Response]:
     """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
-    import httpx
-
-    query = {"fresh": "1", **({"job": job} if job else {})}
-    try:
-        with httpx.stream("GET", f"{url.rstrip('/')}/api/v1/{document}", params=query, timeout=10.0) as answer:
-            if answer.status_code != httpx.codes.OK:
-                answer.read()
-                raise UsageError(_refusal_text(url, answer))
-            yield answer
-    except (httpx.HTTPError, httpx.InvalidURL):
-        raise UsageError(f"no collector answers at {url}; start one, or name it with --collector") from None
-
-
-def _refusal_text(url: str, answer: httpx.Response) -> str:
-    text = printable_line(answer.text, 1000)
-    if answer.status_code == 409:  # a job's name that several users have: the text has the choices
-        return text
-    return f"the collector at {url} answers {answer.status_code}" + (f": {text}" if text else "")
+    return answer(url, document, {"fresh": "1", **({"job": job} if job else {})})

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
@@ -24,7 +25,7 @@ from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
-from laggard.collector.settings import CollectorSettings
+from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings
 from laggard.model import Report, Severity
 from laggard.wire import WireError
 
@@ -45,6 +46,7 @@ class ScrapeLoop:
     """Owns the agents' states and the job windows; `snapshot` is replaced as a whole after each round."""
 
     def __init__(self, targets: Sequence[Target], settings: CollectorSettings, locate: Locate) -> None:
+        self.incidents = IncidentHistory(_history_settings(settings))
         self._agents = [AgentState(target) for target in targets]
         self._settings = settings
         self._locate = locate
@@ -78,6 +80,7 @@ class ScrapeLoop:
 
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
+        await asyncio.to_thread(self.incidents.start)
         while True:
             began = time.monotonic()
             try:
@@ -128,6 +131,7 @@ class ScrapeLoop:
         launched = launched_jobs(_ras_answers(self._agents, now))
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
         self.snapshot = dataclasses.replace(snapshot, round_seconds=time.monotonic() - began)
+        await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
 
     async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""
@@ -153,6 +157,16 @@ class ScrapeLoop:
             return validate(body) if len(body) <= _SHORT_BYTES else await asyncio.to_thread(validate, body)
         except WireError as error:
             return FetchFailure("garbage", str(error))
+
+
+def _history_settings(settings: CollectorSettings) -> HistorySettings:
+    return HistorySettings(
+        path=settings.incidents_database,
+        max_bytes=settings.incidents_max_bytes,
+        keep_seconds=settings.incidents_keep_seconds,
+        quiet_seconds=settings.incident_quiet_seconds,
+        optional=settings.incidents_database == INCIDENTS_DATABASE,
+    )
 
 
 def _findings(agents: Iterable[AgentState]) -> Iterator[NodeFinding]:

@@ -70,6 +70,7 @@ async def _serve(server: uvicorn.Server, listener: socket.socket, scrape_loop: S
         scraping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await scraping
+        scrape_loop.incidents.close()
 
 
 def _stop(server: uvicorn.Server) -> None:

@@ -16,6 +16,8 @@ LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
 """Loopback, where exporters listen on every interface: by default a collector watches its own machine only, and what it
 shows (job names, users, nodes) has no password. `--web.listen-address :19401` opens it to others."""
 
+INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
+
 
 class CollectorSettings(Settings, frozen=True):
     targets: tuple[str, ...] = (LOCAL_AGENT,)
@@ -48,6 +50,14 @@ class CollectorSettings(Settings, frozen=True):
     """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
     """At most this share of the answering nodes may be drained for failing at once, but always one; 0: none."""
+    incidents_database: str = INCIDENTS_DATABASE
+    """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made."""
+    incidents_max_bytes: int = 64 << 20
+    """How large that file gets. Beyond, the oldest incidents of the user who has the most are dropped."""
+    incidents_keep_seconds: float = 90 * 86400.0
+    """How long an incident is kept after it was closed."""
+    incident_quiet_seconds: float = 300.0
+    """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
 
 
 _POSITIVE = (
@@ -61,6 +71,9 @@ _POSITIVE = (
     "max_connections",
     "max_connections_per_address",
     "forget_after_seconds",
+    "incidents_max_bytes",
+    "incidents_keep_seconds",
+    "incident_quiet_seconds",
 )
 
 

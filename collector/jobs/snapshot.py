@@ -27,10 +27,13 @@ Locate = Callable[[JobTimings], Location]
 
 @dataclasses.dataclass(frozen=True)
 class JobSnapshot:
+    """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known."""
+
     key: JobKey
     running: bool
     timings: JobTimings
     location: Location
+    progressed_at: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +117,7 @@ def build_snapshot(
         timings = job.timings(key.job_id, answering, codes)
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
-        jobs.append(JobSnapshot(key, job.running, timings, location))
+        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2]))
     jobs += _without_hooks(launched, codes, {job.key for job in jobs})
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
 

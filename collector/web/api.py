@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import NodeFindingsDocument
@@ -32,6 +33,9 @@ MAX_RECORDINGS = 2
 
 _RECORDING_LINES = 1024
 """Lines that are written at once, about 200 kB."""
+
+_MOST = {"since": 1e11, "before": 2.0**53, "limit": MAX_LIMIT}
+"""What /api/v1/incidents is asked with, and how large each may be."""
 
 _NDJSON = "application/x-ndjson"
 
@@ -54,6 +58,7 @@ class Api:
             Route("/api/v1/summary", self.summary),
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/targets", self.targets),
+            Route("/api/v1/incidents", self.incidents),
         ]
 
     def nodes(self, request: Request) -> Response:
@@ -114,6 +119,20 @@ class Api:
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
 
+    def incidents(self, request: Request) -> Response:
+        asked = request.query_params
+        numbers = {name: _number(asked.get(name, ""), most) for name, most in _MOST.items()}
+        for name, number in numbers.items():
+            if name in asked and (number is None or (name == "limit" and number < 1)):
+                return PlainTextResponse(f"{name} is a number up to {_MOST[name]:.0f}\n", 400)
+        query = query_for(job_name(request))._replace(
+            since=numbers["since"],
+            before=None if numbers["before"] is None else int(numbers["before"]),
+            limit=int(numbers["limit"] or DEFAULT_LIMIT),
+            open_only=asked.get("open", "") not in ("", "0"),
+        )
+        return _json(self.source.incidents.document(query))
+
     def _refusal(self, request: Request) -> Response | None:
         """The answer to a name that several users' jobs have."""
         ambiguity = self.source.snapshot.ambiguity(job_name(request))
@@ -133,6 +152,13 @@ class Api:
 def job_name(request: Request) -> str | None:
     """`?job=`: a job's key or id; None for the job that progressed last."""
     return request.query_params.get("job") or None
+
+
+def _number(text: str, most: float) -> float | None:
+    """The number from 0 to `most` that `text` is, None where it is none."""
+    if len(text) > 32 or not text.replace(".", "", 1).isascii() or not text.replace(".", "", 1).isdigit():
+        return None
+    return float(text) if float(text) <= most else None
 
 
 def _json(document: Any) -> Response:

@@ -47,7 +47,8 @@ class _Site:
 
     def metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
-        body, content_type = collector_metrics(self.source.snapshot, self.settings.max_drain_ratio, accept)
+        source, ratio = self.source, self.settings.max_drain_ratio
+        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept)
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

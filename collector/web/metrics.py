@@ -3,6 +3,8 @@ names."""
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import Metric, ProcessCollector
@@ -12,15 +14,19 @@ from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import PROCESS_METRICS
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.model import Culprit
 
 Samples = dict[tuple[str, ...], float]
 
 
-def collector_metrics(snapshot: ClusterSnapshot, max_drain_ratio: float, accept: str) -> tuple[bytes, str]:
+def collector_metrics(
+    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
+) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    return exposition(_families(snapshot, max_drain_ratio), accept)
+    families = itertools.chain(_families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents))
+    return exposition(families, accept)
 
 
 def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
@@ -40,6 +46,16 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
+
+
+def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
+    state, count = incidents.told_state(), Counter(it.key for it in incidents.open)
+    shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
+    yield _family("laggard_job_incidents_open", shown)
+    yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
+    yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
+    yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
+    yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
 
 
 def _of_this_process() -> Iterator[Metric]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recording.writer import JobRecording
 
@@ -11,6 +12,8 @@ from laggard.collector.recording.writer import JobRecording
 class ClusterSource(Protocol):
     snapshot: ClusterSnapshot
     """The latest snapshot. It is replaced as a whole after each round: a handler that reads it once sees one round."""
+
+    incidents: IncidentHistory
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""

@@ -34,6 +34,7 @@ COMMANDS = (
     Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
+    Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
 )
 
 

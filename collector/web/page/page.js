@@ -4,12 +4,15 @@ import { showAnswer } from "./answer.js";
 import { byId, element, setText } from "./dom.js";
 import { age } from "./format.js";
 import { drawHeat, drawLegend } from "./heatmap.js";
+import { showIncidents } from "./incidents.js";
 import { MEASURES, scaleOf } from "./measures.js";
 import { showNodes } from "./nodes.js";
 import { fillRanksTable } from "./ranks_table.js";
 import { followPointer } from "./tip.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
+
+const INCIDENTS = 20;
 
 const state = {
   job: new URLSearchParams(location.search).get("job"),
@@ -35,10 +38,11 @@ async function ask(path, parameters = {}) {
 async function refresh() {
   const view = `${state.job} ${state.measure}`;
   try {
-    const [summary, heat, nodes] = await Promise.all([
+    const [summary, heat, nodes, incidents] = await Promise.all([
       ask("/api/v1/summary"),
       ask("/api/v1/ranks", { measure: state.measure, rows: ROWS }),
       ask("/api/v1/nodes"),
+      ask("/api/v1/incidents", { limit: INCIDENTS }),
     ]);
     if (view !== `${state.job} ${state.measure}`) return; // the reader has chosen another view meanwhile
     Object.assign(state, { summary, heat, answeredAt: performance.now(), lostAt: null });
@@ -46,6 +50,7 @@ async function refresh() {
     showJobs(summary);
     showHeat();
     showNodes(nodes.nodes, summary.fleet);
+    showIncidents(incidents, !state.job);
   } catch {
     state.lostAt ??= new Date();
   }

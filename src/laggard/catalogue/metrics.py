@@ -55,6 +55,17 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "How long the last round took: all agents asked, all jobs judged. Beyond interval_seconds rounds come late.",
     ),
+    Metric("laggard_job_incidents_open", "gauge", "Incidents of the job that are open.", JOB),
+    Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
+    Metric(
+        "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."
+    ),
+    Metric(
+        "laggard_incidents_history_up",
+        "gauge",
+        "1 while incidents are kept in a database; 0 where there is none, or it fails.",
+    ),
+    Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",

@@ -110,6 +110,9 @@ def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> N
     down = page.locator("#nodes tbody tr").first.inner_text()
     assert "127.0.0.1:9" in down and "down" in down and "connection refused" in down
     assert "GPU_THROTTLED" in page.text_content("#nodes")
+    page.locator("#incidents tbody tr", has_text="rank 2 on n1 is slow in forward").wait_for()
+    assert "open" in page.inner_text("#incidents") and "GPU_THROTTLED" in page.inner_text("#incidents")
+    assert "1 open, 0 closed." in page.inner_text("#incidents-explain")
     browsed.screenshot(f"page-slow-rank-{scheme}")
     assert browsed.errors == []
 

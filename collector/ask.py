@@ -1,0 +1,60 @@
+"""Asks a running collector, for the commands that show what it knows."""
+
+from __future__ import annotations
+
+import contextlib
+import pwd
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from laggard.constants import COLLECTOR_PORT
+from laggard.errors import UsageError
+from laggard.text.words import printable_line
+
+if TYPE_CHECKING:
+    import httpx
+
+DEFAULT_URL = f"http://127.0.0.1:{COLLECTOR_PORT}"
+
+JOB_HELP = (
+    "the name of the collector's job, with its user's name or uid where several have one of that name; "
+    "default: the job that progressed last"
+)
+
+
+def by_uid(job: str | None) -> str | None:
+    """The job's name with the uid in place of a user's name before it, as the collector knows it."""
+    user, separator, name = (job or "").partition(":")
+    try:
+        return f"{pwd.getpwnam(user).pw_uid}:{name}" if separator else job
+    except (KeyError, ValueError):  # a uid, or no user of this machine: part of the job's own name
+        return job
+
+
+def user_text(uid: int) -> str:
+    try:
+        return f"user {pwd.getpwuid(uid).pw_name}"
+    except (KeyError, OverflowError):  # not a user of this machine
+        return f"user {uid}"
+
+
+@contextlib.contextmanager
+def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.Response]:
+    """The answer to a GET of /api/v1/`document`, to be read. Raises UsageError."""
+    import httpx
+
+    try:
+        with httpx.stream("GET", f"{url.rstrip('/')}/api/v1/{document}", params=dict(query), timeout=10.0) as found:
+            if found.status_code != httpx.codes.OK:
+                found.read()
+                raise UsageError(_refusal_text(url, found))
+            yield found
+    except (httpx.HTTPError, httpx.InvalidURL):
+        raise UsageError(f"no collector answers at {url}; start one, or name it with --collector") from None
+
+
+def _refusal_text(url: str, found: httpx.Response) -> str:
+    text = printable_line(found.text, 1000)
+    if found.status_code == 409:  # a job's name that several users have: the text has the choices
+        return text
+    return f"the collector at {url} answers {found.status_code}" + (f": {text}" if text else "")

@@ -1,0 +1,237 @@
+"""Incidents in an SQLite file of bounded size and age. One collector writes a file, any number of readers read it."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from laggard.collector.incidents.incident import Incident, IncidentQuery
+from laggard.text.words import printable_line
+from laggard.wire import WireError, decode, encode
+
+VERSION: Final = 1
+"""Of the table, in the file's `user_version`."""
+
+FULL, ROOM = 0.9, 0.8
+"""From this share of max_bytes on, incidents are dropped until there is that."""
+
+_APPLICATION: Final = 0x6C616767  # "lagg", in the file's header
+
+_SCHEMA = """
+CREATE TABLE incidents (
+    id INTEGER PRIMARY KEY,
+    owner INTEGER NOT NULL,
+    job_id TEXT NOT NULL,
+    closed_at REAL,
+    document BLOB NOT NULL
+) STRICT;
+CREATE INDEX of_job ON incidents (job_id, id);
+CREATE INDEX by_end ON incidents (closed_at);
+"""
+
+_WRITE = "INSERT OR REPLACE INTO incidents (id, owner, job_id, closed_at, document) VALUES (?, ?, ?, ?, ?)"
+
+
+class DatabaseError(Exception):
+    """The file cannot be used. The text is one line that names it and says what is wrong and what to do."""
+
+
+class Rows(NamedTuple):
+    """Incidents, the newest first. `last_id` is the smallest id that was read, None where all were; `damaged` counts
+    rows that are no incidents."""
+
+    incidents: tuple[Incident, ...]
+    last_id: int | None = None
+    damaged: int = 0
+
+
+class IncidentDatabase:
+    """The collector's connection, which writes. To be used by one thread at a time."""
+
+    def __init__(self, path: str, max_bytes: int, keep_seconds: float) -> None:
+        self.path = path
+        self._max_bytes, self._keep_seconds = max_bytes, keep_seconds
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
+        except BaseException:
+            os.close(self._lock)
+            raise
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, path: str, max_bytes: int, keep_seconds: float) -> IncidentDatabase:
+        """Raises DatabaseError."""
+        with told(path):
+            return cls(path, max_bytes, keep_seconds)
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        os.close(self._lock)
+
+    def write(self, incidents: Iterable[Incident], now: float) -> int:
+        """Stores the incidents, in place of what was stored of them, and drops what is too old or too much. Returns the
+        size of the file in bytes. Raises DatabaseError, and then nothing is stored."""
+        rows = [(it.id, it.owner, it.job_id, it.closed_at, encode(it)) for it in incidents]
+        with told(self.path):
+            self._connection.execute("DELETE FROM incidents WHERE closed_at < ?", (now - self._keep_seconds,))
+            try:
+                self._store(rows)
+            except sqlite3.OperationalError as error:
+                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL and "full" not in str(error):
+                    raise
+                self._make_room(ROOM / 2)
+                self._store(rows)
+            if self._used() > FULL:
+                self._make_room(ROOM)
+            self._connection.execute("PRAGMA incremental_vacuum").fetchall()
+            return int(self._pragma("page_count")) * int(self._pragma("page_size"))
+
+    def _store(self, rows: list[tuple[int, int, str, float | None, bytes]]) -> None:
+        with self._transaction():
+            self._connection.executemany(_WRITE, rows)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+        self._connection.execute("COMMIT")
+
+    def _prepare(self) -> None:
+        """Makes the table in a new file; a file that is something else is left as it is."""
+        run = self._connection.execute
+        if is_new := run("SELECT count(*) FROM sqlite_schema").fetchone() == (0,):
+            run("PRAGMA auto_vacuum = INCREMENTAL")
+        elif int(self._pragma("user_version")) != VERSION or int(self._pragma("application_id")) != _APPLICATION:
+            raise sqlite3.DatabaseError(f"it is no database of incidents of version {VERSION}")
+        found = run("PRAGMA quick_check(1)").fetchone()
+        if found != ("ok",):
+            raise sqlite3.DatabaseError(f"it is damaged: {found and found[0]}")
+        run("PRAGMA journal_mode = WAL").fetchall()
+        run("PRAGMA synchronous = NORMAL")
+        run(f"PRAGMA journal_size_limit = {4 << 20}").fetchall()
+        if is_new:
+            with self._transaction():
+                for statement in _SCHEMA.split(";"):
+                    run(statement)
+                run(f"PRAGMA application_id = {_APPLICATION}")
+                run(f"PRAGMA user_version = {VERSION}")
+        most = max(16, self._max_bytes // int(self._pragma("page_size")))
+        run(f"PRAGMA max_page_count = {most}").fetchall()
+
+    def _pragma(self, name: str) -> int | str:
+        value: int | str = self._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        return value
+
+    def _used(self) -> float:
+        """The share of max_bytes that is taken by rows."""
+        pages = int(self._pragma("page_count")) - int(self._pragma("freelist_count"))
+        return pages * int(self._pragma("page_size")) / self._max_bytes
+
+    def _make_room(self, share: float) -> None:
+        """Drops the oldest closed incidents of the user who has the most, until `share` of max_bytes is taken: who
+        floods the file loses their own."""
+        heaviest = "SELECT owner, count(*) FROM incidents WHERE closed_at IS NOT NULL GROUP BY owner ORDER BY 2 DESC"
+        drop = (
+            "DELETE FROM incidents WHERE id IN (SELECT id FROM incidents"
+            " WHERE owner = ? AND closed_at IS NOT NULL ORDER BY id LIMIT ?)"
+        )
+        while self._used() > share:
+            found = self._connection.execute(f"{heaviest} LIMIT 1").fetchone()
+            if found is None:
+                return
+            self._connection.execute(drop, (found[0], max(1, found[1] // 8)))
+
+    def open_incidents(self, limit: int) -> tuple[Incident, ...]:
+        """The newest that are open. Raises DatabaseError."""
+        with told(self.path):
+            return read_rows(self._connection, IncidentQuery(open_only=True, limit=limit)).incidents
+
+    def closed_since(self, moment: float, limit: int) -> tuple[Incident, ...]:
+        """The newest that were closed since then, oldest first. Raises DatabaseError."""
+        with told(self.path):
+            rows = read_rows(self._connection, IncidentQuery(since=moment, limit=limit)).incidents
+        return tuple(it for it in reversed(rows) if it.closed_at is not None)
+
+
+def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
+    """What a file holds, and how many of its incidents are open. The file is only read, also while a collector writes
+    it. Raises DatabaseError."""
+    with told(path), contextlib.closing(_connect_to_read(path)) as connection:
+        return read_rows(connection, query), _count_open(connection)
+
+
+def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:
+    conditions = {
+        "job_id = ?": query.job_id,
+        "owner = ?": query.owner,
+        "(closed_at IS NULL OR closed_at >= ?)": query.since,
+        "id < ?": query.before,
+    }
+    asked = {text: value for text, value in conditions.items() if value is not None}
+    where = " AND ".join([*asked, *(["closed_at IS NULL"] if query.open_only else ["1"])])
+    text = f"SELECT id, document FROM incidents WHERE {where} ORDER BY id DESC LIMIT ?"
+    rows = connection.execute(text, (*asked.values(), query.limit)).fetchall()
+    incidents = [found for _, document in rows if (found := _decoded(document)) is not None]
+    last = rows[-1][0] if len(rows) == query.limit else None
+    return Rows(tuple(incidents), last, len(rows) - len(incidents))
+
+
+def _count_open(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM incidents WHERE closed_at IS NULL").fetchone()[0])
+
+
+def _decoded(document: bytes) -> Incident | None:
+    try:
+        return decode(document, Incident)
+    except WireError:  # one row's damage costs that row
+        return None
+
+
+def _connect_to_read(path: str) -> sqlite3.Connection:
+    os.stat(path)  # names the file where it is not there
+    place = f"file:{quote(os.path.abspath(path))}?mode=ro"
+    for uri in (place, f"{place}&immutable=1"):  # the second: a copy in a folder that is only readable
+        connection = sqlite3.connect(uri, uri=True, timeout=5.0)
+        try:
+            connection.execute("SELECT count(*) FROM incidents WHERE id = 0").fetchone()
+            return connection
+        except sqlite3.OperationalError as error:
+            connection.close()
+            if uri != place or "unable to open" not in str(error):
+                raise
+    raise AssertionError("one of the two returns or raises")
+
+
+@contextlib.contextmanager
+def told(path: str) -> Iterator[None]:
+    """Turns what SQLite and the kernel report about the file into a DatabaseError."""
+    try:
+        yield
+    except BlockingIOError:
+        text = f"{path} is written by another collector: give this one another file (incidents_database)"
+        raise DatabaseError(text) from None
+    except OSError as error:
+        raise DatabaseError(f"{error.filename or path}: {error.strerror}") from None
+    except sqlite3.Error as error:
+        what_to_do = "move it away, and a new one is begun, or name another file"
+        if "full" in str(error):
+            what_to_do = "free some of the disk, or raise incidents_max_bytes"
+        text = printable_line(f"{path} cannot be used: {error}; {what_to_do}")
+        raise DatabaseError(text) from None

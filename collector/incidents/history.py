@@ -1,0 +1,212 @@
+"""The history of incidents: follows the verdicts of each round, and keeps what it sees in a database.
+
+Without a database, or with one that fails, the incidents that are open are known all the same, until the collector
+ends; what is wrong stands in the answers, on the page and in a metric, and the file is tried again each minute.
+Nothing waits for the disk but a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.incidents.database import DatabaseError, IncidentDatabase, read_incidents
+from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.incidents.tracker import MAX_OPEN, IncidentTracker, Moment, Observation
+from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.model import Verdict
+
+log = logging.getLogger("laggard.collector")
+
+RETRY_SECONDS = 60.0
+STUCK_SECONDS = 30.0
+MAX_UNWRITTEN = 8192
+"""So many incidents wait for a database that fails, at most; then the oldest are lost."""
+
+REMEMBER_SECONDS = 86400.0
+"""A job that has ended may still be reported for so long after its incidents were closed."""
+
+
+class HistorySettings(NamedTuple):
+    """`path` empty: no database is asked for. `quiet_seconds`: docs/incidents.md. `optional`: whether a missing folder
+    is no failure, as with the default path."""
+
+    path: str
+    max_bytes: int
+    keep_seconds: float
+    quiet_seconds: float
+    optional: bool = False
+
+
+def now() -> Moment:
+    return Moment(time.time(), time.monotonic())
+
+
+class IncidentHistory:
+    """observe() is called by one thread at a time, everything else by any."""
+
+    def __init__(self, settings: HistorySettings, clock: Callable[[], Moment] = now) -> None:
+        self._settings, self._clock = settings, clock
+        self._database: IncidentDatabase | None = None
+        self._unwritten: dict[int, Incident] = {}
+        self._changed = threading.Condition()
+        self._writing_since: float | None = None
+        self._ends = False
+        self._tracker = IncidentTracker(settings.quiet_seconds, clock())
+        self.state = HistoryState("off", "the database has not been opened yet")
+        self.open: tuple[Incident, ...] = ()
+        self.opened: dict[str, int] = {}
+        self.refused = 0
+
+    def start(self) -> None:
+        """Opens the database, and goes on with the incidents that are open there. To be called once, before the first
+        observe()."""
+        if why := _why_off(self._settings):
+            log.info("incidents are not kept over restarts: %s", why)
+            self.state = HistoryState("off", why)
+            return
+        before, closed = self._open()
+        self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
+        self._tracker.remember(closed)
+        self.open = self._tracker.open
+        threading.Thread(target=self._write_for_ever, name="incidents", daemon=True).start()
+
+    def observe(self, jobs: Sequence[JobSnapshot]) -> None:
+        """Takes the verdicts of one round in."""
+        changed = self._tracker.observe([_observation(job) for job in jobs], self._clock())
+        with self._changed:
+            for incident in changed:
+                self._unwritten.pop(incident.id, None)
+                self._unwritten[incident.id] = incident
+            while len(self._unwritten) > MAX_UNWRITTEN:
+                del self._unwritten[next(iter(self._unwritten))]
+            self.open, self.refused = self._tracker.open, self._tracker.refused
+            self.opened = dict(self._tracker.opened)
+            if self.state.state == "off":
+                self._unwritten.clear()
+            self._changed.notify_all()
+
+    def document(self, query: IncidentQuery) -> IncidentsDocument:
+        """The answer to a query: what the database holds, and over it what is known better."""
+        with self._changed:
+            known = {it.id: it for it in (*self._unwritten.values(), *self.open)}
+        state, stored, following = self.told_state(), {}, None
+        if state.state == "on":
+            try:
+                rows, _ = read_incidents(self._settings.path, query)
+                stored, following = {it.id: it for it in rows.incidents}, rows.last_id
+            except DatabaseError as error:
+                state = HistoryState("failed", str(error))
+        found = sorted((it for it in {**stored, **known}.values() if query.matches(it)), key=lambda it: -it.id)
+        if len(found) > query.limit:
+            following = found[query.limit - 1].id
+        found = [it for it in found[: query.limit] if following is None or it.id >= following]
+        return IncidentsDocument(tuple(found), following, len(self.open), self._clock().wall, state)
+
+    def told_state(self) -> HistoryState:
+        """The state, `failed` also while the disk does not answer."""
+        since = self._writing_since
+        if since is not None and self._clock().monotonic - since > STUCK_SECONDS:
+            return HistoryState("failed", f"{self._settings.path}: the disk has not answered for over 30 s")
+        return self.state
+
+    def flush(self, seconds: float) -> bool:
+        """Returns whether everything was written within `seconds`."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._unwritten and self._writing_since is None, seconds)
+
+    def close(self) -> None:
+        """Writes what is left, if the disk answers soon."""
+        if self.state.state == "on":
+            self.flush(2.0)
+        with self._changed:
+            self._ends = True
+            self._changed.notify_all()
+
+    def _open(self) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
+        """Opens the database. Returns the incidents that are open there, and those closed of late."""
+        settings = self._settings
+        try:
+            database = IncidentDatabase.open(settings.path, settings.max_bytes, settings.keep_seconds)
+        except DatabaseError as error:
+            self._failed(error)
+            return (), ()
+        try:
+            found = database.open_incidents(MAX_OPEN)
+            closed = database.closed_since(self._clock().wall - REMEMBER_SECONDS, MAX_OPEN)
+        except DatabaseError as error:
+            database.close()
+            self._failed(error)
+            return (), ()
+        self._database, self.state = database, HistoryState("on", bytes=os.path.getsize(settings.path))
+        return found, closed
+
+    def _failed(self, error: DatabaseError) -> None:
+        log.error("no history of incidents: %s", error)
+        self.state = HistoryState("failed", str(error))
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _write_for_ever(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: bool(self._unwritten) or self._ends)
+                if self._ends:
+                    break
+                batch, self._unwritten = self._unwritten, {}
+                self._writing_since = self._clock().monotonic
+            written = self._write(batch)
+            with self._changed:
+                self._writing_since = None
+                if not written:
+                    self._unwritten = {**batch, **self._unwritten}
+                self._changed.notify_all()
+                if not written and self._changed.wait_for(lambda: self._ends, RETRY_SECONDS):
+                    break
+        if self._database is not None:
+            self._database.close()
+
+    def _write(self, batch: dict[int, Incident]) -> bool:
+        if self._database is None:
+            left, _ = self._open()
+            batch = {**{it.id: it for it in self._unwatched(left)}, **batch}
+        if self._database is None:
+            return False
+        try:
+            size = self._database.write(batch.values(), self._clock().wall)
+        except DatabaseError as error:
+            self._failed(error)
+            return False
+        self.state = HistoryState("on", bytes=size)
+        return True
+
+    def _unwatched(self, left: Sequence[Incident]) -> list[Incident]:
+        """What a file that is opened late holds as open, and this collector has never watched, as closed."""
+        watched = {it.id for it in self.open}
+        return [
+            structs.replace(it, closed_at=it.seen_at, closed_because="ended_while_down")
+            for it in left
+            if it.id not in watched
+        ]
+
+
+def _observation(job: JobSnapshot) -> Observation:
+    conclusive = job.location.verdict in (Verdict.OK, Verdict.FAIL)
+    return Observation(job.key, job.running, conclusive, job.location.culprits, job.progressed_at)
+
+
+def _why_off(settings: HistorySettings) -> str:
+    """Why there is no database, in words; empty where there is to be one."""
+    if not settings.path:
+        return "incidents_database is empty in the collector's settings"
+    folder = os.path.dirname(os.path.abspath(settings.path))
+    if settings.optional and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+        return f"{folder} is not there, or not the collector's to write: make it, or set incidents_database"
+    return ""

@@ -1,0 +1,118 @@
+"""An incident: one culprit of one job, from the first verdict that names it to the last. Values alone."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from msgspec import Struct, structs
+
+from laggard.collector.jobs.job import JobKey
+from laggard.model import Culprit
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 500
+"""So many incidents are in one answer at most."""
+
+_MAX_LINES = 16
+_MAX_TEXT = 400
+_MAX_RANKS = 1024
+
+REASONS = {
+    "recovered": "it was no longer named",
+    "job_ended": "the job ended",
+    "ended_while_down": "the job ended while no collector watched it",
+    "job_gone": "no agent reports the job any more",
+    "superseded": "it became part of another incident",
+}
+"""Why an incident was closed, in words."""
+
+
+class Incident(Struct, frozen=True):
+    """Moments are Unix seconds on the collector's clock. `id` is the millisecond in which it was opened, moved on where
+    it was taken. `opened_as` and `culprit` are the culprit as it was named first and last, with evidence, findings and
+    advice; `findings` are all that it ever had. `closed_because` is one of REASONS, `part_of` the incident that it
+    became part of. `gaps`: how often verdicts left it out for a while. `progressed_at`: when the job last got on, by
+    its node's clock."""
+
+    id: int
+    owner: int
+    job_id: str
+    what: str
+    opened_at: float
+    seen_at: float
+    opened_as: Culprit
+    culprit: Culprit
+    findings: tuple[str, ...] = ()
+    most_recoverable_ratio: float | None = None
+    gaps: int = 0
+    closed_at: float | None = None
+    closed_because: str | None = None
+    part_of: int | None = None
+    progressed_at: float = 0.0
+
+    @property
+    def key(self) -> JobKey:
+        return JobKey(self.owner, self.job_id)
+
+
+class HistoryState(Struct, frozen=True):
+    """Whether incidents outlive the collector. `state` is `on`, `off` (nobody asked for it, or the default folder is
+    not there), `failed`, or `file` where a file was read. `reason` says what is wrong and what to do."""
+
+    state: str
+    reason: str = ""
+    bytes: int = 0
+
+
+class IncidentsDocument(Struct, frozen=True):
+    """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
+    there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written."""
+
+    incidents: tuple[Incident, ...]
+    next: int | None
+    open: int
+    now: float
+    history: HistoryState
+    schema: str = "laggard.incidents/1"
+
+
+class IncidentQuery(NamedTuple):
+    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id."""
+
+    job_id: str | None = None
+    owner: int | None = None
+    since: float | None = None
+    open_only: bool = False
+    before: int | None = None
+    limit: int = DEFAULT_LIMIT
+
+    def matches(self, incident: Incident) -> bool:
+        return (
+            self.job_id in (None, incident.job_id)
+            and self.owner in (None, incident.owner)
+            and (self.since is None or incident.closed_at is None or incident.closed_at >= self.since)
+            and not (self.open_only and incident.closed_at is not None)
+            and (self.before is None or incident.id < self.before)
+        )
+
+
+def query_for(job: str | None) -> IncidentQuery:
+    """All incidents of the job with that key or name; of every user where the name alone is given."""
+    key = JobKey.parse(job) if job else None
+    return IncidentQuery(job) if key is None else IncidentQuery(key.job_id, key.owner)
+
+
+def family(culprit: Culprit) -> str:
+    """What tells culprits at one place apart: a rank that is slow in another phase than before is the same one."""
+    return culprit.kind if culprit.kind in ("slow_link", "hung", "dead") else "slow"
+
+
+def bounded(culprit: Culprit) -> Culprit:
+    """The culprit in a few kilobytes at most, whatever an agent reported."""
+    return structs.replace(
+        culprit,
+        ranks=culprit.ranks[:_MAX_RANKS],
+        evidence=tuple(line[:_MAX_TEXT] for line in culprit.evidence[:_MAX_LINES]),
+        findings=culprit.findings[:_MAX_LINES],
+        advice=culprit.advice[:_MAX_TEXT],
+    )

@@ -1,0 +1,281 @@
+"""Decides from the verdicts, round after round, which incidents begin, go on and end. No clock, no file.
+
+A verdict flickers: one round names a rank, the next does not, a third names its machine. So an incident is opened when
+its culprit was named in two rounds (a rank that died: in one), goes on wherever a culprit of its kind is named at its
+place, and ends when verdicts that could tell have left it out for `quiet_seconds`. A verdict `unknown` ends nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.describe import culprit_text
+from laggard.collector.incidents.incident import Incident, bounded, family
+from laggard.collector.jobs.job import JobKey
+from laggard.model import Culprit
+
+OPENING_ROUNDS = 2
+REWRITE_SECONDS = 60.0
+"""How old what is stored of an open incident may be: its evidence changes a little in every round."""
+
+MAX_CULPRITS = 32
+"""Of one job at a time."""
+
+MAX_OPEN = 4096
+MAX_OPEN_OF_OWNER = 1024
+
+MAX_REMEMBERED_JOBS = 4096
+"""Of so many jobs that have ended it is known which of their culprits had incidents."""
+
+
+class Observation(NamedTuple):
+    """One job in one round. `conclusive`: whether a culprit that is not named is none."""
+
+    key: JobKey
+    running: bool
+    conclusive: bool
+    culprits: tuple[Culprit, ...]
+    progressed_at: float
+
+
+class Moment(NamedTuple):
+    wall: float  # Unix seconds
+    monotonic: float
+
+
+@dataclasses.dataclass
+class _Open:
+    """An open incident. `quiet`: for how many seconds verdicts have left it out. `absent_since`: since when nobody
+    reports its job. `inherited`: whether it is a former collector's, and its job has not been seen since."""
+
+    incident: Incident
+    observed_at: float
+    stored_at: float = float("-inf")
+    quiet: float = 0.0
+    absent_since: float | None = None
+    inherited: bool = False
+
+
+@dataclasses.dataclass
+class _Candidate:
+    """A culprit that has been named in too few rounds for an incident."""
+
+    culprit: Culprit
+    first: Moment
+    last: float
+    rounds: int = 1
+
+
+class IncidentTracker:
+    """The open incidents. Not thread-safe: one round follows the other."""
+
+    def __init__(self, quiet_seconds: float, moment: Moment, open_before: Iterable[Incident] = ()) -> None:
+        self._quiet_seconds = quiet_seconds
+        self._open: dict[JobKey, list[_Open]] = {}
+        self._candidates: dict[JobKey, list[_Candidate]] = {}
+        self._over: dict[JobKey, list[Incident]] = {}
+        self._last_id = 0
+        self.opened: Counter[str] = Counter()  # by kind
+        self.refused = 0
+        for incident in open_before:
+            self._open.setdefault(incident.key, []).append(_Open(incident, moment.monotonic, inherited=True))
+            self._last_id = max(self._last_id, incident.id)
+
+    def remember(self, closed: Iterable[Incident]) -> None:
+        """Takes incidents of a former collector whose jobs may still be reported as ended: they do not begin again."""
+        for incident in closed:
+            self._note_over(incident)
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        return tuple(each.incident for of_job in self._open.values() for each in of_job)
+
+    def observe(self, observations: Sequence[Observation], moment: Moment) -> list[Incident]:
+        """Takes one round in. Returns the incidents that are to be stored anew."""
+        changed: list[Incident] = []
+        for observation in observations:
+            changed += self._observe_job(observation, moment)
+        seen = {observation.key for observation in observations}
+        for key in [key for key in self._open if key not in seen]:
+            changed += self._job_is_absent(key, moment)
+        for key in [key for key in self._candidates if key not in seen]:
+            del self._candidates[key]
+        return changed
+
+    def _observe_job(self, seen: Observation, moment: Moment) -> list[Incident]:
+        of_job = self._open.get(seen.key, [])
+        culprits = [bounded(culprit) for culprit in seen.culprits[:MAX_CULPRITS]]
+        pairs, new = _paired(of_job, culprits)
+        changed = []
+        for each in of_job:
+            each.absent_since = None
+            was, culprit = each.incident, pairs.get(id(each))
+            if culprit is not None:
+                self._named_again(each, culprit, seen, moment)
+            elif whole := _whole(each.incident, of_job, pairs):
+                each.incident = _closed(was, moment.wall, "superseded", whole.incident.id)
+            elif seen.conclusive:
+                each.quiet += moment.monotonic - each.observed_at
+                if each.quiet >= self._quiet_seconds:
+                    each.incident = _closed(was, was.seen_at, "recovered")
+            each.observed_at = moment.monotonic
+        for culprit in new:
+            if opened := self._open_if_due(culprit, seen, moment):
+                of_job.append(opened)
+        if not seen.running:
+            self._end_job(of_job, seen, moment)
+        for each in of_job:
+            if each.incident.closed_at is not None or moment.monotonic - each.stored_at >= REWRITE_SECONDS:
+                each.stored_at = moment.monotonic
+                changed.append(each.incident)
+            each.inherited = False
+        self._keep(seen.key, of_job)
+        return changed
+
+    def _named_again(self, each: _Open, culprit: Culprit, seen: Observation, moment: Moment) -> None:
+        was = each.incident
+        if _gist(was.culprit) != _gist(culprit):
+            each.stored_at = float("-inf")
+        ratios = [ratio for ratio in (was.most_recoverable_ratio, culprit.recoverable_ratio) if ratio is not None]
+        each.incident = structs.replace(
+            was,
+            what=culprit_text(culprit),
+            seen_at=moment.wall,
+            culprit=culprit,
+            findings=tuple(dict.fromkeys((*was.findings, *culprit.findings)))[:64],
+            most_recoverable_ratio=max(ratios, default=None),
+            gaps=was.gaps + (each.quiet > 0),
+            progressed_at=seen.progressed_at,
+        )
+        each.quiet = 0.0
+
+    def _open_if_due(self, culprit: Culprit, seen: Observation, moment: Moment) -> _Open | None:
+        if not seen.running and self._was_told(culprit, seen):
+            return None
+        candidates = self._candidates.setdefault(seen.key, [])
+        candidates[:] = [each for each in candidates if moment.monotonic - each.last <= self._quiet_seconds]
+        found = next((each for each in candidates if _same_place(each.culprit, culprit)), None)
+        if found is None:
+            found = _Candidate(culprit, moment, moment.monotonic)
+            candidates.append(found)
+            del candidates[: -2 * MAX_CULPRITS]
+        elif found.last < moment.monotonic:
+            found.rounds, found.last = found.rounds + 1, moment.monotonic
+        if found.rounds < OPENING_ROUNDS and culprit.kind != "dead":
+            return None
+        candidates.remove(found)
+        if not self._has_room(seen.key):
+            self.refused += 1
+            return None
+        self.opened[culprit.kind] += 1
+        return _Open(self._incident(culprit, found, seen, moment), moment.monotonic)
+
+    def _incident(self, culprit: Culprit, found: _Candidate, seen: Observation, moment: Moment) -> Incident:
+        self._last_id = max(self._last_id + 1, int(found.first.wall * 1000))
+        return Incident(
+            id=self._last_id,
+            owner=seen.key.owner,
+            job_id=seen.key.job_id,
+            what=culprit_text(culprit),
+            opened_at=found.first.wall,
+            seen_at=moment.wall,
+            opened_as=found.culprit,
+            culprit=culprit,
+            findings=culprit.findings,
+            most_recoverable_ratio=culprit.recoverable_ratio,
+            progressed_at=seen.progressed_at,
+        )
+
+    def _has_room(self, key: JobKey) -> bool:
+        if len(self._open.get(key, ())) >= 2 * MAX_CULPRITS:
+            return False
+        owners = Counter({key: len(of_job) for key, of_job in self._open.items()})
+        of_owner = sum(count for other, count in owners.items() if other.owner == key.owner)
+        return owners.total() < MAX_OPEN and of_owner < MAX_OPEN_OF_OWNER
+
+    def _end_job(self, of_job: Iterable[_Open], seen: Observation, moment: Moment) -> None:
+        for each in of_job:
+            was = each.incident
+            if was.closed_at is None:
+                at = max(was.opened_at, min(moment.wall, seen.progressed_at)) if each.inherited else moment.wall
+                ended = _closed(was, at, "ended_while_down" if each.inherited else "job_ended")
+                each.incident = structs.replace(ended, progressed_at=seen.progressed_at)
+
+    def _job_is_absent(self, key: JobKey, moment: Moment) -> list[Incident]:
+        """Closes what is open of a job that nobody has reported for quiet_seconds: after a start of the collector its
+        agents may need a while."""
+        of_job = self._open[key]
+        for each in of_job:
+            since = each.absent_since = each.absent_since or moment.monotonic
+            if moment.monotonic - since >= self._quiet_seconds:
+                reason = "ended_while_down" if each.inherited else "job_gone"
+                each.incident = _closed(each.incident, each.incident.seen_at, reason)
+        self._keep(key, of_job)
+        return [each.incident for each in of_job if each.incident.closed_at is not None]
+
+    def _keep(self, key: JobKey, of_job: list[_Open]) -> None:
+        for each in of_job:
+            if each.incident.closed_at is not None:
+                self._note_over(each.incident)
+        left = [each for each in of_job if each.incident.closed_at is None]
+        if left:
+            self._open[key] = left
+        else:
+            self._open.pop(key, None)
+
+    def _note_over(self, incident: Incident) -> None:
+        of_job = self._over.pop(incident.key, [])
+        self._over[incident.key] = [*of_job, incident][-2 * MAX_CULPRITS :]
+        while len(self._over) > MAX_REMEMBERED_JOBS:
+            del self._over[next(iter(self._over))]
+
+    def _was_told(self, culprit: Culprit, seen: Observation) -> bool:
+        """Whether an incident that is over was about this run of a job that has ended."""
+        told = (each for each in self._over.get(seen.key, ()) if each.progressed_at >= seen.progressed_at)
+        return any(_same_place(each.culprit, culprit) for each in told)
+
+
+def _paired(of_job: Sequence[_Open], culprits: Sequence[Culprit]) -> tuple[dict[int, Culprit], list[Culprit]]:
+    """The culprit that each incident goes on with, by the id() of `of_job`'s items, and the culprits without one."""
+    pairs: dict[int, Culprit] = {}
+    left = list(culprits)
+    for same in (_same_ranks, _same_place):
+        for culprit in list(left):
+            found = next((it for it in of_job if id(it) not in pairs and same(it.incident.culprit, culprit)), None)
+            if found is not None:
+                pairs[id(found)] = culprit
+                left.remove(culprit)
+    return pairs, left
+
+
+def _same_ranks(one: Culprit, other: Culprit) -> bool:
+    return _same_place(one, other) and (one.ranks, one.node) == (other.ranks, other.node)
+
+
+def _same_place(one: Culprit, other: Culprit) -> bool:
+    if family(one) != family(other):
+        return False
+    if one.ranks or other.ranks:
+        return not set(one.ranks).isdisjoint(other.ranks)
+    return (one.node, one.device, one.link, one.group) == (other.node, other.device, other.link, other.group)
+
+
+def _whole(incident: Incident, of_job: Sequence[_Open], pairs: dict[int, Culprit]) -> _Open | None:
+    """The incident, named in this round, that holds all ranks of `incident`: its machine is named now, or it died."""
+    ranks = set(incident.culprit.ranks)
+    holding = (each for each in of_job if id(each) in pairs and ranks <= set(pairs[id(each)].ranks))
+    return next(holding, None) if ranks else None
+
+
+def _closed(incident: Incident, at: float, reason: str, part_of: int | None = None) -> Incident:
+    return structs.replace(incident, closed_at=at, closed_because=reason, part_of=part_of)
+
+
+def _gist(culprit: Culprit) -> tuple[object, ...]:
+    """What a reader would want to see at once when it changes."""
+    return culprit.kind, culprit.ranks, culprit.node, culprit.phase, culprit.findings, culprit.stopped

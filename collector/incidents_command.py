@@ -1,0 +1,194 @@
+"""`laggard incidents`: which culprits there are and were, from a running collector or from its database."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from msgspec import structs
+
+from laggard import wire
+from laggard.collector.ask import DEFAULT_URL, answer, by_uid, user_text
+from laggard.collector.incidents.database import DatabaseError, read_incidents
+from laggard.collector.incidents.incident import (
+    DEFAULT_LIMIT,
+    MAX_LIMIT,
+    REASONS,
+    HistoryState,
+    Incident,
+    IncidentQuery,
+    IncidentsDocument,
+    query_for,
+)
+from laggard.errors import UsageError
+from laggard.model import EXIT_CODES, Verdict
+from laggard.text.words import capital, counted, printable_line
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_MAX_PAGES = 200
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    source.add_argument(
+        "--database", metavar="FILE", help="read the collector's file (incidents_database) instead, also while it runs"
+    )
+    parser.add_argument(
+        "--job",
+        metavar="[USER:]NAME",
+        help="only those of this job; by its name alone, of every user's job of that name",
+    )
+    parser.add_argument(
+        "--since",
+        metavar="TIME",
+        help="only those that were open then or later: 90m, 12h, 7d, or 2026-11-23, 2026-11-23T04:00 (UTC)",
+    )
+    parser.add_argument("--open", action="store_true", help="only those that are open")
+    parser.add_argument(
+        "--limit", type=int, default=DEFAULT_LIMIT, metavar="N", help="so many of the newest (default: 100)"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """0: none is open, 1: one is, 2: cannot tell, since the collector keeps no history."""
+    if arguments.limit < 1:
+        raise UsageError(f"--limit is {arguments.limit}: give a number above 0")
+    since = None if arguments.since is None else _moment(arguments.since, time.time())
+    query = query_for(by_uid(arguments.job))._replace(since=since, open_only=arguments.open, limit=arguments.limit)
+    document = _read(arguments.database, query) if arguments.database else _ask(arguments.collector, query)
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(document) + b"\n")
+    else:
+        print("\n".join(printable(line) for line in lines(document, query)))
+    return EXIT_CODES[_verdict(document)]
+
+
+def printable(line: str) -> str:
+    """The line as a terminal may show it, with the spaces at its begin."""
+    return " " * (len(line) - len(line.lstrip(" "))) + printable_line(line)
+
+
+def lines(document: IncidentsDocument, query: IncidentQuery) -> Iterator[str]:
+    """The answer, what to do, then the incidents, each with what there is to know of it."""
+    yield _sentence(document, query)
+    if document.history.state in ("off", "failed"):
+        yield f"  No history is kept: {document.history.reason}"
+    for incident in document.incidents:
+        yield from _described(incident, document.now)
+    if document.next is not None:
+        yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
+
+
+def _verdict(document: IncidentsDocument) -> Verdict:
+    if any(it.closed_at is None for it in document.incidents):
+        return Verdict.FAIL
+    return Verdict.OK if document.history.state in ("on", "file") else Verdict.UNKNOWN
+
+
+def _sentence(document: IncidentsDocument, query: IncidentQuery) -> str:
+    found = [it for it in document.incidents if it.closed_at is None]
+    closed = len(document.incidents) - len(found)
+    more = "at least " if document.next is not None else ""
+    past = f" {capital(more)}{counted(closed, 'closed one')} before." if closed else ""
+    if not found:
+        return f"No incident is open{_of_which(query)}.{past}"
+    newest = found[0]
+    first = f"{newest.what}, job {newest.job_id} of {user_text(newest.owner)}, since {_clock(newest.opened_at)}"
+    if len(found) == 1:
+        return f"One incident is open: {first}.{past}"
+    return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
+
+
+def _of_which(query: IncidentQuery) -> str:
+    return f" of job {query.job_id}" if query.job_id else ""
+
+
+def _described(it: Incident, now: float) -> Iterator[str]:
+    lasted = _lasted((now if it.closed_at is None else it.closed_at) - it.opened_at)
+    state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
+    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {it.job_id} of {user_text(it.owner)}"
+    if it.closed_at is None:
+        yield f"    what to do: {it.culprit.advice}"
+    if it.most_recoverable_ratio:
+        yield f"    cost up to {100 * it.most_recoverable_ratio:.0f} % of the step time"
+    if it.gaps:
+        yield f"    was not named for a while {counted(it.gaps, 'time')}"
+    for line in it.culprit.evidence:
+        yield f"    {line}"
+    if it.findings:
+        yield f"    its node reported {', '.join(it.findings)}"
+
+
+def _clock(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _lasted(seconds: float) -> str:
+    """`40 s`, `12 min`, `3 h 20 min`, `2 d 3 h`."""
+    whole = max(0, round(seconds))
+    if whole < 120:
+        return f"{whole} s"
+    if whole < 7200:
+        return f"{whole // 60} min"
+    if whole < 2 * 86400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86400} d {whole % 86400 // 3600} h"
+
+
+def _moment(text: str, now: float) -> float:
+    """The Unix time that --since names. Raises UsageError."""
+    span = re.fullmatch(r"(\d{1,9})([smhdw])", text)
+    if span:
+        return now - int(span[1]) * _UNITS[span[2]]
+    try:
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--since {text} is no time: write 90m, 12h, 7d, 2026-11-23 or 2026-11-23T04:00") from None
+
+
+def _read(path: str, query: IncidentQuery) -> IncidentsDocument:
+    try:
+        rows, count = read_incidents(path, query)
+    except DatabaseError as error:
+        raise UsageError(str(error)) from None
+    damaged = f"{counted(rows.damaged, 'row')} could not be read" if rows.damaged else ""
+    return IncidentsDocument(rows.incidents, rows.last_id, count, time.time(), HistoryState("file", damaged))
+
+
+def _ask(url: str, query: IncidentQuery) -> IncidentsDocument:
+    """Page after page, up to the limit. Raises UsageError where no collector answers at `url`."""
+    found: list[Incident] = []
+    document = None
+    for _ in range(_MAX_PAGES):
+        wanted = min(MAX_LIMIT, query.limit - len(found))
+        document = _ask_for_page(url, query._replace(limit=wanted))
+        found += document.incidents
+        if document.next is None or len(found) >= query.limit:
+            break
+        query = query._replace(before=document.next)
+    assert document is not None
+    return structs.replace(document, incidents=tuple(found[: query.limit]))
+
+
+def _ask_for_page(url: str, query: IncidentQuery) -> IncidentsDocument:
+    asked = {"limit": str(query.limit)}
+    if query.job_id is not None:
+        asked["job"] = query.job_id if query.owner is None else f"{query.owner}:{query.job_id}"
+    if query.since is not None:
+        asked["since"] = f"{max(0.0, query.since):.3f}"
+    if query.before is not None:
+        asked["before"] = str(query.before)
+    if query.open_only:
+        asked["open"] = "1"
+    try:
+        with answer(url, "incidents", asked) as response:
+            return wire.decode(response.read(), IncidentsDocument)
+    except wire.WireError as error:
+        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None

@@ -1,0 +1,318 @@
+"""Incidents in a real SQLite file: over restarts, with files that cannot be used, bounded, paged, read by others."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec import structs
+
+from laggard.cli import main
+from laggard.collector.incidents.database import IncidentDatabase, read_incidents
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
+from laggard.collector.incidents.tracker import Moment
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.locate.job_timings import build_timings
+from laggard.model import Culprit, Verdict
+from laggard.wire import decode, encode
+
+WALL = 1.79e9
+HOSTILE = "<script>alert(1)</script>\x1b[2J\n\u202e"
+Make = Callable[..., IncidentHistory]
+
+
+def incident(number: int, owner: int = 1000, job: str = "train", **changes: Any) -> Incident:
+    culprit = Culprit("slow_compute", (2,), node="n1", phase="forward", advice="look there", evidence=("e" * 200,) * 5)
+    values: dict[str, Any] = dict(what="rank 2 on n1 is slow", opened_at=WALL + number, seen_at=WALL + number + 1)
+    return Incident(number, owner, job, opened_as=culprit, culprit=culprit, **{**values, **changes})
+
+
+def job(*ranks: int, name: str = "train", owner: int = 1000, running: bool = True, **changes: Any) -> JobSnapshot:
+    """A job in which these ranks are slow."""
+    culprits = tuple(
+        Culprit("slow_compute", (rank,), node="n1", phase="forward", advice="look there") for rank in ranks
+    )
+    location = structs.replace(
+        unknown_location("", "", name), verdict=Verdict.FAIL if ranks else Verdict.OK, culprits=culprits, notes=()
+    )
+    timings = build_timings(name, 4, {}, {}, {})
+    return JobSnapshot(JobKey(owner, name), running, timings, location, **{"progressed_at": WALL, **changes})
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.at = 0.0
+
+    def __call__(self) -> Moment:
+        return Moment(WALL + self.at, 50.0 + self.at)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(tmp_path: Path, clock: Clock) -> Any:
+    made: list[IncidentHistory] = []
+
+    def start(path: Path | str = tmp_path / "incidents.sqlite", **changes: Any) -> IncidentHistory:
+        values: dict[str, Any] = dict(max_bytes=1 << 20, keep_seconds=1000.0, quiet_seconds=300.0)
+        made.append(IncidentHistory(HistorySettings(str(path), **{**values, **changes}), clock))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for history in made:
+        history.close()
+
+
+def observe(history: IncidentHistory, clock: Clock, *jobs: JobSnapshot, rounds: int = 2) -> None:
+    for _ in range(rounds):
+        clock.at += 5.0
+        history.observe(jobs)
+
+
+def end(history: IncidentHistory) -> None:
+    """Ends it as a collector that was killed ends: what was written is there, and nothing else is."""
+    assert history.flush(60.0)
+    database = history._database
+    assert database is not None
+    os.close(database._lock)  # the kernel's part
+    database._lock = os.open(os.devnull, os.O_RDONLY)
+
+
+def test_an_incident_goes_on_after_a_restart(make: Make, clock: Clock) -> None:
+    first = make()
+    observe(first, clock, job(2), job(name="other", owner=7))
+    end(first)
+    second = make()
+    (known,) = second.open
+    assert known.id == first.open[0].id and known.culprit.advice == "look there"
+    observe(second, clock, job(2), rounds=1)
+    observe(second, clock, job(2, running=False), rounds=3)
+    (told,) = second.document(IncidentQuery()).incidents
+    assert (told.id, told.closed_because, told.opened_at) == (known.id, "job_ended", known.opened_at)
+    assert second.flush(60.0)
+    rows, opened = read_incidents(second._settings.path, IncidentQuery())
+    assert [it.closed_because for it in rows.incidents] == ["job_ended"] and opened == 0
+
+
+def _text(path: Path) -> None:
+    path.write_text("it is not a database " * 1000)
+
+
+def _overwritten(path: Path) -> None:
+    database = IncidentDatabase.open(str(path), 8 << 20, 1e9)
+    database.write([incident(n) for n in range(200)], WALL)
+    database.close()
+    data = bytearray(path.read_bytes())
+    data[4096 : len(data) // 2] = b"\xa5" * (len(data) // 2 - 4096)
+    path.write_bytes(data)
+
+
+def _others(path: Path) -> None:
+    sqlite3.connect(path).execute("CREATE TABLE t (x)").connection.close()
+
+
+def _newer(path: Path) -> None:
+    IncidentDatabase.open(str(path), 1 << 20, 1e9).close()
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA user_version = 9")
+    connection.close()
+
+
+@pytest.mark.parametrize("spoil", [_text, _overwritten, _others, _newer, Path.mkdir])
+def test_a_file_that_cannot_be_used_is_named_and_survived(
+    spoil: Callable[[Path], None], make: Make, clock: Clock, tmp_path: Path
+) -> None:
+    path = tmp_path / "incidents.sqlite"
+    spoil(path)
+    before = path.is_file() and path.read_bytes()
+    history = make()
+    state = history.document(IncidentQuery()).history
+    assert state.state == "failed" and str(path) in state.reason and "\n" not in state.reason, state
+    observe(history, clock, job(2))
+    document = history.document(IncidentQuery())
+    assert [it.what for it in document.incidents] == ["rank 2 on n1 is slow in forward"], "it goes on without"
+    assert before == (path.is_file() and path.read_bytes()), "whatever it is, it is left as it was"
+
+
+def test_a_file_belongs_to_one_collector(make: Make) -> None:
+    first = make()
+    assert first.state.state == "on"
+    assert "written by another collector" in make().state.reason
+
+
+def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
+    for path, words in ((tmp_path / "not" / "there", "make it, or set incidents_database"), ("", "is empty")):
+        state = make(path, optional=True).state
+        assert state.state == "off" and words in state.reason
+    assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
+
+
+def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, tmp_path: Path) -> None:
+    history = make()
+    database = history._database
+    assert database is not None
+    database._connection.execute("PRAGMA query_only = ON")
+    observe(history, clock, job(2))
+    assert not history.flush(0.5)
+    with history._changed:
+        assert history._changed.wait_for(lambda: history.state.state == "failed", 60.0)
+    assert len(history.document(IncidentQuery()).incidents) == 1
+    assert history._write(dict(history._unwritten)), "and the next try opens it anew"
+    assert len(read_incidents(str(tmp_path / "incidents.sqlite"), IncidentQuery())[0].incidents) == 1
+
+
+def test_the_file_is_bounded_and_a_user_who_floods_loses_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "incidents.sqlite"
+    database = IncidentDatabase.open(str(path), 1 << 20, 1e9)
+    database.write([incident(number, closed_at=WALL) for number in range(20)], WALL)
+    database.write([incident(100, owner=666)], WALL)
+    for batch in range(20):
+        many = [incident(1000 + 100 * batch + n, owner=666, job="flood", closed_at=WALL) for n in range(100)]
+        assert database.write(many, WALL) <= 1 << 20
+    database.close()
+    rows, opened = read_incidents(str(path), IncidentQuery(limit=10_000))
+    assert sum(it.owner == 1000 for it in rows.incidents) == 20 and opened == 1
+    assert rows.incidents[0].id == 2999, "the newest stay"
+    assert path.stat().st_size <= 1 << 20
+
+
+def test_what_is_too_old_goes(tmp_path: Path) -> None:
+    database = IncidentDatabase.open(str(tmp_path / "f"), 1 << 20, keep_seconds=100.0)
+    database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL + 90), incident(3)], WALL + 95)
+    database.write([], WALL + 101)
+    rows, _ = read_incidents(str(tmp_path / "f"), IncidentQuery())
+    assert [it.id for it in rows.incidents] == [3, 2]
+
+
+def test_answers_are_paged_and_selected(make: Make, tmp_path: Path, clock: Clock) -> None:
+    database = IncidentDatabase.open(str(tmp_path / "incidents.sqlite"), 1 << 20, 1e9)
+    jobs = [("a", 1), ("b", 1), ("a", 2)]
+    database.write(
+        [incident(n, jobs[n % 3][1], jobs[n % 3][0], closed_at=None if n == 29 else WALL + n) for n in range(30)], WALL
+    )
+    database.close()
+    history = make(keep_seconds=1e9)
+    seen, before = [], None
+    while True:
+        document = history.document(IncidentQuery(before=before, limit=7))
+        seen += [it.id for it in document.incidents]
+        before = document.next
+        if before is None:
+            break
+    assert seen == list(range(29, -1, -1)) and document.open == 1
+    assert len(history.document(query_for("a")).incidents) == 20
+    assert len(history.document(query_for("2:a")).incidents) == 10
+    assert [it.id for it in history.document(IncidentQuery(open_only=True)).incidents] == [29]
+    assert [it.id for it in history.document(IncidentQuery(since=WALL + 27)).incidents] == [29, 28, 27]
+
+
+def test_a_damaged_row_costs_that_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "incidents.sqlite")
+    database = IncidentDatabase.open(path, 1 << 20, 1e9)
+    database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL)], WALL)
+    database._connection.execute("UPDATE incidents SET document = ? WHERE id = 1", (b"{}",))
+    database.close()
+    assert main(["incidents", "--database", path, "--format", "json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [it["id"] for it in document["incidents"]] == [2] and document["history"][
+        "reason"
+    ] == "1 row could not be read"
+
+
+def test_the_command_answers_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "incidents.sqlite")
+    database = IncidentDatabase.open(path, 1 << 20, 1e9)
+    database.write([incident(1, closed_at=WALL + 200, closed_because="recovered", gaps=2)], WALL)
+    assert main(["incidents", "--database", path]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("No incident is open. 1 closed one before.\n2026-09-21 ")
+    assert "3 min, closed, it was no longer named: rank 2 on n1 is slow; job train of user " in text
+    database.write([incident(2, owner=4_000_000, job=HOSTILE, findings=("GPU_THROTTLED",))], WALL)
+    assert main(["incidents", "--database", path]) == 1
+    text = capsys.readouterr().out
+    assert text.startswith(
+        "One incident is open: rank 2 on n1 is slow, job <script>alert(1)</script> [2J of user 4000000"
+    )
+    assert "\x1b" not in text and "\u202e" not in text, "a job's name commands no terminal"
+    assert "    what to do: look there\n" in text and "    its node reported GPU_THROTTLED\n" in text
+    assert main(["incidents", "--database", path, "--job", "train", "--open"]) == 0
+    assert capsys.readouterr().out == "No incident is open of job train.\n"
+    assert main(["incidents", "--database", path, "--since", "2030-01-01"]) == 1
+    assert main(["incidents", "--database", path, "--limit", "1", "--format", "json"]) == 1
+    capsys.readouterr()
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--since", "yesterday"], "--since yesterday is no time: write 90m"),
+        (["--limit", "0"], "--limit is 0"),
+        (["--database", "/nowhere/f"], "/nowhere/f: No such file or directory"),
+        (["--database", "/etc/passwd"], "/etc/passwd cannot be used: file is not a database"),
+        (["--collector", "http://127.0.0.1:9"], "no collector answers at http://127.0.0.1:9"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["incidents", *words]) == 64
+    assert capsys.readouterr().err.startswith(f"laggard: {error}")
+
+
+def test_the_document_is_what_it_says(make: Make, clock: Clock) -> None:
+    history = make()
+    observe(history, clock, job(2, name=HOSTILE))
+    document = history.document(IncidentQuery())
+    assert decode(encode(document), IncidentsDocument) == document and document.schema == "laggard.incidents/1"
+    assert document.incidents[0].job_id == HOSTILE and document.history.state == "on"
+
+
+@pytest.mark.slow  # collectors
+def test_a_collector_that_is_killed_goes_on_where_it_was(
+    start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from support.collectors import Make as Documents
+
+    document = Documents.node("n0", [0, 1, 2, 3], slow=2)
+    agent = fake_agent(document, Documents.report("n0", ["GPU_THROTTLED"]))
+    config = tmp_path / "collector.yaml"
+    path = tmp_path / "kept.sqlite"
+    config.write_text(f"incidents_database: {path}\n")
+    flags = ("--target", agent.address, "--interval", "0.3", "--config", str(config))
+    first = start_collector(*flags)
+
+    def incidents(collector: Any) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = collector.get("/api/v1/incidents").json()["incidents"]
+        return found
+
+    first.wait_until(lambda: bool(incidents(first)) and read_incidents(str(path), IncidentQuery())[1] == 1)
+    assert main(["incidents", "--collector", first.url, "--job", "1000:job-1"]) == 1
+    assert "rank 2 on n0 is slow in forward" in capsys.readouterr().out
+    (incidents_at_first,) = incidents(first)
+    first.stop(signal.SIGKILL)
+    second = start_collector(*flags)
+    second.wait_ready()
+    second.wait_until(lambda: incidents(second)[0]["seen_at"] > incidents_at_first["seen_at"])
+    assert [it["id"] for it in incidents(second)] == [incidents_at_first["id"]]
+    metrics = second.get("/metrics").text
+    assert 'laggard_job_incidents_open{job_id="job-1",user="1000"} 1.0' in metrics
+    assert "laggard_incidents_history_up 1.0" in metrics and "laggard_incidents_opened_total{" not in metrics
+    for words in ("limit=0", "limit=501", "before=x", "since=-1", "limit=9e9"):
+        assert second.client.get(f"/api/v1/incidents?{words}").status_code == 400
+    second.stop(signal.SIGKILL)
+    over = [structs.replace(rank, state="finished", pid=0) for rank in document.ranks]
+    agent.ranks = structs.replace(document, ranks=tuple(over))
+    third = start_collector(*flags)
+    third.wait_until(lambda: [it["closed_because"] for it in incidents(third)] == ["ended_while_down"])
+    assert third.stop() == 0

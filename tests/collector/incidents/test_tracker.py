@@ -1,0 +1,161 @@
+"""When an incident begins, goes on and ends, by verdicts that flicker, jobs that end and collectors that start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.tracker import MAX_CULPRITS, MAX_OPEN_OF_OWNER, IncidentTracker, Moment, Observation
+from laggard.collector.jobs.job import JobKey
+from laggard.model import Culprit
+
+JOB = JobKey(1000, "train")
+QUIET = 300.0
+
+
+def culprit(*ranks: int, kind: str = "slow_compute", **changes: Any) -> Culprit:
+    values: dict[str, Any] = dict(node="n1", phase="forward", recoverable_ratio=0.2, advice="look there")
+    return Culprit(kind, ranks, **{**values, **changes})
+
+
+class Rounds:
+    """A tracker that sees a round every five seconds. `stored` has the last version of each incident."""
+
+    def __init__(self, tracker: IncidentTracker | None = None, at: float = 1000.0) -> None:
+        self.at = at
+        self.tracker = tracker or IncidentTracker(QUIET, self.moment)
+        self.stored: dict[int, Incident] = {}
+
+    @property
+    def moment(self) -> Moment:
+        return Moment(1.7e9 + self.at, self.at)
+
+    def see(self, *culprits: Culprit, rounds: int = 1, **changes: Any) -> Rounds:
+        values: dict[str, Any] = dict(key=JOB, running=True, conclusive=True, progressed_at=1.7e9 + self.at)
+        return self.see_all(Observation(culprits=culprits, **{**values, **changes}), rounds=rounds)
+
+    def see_all(self, *observations: Observation, rounds: int = 1) -> Rounds:
+        for _ in range(rounds):
+            self.at += 5.0
+            self.stored |= {it.id: it for it in self.tracker.observe(observations, self.moment)}
+        return self
+
+    @property
+    def incidents(self) -> list[Incident]:
+        return list(self.stored.values())
+
+
+def test_a_verdict_that_flickers_is_one_incident() -> None:
+    rounds = Rounds()
+    for _ in range(10):
+        rounds.see(culprit(2)).see(rounds=3).see(culprit(2, phase="backward")).see(conclusive=False)
+    (one,) = rounds.tracker.open
+    assert one.opened_as.phase == "forward" and one.culprit.phase == "backward" and one.gaps == 9
+    rounds.see(rounds=61)
+    assert rounds.tracker.open == ()
+    (told,) = rounds.incidents
+    assert told.closed_because == "recovered" and told.closed_at == told.seen_at
+    assert told.what == "rank 2 on n1 is slow in backward"
+
+
+def test_what_is_named_once_is_no_incident() -> None:
+    rounds = Rounds().see(culprit(2)).see(rounds=100).see(culprit(2)).see(rounds=100)
+    assert rounds.incidents == []
+    assert len(rounds.see(culprit(3, kind="dead")).incidents) == 1, "who died is dead after one round"
+
+
+def test_no_verdict_ends_nothing() -> None:
+    rounds = Rounds().see(culprit(2), rounds=2).see(rounds=50).see(conclusive=False, rounds=500)
+    assert len(rounds.tracker.open) == 1
+
+
+def test_an_incident_has_all_findings_and_its_greatest_cost() -> None:
+    rounds = Rounds().see(culprit(2, findings=("GPU_THROTTLED",), recoverable_ratio=0.5), rounds=2)
+    rounds.see(culprit(2, findings=("PCIE_LINK_DEGRADED",), evidence=("e" * 5000,) * 99))
+    (one,) = rounds.tracker.open
+    assert one.findings == ("GPU_THROTTLED", "PCIE_LINK_DEGRADED") and one.most_recoverable_ratio == 0.5
+    assert one.opened_as.findings == ("GPU_THROTTLED",)
+    assert sum(map(len, one.culprit.evidence)) <= 16 * 400, "what an agent reports is bounded"
+
+
+def test_ranks_that_turn_out_to_be_their_machine_become_part_of_its_incident() -> None:
+    rounds = Rounds().see(culprit(4), culprit(5), rounds=2).see(culprit(4, 5, 6, 7, kind="slow_host"), rounds=2)
+    (one,) = rounds.tracker.open
+    assert one.culprit.ranks == (4, 5, 6, 7) and one.opened_as.ranks == (4,)
+    (other,) = (it for it in rounds.incidents if it.id != one.id)
+    assert (other.closed_because, other.part_of) == ("superseded", one.id)
+
+
+def test_a_slow_rank_that_hangs_is_another_incident() -> None:
+    rounds = Rounds().see(culprit(2), rounds=2).see(culprit(2, kind="hung"), rounds=3)
+    (one,) = rounds.tracker.open
+    assert one.culprit.kind == "hung" and {it.closed_because for it in rounds.incidents} == {None, "superseded"}
+
+
+def test_links_are_told_apart_by_their_ends() -> None:
+    link = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_0"})
+    other = ({"node": "n1", "device": "mlx5_1"}, {"node": "n2", "device": "mlx5_1"})
+    rounds = Rounds().see(*(culprit(kind="slow_link", link=each, node=None) for each in (link, other)), rounds=3)
+    assert [it.culprit.link for it in rounds.tracker.open] == [link, other]
+
+
+def test_the_end_of_a_job_ends_its_incidents_once() -> None:
+    rounds = Rounds().see(culprit(2), rounds=3)
+    ended = 1.7e9 + rounds.at
+    rounds.see(culprit(2), culprit(3), running=False, progressed_at=ended, rounds=50)
+    assert rounds.tracker.open == ()
+    assert [(it.culprit.ranks, it.closed_because) for it in rounds.incidents] == [
+        ((2,), "job_ended"),
+        ((3,), "job_ended"),
+    ]
+    rounds.see(culprit(2), rounds=2)  # the next run of that name
+    assert len(rounds.tracker.open) == 1
+
+
+def test_a_job_that_nobody_reports_any_more() -> None:
+    rounds = Rounds().see(culprit(2), rounds=3).see_all(rounds=59)
+    assert len(rounds.tracker.open) == 1
+    rounds.see_all(rounds=3)
+    assert [it.closed_because for it in rounds.incidents] == ["job_gone"]
+
+
+def test_a_collector_that_starts_again_goes_on() -> None:
+    before = Rounds().see(culprit(2), rounds=3)
+    (was,) = before.tracker.open
+    after = Rounds(IncidentTracker(QUIET, before.moment, before.tracker.open), before.at)
+    after.see(rounds=2).see(culprit(2))
+    (one,) = after.tracker.open
+    assert (one.id, one.opened_at, one.gaps) == (was.id, was.opened_at, 1)
+
+
+def test_a_job_that_ended_while_the_collector_was_down() -> None:
+    before = Rounds().see(culprit(2), rounds=3)
+    (was,) = before.tracker.open
+    at = before.at + 1000.0
+    reported = Rounds(IncidentTracker(QUIET, Moment(1.7e9 + at, 3.0), [was]), at)
+    reported.see(culprit(2), running=False, progressed_at=1.7e9 + before.at + 60, rounds=3)
+    (told,) = reported.incidents
+    assert told.closed_because == "ended_while_down" and told.closed_at == 1.7e9 + before.at + 60
+    again = IncidentTracker(QUIET, reported.moment)
+    again.remember([told])
+    third = Rounds(again, reported.at).see(culprit(2), running=False, progressed_at=told.progressed_at, rounds=5)
+    assert third.incidents == [], "a second start opens nothing about the job that has ended"
+    forgotten = Rounds(IncidentTracker(QUIET, reported.moment, [was]), at).see_all(rounds=70)
+    (told,) = forgotten.incidents
+    assert (told.closed_because, told.closed_at) == ("ended_while_down", was.seen_at)
+
+
+def test_jobs_of_one_name_are_told_apart_by_their_users() -> None:
+    others = (Observation(JobKey(owner, "train"), True, True, (culprit(2),), 0.0) for owner in (1000, 1001))
+    rounds = Rounds().see_all(*others, rounds=2)
+    assert sorted(it.owner for it in rounds.tracker.open) == [1000, 1001]
+    assert len({it.id for it in rounds.tracker.open}) == 2
+
+
+def test_a_user_who_floods_leaves_room_for_others() -> None:
+    many = [culprit(rank) for rank in range(2 * MAX_CULPRITS)]
+    flood = [Observation(JobKey(666, f"job{n}"), True, True, tuple(many), 0.0) for n in range(50)]
+    rounds = Rounds().see_all(*flood, rounds=2)
+    assert len(rounds.tracker.open) == MAX_OPEN_OF_OWNER and rounds.tracker.refused > 0
+    rounds.see_all(*flood, Observation(JOB, True, True, (culprit(2),), 0.0), rounds=2)
+    assert JOB in {it.key for it in rounds.tracker.open}
