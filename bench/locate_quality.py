@@ -3,6 +3,7 @@
     make bench-locate                           the whole benchmark, about an hour on two cores
     make bench-locate ARGS=--quick              a part of it, some minutes
     make bench-locate ARGS="--seed 12345"       cases that nobody has seen
+    make bench-locate ARGS=--resume             goes on where a run was stopped
     make bench-locate ARGS="--tool my_adapter:locate --pythonpath DIR"
 
 docs/benchmark.md says what a case is, how answers are scored, and how another tool is entered."""
@@ -41,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
+    made.add_argument("--resume", action="store_true", help="go on where a run with the same arguments was stopped")
     made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
     return made
 
@@ -61,12 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tools = {name: tool} | ({} if flags.no_peers else PEERS)
     counts = tuple(map(int, flags.cases.split(","))) if flags.cases else QUICK if flags.quick else WHOLE
     asked = [one for one in entries(flags.seed, *counts) if not flags.row or one.row in flags.row]
-    results = run(asked, tools, None if flags.no_steps else name, flags.processes)
     again = f"--seed {flags.seed} --cases {','.join(map(str, counts))}"
+    flags.out.mkdir(parents=True, exist_ok=True)
+    journal = flags.out / f"journal-{flags.seed}.jsonl"
+    if not flags.resume:
+        journal.unlink(missing_ok=True)
+    results = run(asked, tools, None if flags.no_steps else name, flags.processes, journal)
     made = f'{len(results)} cases, made by `make bench-locate ARGS="{again}"`.'
     report = document(results, list(tools), made)
     print(report)
-    flags.out.mkdir(parents=True, exist_ok=True)
     lost = misses(results, name)
     (flags.out / "results.json").write_text(json.dumps([one._asdict() for one in results], indent=1))
     (flags.out / "report.md").write_text(report)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import shutil
 import sys
@@ -151,20 +152,40 @@ class Job(NamedTuple):
     timed: str | None
 
 
-def work(job: Job) -> Result | None:
-    return run_entry(*job)
+def work(job: Job) -> tuple[int, Result | None]:
+    return job.entry.seed, run_entry(*job)
 
 
-def run(entries: Sequence[Entry], tools: dict[str, Tool], timed: str | None, processes: int) -> list[Result]:
-    """Runs all cases, and shows how far it is on standard error."""
-    jobs = [Job(entry, tools, timed) for entry in entries]
+def run(
+    entries: Sequence[Entry], tools: dict[str, Tool], timed: str | None, processes: int, journal: Path
+) -> list[Result]:
+    """Runs all cases of which `journal` has no result yet, and shows how far it is on standard error. Each result is
+    added to the journal at once: a run that was stopped goes on where it was."""
+    done = read_journal(journal)
+    jobs = [Job(entry, tools, timed) for entry in entries if entry.seed not in done]
     context = multiprocessing.get_context("spawn")
-    with context.Pool(processes) as pool:
-        found = progress(pool.imap_unordered(work, jobs), len(jobs))
-        return sorted((one for one in found if one is not None), key=lambda one: (one.row, one.size, one.command))
+    with context.Pool(processes) as pool, open(journal, "a") as file:
+        for seed, result in progress(pool.imap_unordered(work, jobs), len(jobs)):
+            done[seed] = result
+            line = {"seed": seed, "result": result._asdict() if result else None}
+            print(json.dumps(line), file=file, flush=True)
+    found = [one for entry in entries if (one := done[entry.seed]) is not None]
+    return sorted(found, key=lambda one: (one.row, one.size, one.command))
 
 
-def progress(results: Iterable[Result | None], count: int) -> Iterator[Result | None]:
+def read_journal(journal: Path) -> dict[int, Result | None]:
+    """Returns the results of an earlier run by the seed of their case; a line that was cut off is none."""
+    found: dict[int, Result | None] = {}
+    for line in journal.read_text().splitlines() if journal.exists() else ():
+        try:
+            read = json.loads(line)
+        except ValueError:
+            continue
+        found[read["seed"]] = Result(**read["result"]) if read["result"] else None
+    return found
+
+
+def progress(results: Iterable[tuple[int, Result | None]], count: int) -> Iterator[tuple[int, Result | None]]:
     began = time.monotonic()
     for number, result in enumerate(results, 1):
         if sys.stderr.isatty() or number % 25 == 0 or number == count:

@@ -1,23 +1,35 @@
 """Finds which ranks do the same work: those in the same place of the pipeline, the tensor and the expert groups. Pure.
 
 Data-parallel replicas are each other's peers. Ranks in different places are not: a stage may have more layers than
-another, and an expert more tokens.
+another, and an expert more tokens. Places are those declared, else those that the collectives show
+(inferred_positions.py).
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-REPLICA_ROLES = frozenset(("dp", "world", "fsdp", "ddp", "zero", "hsdp", "data", "replicate", "shard", "other", ""))
-"""Roles of groups whose members do the same work on different data, or of which nothing is known."""
+REPLICAS: Final = ""
+"""The role of groups whose members do the same work on different data, or of which nothing is known."""
 
+TENSOR: Final = "tp"
 
-TENSOR_ROLES = frozenset(("tp", "mp"))
+_ROLE_WORDS = (  # the first that fits: an expert's data-parallel group is one of data parallelism
+    (REPLICAS, {"dp", "data", "ddp", "fsdp", "hsdp", "zero", "shard", "replicate", "replica", "world", "edp"}),
+    ("pp", {"pp", "pipe", "pipeline"}),
+    (TENSOR, {"tp", "mp", "tensor", "model"}),
+    ("ep", {"ep", "expert", "experts", "moe"}),
+    ("cp", {"cp", "context", "sp", "sequence"}),
+)
+
 FEW_PEERS = 4
 
 Key = tuple[tuple[str, int], ...]
@@ -31,19 +43,34 @@ class Membership(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a rank stands, as far as it was declared: its index in its group of each role, and its groups."""
+    """Where a rank stands: its index in its group of each role and its groups, as far as they were declared, and its
+    index by role as far as it was inferred."""
 
     position: Mapping[str, int]
     groups: Sequence[Membership]
+    inferred: Mapping[str, int] = MappingProxyType({})
 
     def index_by_role(self, rank: int) -> dict[str, int]:
         """The rank's index in its group of each role in which members do different work. Where no position was
-        declared, its place in the largest group of the role that has it."""
-        found: dict[str, int] = {}
+        declared, its place in the largest group of the role that has it; else what was inferred."""
+        found = dict(self.inferred)
         for group in sorted(self.groups, key=lambda group: len(group.ranks)):
-            if rank in group.ranks:
-                found[group.role] = group.ranks.index(rank)
-        return {role: index for role, index in {**found, **self.position}.items() if role not in REPLICA_ROLES}
+            role = canonical_role(group.role)
+            if role and rank in group.ranks:
+                found[role] = group.ranks.index(rank)
+        for name, index in self.position.items():
+            role = canonical_role(name)
+            if role != REPLICAS:
+                found[role or name] = index
+        return found
+
+
+@lru_cache(1024)
+def canonical_role(name: str) -> str | None:
+    """The role that a name stands for, as `pp` for `PIPELINE_MODEL_PARALLEL_GROUP` and REPLICAS for `mesh_dp`; None
+    where it says nothing."""
+    words = set(re.split("[^a-z]+", name.lower()))
+    return next((role for role, known in _ROLE_WORDS if words & known), None)
 
 
 NOWHERE = Place({}, ())
@@ -54,7 +81,7 @@ def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[n
     of a tensor group count as peers of each other, too: they compute equal parts of the same layers."""
     keys = [tuple(sorted(place.index_by_role(rank).items())) for rank, place in zip(ranks, places, strict=True)]
     counts = Counter(keys)
-    stages = [tuple(item for item in key if item[0] not in TENSOR_ROLES) for key in keys]
+    stages = [tuple(item for item in key if item[0] != TENSOR) for key in keys]
     smallest: dict[Key, int] = {}
     for key, stage in zip(keys, stages, strict=True):
         smallest[stage] = min(counts[key], smallest.get(stage, counts[key]))

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import ProcessGroup
+from laggard.collector.locate.inferred_positions import inferred_indices
 from laggard.collector.locate.job_timings import JobTimings, RankState, window_length
-from laggard.collector.locate.positions import NOWHERE, REPLICA_ROLES, Membership, Place, position_classes
+from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
 from laggard.collector.recording.records import EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
 from laggard.collector.recording.steps import RankSteps
@@ -95,6 +96,9 @@ class RecordedJob:
     def timings(self) -> JobTimings:
         """The newest steps of all that was added, as many as a collector would hold."""
         parts = self._parts_of_one_job()
+        if any(part.end_lines for part in parts):  # heads may lack what they promise, as those of other writers
+            for part in parts:
+                part.ends = True
         tables = merge_parts([part.columns for part in parts])
         ambiguous = self._ambiguous_ranks(parts, tables)
         ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
@@ -199,16 +203,16 @@ class _JobFacts:
             size = max(size, line.world_size or 0, *members)
         return size
 
-    def place(self, rank: int) -> Place:
+    def place(self, rank: int, inferred: Mapping[str, int]) -> Place:
         line = self.lines.get(rank)
         if line is None:
-            return NOWHERE
+            return Place({}, (), inferred)
         groups = [
-            Membership(role, tuple(group.ranks or ()))
+            Membership(role, tuple(group.ranks))
             for group in (line.groups or {}).values()
-            if (role := (group.role or "").lower()) not in REPLICA_ROLES
+            if group.ranks and (role := canonical_role(group.role or ""))
         ]
-        return Place({role.lower(): index for role, index in (line.position or {}).items()}, groups)
+        return Place(line.position or {}, groups, inferred)
 
     def groups(self, names: Sequence[str]) -> tuple[ProcessGroup, ...]:
         """The groups of those names, as any rank declares them."""
@@ -272,6 +276,8 @@ def _timings(
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     last_steps = (int(each.numbers[-1]) if len(each.numbers) else None for each in rows)
     listed = [int(rank) for rank in ranks]
+    collectives = tables.collectives_of(ranks, facts.groups(group_names))
+    places = map(facts.place, listed, inferred_indices(collectives, ranks))
     return JobTimings(
         job_id=facts.job_id,
         world_size=facts.world_size(ranks),
@@ -284,9 +290,9 @@ def _timings(
         waited_seconds=waited,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.codes,
-        positions=position_classes(listed, [facts.place(rank) for rank in listed]),
+        positions=position_classes(listed, tuple(places)),
         waits_recorded=tables.waits_recorded,
-        collectives=tables.collectives_of(ranks, facts.groups(group_names)),
+        collectives=collectives,
         live=bool(facts.states),
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)

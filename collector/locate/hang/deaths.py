@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
@@ -133,13 +135,24 @@ def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Seque
 
 
 def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
-    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died."""
+    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died. Others
+    that stayed in a collective after the last step did not finish."""
     died = {death.column for death in deaths}
     others = [state for column, state in enumerate(timings.states) if column not in died]
     last = max((state.step or 0 for state in timings.states), default=0)
     silent = all(_tells_nothing(timings.states[column].end) for column in died)
     complete = all((timings.states[column].step or 0) == last for column in died)
-    return bool(others) and silent and complete and all(state.state == "finished" for state in others)
+    finished = all(state.state == "finished" for state in others) and not _some_stayed(timings, died, last)
+    return bool(others) and silent and complete and finished
+
+
+def _some_stayed(timings: JobTimings, died: set[int], last_step: int) -> bool:
+    """Whether a rank that did not die never finished a collective of a step after the last."""
+    collectives = timings.collectives
+    if collectives is None:
+        return False
+    unfinished = ~np.isfinite(collectives.end) & (collectives.step > last_step)
+    return bool((unfinished & ~np.isin(collectives.column, sorted(died))).any())
 
 
 def _tells_nothing(end: RankEnd | None) -> bool:
