@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Final, NamedTuple
@@ -303,9 +304,11 @@ def _counts(backend: Any) -> bool:
 
 
 def _process_groups() -> list[Any]:
-    from torch.distributed import distributed_c10d
-
-    return list(distributed_c10d._world.pg_map) if distributed_c10d.is_initialized() else []
+    """All process groups; none in a process that has not imported torch.distributed, whose end must not import it."""
+    distributed = sys.modules.get("torch.distributed.distributed_c10d")
+    if distributed is None or not distributed.is_initialized():
+        return []
+    return list(distributed._world.pg_map)
 
 
 def _unix_time(at: int) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -16,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.torch_version import GLOO_IS_RECORDED, LAUNCHES_ARE_HOOKED
+from support.warm import Warm
 
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import (
@@ -87,17 +86,13 @@ def test_a_collective_of_another_size_is_known_by_its_operation() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "reason"), [("2000", None), ("0", RECORDER_OFF), ("1", RECORDER_SMALL)])
-def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(size: str, reason: str | None, tmp_path: Path) -> None:
+def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(
+    size: str, reason: str | None, tmp_path: Path, warm_torch: Warm
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAINING)
     environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "RANK": "0", "WORLD_SIZE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "laggard", "run", str(script)],
-        env={**os.environ, **environment, "TORCH_FR_BUFFER_SIZE": size},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    done = warm_torch.run(["-m", "laggard", "run", script], {**environment, "TORCH_FR_BUFFER_SIZE": size})
     assert done.returncode == 0, done.stderr
     some_lost = reason is not None or not GLOO_IS_RECORDED
     if some_lost:  # with torch's own hooks only those from before these were put in
@@ -191,12 +186,19 @@ class Groups(ProcessGroups):
         return "dp"
 
 
+def _be_torch(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
+    """Stands in for a torch of that version, of which these tests need no more than the version."""
+    module: Any = ModuleType("torch")
+    module.__version__ = version
+    monkeypatch.setitem(sys.modules, "torch", module)
+
+
 @pytest.fixture
 def torch_binding(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Stands in for torch's binding, with the recorders of these backends: as torch 2.13 has them, or torch 2.15."""
 
     def install(*backends: Backend, by_name: bool) -> None:
-        monkeypatch.setattr("torch.__version__", "2.15.0+cu132" if by_name else "2.13.0+cu126")
+        _be_torch(monkeypatch, "2.15.0+cu132" if by_name else "2.13.0+cu126")
         monkeypatch.delenv("TORCH_NCCL_CUDA_EVENT_CACHE", raising=False)
         module: Any = ModuleType("torch._C._distributed_c10d")
         dumps = {backend.name(): backend.dump for backend in backends}
@@ -294,7 +296,7 @@ def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_free
     """Before torch 2.15 it queries its CUDA events without its lock: then they must come from torch's cache."""
     cuda = Backend("nccl")
     torch_binding(cuda, by_name=False)
-    monkeypatch.setattr("torch.__version__", version)
+    _be_torch(monkeypatch, version)
     if cache is not None:
         monkeypatch.setenv("TORCH_NCCL_CUDA_EVENT_CACHE", cache)
     group = Group(cuda=cuda)

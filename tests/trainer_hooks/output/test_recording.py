@@ -130,6 +130,16 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
     assert trace(tmp_path).gaps == (gap,)
 
 
+def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
+    before = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules))\n"  # runs after laggard's own
+    done = subprocess.run(
+        [sys.executable, "-c", before + TRAINER],
+        env={**os.environ, "RANK": "0", "WORLD_SIZE": "2", "LAGGARD_RANK_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "False\n"), done.stderr
+
+
 def test_a_rank_that_is_killed_at_once_leaves_a_recording(tmp_path: Path) -> None:
     body = """
 import os
