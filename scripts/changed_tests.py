@@ -42,7 +42,7 @@ def module_of(path: str) -> str:
         return ".".join(parts[1:])
     if parts[:2] == ["tests", "support"]:
         return ".".join(parts[1:])
-    return ".".join(["laggard", *parts]) if parts[0] in ("agent", "collector", "probes", "trainer_hooks") else ""
+    return ".".join(["laggard", *parts]) if parts[0] in ("agent", "collector", "probes", "rings", "trainer_hooks") else ""
 
 
 def names_in(path: Path) -> Iterator[str]:

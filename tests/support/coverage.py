@@ -18,6 +18,7 @@ FACTS_ONLY: Final = frozenset({"identity", "inventory"})
 ELSEWHERE: Final = {
     "FLEET_OUTLIER": "the collector",
     "HOOK_BLIND": "the agent",
+    "RING_FAILED": "`laggard ring`",
     **{
         code: "`laggard diagnose` (NCCL logs)"
         for code in (

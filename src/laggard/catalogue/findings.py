@@ -84,7 +84,7 @@ FINDINGS: tuple[FindingType, ...] = (
         "NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel.", later="tuner tables"
     ),
     FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
-    FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results.", later="rings"),
+    FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results."),
     FindingType("MACHINE_CHECK", Severity.CRITICAL, "The CPU or the host's memory reports hardware errors."),
     FindingType("JOB_COLLECTIVE_TIMEOUT", Severity.CRITICAL, "A collective did not end: a rank had not come to it."),
     FindingType("JOB_NCCL_ERROR", Severity.CRITICAL, "NCCL failed: network, peer, or wrong use."),

@@ -1,0 +1,172 @@
+"""`laggard ring`: short all-reduces among GPUs and nodes, timed and checked."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Final
+
+from laggard import wire
+from laggard.environment import ENV_RING_TOKEN
+from laggard.errors import EXIT_USAGE, UsageError
+from laggard.rings import membership
+from laggard.rings.bandwidth import ELEMENT_BYTES, OPS, parse_size
+from laggard.rings.describe import render
+from laggard.rings.document import Ring
+from laggard.rings.member import MemberSettings
+from laggard.rings.membership import Membership
+from laggard.rings.nccl_tests import render_nccl_tests
+from laggard.rings.options import RingOptions
+from laggard.rings.run import run_node
+
+_MOST_LOCAL_RANKS: Final = 64
+_MOST_TOKEN_BYTES: Final = 4096
+_LARGEST: Final = 1 << 36
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    _add_place(parser)
+    _add_measurement(parser)
+    parser.add_argument(
+        "--format",
+        choices=("text", "json", "nccl-tests"),
+        default="text",
+        help="text for people, one JSON document, or the columns of nccl-tests (default: text)",
+    )
+
+
+def _add_place(parser: argparse.ArgumentParser) -> None:
+    place = parser.add_argument_group(
+        "several nodes", "Start the same command on each, or under torchrun or srun, which need none of these."
+    )
+    place.add_argument(
+        "--rendezvous", metavar="HOST:PORT", help="an address of node 0 that the others reach, and a free port there"
+    )
+    place.add_argument("--nodes", type=int, metavar="N", help="how many nodes there are")
+    place.add_argument("--node-rank", type=int, metavar="I", help="which of them this one is, from 0 to N-1")
+    place.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"nodes without the secret in FILE are refused (or in {ENV_RING_TOKEN}; default: none is needed)",
+    )
+    place.add_argument(
+        "--join-seconds", type=float, default=60.0, metavar="S", help="how long nodes are waited for (default: 60)"
+    )
+
+
+def _add_measurement(parser: argparse.ArgumentParser) -> None:
+    defaults = RingOptions()
+    parser.add_argument(
+        "--op", default="all_reduce", metavar="OP,...", help=f"of {', '.join(OPS)} (default: all_reduce)"
+    )
+    parser.add_argument("--min-bytes", default="1K", metavar="SIZE", help="the smallest message (default: 1K)")
+    parser.add_argument("--max-bytes", default="64M", metavar="SIZE", help="the largest message (default: 64M)")
+    parser.add_argument(
+        "--factor", type=int, default=defaults.factor, metavar="F", help="from one size to the next (default: 4)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=defaults.seconds, metavar="S", help="how long to measure (default: 20)"
+    )
+    parser.add_argument(
+        "--deadline",
+        type=float,
+        metavar="S",
+        help="when to end, whatever happens (default: what it should take, twice)",
+    )
+    parser.add_argument(
+        "--device", choices=("auto", "cuda", "cpu"), default="auto", help="NCCL on GPUs or gloo on CPUs (default: auto)"
+    )
+    parser.add_argument(
+        "--local-ranks", type=int, metavar="K", help="ranks on this node (default: its GPUs; on CPUs 1, alone 2)"
+    )
+
+
+def main(arguments: argparse.Namespace) -> int:
+    began = time.monotonic()
+    options = _options(arguments)
+    place = _place(arguments)
+    _check_bounds(arguments)
+    deadline = arguments.deadline or arguments.join_seconds + 2 * options.seconds + 60.0
+    settings = MemberSettings(
+        place=place,
+        options=options,
+        token=_token(arguments.token_file),
+        device=arguments.device,
+        local_ranks=arguments.local_ranks,
+        environ=dict(os.environ),
+        deadline=began + deadline,
+    )
+    ended = run_node(settings, arguments.join_seconds)
+    if ended.status == EXIT_USAGE:
+        raise UsageError(ended.text)
+    if ended.ring is not None:
+        sys.stdout.write(_RENDERERS[arguments.format](ended.ring))
+        sys.stdout.flush()
+    elif ended.status:
+        print(f"laggard: {ended.text}", file=sys.stderr)
+    return ended.status
+
+
+_RENDERERS: Final[dict[str, Callable[[Ring], str]]] = {
+    "text": render,
+    "json": lambda ring: wire.encode(ring).decode() + "\n",
+    "nccl-tests": render_nccl_tests,
+}
+
+
+def _options(arguments: argparse.Namespace) -> RingOptions:
+    ops = tuple(dict.fromkeys(arguments.op.split(",")))
+    wrong = [op for op in ops if op not in OPS]
+    if wrong:
+        raise UsageError(f"--op {wrong[0]!r} is none of {', '.join(OPS)}")
+    first, last = _size("--min-bytes", arguments.min_bytes), _size("--max-bytes", arguments.max_bytes)
+    if first > last:
+        raise UsageError(f"--min-bytes {arguments.min_bytes} is more than --max-bytes {arguments.max_bytes}")
+    if arguments.factor < 2:
+        raise UsageError(f"--factor {arguments.factor}: sizes grow by 2 or more")
+    if not 0.1 <= arguments.seconds <= 86400:
+        raise UsageError(f"--seconds {arguments.seconds:g} is not between 0.1 and 86400")
+    return RingOptions(ops=ops, min_bytes=first, max_bytes=last, factor=arguments.factor, seconds=arguments.seconds)
+
+
+def _size(flag: str, text: str) -> int:
+    try:
+        size_bytes = parse_size(text)
+    except ValueError as error:
+        raise UsageError(f"{flag} {error}") from None
+    if not ELEMENT_BYTES <= size_bytes <= _LARGEST:
+        raise UsageError(f"{flag} {text} is not between 4 bytes and 64G")
+    return size_bytes
+
+
+def _place(arguments: argparse.Namespace) -> Membership:
+    if arguments.rendezvous:
+        return membership.from_flags(arguments.rendezvous, arguments.nodes, arguments.node_rank)
+    if arguments.nodes is not None or arguments.node_rank is not None:
+        raise UsageError("--nodes and --node-rank need --rendezvous HOST:PORT, where node 0 listens")
+    return membership.from_environment(os.environ) or membership.alone()
+
+
+def _check_bounds(arguments: argparse.Namespace) -> None:
+    if arguments.local_ranks is not None and not 1 <= arguments.local_ranks <= _MOST_LOCAL_RANKS:
+        raise UsageError(f"--local-ranks {arguments.local_ranks} is not between 1 and {_MOST_LOCAL_RANKS}")
+    if arguments.deadline is not None and arguments.deadline < 10:
+        raise UsageError(f"--deadline {arguments.deadline:g}: a ring needs 10 seconds or more")
+    if arguments.join_seconds <= 0:
+        raise UsageError("--join-seconds must be more than 0")
+
+
+def _token(path: str | None) -> str:
+    if path is None:
+        return os.environ.get(ENV_RING_TOKEN, "").strip()
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.read(_MOST_TOKEN_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {path} cannot be read: {error}") from None
+    if not token:
+        raise UsageError(f"--token-file {path} is empty")
+    return token

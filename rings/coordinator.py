@@ -1,0 +1,294 @@
+"""The coordinator of a ring, in the supervisor of node 0: it lets nodes in, commands their ranks, and hears what
+happens to them.
+
+Whoever connects may send anything: lines are bounded, a stranger has seconds to prove that it knows the token, and a
+node that is refused learns why in one line, while the ring goes on waiting for the right one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import time
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from laggard.errors import UsageError
+from laggard.rings import messages
+from laggard.rings.admission import refusal
+from laggard.rings.authentication import coordinator_proof, new_nonce
+from laggard.rings.link import Link, beat
+from laggard.rings.membership import Membership
+from laggard.rings.messages import (
+    Accepted,
+    Beat,
+    Begin,
+    Challenge,
+    Command,
+    End,
+    Failed,
+    FromRank,
+    Hello,
+    RankDied,
+    Refused,
+    Report,
+    ToRank,
+)
+from laggard.text.words import printable_line
+from laggard.wire.codec import WireError
+
+_HELLO_SECONDS: Final = 5.0
+_MOST_CONNECTIONS: Final = 4096
+_MOST_REFUSALS: Final = 4
+_CAUSE_SECONDS: Final = 1.5
+"""How long after the first failure others may come, of which one is the cause: a death is told by the kernel at once,
+but on two ways."""
+
+
+class JoinedNode(NamedTuple):
+    hello: Hello
+    link: Link
+
+
+class NodeLost(NamedTuple):
+    node: int
+    text: str
+
+
+class Failure(NamedTuple):
+    """A rank or node that failed. `certain`: it ended or is gone; False: it only reports an error, perhaps
+    another's."""
+
+    node: int
+    text: str
+    certain: bool
+
+
+class RingFailed(Exception):
+    """Ranks failed, and the ring with them. `failures`: the likely causes."""
+
+    def __init__(self, failures: tuple[Failure, ...]) -> None:
+        super().__init__("; ".join(failure.text for failure in failures))
+        self.failures = failures
+
+
+class NotAllCame(Exception):
+    """Not all nodes came in time. The text names them, and who was refused."""
+
+
+class Coordinator:
+    """`expected`: the first node to come must be like this one, node 0 itself."""
+
+    def __init__(self, place: Membership, token: str) -> None:
+        self._place, self._token = place, token
+        self.nodes: dict[int, JoinedNode] = {}
+        self.first_ranks: dict[int, int] = {}
+        self.lost: dict[int, str] = {}
+        self._refused: list[str] = []
+        self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
+        self._server: asyncio.AbstractServer | None = None
+        self._connections: set[asyncio.Task[Any]] = set()
+
+    async def listen(self) -> int:
+        """Returns the port. Raises UsageError where the address is taken, or not this machine's."""
+        host, port = self._place.host, self._place.port
+        try:
+            self._server = await asyncio.start_server(
+                self._serve, _interface(self._place), port, limit=messages.MOST_BYTES, backlog=1024
+            )
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise UsageError(
+                    f"port {port} is in use on this machine, perhaps by another ring: choose another one for all nodes"
+                ) from None
+            raise UsageError(
+                f"node 0 cannot listen on {host}:{port} ({error.strerror or error}): "
+                "name an address of this machine, on which node 0 runs"
+            ) from None
+        return int(self._server.sockets[0].getsockname()[1])
+
+    async def gather(self, until: float) -> None:
+        """Waits for all nodes, and gives them their ranks. Raises NotAllCame at `until`, on the monotonic clock."""
+        while len(self.nodes) < self._place.nodes:
+            left = until - time.monotonic()
+            try:
+                event = await asyncio.wait_for(self._events.get(), max(0.0, left))
+            except asyncio.TimeoutError:
+                raise NotAllCame(self._who_is_missing()) from None
+            if isinstance(event, NodeLost):
+                self.nodes.pop(event.node, None)
+        first = 0
+        for index in range(self._place.nodes):
+            self.first_ranks[index] = first
+            self.nodes[index].link.send(Begin(first))
+            first += self.nodes[index].hello.ranks
+
+    @property
+    def world(self) -> int:
+        return sum(node.hello.ranks for node in self.nodes.values())
+
+    def ranks_of(self, index: int) -> range:
+        return range(self.first_ranks[index], self.first_ranks[index] + self.nodes[index].hello.ranks)
+
+    def index_of(self, rank: int) -> int:
+        return next(index for index in self.first_ranks if rank in self.ranks_of(index))
+
+    def address_of_node_0(self) -> str:
+        """The address by which other machines reach node 0, where its own name may lead to itself; empty: any."""
+        for index, node in self.nodes.items():
+            if index and not ipaddress.ip_address(node.link.own_address.partition("%")[0]).is_loopback:
+                return node.link.own_address
+        return ""
+
+    def send(self, rank: int, command: Command) -> None:
+        self.nodes[self.index_of(rank)].link.send(ToRank(rank, command))
+
+    async def next_report(self, until: float) -> FromRank | Failure:
+        """Returns the next report of any rank, or the next failure. Raises TimeoutError at `until`."""
+        while True:
+            try:
+                event = await asyncio.wait_for(self._events.get(), max(0.0, until - time.monotonic()))
+            except asyncio.TimeoutError:
+                raise TimeoutError from None
+            if isinstance(event, FromRank):
+                if isinstance(event.report, Failed):
+                    index = self.index_of(event.rank)
+                    return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.report.text}", False)
+                return event
+            if isinstance(event, RankDied):
+                index = self.index_of(event.rank)
+                return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.text}", True)
+            if isinstance(event, NodeLost) and event.node not in self.lost:
+                self.lost[event.node] = event.text
+                return Failure(event.node, f"{self.name(event.node)} {event.text}", True)
+
+    async def ask(self, commands: Mapping[int, Command], kind: type[Report], seconds: float) -> dict[int, Any]:
+        """Sends each rank its command, and returns each rank's answer, which is of `kind`. Raises RingFailed where one
+        does not answer, with the cause as far as it shows."""
+        answers: dict[int, Report] = {}
+        until = time.monotonic() + seconds
+        for rank, command in commands.items():
+            self.send(rank, command)
+        while len(answers) < len(commands):
+            report = await self.report_or_fail(until, [rank for rank in commands if rank not in answers])
+            if isinstance(report.report, kind):
+                answers[report.rank] = report.report
+        return answers
+
+    async def report_or_fail(self, until: float, awaited: list[int]) -> FromRank:
+        """Returns the next report. Raises RingFailed; `awaited` names the ranks that are to blame at `until`."""
+        try:
+            report = await self.next_report(until)
+        except TimeoutError:
+            silent = sorted({self.index_of(rank) for rank in awaited})
+            raise RingFailed(
+                tuple(Failure(index, f"{self.name(index)} did not answer in time", False) for index in silent)
+            ) from None
+        if isinstance(report, Failure):
+            raise RingFailed(await self._causes(report))
+        return report
+
+    async def _causes(self, first: Failure) -> tuple[Failure, ...]:
+        """Waits a little for what may have caused the first failure: neighbours of a dead rank often speak first."""
+        failures = [first]
+        until = time.monotonic() + _CAUSE_SECONDS
+        while True:
+            try:
+                report = await self.next_report(until)
+            except TimeoutError:
+                break
+            if isinstance(report, Failure):
+                failures.append(report)
+        certain = tuple(failure for failure in failures if failure.certain)
+        return certain[:1] or tuple(failures[:1])
+
+    def name(self, index: int) -> str:
+        """`node 2 (gpu-07)`."""
+        node = self.nodes.get(index)
+        return f"node {index}" + (f" ({printable_line(node.hello.node, 80)})" if node else "")
+
+    async def end(self, status: int, text: str) -> None:
+        """Tells all nodes that the ring is over, and closes."""
+        for node in self.nodes.values():
+            node.link.send(End(status, text))
+        await asyncio.gather(*(node.link.close() for node in self.nodes.values()), return_exceptions=True)
+        if self._server is not None:
+            self._server.close()
+        for task in tuple(self._connections):
+            task.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        link = Link(reader, writer)
+        task = asyncio.current_task()
+        if task is None or len(self._connections) >= _MOST_CONNECTIONS:
+            writer.close()
+            return
+        self._connections.add(task)
+        try:
+            index = await self._admit(link)
+            if index is None:
+                await link.close()
+            else:
+                await self._listen_to(index, link)
+        except (ConnectionError, WireError, asyncio.CancelledError):
+            writer.close()  # a port scanner, or somebody who left
+        finally:
+            self._connections.discard(task)
+
+    async def _admit(self, link: Link) -> int | None:
+        """Returns the index of the node that has connected; None: it was refused."""
+        challenge = Challenge(new_nonce(), bool(self._token))
+        link.send(challenge)
+        hello = messages.read_from_member(await link.read(_HELLO_SECONDS))
+        if not isinstance(hello, Hello):
+            return None
+        present = {index: node.hello for index, node in self.nodes.items()}
+        text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
+        if text:
+            self._refused.append(f"{link.peer_address} was refused: {text}")
+            link.send(Refused(text))
+            return None
+        self.nodes[hello.index] = JoinedNode(hello, link)
+        link.send(Accepted(coordinator_proof(self._token, challenge.nonce, hello.nonce)))
+        self._events.put_nowait(None)
+        return hello.index
+
+    async def _listen_to(self, index: int, link: Link) -> None:
+        beating = asyncio.ensure_future(beat(link))
+        try:
+            while True:
+                message = messages.read_from_member(await link.read())
+                if isinstance(message, (FromRank, RankDied)) and self._is_own(index, message.rank):
+                    self._events.put_nowait(message)
+                elif not isinstance(message, Beat):
+                    raise ConnectionError("sent what it may not")
+        except (ConnectionError, WireError) as error:
+            text = "sent what is no message" if isinstance(error, (WireError, msgspec.DecodeError)) else str(error)
+            self._events.put_nowait(NodeLost(index, text))
+        finally:
+            beating.cancel()
+
+    def _is_own(self, index: int, rank: int) -> bool:
+        """Whether the rank is of this node, which speaks for no other; before the ring begins it has none."""
+        return index in self.first_ranks and rank in self.ranks_of(index)
+
+    def _who_is_missing(self) -> str:
+        missing = [index for index in range(self._place.nodes) if index not in self.nodes]
+        names = ", ".join(map(str, missing[:16])) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+        refused = "; ".join(dict.fromkeys(self._refused[-_MOST_REFUSALS:]))
+        return (
+            f"{len(self.nodes)} of {self._place.nodes} nodes came: node{'s' * (len(missing) > 1)} {names} did not"
+            + (f" ({refused})" if refused else "")
+        )
+
+
+def _interface(place: Membership) -> str | None:
+    """The interface to listen on: an address that was given, else all, since the machine's own name often leads to
+    127.0.1.1."""
+    try:
+        return str(ipaddress.ip_address(place.host)) if place.chosen else None
+    except ValueError:
+        return None

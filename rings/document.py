@@ -1,0 +1,78 @@
+"""The document that `laggard ring` makes (`laggard.ring/1`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from laggard.model import Finding, Verdict
+
+RING_SCHEMA: Final = "laggard.ring/1"
+
+
+class RingResult(msgspec.Struct, frozen=True):
+    """One operation at one size. Times are means over the ranks of what each rank saw; `wrong` counts the wrong
+    elements of all ranks' results."""
+
+    op: str
+    size_bytes: int
+    time_seconds: float
+    algbw_bytes_per_second: float
+    busbw_bytes_per_second: float
+    wrong: int
+    iterations: int
+    min_seconds: float
+    p50_seconds: float
+    p95_seconds: float
+    p99_seconds: float
+    max_seconds: float
+
+
+class RingNode(msgspec.Struct, frozen=True):
+    """A node of the ring, by its number. `compute_per_second`: its slowest device's rate in matrix multiplications;
+    None: not measured."""
+
+    number: int
+    node: str
+    first_rank: int
+    ranks: int
+    model: str
+    compute_per_second: float | None = None
+
+
+class PairResult(msgspec.Struct, frozen=True):
+    """The best all-reduce between two nodes, of all `times` that they were paired; None: each failed."""
+
+    nodes: tuple[int, int]
+    times: int
+    time_seconds: float | None
+    busbw_bytes_per_second: float | None
+    wrong: int
+
+
+class Pairs(msgspec.Struct, frozen=True):
+    """What measuring in pairs showed. A link of a slow node is not judged by itself."""
+
+    size_bytes: int
+    rounds: int
+    links: int
+    links_measured: int
+    slow_nodes: tuple[int, ...]
+    slow_links: tuple[tuple[int, int], ...]
+    slow_compute: tuple[int, ...]
+    matrix: tuple[PairResult, ...]
+
+
+class Ring(msgspec.Struct, frozen=True):
+    verdict: Verdict
+    world_size: int
+    transport: dict[str, Any]
+    nodes: tuple[RingNode, ...]
+    results: tuple[RingResult, ...]
+    findings: tuple[Finding, ...]
+    unknown: str = ""
+    """What could not be measured or judged, and why."""
+    pairs: Pairs | None = None
+    elapsed_seconds: float = 0.0
+    schema: str = RING_SCHEMA

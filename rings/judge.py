@@ -1,0 +1,85 @@
+"""Findings from what a ring measured: RING_FAILED, RING_SLOW, and what is wrong with the devices' computing. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from laggard.model import Finding, Severity
+from laggard.probes.active.measuring.rates import ActiveThresholds
+from laggard.probes.probe import finding
+from laggard.rings.document import RingResult
+from laggard.rings.messages import Computed, Measured
+from laggard.rings.outliers import slow_outliers
+
+_LIMITS: Final = ActiveThresholds()
+_FIX_FAILED: Final = (
+    "Keep jobs off the node, run `laggard healthcheck --active` on it, and find the one at fault with "
+    "`laggard ring --pairs`."
+)
+_FIX_WRONG: Final = (
+    "Keep jobs off these nodes: gradients that they add up are wrong without any error. Find the node or link with "
+    "`laggard ring --pairs`; the faulty part is a GPU's memory, a NIC or a driver."
+)
+_FIX_COMPUTE: Final = (
+    "Look for the cause on the node: throttling (GPU_THROTTLED, GPU_TOO_HOT), a power cap, locked clocks, another "
+    "process, a CPU quota. `laggard healthcheck --active` measures it alone."
+)
+_FIX_DEVICE: Final = (
+    "Take the device out of service at once: its results are wrong without any error. Run NVIDIA's field diagnostics "
+    "(`dcgmi diag -r 4`) and return the board if it fails again."
+)
+
+
+def ring_failed(name: str, text: str, evidence: Mapping[str, object] | None = None) -> Finding:
+    return finding("RING_FAILED", name, text, evidence=evidence or {}, fix=_FIX_FAILED)
+
+
+def wrong_results(results: Sequence[RingResult], reports: Mapping[int, Sequence[Measured]]) -> list[Finding]:
+    """One finding for each operation with wrong results. `reports`: those of each rank."""
+    findings = []
+    for op in dict.fromkeys(result.op for result in results):
+        wrong = [result for result in results if result.op == op and result.wrong]
+        if wrong:
+            ranks = [rank for rank, own in reports.items() if any(each.wrong and each.op == op for each in own)]
+            evidence = {"size_bytes": [result.size_bytes for result in wrong], "ranks_that_saw_it": ranks[:64]}
+            text = f"gave {sum(result.wrong for result in wrong)} wrong elements in {len(wrong)} sizes"
+            findings.append(finding("RING_FAILED", f"the ring's {op}", text, evidence=evidence, fix=_FIX_WRONG))
+    return findings
+
+
+def judge_compute(computed: Mapping[int, Computed], names: Mapping[int, str]) -> tuple[list[Finding], set[int], str]:
+    """Judges the ranks' devices by each other. Returns findings, the ranks that are slow, and what was not judged."""
+    findings = [_device_wrong(names[rank], each) for rank, each in computed.items() if each.wrong]
+    errors = [f"{names[rank]} did not compute: {each.error}" for rank, each in computed.items() if each.error]
+    seconds = {rank: 1 / each.per_second for rank, each in computed.items() if each.per_second > 0}
+    slow = slow_outliers(seconds)
+    rates = sorted(each.per_second for each in computed.values())
+    typical = rates[len(rates) // 2] if rates else 0.0
+    findings += [_device_slow(names[rank], computed[rank].per_second, typical) for rank in sorted(slow)]
+    if len(seconds) < 3 and not errors:
+        errors = [f"{len(seconds)} devices are too few to compare their computing speed"]
+    return findings, set(slow), "; ".join(errors)
+
+
+def severity_of_ratio(ratio: float) -> Severity:
+    """By the share of the expected rate that is reached, as for the active probes."""
+    return Severity.CRITICAL if ratio < _LIMITS.critical_ratio else Severity.WARNING
+
+
+def _device_slow(name: str, per_second: float, typical: float) -> Finding:
+    ratio = per_second / typical
+    return finding(
+        "GPU_SLOW",
+        name,
+        f"multiplies matrices at {per_second:.3g} flop/s, {ratio:.0%} of the ring's median".replace("%", " %"),
+        evidence={"per_second": per_second, "median_per_second": typical, "ratio": round(ratio, 3)},
+        fix=_FIX_COMPUTE,
+        severity=severity_of_ratio(ratio),
+    )
+
+
+def _device_wrong(name: str, each: Computed) -> Finding:
+    text = f"computed {each.wrong} of {each.checked} values of a product wrong"
+    evidence = {"wrong": each.wrong, "checked": each.checked}
+    return finding("GPU_WRONG_RESULT", name, text, evidence=evidence, fix=_FIX_DEVICE)

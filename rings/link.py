@@ -1,0 +1,68 @@
+"""One TCP connection between a supervisor and the coordinator: bounded lines of JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from typing import Final
+
+import msgspec
+
+from laggard.rings import messages
+
+BEAT_SECONDS: Final = 1.0
+SILENT_SECONDS: Final = 10.0
+"""Who has said nothing for so long is gone: ten beats, since a loaded machine may miss a few."""
+
+
+class Link:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+        connection = writer.get_extra_info("socket")
+        if connection is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    @property
+    def own_address(self) -> str:
+        return str(self._writer.get_extra_info("sockname")[0])
+
+    @property
+    def peer_address(self) -> str:
+        return str(self._writer.get_extra_info("peername")[0])
+
+    async def read(self, seconds: float | None = None) -> bytes:
+        """Returns the next line. Raises ConnectionError at the end, for a line that is too long, and after so many
+        seconds of silence (SILENT_SECONDS)."""
+        seconds = SILENT_SECONDS if seconds is None else seconds
+        try:
+            data = await asyncio.wait_for(self._reader.readline(), seconds)
+        except asyncio.TimeoutError:
+            raise ConnectionError(f"has been silent for {seconds:g} s") from None
+        except ValueError:
+            raise ConnectionError("sent a line that is too long") from None
+        except OSError as error:
+            raise ConnectionError(f"lost its connection ({error.strerror or error})") from None
+        if not data.endswith(b"\n"):
+            raise ConnectionError("closed its connection")
+        return data
+
+    def send(self, message: msgspec.Struct) -> None:
+        """Sends without waiting: messages are few, and whoever does not read them is silent, too."""
+        if not self._writer.is_closing():
+            self._writer.write(messages.line(message))
+
+    async def close(self) -> None:
+        """Closes once what was sent has left, or after a second."""
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.drain(), 1.0)
+        self._writer.close()
+        with contextlib.suppress(OSError, asyncio.TimeoutError):
+            await asyncio.wait_for(self._writer.wait_closed(), 1.0)
+
+
+async def beat(link: Link) -> None:
+    """Sends a sign of life each second until it is cancelled."""
+    while True:
+        link.send(messages.Beat())
+        await asyncio.sleep(BEAT_SECONDS)

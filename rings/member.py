@@ -1,0 +1,243 @@
+"""The supervisor of one node: it starts the workers, joins the ring, passes messages on, and ends what it has started.
+
+It does not import torch, so that nothing of what torch waits for can hold it up: at the deadline it kills its workers
+and says why, whatever they are in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from msgspec import structs
+
+from laggard import __version__
+from laggard.environment import job_id, node_name
+from laggard.errors import EXIT_USAGE
+from laggard.model import EXIT_CODES, Verdict
+from laggard.rings import messages
+from laggard.rings.authentication import coordinator_proof, is_proof, member_proof, new_nonce
+from laggard.rings.link import Link, beat
+from laggard.rings.membership import Membership
+from laggard.rings.messages import (
+    Accepted,
+    Begin,
+    Challenge,
+    Done,
+    End,
+    Failed,
+    FromRank,
+    Hello,
+    Join,
+    Learn,
+    Learned,
+    Publish,
+    RankDied,
+    Ready,
+    Refused,
+    ToRank,
+)
+from laggard.rings.options import RingOptions
+from laggard.rings.worker_process import WorkerEnded, WorkerProcess
+from laggard.wire.codec import WireError
+
+_RETRY_SECONDS: Final = 0.2
+_BOOT_ID: Final = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclasses.dataclass(frozen=True)
+class MemberSettings:
+    """What this node brings to the ring, and how long it waits."""
+
+    place: Membership
+    options: RingOptions
+    token: str
+    device: str
+    local_ranks: int | None
+    environ: Mapping[str, str]
+    deadline: float
+    """On the monotonic clock: by then the ring is over, whatever happens."""
+
+
+class RingBroken(Exception):
+    """The ring cannot go on, and the text says why. `status`: the exit status."""
+
+    def __init__(self, text: str, status: int = EXIT_CODES[Verdict.UNKNOWN]) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Member:
+    def __init__(self, settings: MemberSettings) -> None:
+        self.settings = settings
+        self.ready = Ready("", 0, "", "", "")
+        self._workers: list[WorkerProcess] = []
+        self._first_rank = 0
+        self._host = ""
+
+    async def start_workers(self) -> None:
+        """Starts the workers. Raises RingBroken where one cannot take part."""
+        place = self.settings.place
+        first = self._start(place.device_index or 0)
+        self.ready = await self._ready(first)
+        default = (2 if place.nodes == 1 else 1) if self.ready.device == "cpu" else self.ready.devices
+        for local_rank in range(1, place.ranks or self.settings.local_ranks or default):
+            self._start(local_rank)
+        await asyncio.gather(*(self._ready(worker) for worker in self._workers[1:]))
+
+    async def publish_address(self, host: str, port: int) -> None:
+        """Tells the other nodes by torchrun's store where the coordinator listens."""
+        assert self.settings.place.store is not None
+        store_host, store_port = self.settings.place.store
+        await self._ask_first(Publish(store_host, store_port, f"{host} {port}"), Done)
+
+    async def take_part(self, host: str, port: int) -> End:
+        """Joins the ring at the coordinator's address, and serves it to its end. Raises RingBroken."""
+        self._host = host
+        link = await self._connect(host, port)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await self._join(link)
+            tasks = [asyncio.ensure_future(beat(link))]
+            tasks += [asyncio.ensure_future(self._relay(link, number)) for number in range(len(self._workers))]
+            return await self._obey(link)
+        except (ConnectionError, WireError) as error:
+            raise RingBroken(f"the coordinator, node 0 at {host}:{port}, {error}") from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await link.close()
+
+    async def find_coordinator(self) -> tuple[str, int]:
+        """Returns the coordinator's address: the user's, the launcher's, or the one in torchrun's store."""
+        place = self.settings.place
+        if place.store is None:
+            return place.host, place.port
+        learned = await self._ask_first(Learn(*place.store, max(1.0, self._seconds_left())), Learned)
+        host, _, port = learned.text.rpartition(" ")
+        if not host or not port.isdecimal():
+            raise RingBroken("torchrun's store holds no address of this ring's coordinator")
+        return host, int(port)
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.kill()
+
+    def _start(self, local_rank: int) -> WorkerProcess:
+        worker = WorkerProcess.start(self.settings.device, local_rank, self.settings.environ)
+        self._workers.append(worker)
+        return worker
+
+    async def _ready(self, worker: WorkerProcess) -> Ready:
+        try:
+            report = await worker.report()
+        except WorkerEnded as error:
+            raise RingBroken(f"a rank of this node did not start: {error}") from None
+        if not isinstance(report, Ready) or report.reason:
+            raise RingBroken(report.reason if isinstance(report, Ready) else "a worker did not say what it has")
+        return report
+
+    async def _ask_first(self, command: Publish | Learn, kind: type[Any]) -> Any:
+        self._workers[0].command(command)
+        try:
+            report = await self._workers[0].report()
+        except WorkerEnded as error:
+            raise RingBroken(f"the first rank of this node: {error}") from None
+        if not isinstance(report, kind):
+            text = report.text if isinstance(report, Failed) else "no answer"
+            raise RingBroken(f"torchrun's store did not tell where the ring meets: {text}")
+        return report
+
+    async def _connect(self, host: str, port: int) -> Link:
+        """Tries until the coordinator listens: nodes start in any order."""
+        reason = "nobody answers"
+        while self._seconds_left() > 0:
+            try:
+                opening = asyncio.open_connection(host, port, limit=messages.MOST_BYTES)
+                return Link(*await asyncio.wait_for(opening, min(5.0, self._seconds_left())))
+            except asyncio.TimeoutError:
+                reason = "no answer"
+            except OSError as error:
+                reason = error.strerror or str(error)
+            await asyncio.sleep(_RETRY_SECONDS)
+        raise RingBroken(f"node 0 was not reached at {host}:{port} by the deadline: {reason}")
+
+    async def _join(self, link: Link) -> None:
+        """Says who this node is, and waits until all have come."""
+        challenge = messages.read_from_coordinator(await link.read())
+        if not isinstance(challenge, Challenge):
+            raise ConnectionError("is no coordinator of a ring")
+        token = self.settings.token
+        if challenge.token and not token:
+            raise RingBroken("the ring needs a token: give --token-file", EXIT_USAGE)
+        hello = self._hello(challenge)
+        link.send(hello)
+        answer = messages.read_from_coordinator(await link.read())
+        if isinstance(answer, Refused):
+            raise RingBroken(answer.text, EXIT_USAGE)
+        expected = coordinator_proof(token, challenge.nonce, hello.nonce)
+        if not isinstance(answer, Accepted) or not is_proof(answer.proof, expected):
+            raise RingBroken("node 0 does not know this ring's token", EXIT_USAGE)
+
+    def _hello(self, challenge: Challenge) -> Hello:
+        settings, nonce = self.settings, new_nonce()
+        return Hello(
+            index=settings.place.number,
+            launched=not settings.place.chosen,
+            nodes=settings.place.nodes,
+            node=node_name(settings.environ)[:80],
+            boot_id=_boot_id(),
+            ranks=len(self._workers),
+            device=self.ready.device,
+            model=self.ready.model[:80],
+            laggard=__version__,
+            torch=self.ready.torch,
+            nccl=self.ready.nccl,
+            job=job_id(settings.environ)[:80] if not settings.place.chosen else "",
+            options=settings.options,
+            nonce=nonce,
+            proof=member_proof(settings.token, settings.place.number, challenge.nonce, nonce),
+        )
+
+    async def _obey(self, link: Link) -> End:
+        while True:
+            message = messages.read_from_coordinator(await link.read())
+            if isinstance(message, End):
+                return message
+            if isinstance(message, Refused):
+                raise RingBroken(message.text, EXIT_USAGE)
+            if isinstance(message, Begin):
+                self._first_rank = message.first_rank
+            elif isinstance(message, ToRank):
+                self._pass_on(message, link)
+
+    def _pass_on(self, message: ToRank, link: Link) -> None:
+        command = message.command
+        if isinstance(command, Join):
+            address = "" if self.settings.environ.get("GLOO_SOCKET_IFNAME") else command.address or link.own_address
+            command = structs.replace(command, host=self._host, address=address)
+        local = message.rank - self._first_rank
+        if 0 <= local < len(self._workers):
+            self._workers[local].command(command)
+
+    async def _relay(self, link: Link, local: int) -> None:
+        while True:
+            try:
+                report = await self._workers[local].report()
+                link.send(FromRank(self._first_rank + local, report))
+            except WorkerEnded as error:
+                link.send(RankDied(self._first_rank + local, str(error)))
+                return
+
+    def _seconds_left(self) -> float:
+        return self.settings.deadline - time.monotonic()
+
+
+def _boot_id() -> str:
+    with contextlib.suppress(OSError), open(_BOOT_ID) as file:
+        return file.read(64).strip()
+    return ""

@@ -1,0 +1,104 @@
+"""Which node of which ring this process is: by its flags, else by the environment of torchrun or SLURM. Pure."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from laggard.errors import UsageError
+
+_PORTS: Final = range(20000, 30000)
+"""Where SLURM's job gets its port from: below the ephemeral ones (32768 and above)."""
+
+
+class Membership(NamedTuple):
+    """This process as a node of a ring. A launcher that starts a process for each GPU makes each a node of its own,
+    with one rank."""
+
+    number: int
+    nodes: int
+    host: str
+    port: int
+    """Where the coordinator, which is in node 0, listens; 0: any free port, which torchrun's store then tells."""
+    ranks: int | None = None
+    """How many ranks this process has; None: one for each GPU."""
+    device_index: int | None = None
+    """The GPU of the only rank, where the launcher chose it."""
+    store: tuple[str, int] | None = None
+    """torchrun's store, which holds MASTER_PORT itself."""
+    chosen: bool = True
+    """Whether the user gave the address; False: a launcher's environment did."""
+
+
+def alone() -> Membership:
+    return Membership(0, 1, "127.0.0.1", 0)
+
+
+def from_flags(rendezvous: str, nodes: int | None, node_rank: int | None) -> Membership:
+    """Raises UsageError."""
+    if nodes is None or node_rank is None:
+        raise UsageError("--rendezvous needs --nodes N and --node-rank I (0 to N-1)")
+    if nodes < 1 or not 0 <= node_rank < nodes:
+        raise UsageError(f"--node-rank {node_rank} of --nodes {nodes}: ranks of nodes go from 0 to N-1")
+    match = re.fullmatch(r"\[?([^\]\s]+?)\]?:(\d{1,5})", rendezvous)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise UsageError(f"--rendezvous {rendezvous!r}: write HOST:PORT, the address of node 0 and a free port there")
+    return Membership(node_rank, nodes, match[1], int(match[2]))
+
+
+def from_environment(environ: Mapping[str, str]) -> Membership | None:
+    """Returns the place that torchrun or SLURM gave this process; None where neither started it. Raises UsageError
+    where their variables make no sense."""
+    if environ.get("RANK") and environ.get("WORLD_SIZE") and environ.get("MASTER_ADDR"):
+        return _from_torchrun(environ)
+    if environ.get("SLURM_PROCID") and environ.get("SLURM_STEP_NODELIST") and _number(environ, "SLURM_NTASKS") > 1:
+        return _from_slurm(environ)
+    return None
+
+
+def _from_torchrun(environ: Mapping[str, str]) -> Membership:
+    """RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun sets them and other launchers imitate."""
+    host, port = environ["MASTER_ADDR"], _number(environ, "MASTER_PORT")
+    place = _placed(_number(environ, "RANK"), _number(environ, "WORLD_SIZE"), host, port)
+    place = place._replace(ranks=1, device_index=_number(environ, "LOCAL_RANK", 0), chosen=False)
+    if "TORCHELASTIC_RUN_ID" in environ:
+        return place._replace(port=0, store=(host, port))
+    return place
+
+
+def _from_slurm(environ: Mapping[str, str]) -> Membership:
+    """srun's variables. With one task on each node a task has all GPUs of its node, else each has one."""
+    host = environ.get("MASTER_ADDR") or first_host(environ["SLURM_STEP_NODELIST"])
+    name = f"{environ.get('SLURM_JOB_ID', '')}.{environ.get('SLURM_STEP_ID', '')}"
+    default = _PORTS[zlib.crc32(name.encode()) % len(_PORTS)]
+    port = _number(environ, "MASTER_PORT", default)
+    place = _placed(_number(environ, "SLURM_PROCID"), _number(environ, "SLURM_NTASKS"), host, port)
+    place = place._replace(chosen=False)
+    if _number(environ, "SLURM_NTASKS") == _number(environ, "SLURM_STEP_NUM_NODES", 0):
+        return place
+    return place._replace(ranks=1, device_index=_number(environ, "SLURM_LOCALID", 0))
+
+
+def _placed(index: int, nodes: int, host: str, port: int) -> Membership:
+    if not 0 <= index < nodes or not 0 < port < 65536:
+        raise UsageError(f"the launcher's environment makes no sense: rank {index} of {nodes}, port {port}")
+    return Membership(index, nodes, host, port)
+
+
+def first_host(nodes: str) -> str:
+    """Returns the first host of SLURM's list: `n1` of `n[1-4,7],gpu3`. Raises UsageError for a list of another form."""
+    match = re.match(r"([\w.-]+)(?:\[(\w+)[^\]]*\]([\w.-]*))?(?:,|$)", nodes)
+    if match is None:
+        raise UsageError(f"SLURM_STEP_NODELIST is {nodes[:80]!r}; set MASTER_ADDR to the host of task 0")
+    return match[1] + (match[2] or "") + (match[3] or "")
+
+
+def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environ.get(name, "")
+    if not text and default is not None:
+        return default
+    if not re.fullmatch(r"\d{1,9}", text):
+        raise UsageError(f"{name} is {text[:40]!r}, no number; use --rendezvous HOST:PORT --nodes N --node-rank I")
+    return int(text)

@@ -1,0 +1,107 @@
+"""A whole ring on this node: its supervisor, and on node 0 the coordinator beside it. Nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from typing import Final, NamedTuple
+
+from laggard.model import EXIT_CODES
+from laggard.rings.coordinator import Coordinator, NotAllCame
+from laggard.rings.document import Ring
+from laggard.rings.member import Member, MemberSettings, RingBroken
+from laggard.rings.progress import Progress
+from laggard.rings.session import Session, broken_ring
+
+_END_SECONDS: Final = 5.0
+"""Of the deadline, kept for telling all nodes."""
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Ended(NamedTuple):
+    """How the ring ended for this node. `ring`: on node 0."""
+
+    status: int
+    text: str
+    ring: Ring | None = None
+
+
+def run_node(settings: MemberSettings, join_seconds: float) -> Ended:
+    """Runs this node's part to its end. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
+    try:
+        return asyncio.run(_until_signal(settings, join_seconds))
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+async def _until_signal(settings: MemberSettings, join_seconds: float) -> Ended:
+    task = asyncio.ensure_future(_run(settings, join_seconds))
+    loop = asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, task.cancel)
+    return await task
+
+
+async def _run(settings: MemberSettings, join_seconds: float) -> Ended:
+    began = time.monotonic()
+    member = Member(settings)
+    coordinator = Coordinator(settings.place, settings.token) if settings.place.number == 0 else None
+    try:
+        return await asyncio.wait_for(_node(member, coordinator, join_seconds), settings.deadline - began)
+    except asyncio.TimeoutError:
+        return _broken(settings, RingBroken(f"the ring did not end within {time.monotonic() - began:.0f} s"), began)
+    except RingBroken as error:
+        return _broken(settings, error, began)
+    finally:
+        member.stop()
+
+
+async def _node(member: Member, coordinator: Coordinator | None, join_seconds: float) -> Ended:
+    if coordinator is None:
+        await member.start_workers()
+        end = await member.take_part(*await member.find_coordinator())
+        return Ended(end.status, end.text)
+    port = await coordinator.listen()  # before the workers start: a busy port is told at once
+    leading = asyncio.ensure_future(_lead(member, coordinator, join_seconds))
+    try:
+        await member.start_workers()
+        host = _reachable_host(member)
+        if member.settings.place.store is not None:
+            await member.publish_address(host, port)
+        end = await member.take_part(host, port)
+        return Ended(end.status, end.text, await leading)
+    except RingBroken as error:
+        await coordinator.end(error.status, f"node 0: {error}")
+        raise
+    finally:
+        leading.cancel()
+
+
+async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -> Ring:
+    """Gathers the nodes, has them measure, tells all how it ended, and returns the document."""
+    settings = member.settings
+    progress, began = Progress(), time.monotonic()
+    until = settings.deadline - _END_SECONDS
+    try:
+        progress.show(0.0, f"waiting for {settings.place.nodes} nodes")
+        await coordinator.gather(min(until, began + join_seconds))
+        ring = await Session(coordinator, settings.options, progress, until).run()
+    except NotAllCame as error:
+        ring = broken_ring(f"{error}", time.monotonic() - began)
+    finally:
+        progress.clear()
+    reasons = [f"{finding.device} {finding.summary}" for finding in ring.findings] or [ring.unknown]
+    await coordinator.end(EXIT_CODES[ring.verdict], reasons[0])
+    return ring
+
+
+def _reachable_host(member: Member) -> str:
+    """Node 0 connects to itself as the others do, so that it knows the address that they use."""
+    place = member.settings.place
+    return place.store[0] if place.store is not None else place.host
+
+
+def _broken(settings: MemberSettings, error: RingBroken, began: float) -> Ended:
+    ring = broken_ring(str(error), time.monotonic() - began) if settings.place.number == 0 else None
+    return Ended(error.status, str(error), ring)

@@ -1,0 +1,177 @@
+"""One ring from the first node to the document: what the coordinator has the ranks do, in which order."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from laggard.model import Finding, Severity, Verdict
+from laggard.rings import judge
+from laggard.rings.bandwidth import size_text
+from laggard.rings.coordinator import Coordinator, RingFailed
+from laggard.rings.document import Pairs, Ring, RingNode, RingResult
+from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Measured, Sweep
+from laggard.rings.options import RingOptions
+from laggard.rings.progress import Progress
+from laggard.rings.results import ring_result
+
+_JOIN_SECONDS: Final = 60.0
+_COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
+"""Of the warm-up, and of the measurement after it."""
+_COMPUTE_PATIENCE: Final = 60.0
+
+
+class Session:
+    """A ring whose nodes have all come. Each method adds to what the document will hold."""
+
+    def __init__(self, coordinator: Coordinator, options: RingOptions, progress: Progress, until: float) -> None:
+        self.coordinator, self.options, self.progress, self.until = coordinator, options, progress, until
+        self.began = time.monotonic()
+        self.computed: dict[int, Computed] = {}
+        self.slow_ranks: set[int] = set()
+        self.results: list[RingResult] = []
+        self.findings: list[Finding] = []
+        self.unknown: list[str] = []
+        self.pairs: Pairs | None = None
+
+    @property
+    def device(self) -> str:
+        return self.coordinator.nodes[0].hello.device
+
+    async def run(self) -> Ring:
+        """Does all steps. A failure of a rank ends them, and is in the document."""
+        try:
+            await self._connect()
+            await self._compute()
+            await self.measure()
+        except RingFailed as error:
+            self.fail(error)
+        return self.document()
+
+    async def measure(self) -> None:
+        await self._sweep()
+
+    def fail(self, error: RingFailed) -> None:
+        for failure in error.failures:
+            name = self.coordinator.name(failure.node)
+            text = failure.text.removeprefix(name).lstrip(": ")
+            evidence = {"said": failure.text, "ended": failure.certain}
+            self.findings.append(judge.ring_failed(name, f"ended the ring: {text}", evidence))
+
+    def document(self) -> Ring:
+        return Ring(
+            verdict=self._verdict(),
+            world_size=self.coordinator.world,
+            transport=self._transport(),
+            nodes=tuple(self._node(index) for index in sorted(self.coordinator.nodes)),
+            results=tuple(self.results),
+            findings=tuple(self.findings),
+            unknown="; ".join(filter(None, self.unknown)),
+            pairs=self.pairs,
+            elapsed_seconds=time.monotonic() - self.began,
+        )
+
+    async def _connect(self) -> None:
+        """Has rank 0 host a store of addresses, and all ranks connect to it."""
+        self.progress.show(0.0, "connecting")
+        ranks = range(self.coordinator.world)
+        seconds = min(_JOIN_SECONDS, self._seconds_left())
+        hosted = await self.coordinator.ask({0: HostStore(self._seconds_left())}, Done, seconds)
+        run_id, address = secrets.token_hex(16), self.coordinator.address_of_node_0()
+        own = set(self.coordinator.ranks_of(0))
+        joins = {
+            rank: Join(hosted[0].port, run_id, rank, len(ranks), seconds, address=address if rank in own else "")
+            for rank in ranks
+        }
+        await self.coordinator.ask(joins, Done, seconds)
+
+    async def _compute(self) -> None:
+        """Measures each rank's device. CPUs that are one machine's take turns, each rank's GPU is its own."""
+        command = Compute(_COMPUTE_SECONDS[self.device])
+        for turn in self._turns():
+            self.progress.show(0.0, f"computing, {len(self.computed)} of {self.coordinator.world}")
+            asked = {rank: command for rank in turn}
+            self.computed |= await self.coordinator.ask(asked, Computed, min(_COMPUTE_PATIENCE, self._seconds_left()))
+        names = {rank: self._device_name(rank) for rank in self.computed}
+        findings, self.slow_ranks, unknown = judge.judge_compute(self.computed, names)
+        self.findings += findings
+        if self.options.pairs:  # the sweep's answer is about what ranks exchange
+            self.unknown.append(unknown)
+
+    def _turns(self) -> list[list[int]]:
+        machines: dict[str, list[int]] = {}
+        for index, node in self.coordinator.nodes.items():
+            machines.setdefault(node.hello.boot_id or f"node {index}", []).extend(self.coordinator.ranks_of(index))
+        if self.device == "cuda":
+            return [[rank for ranks in machines.values() for rank in ranks]]
+        longest = max(map(len, machines.values()))
+        return [[ranks[turn] for ranks in machines.values() if turn < len(ranks)] for turn in range(longest)]
+
+    async def _sweep(self) -> None:
+        world = self.coordinator.world
+        if world == 1:
+            self.unknown.append("one rank alone exchanges nothing: give more with --local-ranks, or more nodes")
+            return
+        patience = max(1.0, self._seconds_left())
+        for rank in range(world):
+            self.coordinator.send(rank, Sweep(self.options, patience))
+        reports: dict[int, list[Measured]] = {rank: [] for rank in range(world)}
+        try:
+            await self._take_in(reports)
+        finally:
+            self.results = _complete_results(reports)
+            self.findings += judge.wrong_results(self.results, reports)
+        planned = len(self.options.ops) * len(self.options.sizes)
+        if len(self.results) < planned:
+            self.unknown.append(f"{planned - len(self.results)} of {planned} sizes were not measured: too small for so "
+                                "many ranks, or --seconds were over")  # fmt: skip
+
+    async def _take_in(self, reports: dict[int, list[Measured]]) -> None:
+        done: set[int] = set()
+        planned = len(self.options.ops) * len(self.options.sizes)
+        while len(done) < len(reports):
+            report = await self.coordinator.report_or_fail(self.until, [rank for rank in reports if rank not in done])
+            if isinstance(report.report, Done):
+                done.add(report.rank)
+            elif isinstance(report.report, Measured) and len(reports[report.rank]) < planned:
+                reports[report.rank].append(report.report)
+                if report.rank == 0:
+                    size = size_text(report.report.size_bytes)
+                    self.progress.show(len(reports[0]) / planned, f"{report.report.op} {size}")
+
+    def _verdict(self) -> Verdict:
+        if any(finding.severity is Severity.CRITICAL for finding in self.findings):
+            return Verdict.FAIL
+        return Verdict.UNKNOWN if any(self.unknown) else Verdict.OK
+
+    def _transport(self) -> dict[str, Any]:
+        hello = self.coordinator.nodes[0].hello
+        backend = "nccl" if hello.device == "cuda" else "gloo"
+        return {"backend": backend, "torch": hello.torch, "nccl": hello.nccl or None}
+
+    def _node(self, index: int) -> RingNode:
+        hello = self.coordinator.nodes[index].hello
+        ranks = self.coordinator.ranks_of(index)
+        rates = [self.computed[rank].per_second for rank in ranks if rank in self.computed]
+        return RingNode(index, hello.node, ranks[0], len(ranks), hello.model, min(rates, default=None))
+
+    def _device_name(self, rank: int) -> str:
+        index = self.coordinator.index_of(rank)
+        local = rank - self.coordinator.first_ranks[index]
+        return f"{self.coordinator.name(index)} {'GPU' if self.device == 'cuda' else 'CPU of rank'} {local}"
+
+    def _seconds_left(self) -> float:
+        return max(0.0, self.until - time.monotonic())
+
+
+def _complete_results(reports: Mapping[int, list[Measured]]) -> list[RingResult]:
+    """Only what all ranks have measured is a result of the ring."""
+    number = min(map(len, reports.values()))
+    return [ring_result([own[place] for own in reports.values()], len(reports)) for place in range(number)]
+
+
+def broken_ring(text: str, elapsed_seconds: float = 0.0) -> Ring:
+    """The document of a ring that never began."""
+    return Ring(Verdict.UNKNOWN, 0, {}, (), (), (), unknown=text, elapsed_seconds=elapsed_seconds)

@@ -1,0 +1,109 @@
+"""A rank of a ring, in a process of its own: it takes commands on one pipe and reports on another.
+
+    python -m laggard.rings.worker.main COMMANDS REPORTS PARENT DEVICE LOCAL_RANK
+
+A worker ends when its supervisor does, whatever it is in: by the kernel's signal, or by the end of the commands.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from laggard.rings import messages
+from laggard.rings.messages import (
+    Command,
+    Compute,
+    Done,
+    Failed,
+    HostStore,
+    Join,
+    Learn,
+    Learned,
+    Pair,
+    Publish,
+    Ready,
+    Report,
+    Sweep,
+)
+from laggard.rings.worker.compute import compute
+from laggard.rings.worker.devices import describe_device
+from laggard.rings.worker.load_torch import load_torch
+from laggard.rings.worker.rank import Rank
+from laggard.rings.worker.torchrun_store import learn, publish
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(words: list[str]) -> int:
+    commands, reports, parent, device, local_rank = int(words[0]), int(words[1]), int(words[2]), words[3], int(words[4])
+    _end_with(parent)
+    with os.fdopen(commands, "rb") as commands_in, os.fdopen(reports, "wb", buffering=0) as reports_out:
+        torch, ready = _load(device, local_rank)
+        _send(reports_out, ready)
+        if torch is not None and not ready.reason:
+            _serve(torch, ready, local_rank, commands_in, reports_out)
+        commands_in.read(1)  # the supervisor decides when this ends
+    return 0
+
+
+def _end_with(parent: int) -> None:
+    """Has the kernel kill this process when its parent ends, also where that is killed."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _load(device: str, local_rank: int) -> tuple[Any, Ready]:
+    try:
+        torch = load_torch()
+        return torch, describe_device(torch, device, local_rank)
+    except Exception as error:  # whatever torch or the driver raises, the supervisor is to hear it
+        return None, Ready("", 0, "", "", "", reason=f"torch cannot be used: {one_line(error)}")
+
+
+def _serve(torch: Any, ready: Ready, local_rank: int, commands: BinaryIO, reports: BinaryIO) -> None:
+    rank = Rank(torch, ready.device, local_rank)
+    while data := commands.readline():
+        try:
+            for report in _obey(rank, messages.read_command(data)):
+                _send(reports, report)
+        except Exception as error:
+            _send(reports, Failed(one_line(error)))
+
+
+def _obey(rank: Rank, command: Command) -> Iterator[Report]:
+    if isinstance(command, Publish):
+        publish(rank.torch, command)
+        yield Done()
+    elif isinstance(command, Learn):
+        yield Learned(learn(rank.torch, command))
+    elif isinstance(command, HostStore):
+        yield Done(port=rank.host_store(command.seconds))
+    elif isinstance(command, Join):
+        rank.join(command)
+        yield Done()
+    elif isinstance(command, Sweep):
+        yield from rank.sweep(command)
+        yield Done()
+    elif isinstance(command, Compute):
+        yield compute(rank, command.seconds)
+    elif isinstance(command, Pair):
+        yield rank.pair(command)
+
+
+def _send(reports: BinaryIO, report: Report) -> None:
+    reports.write(messages.line(report))
+
+
+def one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"[:400]
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,89 @@
+"""What one rank of a ring does: it joins, measures the sweep, and exchanges data in pairs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, Final
+
+from laggard.rings.messages import Join, Measured, Pair, Paired, Sweep
+from laggard.rings.results import measured
+from laggard.rings.worker.collectives import Exchange, is_measurable
+from laggard.rings.worker.group import Group
+
+_FEWEST: Final = 2
+_MOST: Final = 1000
+_RUN_ID_CHARACTERS = 64
+
+
+class Rank:
+    def __init__(self, torch: Any, device: str, local_rank: int) -> None:
+        self.torch = torch
+        self.device = f"cuda:{local_rank}" if device == "cuda" else "cpu"
+        self.local_rank = local_rank
+        self._hosted: Any = None
+        self._store: Any = None
+        self._address = ""
+        self.rank, self.world = 0, 1
+
+    def host_store(self, seconds: float) -> int:
+        """Hosts the store on a free port, and returns the port."""
+        limit = timedelta(seconds=seconds)
+        store = self.torch.distributed.TCPStore("127.0.0.1", 0, None, True, limit, wait_for_workers=False)
+        self._hosted = store
+        return int(store.port)
+
+    def join(self, command: Join) -> None:
+        distributed, limit = self.torch.distributed, timedelta(seconds=command.seconds)
+        host = "127.0.0.1" if self._hosted is not None else command.host
+        store = distributed.TCPStore(host, command.port, None, False, limit, wait_for_workers=False)
+        self._store = distributed.PrefixStore(command.run_id[:_RUN_ID_CHARACTERS], store)
+        self._address, self.rank, self.world = command.address, command.rank, command.world
+
+    def sweep(self, command: Sweep) -> Iterator[Measured]:
+        """Measures each operation at each size for its share of the time. Every rank takes the same decisions, by the
+        largest of all ranks' times. Sizes for which no time is left are not measured."""
+        options = command.options
+        group = self._group("sweep", self.rank, self.world, command.deadline_seconds)
+        share = options.seconds / (len(options.ops) * len(options.sizes))
+        until = 1.5 * options.seconds
+        spent = 0.0
+        for op in options.ops:
+            for size_bytes in options.sizes:
+                if is_measurable(op, size_bytes, self.world) and spent < until:
+                    began = time.monotonic()
+                    yield self._measure(group, op, size_bytes, share)
+                    spent += group.largest(time.monotonic() - began)
+        group.close()
+
+    def pair(self, command: Pair) -> Paired:
+        """Measures an all-reduce among the members, all of which get this command. An error is the pair's, and the rank
+        stays in the ring."""
+        try:
+            place = command.members.index(self.rank)
+            group = self._group(command.name, place, len(command.members), command.deadline_seconds)
+            report = self._measure(group, "all_reduce", command.size_bytes, command.seconds)
+            group.close()
+        except Exception as error:
+            return Paired(command.name, 0.0, 0, error=" ".join(str(error).split())[:300] or type(error).__name__)
+        seconds = report.p50 if self.device != "cpu" else report.best  # CPUs are shared with other processes
+        return Paired(command.name, seconds, report.wrong, report.iterations)
+
+    def _group(self, name: str, place: int, size: int, seconds: float) -> Group:
+        store = self.torch.distributed.PrefixStore(name, self._store)
+        store.set_timeout(timedelta(seconds=max(1.0, seconds)))
+        return Group(self.torch, self.device, store, place, size, seconds, self._address)
+
+    def _measure(self, group: Group, op: str, size_bytes: int, seconds: float) -> Measured:
+        """Checks the result, which warms up as well; measures; and checks again, since faults come with load."""
+        exchange = Exchange(group, op, size_bytes)
+        wrong = exchange.check()
+        taken = group.timed(exchange.run, _FEWEST)
+        while (spent := group.largest(sum(taken))) < seconds and len(taken) < _MOST:
+            next_part = int(len(taken) * (seconds - spent) / max(spent, 1e-9) / 2)  # halves: what follows may be slower
+            if not next_part:
+                break
+            taken += group.timed(exchange.run, min(next_part, _MOST - len(taken)))
+        wrong += exchange.check()
+        return measured(op, exchange.counts.size_bytes, taken, wrong)

@@ -1,0 +1,252 @@
+"""Who is let into a ring, and what happens to it: a real coordinator, and hand-made nodes that connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from laggard.errors import UsageError
+from laggard.rings import link as link_module
+from laggard.rings import messages
+from laggard.rings.authentication import member_proof
+from laggard.rings.coordinator import Coordinator, Failure, NotAllCame
+from laggard.rings.link import Link
+from laggard.rings.membership import Membership
+from laggard.rings.messages import Accepted, Beat, Begin, Challenge, Failed, FromRank, Hello, RankDied, Refused
+from laggard.rings.options import RingOptions
+
+PLACE = Membership(0, 2, "127.0.0.1", 0)
+LONG = 120.0
+_opened: list[Link] = []  # by this test's nodes
+
+
+def hello(challenge: Challenge, index: int, token: str = "", **changes: Any) -> Hello:
+    values: dict[str, Any] = {
+        "index": index,
+        "launched": False,
+        "nodes": 2,
+        "node": f"n{index}",
+        "boot_id": "b",
+        "ranks": 1,
+        "device": "cpu",
+        "model": "CPU",
+        "laggard": "1",
+        "torch": "2.13",
+        "nccl": "",
+        "job": "",
+        "options": RingOptions(),
+        "nonce": "abc",
+        "proof": member_proof(token, index, challenge.nonce, "abc"),
+    }
+    return Hello(**{**values, **changes})
+
+
+async def connect(port: int) -> Link:
+    link = Link(*await asyncio.open_connection("127.0.0.1", port))
+    _opened.append(link)
+    return link
+
+
+async def enter(port: int, index: int, token: str = "", **changes: Any) -> tuple[Link, Any]:
+    """A node that connects and says who it is, with the coordinator's answer."""
+    link = await connect(port)
+    challenge = messages.read_from_coordinator(await link.read(LONG))
+    assert isinstance(challenge, Challenge)
+    link.send(hello(challenge, index, token, **changes))
+    return link, messages.read_from_coordinator(await link.read(LONG))
+
+
+def with_coordinator(
+    test: Callable[[Coordinator, int], Awaitable[None]], token: str = "", place: Membership = PLACE
+) -> None:
+    async def run() -> None:
+        coordinator = Coordinator(place, token)
+        try:
+            await test(coordinator, await coordinator.listen())
+        finally:
+            await coordinator.end(0, "")
+            while _opened:
+                await _opened.pop().close()
+
+    asyncio.run(run())
+
+
+def soon() -> float:
+    return time.monotonic() + LONG
+
+
+def test_all_nodes_come_and_get_their_ranks() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        second, answer = await enter(port, 1, ranks=3)
+        assert isinstance(answer, Accepted)
+        first, _ = await enter(port, 0, ranks=2)
+        await coordinator.gather(soon())
+        assert coordinator.world == 5
+        assert list(coordinator.ranks_of(1)) == [2, 3, 4]
+        words = [messages.read_from_coordinator(await second.read(LONG)) for _ in range(2)]
+        assert Begin(2) in words and Beat() in words
+
+    with_coordinator(test)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"nodes": 3}, "was started for 3 nodes, the ring has 2"),
+        ({"options": RingOptions(max_bytes=1 << 20)}, "the option max_bytes 1048576 in place of 67108864 of node 0"),
+        ({"torch": "2.4"}, "torch 2.4 in place of 2.13"),
+        ({"laggard": "2"}, "laggard 2 in place of 1"),
+        ({"device": "cuda", "nccl": "2.27.5"}, "nccl 2.27.5 in place of none"),
+        ({"job": "other"}, "job other in place of none"),
+        ({"ranks": 0}, "it has 0 ranks"),
+    ],
+)
+def test_a_node_that_does_not_fit_is_told_why(changes: dict[str, Any], text: str) -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0)
+        _, answer = await enter(port, 1, **changes)
+        assert isinstance(answer, Refused) and text in answer.text
+        with pytest.raises(NotAllCame, match="1 of 2 nodes came: node 1 did not .*was refused"):
+            await coordinator.gather(time.monotonic())
+
+    with_coordinator(test)
+
+
+def test_a_node_that_lies_about_its_rank_is_refused_and_the_right_one_is_not() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0)
+        _, answer = await enter(port, 0, node="impostor")
+        assert isinstance(answer, Refused) and "n0 is node 0 already" in answer.text
+        for index in (2, -1):
+            _, answer = await enter(port, index)
+            assert isinstance(answer, Refused) and "--node-rank goes from 0 to 1" in answer.text
+        await enter(port, 1)
+        await coordinator.gather(soon())
+
+    with_coordinator(test)
+
+
+@pytest.mark.parametrize("token", ["", "wrong", "secret "])
+def test_without_the_token_nobody_gets_in(token: str) -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        _, answer = await enter(port, 1, token)
+        assert isinstance(answer, Refused) and "another token" in answer.text
+        _, answer = await enter(port, 1, "secret")
+        assert isinstance(answer, Accepted)
+
+    with_coordinator(test, "secret")
+
+
+def test_a_proof_is_for_one_node_and_one_connection() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        stale = member_proof("secret", 1, "another challenge", "abc")
+        _, answer = await enter(port, 1, "secret", proof=stale)
+        assert isinstance(answer, Refused)
+        link = await connect(port)
+        challenge = messages.read_from_coordinator(await link.read(LONG))
+        assert isinstance(challenge, Challenge)
+        link.send(hello(challenge, 1, proof=member_proof("secret", 0, challenge.nonce, "abc")))
+        assert isinstance(messages.read_from_coordinator(await link.read(LONG)), Refused)
+
+    with_coordinator(test, "secret")
+
+
+@pytest.mark.parametrize(
+    "words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100 + b"\n", b"a" * (messages.MOST_BYTES + 2)]
+)
+def test_who_says_something_else_is_left_out(words: bytes) -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        await reader.readline()
+        writer.write(words)
+        writer.write_eof()
+        assert await reader.read() == b""
+        writer.close()
+        await enter(port, 0)
+        await enter(port, 1)
+        await coordinator.gather(soon())
+
+    with_coordinator(test)
+
+
+def test_a_node_speaks_for_its_own_ranks_alone() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0)
+        liar, _ = await enter(port, 1)
+        await coordinator.gather(soon())
+        liar.send(RankDied(0, "of another"))
+        failure = await coordinator.next_report(soon())
+        assert failure == Failure(1, "node 1 (n1) sent what it may not", True)
+
+    with_coordinator(test)
+
+
+def test_a_node_that_goes_is_named() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0)
+        link, _ = await enter(port, 1)
+        await coordinator.gather(soon())
+        await link.close()
+        assert await coordinator.next_report(soon()) == Failure(1, "node 1 (n1) closed its connection", True)
+
+    with_coordinator(test)
+
+
+def test_a_node_that_says_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As behind a partition: no connection is closed."""
+    monkeypatch.setattr(link_module, "SILENT_SECONDS", 0.2)
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        first, _ = await enter(port, 0)
+        beating = asyncio.ensure_future(_beat_often(first))
+        silent, _ = await enter(port, 1)
+        await coordinator.gather(soon())
+        failure = await coordinator.next_report(soon())
+        beating.cancel()
+        assert isinstance(failure, Failure) and "has been silent for 0.2 s" in failure.text
+
+    with_coordinator(test)
+
+
+async def _beat_often(link: Link) -> None:
+    while True:
+        link.send(Beat())
+        await asyncio.sleep(0.01)
+
+
+def test_a_death_is_the_cause_and_its_neighbours_errors_are_not() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        first, _ = await enter(port, 0)
+        second, _ = await enter(port, 1)
+        await coordinator.gather(soon())
+        first.send(FromRank(0, Failed("connection closed by peer")))
+        await asyncio.sleep(0.05)
+        second.send(RankDied(1, "its process was ended by SIGKILL"))
+        with pytest.raises(Exception, match="^node 1 .n1.: rank 1: its process was ended by SIGKILL$"):
+            await coordinator.ask({0: Beat(), 1: Beat()}, messages.Done, LONG)  # type: ignore[dict-item]
+
+    with_coordinator(test)
+
+
+def test_a_busy_port_is_told_before_anything_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = PLACE._replace(port=taken.getsockname()[1])
+        with pytest.raises(UsageError, match=f"port {place.port} is in use on this machine"):
+            asyncio.run(Coordinator(place, "").listen())
+
+
+def test_an_address_of_another_machine_is_told() -> None:
+    with pytest.raises(UsageError, match="name an address of this machine"):
+        asyncio.run(Coordinator(PLACE._replace(host="192.0.2.1"), "").listen())
+
+
+def test_messages_hold_no_field_that_nobody_knows() -> None:
+    text = json.loads(messages.line(Beat()))
+    with pytest.raises(ValueError, match="unknown field"):
+        messages.read_from_member(json.dumps({**text, "command": "sh"}).encode())

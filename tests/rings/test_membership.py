@@ -1,0 +1,90 @@
+"""Which node of which ring a process is."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.errors import UsageError
+from laggard.rings.membership import first_host, from_environment, from_flags
+
+TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}
+SLURM = {
+    "SLURM_PROCID": "3",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_NUM_NODES": "4",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_NODELIST": "gpu-[07-09,12]",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_ID": "2",
+}
+
+
+def test_flags_name_the_place() -> None:
+    place = from_flags("10.0.0.1:29500", 4, 3)
+    assert (place.number, place.nodes, place.host, place.port, place.chosen) == (3, 4, "10.0.0.1", 29500, True)
+    assert from_flags("[fd00::1]:29500", 1, 0).host == "fd00::1"
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("10.0.0.1:29500", None, 0), "--nodes N and --node-rank I"),
+        (("10.0.0.1:29500", 4, 4), "go from 0 to N-1"),
+        (("10.0.0.1", 4, 0), "HOST:PORT"),
+        (("10.0.0.1:0", 4, 0), "HOST:PORT"),
+        (("10.0.0.1:99999", 4, 0), "HOST:PORT"),
+    ],
+)
+def test_flags_that_make_no_sense_are_told(flags: tuple[str, int | None, int | None], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        from_flags(*flags)
+
+
+def test_a_rank_of_torchrun_meets_the_others_by_its_store() -> None:
+    place = from_environment({**TORCHRUN, "TORCHELASTIC_RUN_ID": "none"})
+    assert place is not None
+    assert (place.number, place.nodes, place.ranks, place.device_index) == (5, 16, 1, 1)
+    assert place.store == ("gpu-01", 29500)
+    assert place.port == 0
+
+
+def test_without_torchruns_store_its_port_is_free() -> None:
+    place = from_environment(TORCHRUN)
+    assert place is not None
+    assert (place.store, place.host, place.port) == (None, "gpu-01", 29500)
+
+
+def test_a_task_on_each_node_has_all_of_its_gpus() -> None:
+    place = from_environment(SLURM)
+    assert place is not None
+    assert (place.number, place.nodes, place.host, place.ranks) == (3, 4, "gpu-07", None)
+    assert 20000 <= place.port < 30000
+
+
+def test_steps_of_one_job_have_ports_of_their_own() -> None:
+    one, other = from_environment(SLURM), from_environment({**SLURM, "SLURM_STEP_ID": "3"})
+    assert one is not None and other is not None and one.port != other.port
+
+
+def test_a_task_for_each_gpu_has_one() -> None:
+    place = from_environment({**SLURM, "SLURM_NTASKS": "32", "SLURM_PROCID": "9", "SLURM_LOCALID": "1"})
+    assert place is not None
+    assert (place.number, place.nodes, place.ranks, place.device_index) == (9, 32, 1, 1)
+
+
+def test_what_no_launcher_started_is_alone() -> None:
+    assert from_environment({"SLURM_JOB_ID": "1", "MASTER_ADDR": "x"}) is None
+
+
+@pytest.mark.parametrize("change", [{"RANK": "x"}, {"RANK": "16"}, {"MASTER_PORT": "0"}, {"WORLD_SIZE": "-1"}])
+def test_an_environment_that_makes_no_sense_is_told(change: dict[str, str]) -> None:
+    with pytest.raises(UsageError):
+        from_environment({**TORCHRUN, **change})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "host"),
+    [("n1", "n1"), ("n[1-4,7]", "n1"), ("a-[03,07]-x,b", "a-03-x"), ("n1,n2", "n1"), ("r1.dc,x", "r1.dc")],
+)
+def test_the_first_host_of_slurms_list(nodes: str, host: str) -> None:
+    assert first_host(nodes) == host

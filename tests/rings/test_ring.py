@@ -1,0 +1,160 @@
+"""`laggard ring` as its users run it: real nodes, which are processes here, and real faults among them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from laggard.cli import main
+
+pytestmark = pytest.mark.slow
+
+Node = subprocess.Popen[str]
+LONG = 240.0
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., list[Node]]]:
+    nodes: list[Node] = []
+
+    def run(count: int, *words: str, each: Sequence[Sequence[str]] = ()) -> list[Node]:
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = probe.getsockname()[1]
+        for index in range(count):
+            own = each[index] if each else ()
+            place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(index))
+            command = [sys.executable, "-m", "laggard", "ring", *place, "--device", "cpu", *words, *own]
+            environ = {**os.environ, "LAGGARD_NODE": f"n{index}", "OMP_NUM_THREADS": "1"}
+            nodes.append(
+                subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+            )
+        return nodes
+
+    yield run
+    for node in nodes:
+        node.kill()
+        node.communicate()
+
+
+def workers_of(node: Node) -> list[psutil.Process]:
+    return psutil.Process(node.pid).children(recursive=True)
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.02)
+
+
+def exchanges_data(node: Node) -> bool:
+    """Whether a worker of the node has connections to another worker: the ring has begun."""
+    with contextlib.suppress(psutil.Error):
+        return any(len(worker.net_connections("tcp")) >= 3 for worker in workers_of(node))
+    return False
+
+
+def test_a_sweep_of_two_nodes(start: Callable[..., list[Node]], tmp_path: Path) -> None:
+    """Every result is right and has its bandwidth, and node 0 alone writes the document."""
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    words = ("--op", "all_reduce,reduce_scatter,all_gather", "--max-bytes", "64K", "--factor", "8", "--seconds", "6")
+    nodes = start(2, *words, "--format", "json", "--token-file", str(token))
+    outputs = [node.communicate(timeout=LONG) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    assert outputs[1] == ("", "") and outputs[0][1] == ""
+    document = json.loads(outputs[0][0])
+    assert (document["schema"], document["verdict"], document["world_size"]) == ("laggard.ring/1", "ok", 2)
+    assert document["transport"]["backend"] == "gloo"
+    assert [node["node"] for node in document["nodes"]] == ["n0", "n1"]
+    results = document["results"]
+    assert [(row["op"], row["size_bytes"]) for row in results] == [
+        (op, size) for op in ("all_reduce", "reduce_scatter", "all_gather") for size in (1024, 8192, 65536)
+    ]
+    for row in results:
+        assert row["wrong"] == 0
+        assert 0 < row["min_seconds"] <= row["p50_seconds"] <= row["p99_seconds"] <= row["max_seconds"]
+        assert row["algbw_bytes_per_second"] == pytest.approx(row["size_bytes"] / row["time_seconds"])
+        factor = 1.0 if row["op"] == "all_reduce" else 0.5
+        assert row["busbw_bytes_per_second"] == pytest.approx(factor * row["algbw_bytes_per_second"])
+
+
+def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable[..., list[Node]]) -> None:
+    nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
+    wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
+    workers = [worker for node in nodes for worker in workers_of(node)]
+    workers_of(nodes[1])[0].send_signal(signal.SIGKILL)
+    (text, _), (_, error) = (node.communicate(timeout=LONG) for node in nodes)
+    document = json.loads(text)
+    (found,) = document["findings"]
+    assert document["verdict"] == "fail"
+    assert (found["code"], found["device"]) == ("RING_FAILED", "node 1 (n1)")
+    assert "rank 1: its process was ended by SIGKILL" in found["summary"]
+    assert [node.returncode for node in nodes] == [1, 1]
+    assert "node 1 (n1) ended the ring" in error and error.count("\n") == 1
+    assert not any(worker.is_running() for worker in workers)
+
+
+def test_workers_end_with_a_supervisor_that_is_killed(start: Callable[..., list[Node]]) -> None:
+    nodes = start(2, "--seconds", "300", "--min-bytes", "64K", "--format", "json")
+    wait_until(lambda: all(map(exchanges_data, nodes)), "the ring did not begin")
+    workers = [worker for node in nodes for worker in workers_of(node)]
+    nodes[0].kill()
+    _, error = nodes[1].communicate(timeout=LONG)
+    assert nodes[1].returncode == 2
+    assert error.startswith("laggard: the coordinator, node 0 at 127.0.0.1") and error.count("\n") == 1
+    wait_until(lambda: not any(map(is_alive, workers)), "a worker outlived its supervisor")
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_who_never_comes_and_who_is_refused_are_told(start: Callable[..., list[Node]], tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("another")
+    each = ((), ("--token-file", str(token)), ("--seconds", "3"))
+    nodes = start(3, "--join-seconds", "30", "--format", "json", each=each)
+    outputs = [node.communicate(timeout=LONG) for node in nodes]
+    assert [node.returncode for node in nodes] == [2, 64, 64], outputs
+    document = json.loads(outputs[0][0])
+    assert document["verdict"] == "unknown" and not document["findings"]
+    assert document["unknown"].startswith("1 of 3 nodes came: nodes 1, 2 did not (")
+    assert "another token" in outputs[1][1] and outputs[1][1].count("\n") == 1
+    assert "the option seconds 3.0 in place of 20.0 of node 0" in outputs[2][1]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--op", "broadcast"), "--op 'broadcast' is none of"),
+        (("--min-bytes", "2M", "--max-bytes", "1M"), "--min-bytes 2M is more than --max-bytes 1M"),
+        (("--max-bytes", "1T"), "--max-bytes '1T' is no size"),
+        (("--nodes", "2"), "need --rendezvous HOST:PORT"),
+        (("--token-file", "/nonexistent"), "--token-file /nonexistent cannot be read"),
+        (("--factor", "1"), "--factor 1"),
+        (("--seconds", "nan"), "--seconds nan"),
+        (("--local-ranks", "0"), "--local-ranks 0"),
+        (("--deadline", "1"), "--deadline 1"),
+    ],
+)
+def test_wrong_usage_is_one_line(words: Sequence[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["ring", "--format", "json", *words]) == 64
+    out, error = capsys.readouterr()
+    assert text in error and error.count("\n") == 1
+    document: dict[str, Any] = json.loads(out)
+    assert (document["schema"], document["exit_status"]) == ("laggard.error/1", 64)
