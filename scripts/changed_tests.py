@@ -33,6 +33,9 @@ def changed_files(base: str) -> set[str]:
     return {line for output in outputs for line in output.stdout.splitlines()}
 
 
+_FOLDERS = ("agent", "collector", "probes", "rings", "trainer_hooks")
+
+
 def module_of(path: str) -> str:
     """laggard.probes.gpu.ecc of probes/gpu/ecc.py; support.vm of tests/support/vm.py; empty: it is no module."""
     if not path.endswith(".py"):
@@ -42,7 +45,7 @@ def module_of(path: str) -> str:
         return ".".join(parts[1:])
     if parts[:2] == ["tests", "support"]:
         return ".".join(parts[1:])
-    return ".".join(["laggard", *parts]) if parts[0] in ("agent", "collector", "probes", "rings", "trainer_hooks") else ""
+    return ".".join(["laggard", *parts]) if parts[0] in _FOLDERS else ""
 
 
 def names_in(path: Path) -> Iterator[str]:
