@@ -37,6 +37,9 @@ MIN_INTERVAL_SECONDS = 1.0
 """From the start of one round to the start of the next at least, however many clients ask for fresh data: what agents
 have to expect."""
 
+FRESH_SECONDS = 1.0
+"""How long a client waits for fresh data where rounds take longer than that: it is told how old its answer is."""
+
 _SHORT_BYTES = 64 << 10
 
 _SEVERITIES = tuple(Severity)
@@ -63,7 +66,7 @@ class ScrapeLoop:
         if not self._is_fresh(now):
             self._refresh_wanted.set()
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._wait_for_round(now), self._settings.timeout_seconds)
+            await asyncio.wait_for(self._wait_for_round(now), self._patience_seconds())
         return self._is_fresh(now)
 
     def recording(self, name: str | None) -> JobRecording | None:
@@ -97,6 +100,12 @@ class ScrapeLoop:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._refresh_wanted.wait(), max(0.0, began + interval - time.monotonic()))
         self._refresh_wanted.clear()
+
+    def _patience_seconds(self) -> float:
+        """How long a client waits for a round: the first one and short ones are worth it."""
+        lasted = self.snapshot.round_seconds
+        longest = self._settings.timeout_seconds
+        return longest if lasted is None or lasted <= FRESH_SECONDS else min(FRESH_SECONDS, longest)
 
     async def _wait_for_round(self, moment: float) -> None:
         async with self._round_ended:

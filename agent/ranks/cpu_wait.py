@@ -1,4 +1,5 @@
-"""How long a rank's threads wait for a CPU: in the run queue behind others, or held back by a quota of their cgroup.
+"""How long a rank's threads wait for a CPU, in the run queue behind others or held back by a quota of their cgroup,
+and who runs meanwhile.
 
 The kernel counts both: /proc/PID/task/TID/schedstat has the time on a CPU and the time in the run queue (Linux,
 Documentation/scheduler/sched-stats.rst), the cgroup's cpu.stat the time for which its quota held it back.
@@ -13,14 +14,23 @@ from collections import deque
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
 from laggard.agent.ranks.cgroup_files import cgroup_files
-from laggard.wire.ranks import CpuWait
+from laggard.agent.ranks.cpu_neighbours import CoreTimes, ProcessTimes, neighbours, read_cores, read_processes
+from laggard.wire.ranks import CpuNeighbour, CpuWait
 
 WINDOW_SECONDS: Final = 5.0
 """Over so many seconds at least, where the rank has been seen for as long: for so long a rank of a live job is slow
 before it is accused, so that this is about that time, and the first verdict has it already."""
 LEAST_SECONDS: Final = 2.0
 """Less says too little, and costs too much."""
+NEIGHBOURS_FROM: Final = 0.1
+"""Where the threads missed this share of the CPU time that they asked for, it is looked at who has it."""
+_LOOK_SECONDS: Final = 4.0
+"""From one look at all processes of the machine to the next: with thousands of them it takes tens of milliseconds."""
+_LOOK_UNTIL_SECONDS: Final = 15.0
+"""What was seen so long ago is not compared with."""
 _MOST_SAMPLES: Final = 64
 _MOST_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
 _MOST_BYTES: Final = 16_384
@@ -28,11 +38,13 @@ _THROTTLED: Final = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)  
 
 
 class _Times(NamedTuple):
-    """Cumulative times in seconds. `threads`: by thread, on a CPU and in the run queue."""
+    """Cumulative times in seconds. `threads`: by thread, on a CPU and in the run queue. `cores`: what the cores did on
+    which the process may run."""
 
     at: float
     threads: dict[str, tuple[float, float]]
     throttled: float
+    cores: CoreTimes
 
 
 class CpuWaits:
@@ -41,10 +53,11 @@ class CpuWaits:
     def __init__(self, proc: str = "/proc", cgroups: str = "/sys/fs/cgroup") -> None:
         self._proc, self._cgroups = proc, cgroups
         self._samples: dict[str, deque[_Times]] = {}
+        self._looks: deque[ProcessTimes] = deque(maxlen=2)
 
-    def sample(self, name: str, pid: int) -> CpuWait | None:
-        """Takes a sample of process `pid`, where the last is LEAST_SECONDS old, and compares it with one that is
-        WINDOW_SECONDS old. None where there is none that is old enough, or where the kernel does not count."""
+    def sample(self, name: str, pid: int, owner: int = 0) -> CpuWait | None:
+        """Takes a sample of process `pid` of user `owner`, where the last is LEAST_SECONDS old, and compares it with
+        one that is WINDOW_SECONDS old. None where there is none that is old enough, or the kernel does not count."""
         samples = self._samples.setdefault(name, deque(maxlen=_MOST_SAMPLES))
         if not samples or time.monotonic() - samples[-1].at >= LEAST_SECONDS:
             now = self._read(pid)
@@ -53,7 +66,23 @@ class CpuWaits:
             samples.append(now)
         while len(samples) > 1 and samples[-1].at - samples[1].at >= WINDOW_SECONDS:
             samples.popleft()
-        return _between(samples[0], samples[-1])
+        wait = _between(samples[0], samples[-1])
+        if wait is None or wait.queued_seconds < NEIGHBOURS_FROM * (wait.running_seconds + wait.queued_seconds):
+            return wait
+        return structs.replace(wait, neighbours=self._neighbours(pid, owner, samples[-1].at))
+
+    def _neighbours(self, pid: int, owner: int, now: float) -> tuple[CpuNeighbour, ...]:
+        """Who took the rank's cores between the last two looks, which all ranks share; the first look tells nothing."""
+        try:
+            if self._looks and now - self._looks[-1].at > _LOOK_UNTIL_SECONDS:
+                self._looks.clear()
+            if not self._looks or now - self._looks[-1].at >= _LOOK_SECONDS:
+                self._looks.append(read_processes(now, self._proc))
+            if len(self._looks) < 2:
+                return ()
+            return neighbours(self._looks[0], self._looks[1], pid, owner, os.sched_getaffinity(pid), self._proc)
+        except (OSError, ValueError):  # ended meanwhile
+            return ()
 
     def keep(self, names: Collection[str]) -> None:
         """Forgets all others."""
@@ -66,10 +95,11 @@ class CpuWaits:
             for thread in sorted(os.listdir(tasks), key=int)[:_MOST_THREADS]:
                 running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
                 threads[thread] = int(running) / 1e9, int(queued) / 1e9
+            cores = read_cores(os.sched_getaffinity(pid), self._proc)
             files = cgroup_files(_read(f"{self._proc}/{pid}/cgroup"), "cpu", "cpu.stat", "cpu.stat", self._cgroups)
         except (OSError, ValueError):  # ended meanwhile, or a kernel without schedstat
             return None
-        return _Times(time.monotonic(), threads, sum(map(_throttled, files)))
+        return _Times(time.monotonic(), threads, sum(map(_throttled, files)), cores)
 
 
 def _between(first: _Times, last: _Times) -> CpuWait | None:
@@ -80,7 +110,9 @@ def _between(first: _Times, last: _Times) -> CpuWait | None:
     pairs = [(first.threads.get(thread, nothing), times) for thread, times in last.threads.items()]
     running = sum(max(0.0, after[0] - before[0]) for before, after in pairs)
     queued = sum(max(0.0, after[1] - before[1]) for before, after in pairs)
-    return CpuWait(seconds, running, queued, max(0.0, last.throttled - first.throttled))
+    busy, stolen = last.cores.busy - first.cores.busy, last.cores.stolen - first.cores.stolen
+    share = stolen / busy if stolen > 0 and busy > 0 else 0.0
+    return CpuWait(seconds, running, queued, max(0.0, last.throttled - first.throttled), running * share)
 
 
 def _throttled(path: str) -> float:

@@ -99,7 +99,7 @@ def read_rank(
     state = "running" if writer.alive else "died" if end and (is_failure(end) or not finished) else "finished"
     row = _row(contents, node, writer, state, now, end if state == "died" else None)
     if cpu is not None and writer.pid and writer.process:
-        row = structs.replace(row, cpu_wait=cpu.sample(path, writer.pid))
+        row = structs.replace(row, cpu_wait=cpu.sample(path, writer.pid, row.owner))
     return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
 
 

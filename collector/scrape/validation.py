@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
-from msgspec import structs
 
 from laggard.collector.scrape.bounds import (
     MAX_COUNT,
@@ -21,7 +20,7 @@ from laggard.collector.scrape.ras_validation import check_ras
 from laggard.constants import PHASES
 from laggard.model import REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, RankRow, RanksDocument, StepRow
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow
 
 T = TypeVar("T")
 
@@ -29,6 +28,7 @@ MAX_RANKS = 1024
 MAX_ROWS = 8192  # of one rank in one answer
 MAX_FINDINGS = 512
 MAX_LANES = 256
+MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
 MAX_PROSE = 4096
 MAX_CLOCK = 1e12
@@ -106,7 +106,7 @@ def _check_rank(row: RankRow) -> None:
         require(within(row.in_flight.seq, MAX_COUNT), f"{where}: in_flight.seq is out of range")
         require(within(row.in_flight.peer + 1, MAX_WORLD), f"{where}: in_flight.peer is no rank")
     if row.cpu_wait:
-        require(all_within(structs.astuple(row.cpu_wait), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
+        _check_cpu_wait(where, row.cpu_wait)
     if row.end:
         _check_end(where, row.end)
     if row.beat:
@@ -116,6 +116,16 @@ def _check_rank(row: RankRow) -> None:
     for step in row.rows:
         if not _is_possible(step):
             _check_step(where, step)
+
+
+def _check_cpu_wait(where: str, wait: CpuWait) -> None:
+    times = (wait.seconds, wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
+    taken = (each.seconds for each in wait.neighbours)
+    require(all_within((*times, *taken), MAX_CLOCK), f"{where}: a time of cpu_wait is out of range")
+    require(len(wait.neighbours) <= MAX_NEIGHBOURS, f"{where}: more than {MAX_NEIGHBOURS} neighbours")
+    for each in wait.neighbours:
+        check_length(f"{where}: a neighbour's command", each.command)
+        require(all_within((each.pid, each.owner), MAX_COUNT), f"{where}: a neighbour's pid or owner is out of range")
 
 
 def _check_end(where: str, end: RankEnd) -> None:

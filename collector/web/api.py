@@ -145,7 +145,7 @@ class Api:
     def _stale_note(self) -> Note:
         scraped_at = self.source.snapshot.scraped_at
         age = "not there yet" if scraped_at is None else f"{seconds_text(time.monotonic() - scraped_at)} old"
-        text = f"the agents' answers are {age}: a round takes longer than {self.settings.timeout_seconds:g} s"
+        text = f"the agents' answers are {age}: new ones from all of them take longer"
         return Note(kind="stale", text=text)
 
 

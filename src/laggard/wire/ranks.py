@@ -58,14 +58,28 @@ class BeatRow(msgspec.Struct, frozen=True):
     groups_age_seconds: float | None = None
 
 
-class CpuWait(msgspec.Struct, frozen=True):
+class CpuNeighbour(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that took `seconds` of CPU time on a rank's cores. `command` is left out where the process is neither
+    root's nor of the rank's user."""
+
+    pid: int
+    owner: int
+    seconds: float
+    command: str = ""
+
+
+class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a rank's threads got of the CPU in the last `seconds`, all of them together: time on a CPU, time in the run
-    queue behind others, and the time for which the quota of their cgroup held them back."""
+    queue behind others, and the time for which the quota of their cgroup held them back. `stolen_seconds`: about how
+    long the hypervisor ran something else on their cores; `neighbours`: who took the most of these, where the threads
+    waited in the run queue."""
 
     seconds: float
     running_seconds: float
     queued_seconds: float
     throttled_seconds: float
+    stolen_seconds: float = 0.0
+    neighbours: tuple[CpuNeighbour, ...] = ()
 
 
 class CollectiveTotal(msgspec.Struct, frozen=True):

@@ -1,0 +1,123 @@
+"""Who else runs on a rank's cores: the processes of this machine that took the most CPU time there.
+
+All processes are looked at only while a rank's threads wait in the run queue. /proc/PID/stat has a process's CPU time,
+and for each thread the core on which it last ran (proc_pid_stat(5)); /proc/stat has the time that the hypervisor took
+from each core (steal, proc_stat(5)).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping
+from typing import Final, NamedTuple
+
+from laggard.wire.ranks import CpuNeighbour
+
+_MOST_PROCESSES: Final = 4096
+_MOST_CANDIDATES: Final = 16  # the busiest, of whose threads the cores are looked at
+_MOST_THREADS: Final = 64
+_MOST_NAMED: Final = 3
+_LEAST_SHARE: Final = 0.1  # of a core; who takes less holds nobody up
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_BUSY: Final = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a line of /proc/stat
+_STEAL: Final = 7
+
+
+class ProcessTimes(NamedTuple):
+    """CPU seconds of each process by pid and start, so that a pid that is used again is another process; at a moment on
+    the monotonic clock."""
+
+    at: float
+    seconds: Mapping[tuple[int, int], float]
+
+
+class CoreTimes(NamedTuple):
+    """What cores did since boot, all of them together, in seconds."""
+
+    busy: float
+    stolen: float
+
+
+def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
+    """The CPU times of all processes that can be seen, of MOST_PROCESSES at most: the newest ones."""
+    pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MOST_PROCESSES]
+    seconds = {}
+    for pid in pids:
+        fields = _stat(f"{proc}/{pid}/stat")
+        if fields:
+            seconds[pid, int(fields[19])] = (int(fields[11]) + int(fields[12])) / _TICKS
+    return ProcessTimes(at, seconds)
+
+
+def read_cores(cores: Collection[int], proc: str = "/proc") -> CoreTimes:
+    """Zeros where the kernel does not count."""
+    busy = stolen = 0
+    try:
+        with open(f"{proc}/stat", "rb") as file:
+            lines = file.read(1 << 20).decode().splitlines()
+    except (OSError, ValueError):
+        return CoreTimes(0.0, 0.0)
+    names = {f"cpu{core}" for core in cores}
+    for line in lines:
+        name, *fields = line.split()[:11]
+        if name in names and len(fields) > _STEAL:
+            busy += sum(int(fields[place]) for place in _BUSY)
+            stolen += int(fields[_STEAL])
+    return CoreTimes(busy / _TICKS, stolen / _TICKS)
+
+
+def neighbours(
+    before: ProcessTimes, after: ProcessTimes, pid: int, owner: int, cores: Collection[int], proc: str = "/proc"
+) -> tuple[CpuNeighbour, ...]:
+    """Who took the most of `cores` between two looks, but process `pid` itself, a rank of user `owner`."""
+    taken = {key: spent - before.seconds.get(key, 0.0) for key, spent in after.seconds.items() if key[0] != pid}
+    least = _LEAST_SHARE * (after.at - before.at)
+    busiest = sorted((key for key, spent in taken.items() if spent >= least), key=taken.__getitem__, reverse=True)
+    found = []
+    for key in busiest[:_MOST_CANDIDATES]:
+        share = _share_on(f"{proc}/{key[0]}/task", cores)
+        if share * taken[key] >= least and (named := _named(key, share * taken[key], owner, proc)):
+            found.append(named)
+    return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_NAMED])
+
+
+def _share_on(tasks: str, cores: Collection[int]) -> float:
+    """The share of a process's CPU time that its threads on `cores` have had."""
+    total = on_cores = 0
+    try:
+        threads = os.listdir(tasks)[:_MOST_THREADS]
+    except OSError:
+        return 0.0
+    for thread in threads:
+        fields = _stat(f"{tasks}/{thread}/stat")
+        if fields:
+            ticks = int(fields[11]) + int(fields[12])
+            total += ticks
+            on_cores += ticks if int(fields[36]) in cores else 0
+    return on_cores / total if total else 0.0
+
+
+def _named(key: tuple[int, int], seconds: float, owner: int, proc: str) -> CpuNeighbour | None:
+    """None where the process has ended meanwhile."""
+    pid, started = key
+    try:
+        uid = os.stat(f"{proc}/{pid}").st_uid
+        with open(f"{proc}/{pid}/comm", "rb") as file:
+            command = file.read(64).decode(errors="replace").strip()
+    except OSError:
+        return None
+    fields = _stat(f"{proc}/{pid}/stat")
+    if not fields or int(fields[19]) != started:
+        return None
+    return CpuNeighbour(pid, uid, round(seconds, 3), command if uid in (0, owner) else "")
+
+
+def _stat(path: str) -> list[bytes]:
+    """The fields from the state on, which follow the command: that may hold spaces and parentheses. Empty where the
+    process is gone."""
+    try:
+        with open(path, "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+    except OSError:
+        return []
+    return fields if len(fields) > 36 else []
