@@ -36,6 +36,7 @@ COMMANDS = (
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
+    Command("report", "laggard.collector.reports.command", "what a table of measured runs says: best, ties, outliers"),
 )
 
 

@@ -1,0 +1,88 @@
+"""`laggard report campaign|portability|scaling|table FILE.csv`: what a table of measured runs says."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from laggard import wire
+from laggard.collector.recommend.runs import TIE_RATIO
+from laggard.collector.reports.campaign_report import campaign_document
+from laggard.collector.reports.other_reports import portability_document, scaling_document, table_document
+from laggard.collector.reports.plots import campaign_charts, portability_charts, scaling_charts
+from laggard.collector.reports.svg import Chart, render_charts
+from laggard.collector.reports.table import Table, read_table
+from laggard.collector.reports.text import campaign_lines, portability_lines, render, scaling_lines, table_lines
+from laggard.errors import UsageError
+
+
+class Report(NamedTuple):
+    make: Callable[[Table, float], Any]
+    lines: Callable[[Any], Iterable[str]]
+    charts: Callable[[Table, Any], list[Chart]] | None = None
+
+
+REPORTS = {
+    "campaign": Report(campaign_document, campaign_lines, campaign_charts),
+    "portability": Report(portability_document, portability_lines, portability_charts),
+    "scaling": Report(scaling_document, scaling_lines, scaling_charts),
+    "table": Report(table_document, table_lines),
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "campaign: columns platform,stage,micro_batch,grad_accum,samples_per_second (OOM: out of memory); the best of "
+        "each platform, ties, outliers, where one ZeRO stage overtakes another. portability: the same columns; "
+        "configurations by their column config, else by stage and accumulation. scaling: nodes,gpus,samples_per_second "
+        "and micro_batch. table: any numbers; rows that break what holds for the others. Exit status: 0 done, 64 a "
+        "table that cannot be read."
+    )
+    parser.add_argument("kind", choices=tuple(REPORTS), help="what the table is asked")
+    parser.add_argument("file", metavar="FILE", help="a CSV table with a row for each run; - is standard input")
+    parser.add_argument("--plot", metavar="FILE", help="also draw it there, as SVG")
+    parser.add_argument(
+        "--tie",
+        metavar="SHARE",
+        type=_share,
+        default=TIE_RATIO,
+        help="speeds that differ by less are as fast as each other (default: %(default)s)",
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    report = REPORTS[arguments.kind]
+    if arguments.plot and report.charts is None:
+        raise UsageError(f"`report {arguments.kind}` draws nothing: leave out --plot")
+    table = read_table(arguments.file)
+    document = report.make(table, arguments.tie)
+    if arguments.plot and report.charts:
+        _write_plot(arguments.plot, arguments.file, render_charts(report.charts(table, document)))
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(document) + b"\n")
+    else:
+        sys.stdout.write(render(report.lines(document)))
+    sys.stdout.flush()
+    return 0
+
+
+def _share(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1:
+        raise argparse.ArgumentTypeError("give a share from 0 to 1, such as 0.01")
+    return value
+
+
+def _write_plot(path: str, table_path: str, text: str) -> None:
+    """Raises UsageError where the file cannot be written, or is the table itself."""
+    try:
+        if os.path.exists(path) and os.path.exists(table_path) and os.path.samefile(path, table_path):
+            raise UsageError(f"--plot {path} is the table itself: name another file")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

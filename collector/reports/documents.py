@@ -1,0 +1,148 @@
+"""The documents of `laggard report`."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+CAMPAIGN_SCHEMA: Final = "laggard.campaign/1"
+PORTABILITY_SCHEMA: Final = "laggard.portability/1"
+SCALING_SCHEMA: Final = "laggard.scaling/1"
+TABLE_SCHEMA: Final = "laggard.table/1"
+
+
+class TableNote(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that the reader of a table should know before believing what it says. `lines`: of the file, from 1."""
+
+    kind: str
+    text: str
+    lines: tuple[int, ...] = ()
+
+
+class MeasuredConfiguration(msgspec.Struct, frozen=True):
+    platform: str
+    stage: int
+    micro_batch: int
+    grad_accum: int
+    samples_per_second: float
+
+
+class BestConfiguration(msgspec.Struct, frozen=True):
+    platform: str
+    stage: int
+    micro_batch: int
+    grad_accum: int
+    samples_per_second: float
+    ties: tuple[MeasuredConfiguration, ...]
+    """Those that are as fast, as far as measuring can tell."""
+
+
+class OutlierRow(msgspec.Struct, frozen=True):
+    row: dict[str, Any]
+    expected: float
+    ratio: float
+    """What was measured over what was expected."""
+    line: int
+
+
+class StageWinner(msgspec.Struct, frozen=True):
+    """The fastest ZeRO stage of a platform at one accumulation and micro-batch."""
+
+    platform: str
+    grad_accum: int
+    micro_batch: int
+    stage: int
+    samples_per_second: float
+    lead: float
+    """Its speed over that of the next stage."""
+    ties: tuple[int, ...]
+
+
+class StageCrossover(msgspec.Struct, frozen=True):
+    """At how many accumulated micro-steps two stages are as fast as each other; the higher stage wins below."""
+
+    platform: str
+    stages: tuple[int, int]
+    grad_accum: float | None
+    low: float | None
+    high: float | None
+    basis: str
+    winner: int | None
+    """The stage that wins at every accumulation measured."""
+
+
+class GainOverBaseline(msgspec.Struct, frozen=True):
+    platform: str
+    baseline: MeasuredConfiguration
+    best: MeasuredConfiguration
+    gain: float
+    """The speed of the best over that of the baseline."""
+
+
+class CellError(msgspec.Struct, frozen=True):
+    """A row that breaks a relation between columns which most rows keep."""
+
+    row: dict[str, Any]
+    line: int
+    relation: str
+    column: str
+    measured: float
+    expected: float
+
+
+class CampaignDocument(msgspec.Struct, frozen=True):
+    best: tuple[BestConfiguration, ...]
+    outliers: tuple[OutlierRow, ...]
+    winners: tuple[StageWinner, ...]
+    crossovers: tuple[StageCrossover, ...]
+    gains: tuple[GainOverBaseline, ...]
+    out_of_memory: tuple[dict[str, Any], ...]
+    errors: tuple[CellError, ...]
+    notes: tuple[TableNote, ...]
+    schema: str = CAMPAIGN_SCHEMA
+
+
+class PortabilityRow(msgspec.Struct, frozen=True):
+    config: str | None
+    stage: int | None
+    micro_batch: int | None
+    grad_accum: int | None
+    value: float | None
+    efficiencies: dict[str, float]
+
+
+class PortabilityDocument(msgspec.Struct, frozen=True):
+    portability: tuple[PortabilityRow, ...]
+    gains: tuple[GainOverBaseline, ...]
+    outliers: tuple[OutlierRow, ...]
+    notes: tuple[TableNote, ...]
+    schema: str = PORTABILITY_SCHEMA
+
+
+class ScalingRow(msgspec.Struct, frozen=True):
+    group: str
+    nodes: int
+    gpus: int
+    samples_per_second: float | None
+    samples_per_second_per_gpu: float | None
+    scaling_factor: float | None
+    step_factor: float | None
+    """Over the next smaller configuration."""
+    alarm: bool
+    micro_batch: float | None
+    z_gain: float | None
+    """Share by which the micro-batch is larger than on the smallest configuration."""
+
+
+class ScalingDocument(msgspec.Struct, frozen=True):
+    scaling: tuple[ScalingRow, ...]
+    alarms: tuple[ScalingRow, ...]
+    notes: tuple[TableNote, ...]
+    schema: str = SCALING_SCHEMA
+
+
+class TableDocument(msgspec.Struct, frozen=True):
+    errors: tuple[CellError, ...]
+    notes: tuple[TableNote, ...]
+    schema: str = TABLE_SCHEMA
