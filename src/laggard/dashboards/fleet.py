@@ -1,0 +1,188 @@
+"""The dashboard `laggard / Fleet`: which jobs are slow, which nodes are unfit, whether laggard itself can tell."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.dashboards.dashboard import Dashboard, Row
+from laggard.dashboards.panel import Panel, Query, bad_above
+
+_JOB: Final = "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}&${__url_time_range}"
+_NODE: Final = "/d/laggard-node?var-instance=${__data.fields.Node}&${__url_time_range}"
+
+FLEET: Final = Dashboard(
+    uid="laggard-fleet",
+    title="laggard / Fleet",
+    description="All jobs and nodes: what is slow, what is unfit, and why.",
+    rows=(
+        Row(
+            "Now",
+            (
+                Panel(
+                    "Jobs that run",
+                    "stat",
+                    (Query("sum(laggard_job_running) or vector(0)", "jobs", instant=True),),
+                    "Jobs of which a process runs.",
+                    width=4,
+                    height=4,
+                ),
+                Panel(
+                    "Jobs with a culprit",
+                    "stat",
+                    (Query("count(count by (job_id, user) (laggard_culprit)) or vector(0)", "jobs", instant=True),),
+                    "Jobs in which a rank, host or link keeps others waiting, hangs or died.",
+                    width=4,
+                    height=4,
+                    thresholds=bad_above(1),
+                ),
+                Panel(
+                    "Nodes with a critical finding",
+                    "stat",
+                    (
+                        Query(
+                            'count(count by (instance) (laggard_finding{severity="critical"})) or vector(0)',
+                            "nodes",
+                            instant=True,
+                        ),
+                    ),
+                    "Nodes that must not get a job.",
+                    width=4,
+                    height=4,
+                    thresholds=bad_above(1),
+                ),
+                Panel(
+                    "Nodes of which something is unknown",
+                    "stat",
+                    (
+                        Query(
+                            'count(count by (instance) (laggard_probe_verdict{verdict="unknown"})) or vector(0)',
+                            "nodes",
+                            instant=True,
+                        ),
+                    ),
+                    "A check cannot tell. Unknown is never ok.",
+                    width=4,
+                    height=4,
+                    thresholds=bad_above(1, None),
+                ),
+                Panel(
+                    "Agents that do not answer",
+                    "stat",
+                    (Query("count(laggard_target_up == 0) or vector(0)", "agents", instant=True),),
+                    "Of those that the collector asks.",
+                    width=4,
+                    height=4,
+                    thresholds=bad_above(1),
+                ),
+                Panel(
+                    "Failing nodes, of the drain cap",
+                    "stat",
+                    (
+                        Query(
+                            "laggard_fleet_failing_nodes / (laggard_fleet_drain_cap_nodes > 0)",
+                            "failing / cap",
+                            instant=True,
+                        ),
+                    ),
+                    "From 100 % on the gate drains no further node: look for one cause.",
+                    unit="percentunit",
+                    width=4,
+                    height=4,
+                    thresholds=bad_above(0.5, 1),
+                ),
+            ),
+        ),
+        Row(
+            "Jobs",
+            (
+                Panel(
+                    "Culprits",
+                    "table",
+                    (Query("sort_desc(laggard_culprit)", instant=True),),
+                    "Who keeps others waiting, and which share of the step time fixing it would save.",
+                    unit="percentunit",
+                    columns=(
+                        ("job_id", "Job"),
+                        ("user", "User"),
+                        ("kind", "Kind"),
+                        ("rank", "Rank"),
+                        ("hostname", "Host"),
+                        ("Value", "Would save"),
+                    ),
+                    links=(("Job", "The job", _JOB),),
+                    thresholds=bad_above(0.05, 0.2),
+                ),
+                Panel(
+                    "Slowdown by job",
+                    "timeseries",
+                    (Query("laggard_job_slowdown_ratio", "{{job_id}} ({{user}})"),),
+                    "Step time over the step time without culprits. 1: nobody keeps the job waiting.",
+                ),
+                Panel(
+                    "What the median rank waits",
+                    "timeseries",
+                    (Query("job_id_user:laggard_rank_waiting:ratio5m", "{{job_id}} ({{user}})"),),
+                    "Share of a step in collectives and for input: what there is to win.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    "Step time",
+                    "timeseries",
+                    (Query("job_id_user:laggard_rank_step_seconds:median5m", "{{job_id}} ({{user}})"),),
+                    "Of the median rank, mean over five minutes.",
+                    unit="s",
+                ),
+            ),
+        ),
+        Row(
+            "Nodes",
+            (
+                Panel(
+                    "Findings",
+                    "table",
+                    (Query('sort(laggard_finding{severity=~"critical|warning"})', instant=True),),
+                    "What is wrong on which node; `laggard findings explain CODE` says what to do.",
+                    columns=(
+                        ("instance", "Node"),
+                        ("severity", "Severity"),
+                        ("code", "Code"),
+                        ("device", "Device"),
+                    ),
+                    links=(("Node", "The node", _NODE),),
+                ),
+                Panel(
+                    "Nodes by finding",
+                    "timeseries",
+                    (
+                        Query(
+                            "count by (code, severity) (count by (code, severity, instance) "
+                            '(laggard_finding{severity=~"critical|warning"}))',
+                            "{{code}} ({{severity}})",
+                        ),
+                    ),
+                    "How many nodes have it.",
+                    stacked=True,
+                ),
+                Panel(
+                    "Nodes that differ from the others",
+                    "table",
+                    (Query("sort(laggard_fleet_finding)", instant=True),),
+                    "Versions, settings and numbers of devices that most other nodes have otherwise.",
+                    columns=(
+                        ("hostname", "Host"),
+                        ("severity", "Severity"),
+                        ("code", "Code"),
+                        ("device", "Device"),
+                    ),
+                ),
+                Panel(
+                    "A round of the collector",
+                    "timeseries",
+                    (Query("laggard_collector_round_seconds", "{{instance}}"),),
+                    "All agents asked and all jobs judged.",
+                    unit="s",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,164 @@
+"""The dashboard `laggard / Job`: one job's ranks, who is slow, in what, since when."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
+from laggard.dashboards.panel import Panel, Query, bad_above
+
+_OF_JOB: Final = 'job_id="$job_id", user="$user"'
+_MEDIAN: Final = f"job_id_user:laggard_rank_own_seconds:median5m{{{_OF_JOB}}}"
+_BUSY: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}} / on (job_id, user) group_left {_MEDIAN}"
+_STEPS: Final = f"on (job_id, user, rank) group_left rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
+
+JOB: Final = Dashboard(
+    uid="laggard-job",
+    title="laggard / Job",
+    description="One job: who is slow, in what, since when.",
+    variables=(
+        Variable("job_id", "Job", "label_values(laggard_rank_info, job_id)"),
+        Variable("user", "User", 'label_values(laggard_rank_info{job_id="$job_id"}, user)'),
+    ),
+    annotations=(
+        Annotation(
+            "Culprits",
+            f"laggard_culprit{{{_OF_JOB}}} unless laggard_culprit{{{_OF_JOB}}} offset 1m",
+            "{{kind}}: rank {{rank}} on {{hostname}}",
+            "red",
+        ),
+    ),
+    rows=(
+        Row(
+            "Now",
+            (
+                Panel(
+                    "Slowdown",
+                    "stat",
+                    (Query(f"laggard_job_slowdown_ratio{{{_OF_JOB}}}", "slowdown", instant=True),),
+                    "Step time over the step time without culprits. No data: it cannot be told.",
+                    width=4,
+                    height=5,
+                    thresholds=bad_above(1.03, 1.1),
+                ),
+                Panel(
+                    "Ranks that run",
+                    "stat",
+                    (Query(f"sum(laggard_rank_up{{{_OF_JOB}}})", "ranks", instant=True),),
+                    "Ranks whose process lives.",
+                    width=4,
+                    height=5,
+                ),
+                Panel(
+                    "Culprits",
+                    "table",
+                    (Query(f"sort_desc(laggard_culprit{{{_OF_JOB}}})", instant=True),),
+                    "Who keeps the others waiting, and which share of the step time fixing it would save. "
+                    "`laggard locate` has the evidence and what to do.",
+                    unit="percentunit",
+                    width=16,
+                    height=5,
+                    columns=(("kind", "Kind"), ("rank", "Rank"), ("hostname", "Host"), ("Value", "Would save")),
+                    thresholds=bad_above(0.05, 0.2),
+                ),
+            ),
+        ),
+        Row(
+            "Ranks",
+            (
+                Panel(
+                    "Busy time by rank, against the median rank",
+                    "heatmap",
+                    (Query(_BUSY, "{{rank}}"),),
+                    "A row for each rank: 1 is as busy as the median. The slow rank is busier, while the others wait.",
+                    width=24,
+                    height=12,
+                ),
+                Panel(
+                    "Busiest ranks",
+                    "timeseries",
+                    (Query(f"topk(10, rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    "Seconds of a step in which the rank does not wait.",
+                    unit="s",
+                ),
+                Panel(
+                    "Step time",
+                    "timeseries",
+                    (
+                        Query(f"job_id_user:laggard_rank_step_seconds:median5m{{{_OF_JOB}}}", "step"),
+                        Query(_MEDIAN, "busy, median rank"),
+                    ),
+                    "The median rank's step, and how much of it the rank does not wait.",
+                    unit="s",
+                ),
+                Panel(
+                    "Waiting for input",
+                    "timeseries",
+                    (Query(f"topk(10, rank:laggard_rank_input_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    "Seconds a step; the ten ranks that wait most.",
+                    unit="s",
+                ),
+                Panel(
+                    "In one collective for",
+                    "timeseries",
+                    (Query(f"topk(10, laggard_rank_in_flight_seconds{{{_OF_JOB}}} > 1)", "rank {{rank}}"),),
+                    "Ranks that wait for longer than a second. The one that is missing here is whom they wait for.",
+                    unit="s",
+                ),
+            ),
+        ),
+        Row(
+            "Where the time goes",
+            (
+                Panel(
+                    "Phases, mean over ranks",
+                    "timeseries",
+                    (
+                        Query(
+                            "avg by (phase) (rate(laggard_rank_phase_seconds_total"
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            "{{phase}}",
+                        ),
+                    ),
+                    "Own seconds a step by phase, collectives taken out.",
+                    unit="s",
+                    stacked=True,
+                ),
+                Panel(
+                    "Waiting in collectives, mean over ranks",
+                    "timeseries",
+                    (
+                        Query(
+                            "avg by (op, group) (rate(laggard_rank_collective_seconds_total"
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            "{{op}} {{group}}",
+                        ),
+                    ),
+                    "Seconds a step for which the caller is blocked, by operation and role of the group.",
+                    unit="s",
+                    stacked=True,
+                ),
+                Panel(
+                    "Bytes in collectives, a rank",
+                    "timeseries",
+                    (
+                        Query(
+                            "avg by (op, group) (rate(laggard_rank_collective_bytes_total"
+                            f"{{{_OF_JOB}}}[$__rate_interval]))",
+                            "{{op}} {{group}}",
+                        ),
+                    ),
+                    "As nccl-tests counts size.",
+                    unit="binBps",
+                ),
+                Panel(
+                    "Who is where",
+                    "table",
+                    (Query(f"sort(laggard_rank_info{{{_OF_JOB}}})", instant=True),),
+                    "The ranks, their hosts and GPUs.",
+                    columns=(("rank", "Rank"), ("hostname", "Host"), ("local_rank", "Local rank"), ("gpu", "GPU")),
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,133 @@
+"""The dashboard `laggard / Node`: what the checks say of one node, and which ranks run there."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.dashboards.dashboard import Dashboard, Row, Variable
+from laggard.dashboards.panel import Panel, Query, bad_above
+
+_OF_NODE: Final = 'instance=~"$instance"'
+_VALUES: Final = (("ok", 1), ("skipped", 2), ("unknown", 3), ("fail", 4))
+_COLOURS: Final = {"ok": "green", "skipped": "#808080", "unknown": "orange", "fail": "red"}
+_VERDICT: Final = " or ".join(
+    f'{value} * laggard_probe_verdict{{{_OF_NODE}, verdict="{verdict}"}}' for verdict, value in _VALUES
+)
+
+NODE: Final = Dashboard(
+    uid="laggard-node",
+    title="laggard / Node",
+    description="One node: its checks, its findings, its ranks.",
+    variables=(Variable("instance", "Node", "label_values(laggard_probe_verdict, instance)"),),
+    rows=(
+        Row(
+            "Now",
+            (
+                Panel(
+                    "Checks that fail or cannot tell",
+                    "stat",
+                    (
+                        Query(
+                            f'count(laggard_probe_verdict{{{_OF_NODE}, verdict=~"fail|unknown"}}) or vector(0)',
+                            "checks",
+                            instant=True,
+                        ),
+                    ),
+                    "Unknown is never ok.",
+                    width=4,
+                    height=7,
+                    thresholds=bad_above(1),
+                ),
+                Panel(
+                    "Last check",
+                    "stat",
+                    (
+                        Query(
+                            f"time() - max(laggard_probe_last_run_timestamp_seconds{{{_OF_NODE}}})",
+                            "ago",
+                            instant=True,
+                        ),
+                    ),
+                    "What is below is as old as this.",
+                    unit="s",
+                    width=4,
+                    height=7,
+                    thresholds=bad_above(300, 900),
+                ),
+                Panel(
+                    "Findings",
+                    "table",
+                    (Query(f"sort(laggard_finding{{{_OF_NODE}}})", instant=True),),
+                    "`laggard findings explain CODE` says what to do.",
+                    width=16,
+                    height=7,
+                    columns=(("severity", "Severity"), ("code", "Code"), ("device", "Device")),
+                ),
+            ),
+        ),
+        Row(
+            "Checks",
+            (
+                Panel(
+                    "Verdicts",
+                    "state-timeline",
+                    (Query(_VERDICT, "{{probe}}"),),
+                    "Each check over time. A gap: it did not run.",
+                    width=24,
+                    height=20,
+                    states=tuple((str(value), verdict, _COLOURS[verdict]) for verdict, value in _VALUES),
+                ),
+                Panel(
+                    "Slowest checks",
+                    "timeseries",
+                    (Query(f"topk(10, laggard_probe_duration_seconds{{{_OF_NODE}}})", "{{probe}}"),),
+                    "How long the last run took.",
+                    unit="s",
+                ),
+                Panel(
+                    "Rank files that are ignored",
+                    "timeseries",
+                    (Query(f"laggard_rank_files_ignored{{{_OF_NODE}}}", "{{reason}}"),),
+                    "Ranks that are not watched.",
+                ),
+            ),
+        ),
+        Row(
+            "Ranks",
+            (
+                Panel(
+                    "Ranks here",
+                    "table",
+                    (Query(f"sort(laggard_rank_info{{{_OF_NODE}}})", instant=True),),
+                    "The ranks of this node's rank files.",
+                    columns=(
+                        ("job_id", "Job"),
+                        ("user", "User"),
+                        ("rank", "Rank"),
+                        ("local_rank", "Local rank"),
+                        ("gpu", "GPU"),
+                    ),
+                    links=(
+                        (
+                            "Job",
+                            "The job",
+                            "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}",
+                        ),
+                    ),
+                ),
+                Panel(
+                    "Busy time",
+                    "timeseries",
+                    (
+                        Query(
+                            f"rank:laggard_rank_own_seconds:mean5m{{{_OF_NODE}}}",
+                            "{{job_id}} rank {{rank}}",
+                        ),
+                    ),
+                    "Seconds of a step in which the rank does not wait.",
+                    unit="s",
+                ),
+            ),
+        ),
+    ),
+)

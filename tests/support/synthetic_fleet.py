@@ -1,0 +1,138 @@
+"""A fleet in a real Prometheus: series of every metric of the catalogue, and the recording rules over them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from laggard.catalogue.metrics import METRICS
+from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
+from laggard.constants import PHASES
+from support.paths import REPOSITORY
+
+RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
+STEP_SECONDS = 15
+NODES = ("n0:19400", "n1:19400")
+COLLECTOR = "collector:19401"
+VALUES: dict[str, tuple[str, ...]] = {
+    "job_id": ("a",),
+    "user": ("1000",),
+    "rank": ("0", "1", "2", "3"),
+    "phase": PHASES,
+    "op": ("all_reduce", "all_gather"),
+    "group": ("dp",),
+    "probe": ("mounts", "gpu_throttle"),
+    "verdict": ("unknown",),
+    "code": ("ACS_ENABLED",),
+    "severity": ("critical",),
+    "device": ("0000:40:01.0",),
+    "kind": ("slow_compute",),
+    "target": ("http://n0:19400",),
+    "reason": ("version",),
+    "version": ("0.1.0",),
+    "hostname": ("n0",),
+    "local_rank": ("0",),
+    "gpu": ("GPU-1",),
+    "world_size": ("4",),
+    "attempt": ("0",),
+}
+STILL = {"laggard_target_up": 0.0, "laggard_rank_in_flight_seconds": 5.0, "laggard_job_slowdown_ratio": 1.3}
+
+
+def series_of(metric: Metric) -> Iterator[dict[str, str]]:
+    """The label sets of a metric: each value of each label. Ranks are spread over the nodes."""
+    rows: list[dict[str, str]] = [{}]
+    for label in metric.labels:
+        values = VALUES.get(label, ("x",))
+        rows = [{**row, label: value} for row in rows for value in values]
+    collectors = metric not in RANK_METRICS and not metric.name.startswith(
+        ("laggard_probe", "laggard_finding", "laggard_rank")
+    )
+    for row in rows:
+        if collectors:
+            yield {**row, "instance": COLLECTOR, "job": "laggard-collector"}
+        elif "rank" in row:
+            yield {**row, "instance": NODES[int(row["rank"]) % 2], "job": "laggard-agent"}
+        else:
+            yield from ({**row, "instance": node, "job": "laggard-agent"} for node in NODES)
+
+
+def openmetrics(start: int, end: int) -> str:
+    """All series from `start` to `end` (Unix time): counters grow, times are now, other gauges stay."""
+    lines = []
+    for metric in METRICS:
+        counter = metric.kind == "counter"
+        name = metric.name.removesuffix("_total") if counter else metric.name
+        lines.append(f"# TYPE {name} {'counter' if counter else 'gauge'}")
+        for labels in series_of(metric):
+            text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+            for at in range(start, end, STEP_SECONDS):
+                if counter:
+                    value = (at - start) * (1.0 if "seconds" not in metric.name else 0.5)
+                else:
+                    value = float(at) if "timestamp" in metric.name else STILL.get(metric.name, 1.0)
+                lines.append(f"{metric.name}{{{text}}} {value} {at}")
+    return "\n".join([*lines, "# EOF", ""])
+
+
+class Prometheus:
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def query(self, expr: str) -> list[dict[str, Any]]:
+        """The samples that the expression has now. Raises an HTTPError where it is none."""
+        words = urllib.parse.urlencode({"query": expr})
+        with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=60) as reply:
+            answer = json.load(reply)
+        assert answer["status"] == "success", answer
+        return list(answer["data"]["result"])
+
+
+@contextlib.contextmanager
+def fleet_in_prometheus(folder: Path) -> Iterator[Prometheus]:
+    """A Prometheus whose recording rules have been evaluated."""
+    now = int(time.time())
+    # Up to now: Prometheus takes no sample of a rule that is older than its newest block.
+    (folder / "fleet.om").write_text(openmetrics(now - 900, now))
+    data = folder / "data"
+    made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(data)]
+    subprocess.run(made, check=True, capture_output=True, timeout=300)
+    (folder / "rules.yml").write_text(RULES.read_text().replace("interval: 15s", "interval: 1s"))
+    (folder / "prometheus.yml").write_text("rule_files: [rules.yml]\n")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    words = [
+        shutil.which("prometheus") or "prometheus",
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={data}",
+        f"--web.listen-address={address}",
+        "--query.lookback-delta=1h",  # however slow the machine, the last sample is the present one
+    ]
+    with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
+        try:
+            prometheus = Prometheus(f"http://{address}")
+            _wait_for_rules(prometheus, process, folder / "prometheus.log")
+            yield prometheus
+        finally:
+            process.kill()
+
+
+def _wait_for_rules(prometheus: Prometheus, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 300
+    while time.monotonic() < until:
+        assert process.poll() is None, log.read_text()
+        with contextlib.suppress(OSError):
+            if prometheus.query("job_id_user:laggard_rank_waiting:ratio5m"):
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"no recording rule had a value: {log.read_text()}")
