@@ -11,25 +11,54 @@ from typing import Any, NamedTuple
 from laggard import wire
 from laggard.collector.recommend.runs import TIE_RATIO
 from laggard.collector.reports.campaign_report import campaign_document
+from laggard.collector.reports.documents import ModelDocument
+from laggard.collector.reports.model_report import ModelSettings, model_document
 from laggard.collector.reports.other_reports import portability_document, scaling_document, table_document
 from laggard.collector.reports.plots import campaign_charts, portability_charts, scaling_charts
 from laggard.collector.reports.svg import Chart, render_charts
 from laggard.collector.reports.table import Table, read_table
-from laggard.collector.reports.text import campaign_lines, portability_lines, render, scaling_lines, table_lines
+from laggard.collector.reports.text import (
+    campaign_lines,
+    model_lines,
+    portability_lines,
+    render,
+    scaling_lines,
+    table_lines,
+)
 from laggard.errors import UsageError
 
 
 class Report(NamedTuple):
-    make: Callable[[Table, float], Any]
+    make: Callable[[Table, argparse.Namespace], Any]
     lines: Callable[[Any], Iterable[str]]
     charts: Callable[[Table, Any], list[Chart]] | None = None
 
 
+def _model(table: Table, arguments: argparse.Namespace) -> ModelDocument:
+    if arguments.gpu_memory and not (arguments.parameters and arguments.gpus):
+        raise UsageError("--gpu-memory needs --parameters and --gpus: what a GPU holds follows from them")
+    return model_document(
+        table,
+        ModelSettings(
+            arguments.parameters,
+            arguments.gpus,
+            arguments.nodes,
+            arguments.bus_bandwidth,
+            arguments.gpu_memory,
+            arguments.resident,
+            arguments.gradient_bytes,
+        ),
+    )
+
+
 REPORTS = {
-    "campaign": Report(campaign_document, campaign_lines, campaign_charts),
-    "portability": Report(portability_document, portability_lines, portability_charts),
-    "scaling": Report(scaling_document, scaling_lines, scaling_charts),
-    "table": Report(table_document, table_lines),
+    "campaign": Report(lambda table, flags: campaign_document(table, flags.tie), campaign_lines, campaign_charts),
+    "portability": Report(
+        lambda table, flags: portability_document(table, flags.tie), portability_lines, portability_charts
+    ),
+    "scaling": Report(lambda table, flags: scaling_document(table), scaling_lines, scaling_charts),
+    "table": Report(lambda table, flags: table_document(table), table_lines),
+    "model": Report(_model, model_lines),
 }
 
 
@@ -38,8 +67,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "campaign: columns platform,stage,micro_batch,grad_accum,samples_per_second (OOM: out of memory); the best of "
         "each platform, ties, outliers, where one ZeRO stage overtakes another. portability: the same columns; "
         "configurations by their column config, else by stage and accumulation. scaling: nodes,gpus,samples_per_second "
-        "and micro_batch. table: any numbers; rows that break what holds for the others. Exit status: 0 done, 64 a "
-        "table that cannot be read."
+        "and micro_batch. table: any numbers; rows that break what holds for the others. model: the time of a step by "
+        "its parts, and the memory, fitted to the columns of campaign. Exit status: 0 done, 64 a table that cannot be "
+        "read."
     )
     parser.add_argument("kind", choices=tuple(REPORTS), help="what the table is asked")
     parser.add_argument("file", metavar="FILE", help="a CSV table with a row for each run; - is standard input")
@@ -51,6 +81,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=TIE_RATIO,
         help="speeds that differ by less are as fast as each other (default: %(default)s)",
     )
+    model = parser.add_argument_group("of `report model`, in bytes and bytes per second")
+    model.add_argument("--parameters", type=_positive, metavar="N", help="of the model, such as 8e9")
+    model.add_argument("--gpus", type=_count, metavar="N", help="that share the states: the data-parallel ranks")
+    model.add_argument("--nodes", type=_count, metavar="N", default=1, help="on which they are (default: 1)")
+    model.add_argument("--bus-bandwidth", type=_positive, metavar="B", help="busbw of nccl-tests, such as 184e9")
+    model.add_argument("--gpu-memory", type=_positive, metavar="B", help="of one GPU, such as 80e9")
+    model.add_argument("--resident", type=float, metavar="B", default=0.0, help="held besides, as a teacher's weights")
+    model.add_argument("--gradient-bytes", type=_positive, metavar="B", default=2.0, help="of one gradient: 2, or 4")
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
@@ -59,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.plot and report.charts is None:
         raise UsageError(f"`report {arguments.kind}` draws nothing: leave out --plot")
     table = read_table(arguments.file)
-    document = report.make(table, arguments.tie)
+    document = report.make(table, arguments)
     if arguments.plot and report.charts:
         _write_plot(arguments.plot, arguments.file, render_charts(report.charts(table, document)))
     if arguments.format == "json":
@@ -68,6 +106,20 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(render(report.lines(document)))
     sys.stdout.flush()
     return 0
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError("give a number above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("give a number from 1")
+    return value
 
 
 def _share(text: str) -> float:

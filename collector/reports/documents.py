@@ -10,6 +10,7 @@ CAMPAIGN_SCHEMA: Final = "laggard.campaign/1"
 PORTABILITY_SCHEMA: Final = "laggard.portability/1"
 SCALING_SCHEMA: Final = "laggard.scaling/1"
 TABLE_SCHEMA: Final = "laggard.table/1"
+MODEL_SCHEMA: Final = "laggard.model/1"
 
 
 class TableNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -146,3 +147,61 @@ class TableDocument(msgspec.Struct, frozen=True):
     errors: tuple[CellError, ...]
     notes: tuple[TableNote, ...]
     schema: str = TABLE_SCHEMA
+
+
+class ModelParameter(msgspec.Struct, frozen=True):
+    """Seconds, with an interval of 90 %; null: too few runs for one."""
+
+    name: str
+    seconds: float
+    low: float | None
+    high: float | None
+    identifiable: bool
+
+
+class PredictedSpeed(msgspec.Struct, frozen=True):
+    stage: int
+    micro_batch: int
+    grad_accum: int
+    samples_per_second: float
+    low: float | None
+    high: float | None
+    measured: float | None
+
+
+class StageCommunication(msgspec.Struct, frozen=True):
+    """The communication of a micro-step: by volume and bandwidth, and as it was fitted."""
+
+    stage: int
+    expected_seconds: float
+    fitted_seconds: float
+    inefficiency: float | None
+    """Fitted over expected; null: not identifiable."""
+
+
+class PlatformModel(msgspec.Struct, frozen=True):
+    platform: str
+    runs: int
+    noise: float | None
+    parameters: tuple[ModelParameter, ...]
+    predictions: tuple[PredictedSpeed, ...]
+    communication: tuple[StageCommunication, ...]
+
+
+class ActivationMemory(msgspec.Struct, frozen=True):
+    """The bytes of activations for each unit of micro-batch that make every run fit, or not, as it did."""
+
+    platform: str
+    low: float
+    high: float | None
+    consistent: bool
+    state_bytes: dict[str, float]
+    """Weights, gradients and optimizer states of a GPU, by stage."""
+
+
+class ModelDocument(msgspec.Struct, frozen=True):
+    models: tuple[PlatformModel, ...]
+    memory: tuple[ActivationMemory, ...]
+    outliers: tuple[OutlierRow, ...]
+    notes: tuple[TableNote, ...]
+    schema: str = MODEL_SCHEMA

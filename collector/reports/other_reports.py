@@ -64,7 +64,7 @@ def _missing_notes(missing: dict[tuple[str, ...], float | None]) -> Iterator[Tab
         yield TableNote("not_measured", text)
 
 
-def scaling_document(table: Table, within: float) -> ScalingDocument:
+def scaling_document(table: Table) -> ScalingDocument:
     table.require("nodes", "gpus")
     if "samples_per_second" not in table.columns and "micro_batch" not in table.columns:
         table.require("samples_per_second")
@@ -125,7 +125,7 @@ def _of(group: str) -> str:
     return f" for {group}" if group else ""
 
 
-def table_document(table: Table, within: float) -> TableDocument:
+def table_document(table: Table) -> TableDocument:
     errors = cell_errors(table)
     notes = [TableNote("too_few", "fewer than three rows: nothing can be checked")] if len(table.rows) < 3 else []
     return TableDocument(errors, tuple(notes))

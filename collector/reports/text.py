@@ -7,12 +7,16 @@ from typing import Final
 
 from laggard.collector.recommend.scaling import ALARM_RATIO
 from laggard.collector.reports.documents import (
+    ActivationMemory,
     BestConfiguration,
     CampaignDocument,
     CellError,
     GainOverBaseline,
     MeasuredConfiguration,
+    ModelDocument,
+    ModelParameter,
     OutlierRow,
+    PlatformModel,
     PortabilityDocument,
     PortabilityRow,
     ScalingDocument,
@@ -67,6 +71,47 @@ def table_lines(document: TableDocument) -> Iterator[str]:
     yield f"{counted(count, 'row')} with a contradiction." if count else "No row contradicts the others."
     yield from map(_error_line, document.errors)
     yield from _notes(document.notes)
+
+
+def model_lines(document: ModelDocument) -> Iterator[str]:
+    for model in document.models:
+        yield _model_headline(model)
+        yield from (f"  {_parameter_line(each)}" for each in model.parameters)
+        for stage in model.communication:
+            if stage.inefficiency is not None:
+                expected = f"{1e3 * stage.expected_seconds:.3g} ms by volume"
+                yield f"  stage {stage.stage} communicates {stage.inefficiency:.2g} times as long as {expected}"
+    if not document.models:
+        yield "Cannot tell: no configuration ran."
+    yield from _section("Memory:", map(_memory_line, document.memory))
+    yield from _notes(document.notes)
+
+
+def _model_headline(model: PlatformModel) -> str:
+    best = max(model.predictions, key=lambda each: each.samples_per_second, default=None)
+    noise = "" if model.noise is None else f", runs differ from it by {model.noise:.1%}"
+    if best is None:
+        return f"{model.platform}: fitted to {counted(model.runs, 'run')}{noise}."
+    runs = counted(model.runs, "run")
+    seen = "measured" if best.measured is not None else "not measured yet"
+    between = "" if best.low is None else f" (90 %: {best.low:.4g} to {best.high:.4g})"
+    return (
+        f"{model.platform}: stage {best.stage}, micro-batch {best.micro_batch}, accumulation {best.grad_accum} "
+        f"should do {best.samples_per_second:.4g} samples/s{between}, {seen}; fitted to {runs}{noise}."
+    )
+
+
+def _parameter_line(each: ModelParameter) -> str:
+    between = "" if each.low is None or each.high is None else f" ({1e3 * each.low:.4g} to {1e3 * each.high:.4g})"
+    loose = "" if each.identifiable else ", not told apart from others"
+    return f"{each.name}: {1e3 * each.seconds:.4g} ms{between}{loose}"
+
+
+def _memory_line(each: ActivationMemory) -> str:
+    if not each.consistent:
+        return f"{each.platform}: no size of activations explains which runs fitted: check parameters, GPUs and memory"
+    high = "" if each.high is None else f", at most {each.high / 1e9:.3g} GB"
+    return f"{each.platform}: a unit of micro-batch takes more than {each.low / 1e9:.3g} GB{high}"
 
 
 def _best_line(best: BestConfiguration) -> str:

@@ -285,3 +285,26 @@ def test_names_in_a_plot_are_text_and_the_table_is_not_overwritten(
     before = path.read_bytes()
     assert main(["report", "campaign", str(path), "--plot", str(path)]) == 64
     assert path.read_bytes() == before
+
+
+def test_the_model_of_a_published_table(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report("model", TABLES / "pmbs25_model1.csv", capsys, "--parameters", "0.44e9", "--gpus", "16")
+    (model,) = found["models"]
+    parts = {each["name"]: each for each in model["parameters"]}
+    micro_step = parts["stage 2 a micro-step"]
+    assert micro_step["seconds"] == pytest.approx(19e-3, rel=0.05)  # the talk's mean of eight: 19.5 ms
+    assert micro_step["identifiable"] and micro_step["low"] < micro_step["seconds"] < micro_step["high"]
+    assert not parts["a sample"]["identifiable"]
+    best = max(model["predictions"], key=lambda each: each["samples_per_second"])
+    assert (best["stage"], best["micro_batch"]) == (2, 256)
+    assert "not_identifiable" in {note["kind"] for note in found["notes"]}
+
+
+def test_the_memory_that_a_published_table_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--parameters", "8e9", "--gpus", "64", "--gpu-memory", "80e9", "--resident", "16e9"]
+    found = report("model", TABLES / "pmbs25_model2_step2.csv", capsys, *words)
+    assert all(each["consistent"] for each in found["memory"]) and len(found["memory"]) == 3
+    assert 12.5e9 < 64 * found["memory"][0]["low"] < 64 * found["memory"][0]["high"] < 18.7e9
+    assert found["outliers"][0]["row"]["samples_per_second"] == 25.741
+    words[-1] = "60e9"
+    assert not report("model", TABLES / "pmbs25_model2_step2.csv", capsys, *words)["memory"][0]["consistent"]
