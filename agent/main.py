@@ -21,6 +21,7 @@ from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, aske
 from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
 from laggard.probes.profiles import PROFILES, choose_probes, find_profile
+from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.agent")
 
@@ -70,7 +71,8 @@ def main(arguments: argparse.Namespace) -> int:
         if ras:
             ras.start()
         server.start()
-        log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
+        with supervised(url_of(listener)):
+            log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()
         if ras:

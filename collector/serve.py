@@ -17,6 +17,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import bounded
 from laggard.http.listen import url_of
+from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.collector")
 
@@ -40,7 +41,8 @@ def serve(listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorS
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    asyncio.run(_serve(_Server(config), listener, scrape_loop))
+    with supervised(url_of(listener)):
+        asyncio.run(_serve(_Server(config), listener, scrape_loop))
 
 
 def _affordable(max_connections: int, concurrency: int) -> int:

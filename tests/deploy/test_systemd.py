@@ -1,0 +1,131 @@
+"""deploy/systemd: systemd takes the units, they are as closed as they can be, and the daemons talk to systemd."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+from laggard.http.listen import url_of
+from laggard.service_manager import supervised, watchdog_seconds
+
+UNITS = REPOSITORY / "deploy" / "systemd" / "system"
+MOST_EXPOSED = {"laggard-agent.service": 3.2, "laggard-collector.service": 1.5}
+"""By `systemd-analyze security`, from 0 to 10. The agent has capabilities: PCI configuration space, all rank files."""
+PATIENCE_SECONDS = 300.0
+
+needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
+
+
+def with_a_program(unit: Path, folder: Path) -> Path:
+    """A copy of the unit whose program exists on this machine."""
+    copy = folder / unit.name
+    copy.write_text(re.sub(r"^ExecStart=/opt/laggard/bin/laggard", "ExecStart=/bin/true", unit.read_text(), flags=re.M))
+    return copy
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", MOST_EXPOSED)
+def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -> None:
+    unit = with_a_program(UNITS / name, tmp_path)
+    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=300)
+    assert unit.name not in verified.stderr, verified.stderr
+    judged = subprocess.run(
+        ["systemd-analyze", "security", "--offline=yes", str(unit)], capture_output=True, text=True, timeout=300
+    )
+    score = re.search(r"Overall exposure level for \S+: ([\d.]+)", judged.stdout)
+    assert score is not None, judged.stdout + judged.stderr
+    assert float(score[1]) <= MOST_EXPOSED[name]
+
+
+def test_each_unit_names_a_command_and_a_user_that_exist() -> None:
+    user = re.search(r"^u (\w+)", (UNITS.parent / "sysusers.d" / "laggard.conf").read_text(), re.M)
+    assert user is not None
+    for name in MOST_EXPOSED:
+        text = (UNITS / name).read_text()
+        command = re.search(r"^ExecStart=/opt/laggard/bin/laggard (\w+) --config /etc/laggard/(\w+)\.yaml$", text, re.M)
+        assert command is not None and command[1] == command[2] == name.removeprefix("laggard-").partition(".")[0]
+        assert f"\nUser={user[1]}\n" in text and "\nType=notify\n" in text and "\nWatchdogSec=" in text
+
+
+class ServiceManager:
+    """The socket on which systemd listens to a service."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.settimeout(PATIENCE_SECONDS)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def hears(self) -> str:
+        return self._socket.recv(4096).decode().partition("\n")[0]
+
+    def hears_nothing(self, seconds: float) -> bool:
+        self._socket.settimeout(seconds)
+        with contextlib.suppress(TimeoutError):
+            return not self._socket.recv(4096)
+        return True
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[ServiceManager]:
+    manager = ServiceManager(tmp_path / "notify")
+    yield manager
+    manager.close()
+
+
+@pytest.mark.parametrize("words", [("agent",), ("collector", "--target", "127.0.0.1:9")])
+def test_a_daemon_is_ready_when_it_answers_and_feeds_the_watchdog_until_it_stops(
+    words: tuple[str, ...], systemd: ServiceManager, tmp_path: Path
+) -> None:
+    environ = os.environ | {
+        "NOTIFY_SOCKET": str(systemd.path),
+        "WATCHDOG_USEC": "400000",
+        "LAGGARD_RANK_DIR": str(tmp_path),
+    }
+    environ.pop("WATCHDOG_PID", None)
+    command = [sys.executable, "-m", "laggard", *words, "--web.listen-address", "127.0.0.1:0"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as daemon:
+        try:
+            heard = [systemd.hears() for _ in range(3)]
+            daemon.send_signal(signal.SIGTERM)
+            while heard[-1] == "WATCHDOG=1" and len(heard) < 1000:
+                heard.append(systemd.hears())
+        finally:
+            daemon.kill()
+    assert heard[:2] == ["READY=1", "WATCHDOG=1"] and heard[-1] == "STOPPING=1"
+
+
+def test_a_daemon_that_answers_nobody_is_neither_ready_nor_alive(systemd: ServiceManager) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        with supervised(url_of(mute), {"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "100000"}):
+            assert systemd.hears_nothing(0.5)
+        assert systemd.hears() == "STOPPING=1"
+
+
+def test_without_systemd_nothing_is_told() -> None:
+    before = threading.active_count()
+    with supervised("http://127.0.0.1:9", {}):
+        assert threading.active_count() == before
+
+
+def test_the_watchdog_is_fed_twice_as_often_as_it_asks() -> None:
+    assert watchdog_seconds({"WATCHDOG_USEC": "60000000"}) == 30.0
+    assert watchdog_seconds({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}) == 30.0
+    assert watchdog_seconds({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}) is None
+    for nothing in ({}, {"WATCHDOG_USEC": "0"}, {"WATCHDOG_USEC": "soon"}):
+        assert watchdog_seconds(nothing) is None
