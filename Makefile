@@ -6,16 +6,18 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
-# One process more than there are cores, since many tests wait for others; which tests stay together, tests/conftest.py
-# says. WORKERS=0: all in this process.
-WORKERS ?= $(shell expr $$(nproc) + 1)
-RUN_TESTS := -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
-PYTEST := $(BIN)/python $(RUN_TESTS)
+# More processes than there are cores, since many tests wait for others, the slow ones most; which tests stay together,
+# tests/conftest.py says. WORKERS=0: all in this process.
+MORE := 1
+WORKERS ?= $(shell expr $$(nproc) + $(MORE))
+RUN_TESTS = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+PYTEST = $(BIN)/python $(RUN_TESTS)
 
 demo:
 	@scripts/setup
 	@$(BIN)/laggard demo $(ARGS)
 
+test: MORE := 2
 test:
 	@scripts/setup --system
 	$(PYTEST) $(TESTS)

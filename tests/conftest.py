@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from typing import Any
@@ -15,25 +16,45 @@ pytest_plugins = ("support.machines", "support.agents", "support.collectors", "s
 
 TOGETHER = ("slurm",)
 ALONE = (
+    "gpu_check/test_gpu_check.py",
     "probes/record/test_record.py",
     "probes/test_machines.py",
     "trainer_hooks/output/test_heartbeat.py",
     "trainer_hooks/output/test_http_export.py",
     "trainer_hooks/output/test_recording.py",
+    "trainer_hooks/test_ways_to_start.py",
 )
 BY_PARAMETER = ("trainer_hooks/test_every_way_to_train.py", "trainer_hooks/test_attach.py")
 LONGEST = (
-    "trainer_hooks/test_every_way_to_train.py",
     "vm/test_kernel.py",
+    "trainer_hooks/test_every_way_to_train.py",
     "end_to_end/test_demo.py",
     "slurm",
+    "probes/nvml/test_live.py",
     "trainer_hooks/test_attach.py",
+    "gpu_check/test_gpu_check.py",
+    "trainer_hooks/test_ways_to_start.py",
     "trainer_hooks/engines/test_deepspeed.py",
     "end_to_end/test_pipeline_hang.py",
     "end_to_end/test_faults.py",
+    "collector/test_daemon.py",
     "end_to_end/test_hang.py",
     "collector/web/test_page.py",
+    "probes/nvml/test_nvidia_ml_py.py",
+    "bench/test_simulator.py",
+    "test_others_suites.py",
+    "trainer_hooks/collectives/test_native.py",
+    "trainer_hooks/collectives/test_process_group.py",
+    "collector/web/test_connections.py",
+    "trainer_hooks/test_hook_faults.py",
+    "end_to_end/test_tensor_parallel.py",
+    "trainer_hooks/device/test_device.py",
+    "collector/recording/test_reader.py",
+    "collector/recording/test_writer.py",
+    "gpu_check/test_events.py",
+    "trainer_hooks/pytorch/test_ddp.py",
 )
+WITHOUT_FORKS = ("nccl/", "diagnose/", "catalogue/", "collector/locate/", "collector/fleet/")
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
 settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -53,15 +74,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Sorts the tests: what takes longest comes first, so that no core is idle at the end; tests that import torch into
-    their own process come last (see support/later.py)."""
+    """Sorts the tests: what takes longest comes first, so that no core is idle at the end. Tests that import torch into
+    their own process come late (see support/later.py): behind them only those of WITHOUT_FORKS, which fill the other
+    cores meanwhile."""
     config.stash[IMPORTED_TORCH] = "torch" in sys.modules
     items.sort(key=_place)
 
 
-def _place(item: pytest.Item) -> tuple[bool, int]:
+def _place(item: pytest.Item) -> int:
     name = group_of(item.nodeid).partition("::")[0]
-    return item.get_closest_marker("torch") is not None, LONGEST.index(name) if name in LONGEST else len(LONGEST)
+    if item.get_closest_marker("torch") is not None:
+        return len(LONGEST) + 1
+    if name.startswith(WITHOUT_FORKS):
+        return len(LONGEST) + 2
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+
+
+def pytest_collection_finish() -> None:
+    """What collecting made stays to the end: no later collection of garbage needs to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist

@@ -306,12 +306,14 @@ def test_ranks_that_wait_for_one_another_are_refused() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_every_layout_has_its_position_and_groups(name: str) -> None:
     layout = parse_layout(name)
-    for rank in range(layout.world_size):
+    ranks = range(layout.world_size)
+    for role in ("dp", "tp", "pp", "ep", "expert_dp", "shard", "replica", "world"):
+        groups = [layout.group(rank, role) for rank in ranks]
+        for rank, group in zip(ranks, groups, strict=True):
+            assert rank in group.ranks and all(groups[peer] == group for peer in group.ranks)
+    for rank in ranks:
         position = layout.position(rank)
         assert layout.rank(position) == rank
-        for role in ("dp", "tp", "pp", "ep", "expert_dp", "shard", "replica", "world"):
-            assert rank in layout.group(rank, role).ranks
-            assert all(layout.group(peer, role) == layout.group(rank, role) for peer in layout.group(rank, role).ranks)
         peers = layout.group(rank, "dp").ranks
         assert {(layout.position(peer)["tp"], layout.position(peer)["pp"]) for peer in peers} == {
             (position["tp"], position["pp"])

@@ -139,6 +139,7 @@ def test_the_log_of_a_child_process_is_not_read(tmp_path: Path) -> None:
     assert log is not None and log.read() is None
 
 
+@pytest.mark.slow
 def test_the_space_of_what_was_read_is_freed(tmp_path: Path) -> None:
     log, environ = prepare(tmp_path)
     assert log is not None

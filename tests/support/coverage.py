@@ -11,6 +11,7 @@ from laggard.probes.probe import Probe
 from laggard.probes.registry import PROBES
 from support.judge import judge, probes_of
 from support.materialise import expectation, names
+from support.nccl_logs import LOG_CODES
 
 FACTS_ONLY: Final = frozenset({"identity", "inventory"})
 """Probes that judge nothing."""
@@ -19,18 +20,7 @@ ELSEWHERE: Final = {
     "FLEET_OUTLIER": "the collector",
     "HOOK_BLIND": "the agent",
     "RING_FAILED": "`laggard ring`",
-    **{
-        code: "`laggard diagnose` (NCCL logs)"
-        for code in (
-            "TCP_FALLBACK",
-            "GPUDIRECT_OFF",
-            "SHM_INSTEAD_OF_P2P",
-            "NCCL_VERSION_MIXED",
-            "NCCL_DIAGNOSTICS",
-            "NCCL_WQE_SLOW",
-            "OFI_SENDRECV",
-        )
-    },
+    **{code: "`laggard diagnose` (NCCL logs)" for code in LOG_CODES},
     "RANK_LATE": "`laggard diagnose` (NCCL Inspector's logs)",
     "MACHINE_CHECK": "`laggard diagnose` (kernel logs)",
     **{kind.code: "`laggard diagnose` (job logs)" for kind in FINDINGS if kind.code.startswith("JOB_")},

@@ -12,6 +12,17 @@ from support.paths import DATA
 
 NCCL_LOGS: Final = DATA / "nccl_logs"
 
+LOG_CODES: Final = (
+    "TCP_FALLBACK",
+    "GPUDIRECT_OFF",
+    "SHM_INSTEAD_OF_P2P",
+    "NCCL_VERSION_MIXED",
+    "NCCL_DIAGNOSTICS",
+    "NCCL_WQE_SLOW",
+    "OFI_SENDRECV",
+)
+"""The findings that `laggard diagnose` makes from NCCL's logs."""
+
 
 @cache
 def log_expectations() -> dict[str, dict[str, Any]]:

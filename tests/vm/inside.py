@@ -37,6 +37,16 @@ Steps = dict[str, dict[str, Any]]
 
 
 def gate(*flags: str, thresholds: dict[str, Any] | None = None, privileged: bool = True) -> dict[str, Any]:
+    """Runs the gate, once more where a probe did not answer in its two seconds: where QEMU's own machine is busy, this
+    one is slow."""
+    for _ in range(5):
+        found = _run_once(*flags, thresholds=thresholds, privileged=privileged)
+        if "gave no answer in" not in str(found["report"]):
+            break
+    return found
+
+
+def _run_once(*flags: str, thresholds: dict[str, Any] | None, privileged: bool) -> dict[str, Any]:
     """Runs the command line in a forked process. A fresh interpreter would take seconds to start here."""
     with open("/run/profile.yaml", "w") as file:
         json.dump({"thresholds": thresholds or {}, "deadline_seconds": 60}, file)  # YAML too

@@ -148,6 +148,7 @@ print(died)
 """
 
 
+@pytest.mark.slow
 def test_many_agents_may_answer_first_at_once(make: Any) -> None:
     """msgspec learns a type at its first use, and another thread that uses it meanwhile ends the process."""
     command, body = [sys.executable, "-c", FIRST_USE], encode(make.node("n0", [0, 1]))

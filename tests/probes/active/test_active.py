@@ -165,6 +165,7 @@ def test_the_multipliers_have_work() -> None:
         assert float((entries.abs() <= 1).to(torch.float64).mean()) < 0.15
 
 
+@pytest.mark.slow
 def test_correct_products_and_copies_have_no_wrong_values() -> None:
     for measure in (multiply, copy_in_memory, copy_there_and_back):
         measured = measure(torch, CPU, 0.01)
@@ -223,6 +224,7 @@ def test_a_copy_that_loses_moves_or_omits_words_is_wrong(measure: Any) -> None:
         assert measure(torch, CPU, 0.01, fault).wrong > 0, fault.__name__
 
 
+@pytest.mark.slow
 def test_a_device_of_half_the_rate_is_slow() -> None:
     """The slow device takes nine times as long, so that the load of the machine does not decide the test."""
 
@@ -263,6 +265,7 @@ def test_the_gate_runs_them_when_asked_to(tmp_path: Path) -> None:
             assert list(device) == ["kind", "per_second", "checked", "wrong"] and device["wrong"] == 0
 
 
+@pytest.mark.slow
 def test_an_expected_rate_of_the_profile_is_judged_by_the_gate(tmp_path: Path) -> None:
     profile = "active: true\nthresholds: {active_matmul: {device: cpu, seconds: 0.02, expected_per_second: 1.0e+18}}\n"
     status, report = run_gate(tmp_path, profile, "--only", "active_matmul", "--only", "clock")

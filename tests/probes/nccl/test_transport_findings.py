@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from support.nccl_logs import NCCL_LOGS, log_expectations, log_text, logs_firing, logs_near
+from support.nccl_logs import LOG_CODES, NCCL_LOGS, log_expectations, log_text, logs_firing, logs_near
 from support.paths import SHARED
 
 from laggard.nccl.log.reader import parse_nccl_log
@@ -13,15 +13,6 @@ from laggard.probes.nccl.model.job import HardwareFacts, bus_id
 from laggard.probes.nccl.rules.log_findings import LogJudgement, judge_nccl_log
 
 RECORDED = SHARED / "data" / "nccl_logs"
-CODES = (
-    "TCP_FALLBACK",
-    "GPUDIRECT_OFF",
-    "SHM_INSTEAD_OF_P2P",
-    "NCCL_VERSION_MIXED",
-    "NCCL_DIAGNOSTICS",
-    "NCCL_WQE_SLOW",
-    "OFI_SENDRECV",
-)
 HEALTHY = tuple(name for name, expected in log_expectations().items() if not expected["findings"])
 
 
@@ -33,7 +24,7 @@ def rows(judgement: LogJudgement) -> list[list[str]]:
     return sorted([found.code, found.severity.value, found.device] for found in judgement.findings)
 
 
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", LOG_CODES)
 def test_a_log_shows_the_fault_and_a_look_alike_stays_quiet(code: str) -> None:
     assert logs_firing(code), f"no log in tests/data/nccl_logs is expected to show {code}"
     assert logs_near(code), f"no log says `near: {code}`: add the healthy one that is most like the fault"

@@ -104,6 +104,7 @@ def test_recorded_machines_replay(
     assert judge(tmp_path / "again", PROBES) == judge(source, PROBES), expectation(name)["says"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_read_replays_with_the_same_reason(
     copy_of: Copy, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

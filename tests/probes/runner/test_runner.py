@@ -254,6 +254,7 @@ def freezer() -> Iterator[Path]:
     group.rmdir()
 
 
+@pytest.mark.slow
 def test_a_probe_that_cannot_be_killed_is_not_started_twice(freezer: Path, tmp_path: Path) -> None:
     starts = tmp_path / "starts"
 

