@@ -80,9 +80,8 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("NCCL_DIAGNOSTICS", Severity.WARNING, "NCCL's own diagnostics found something wrong."),
     FindingType("NCCL_WQE_SLOW", Severity.WARNING, "Transfers of an RDMA NIC took longer than NCCL's threshold."),
     FindingType("OFI_SENDRECV", Severity.WARNING, "AWS's plugin sends and receives in place of writing by RDMA."),
-    FindingType(
-        "NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel.", later="tuner tables"
-    ),
+    FindingType("NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel."),
+    FindingType("NCCL_TUNER_TABLE", Severity.WARNING, "A row of a tuner table means something else than it says."),
     FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
     FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results."),
     FindingType("MACHINE_CHECK", Severity.CRITICAL, "The CPU or the host's memory reports hardware errors."),

@@ -11,12 +11,16 @@ from laggard.diagnose.job_log import JOB_LOG
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
+from laggard.diagnose.nccl_tests import NCCL_TESTS
 from laggard.diagnose.nvidia_smi import NVIDIA_SMI
+from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
     NVIDIA_SMI,
     INSPECTOR_LOG,
     INSPECTOR_METRICS,
+    TUNER_TABLE,
+    NCCL_TESTS,
     LSPCI,
     KERNEL_LOG,
     JOB_LOG,

@@ -1,0 +1,147 @@
+"""`laggard tuner compile|lint|simulate`: NCCL's tuner tables from measurements, checked, and as the plugin applies
+them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any, Final
+
+from laggard.errors import UsageError
+from laggard.nccl.tuner.build import build_rows, choose_bands
+from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
+from laggard.nccl.tuner.plugin import Message, choose, possible_cells
+from laggard.nccl.tuner.table import COLLECTIVES, TunerRow, read_lines, render_row, rows_of
+from laggard.text.words import ascii_line, counted
+from laggard.tuner.measurements import read_file, read_measurements
+
+TUNER_SCHEMA: Final = "laggard.tuner/1"
+_LARGEST: Final = 8 << 30
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "compile: FILES are ALGORITHM/PROTOCOL/CHANNELS=OUTPUT with nccl-tests' output or a laggard.ring/1, or CSV "
+        "tables with the setting in columns; the table goes to standard output. lint: what is wrong with tables. "
+        "simulate: which row each collective and size gets. Exit status: 0 nothing wrong, 1 something is, 64 wrong "
+        "usage."
+    )
+    parser.add_argument("action", choices=("compile", "lint", "simulate"))
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--nodes", type=int, metavar="N", help="of the communicator; default: what the files say")
+    parser.add_argument("--ranks", type=int, metavar="N", help="of the communicator; default: what the files say")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.tuner/1")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    if arguments.action == "compile":
+        return _compile(arguments)
+    tables = [(path, read_lines(read_file(path))) for path in arguments.files]
+    if arguments.action == "simulate":
+        rows = [_simulated(path, rows_of(lines), arguments.nodes or 1, arguments.ranks or 8) for path, lines in tables]
+        return _finish(arguments, {"tables": rows}, [line for table in rows for line in _simulated_lines(table)], False)
+    found = [
+        {
+            "path": path,
+            "one_channel": [each._asdict() for each in find_one_channel(lines)],
+            "problems": [each._asdict() for each in find_line_problems(lines)],
+        }
+        for path, lines in tables
+    ]
+    wrong = any(table["one_channel"] for table in found)
+    return _finish(arguments, {"tables": found}, [line for table in found for line in _lint_lines(table)], wrong)
+
+
+def _finish(arguments: argparse.Namespace, document: dict[str, Any], lines: Sequence[str], wrong: bool) -> int:
+    if arguments.format == "json":
+        print(json.dumps({"schema": TUNER_SCHEMA, **document}))
+    else:
+        sys.stdout.write("".join(f"{ascii_line(line)}\n" for line in lines))
+    return int(wrong)
+
+
+def _compile(arguments: argparse.Namespace) -> int:
+    files = [read_measurements(word) for word in arguments.files]
+    nodes = _one_number("nodes", arguments.nodes, [file.nodes for file in files])
+    ranks = _one_number("ranks", arguments.ranks, [file.ranks for file in files])
+    measurements = [each for file in files for each in file.measurements]
+    bands = choose_bands(measurements)
+    if not bands:
+        raise UsageError("no setting has right results at any size: there is nothing to compile")
+    wrong = sum(each.wrong > 0 for each in measurements)
+    made_from = counted(len(measurements), "measurement")
+    lines = [
+        f"# NCCL tuner table by laggard from {made_from}, for {nodes} nodes and {ranks} ranks.",
+        "# collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff",
+        "# 0 channels: NCCL's own number.",
+        "# Use: NCCL_TUNER_PLUGIN=<the example plugin> NCCL_TUNER_CONFIG_FILE=<this file>",
+        *([f"# {counted(wrong, 'measurement')} with wrong results left out."] if wrong else []),
+        *(render_row(row) for row in build_rows({name: tuple(own) for name, own in bands.items()}, nodes, ranks)),
+    ]
+    document = {
+        "nodes": nodes,
+        "ranks": ranks,
+        "left_out_wrong": wrong,
+        "table": "".join(f"{line}\n" for line in lines),
+    }
+    return _finish(arguments, document, lines, False)
+
+
+def _one_number(name: str, given: int | None, found: Sequence[int]) -> int:
+    if given is not None:
+        if given < 1:
+            raise UsageError(f"--{name} {given}: give a number from 1")
+        return given
+    known = {number for number in found if number}
+    if len(known) != 1:
+        seen = f"the files say {', '.join(map(str, sorted(known)))}" if known else "the files do not say"
+        raise UsageError(f"{seen} how many {name} were measured: give --{name}")
+    return known.pop()
+
+
+def _simulated(path: str, rows: Sequence[TunerRow], nodes: int, ranks: int) -> dict[str, Any]:
+    found = []
+    for collective in COLLECTIVES:
+        size = 1024
+        while size <= _LARGEST:
+            choice = choose(rows, Message(collective, size, nodes, ranks), possible_cells(collective, nodes, ranks))
+            found.append(
+                {
+                    "collective": collective,
+                    "size_bytes": size,
+                    "line": choice.row.line if choice.row else None,
+                    "algorithm": choice.row.algorithm if choice.row else None,
+                    "protocol": choice.row.protocol if choice.row else None,
+                    "channels": choice.channels,
+                    "one_channel_by_accident": choice.one_channel_by_accident,
+                }
+            )
+            size *= 4
+    return {"path": path, "nodes": nodes, "ranks": ranks, "messages": found}
+
+
+def _simulated_lines(table: dict[str, Any]) -> list[str]:
+    lines = [f"{table['path']}: {counted(table['nodes'], 'node')}, {counted(table['ranks'], 'rank')}"]
+    for each in table["messages"]:
+        setting = f"{each['algorithm']}/{each['protocol']}" if each["line"] else "NCCL's choice"
+        channels = "NCCL's channels" if each["channels"] == 0 else counted(each["channels"], "channel")
+        by_accident = " (by accident)" if each["one_channel_by_accident"] else ""
+        where = f"line {each['line']}" if each["line"] else "no row"
+        lines.append(f"  {each['collective']} {each['size_bytes']}: {setting}, {channels}{by_accident}, {where}")
+    return lines
+
+
+def _lint_lines(table: dict[str, Any]) -> list[str]:
+    if not table["one_channel"] and not table["problems"]:
+        return [f"{table['path']}: every message has a row, and every row means what it says."]
+    count = len(table["one_channel"])
+    first = f"{counted(count, 'range')} of sizes on one channel by accident" if count else "no message on one channel"
+    lines = [f"{table['path']}: {first}, {counted(len(table['problems']), 'line')} to look at."]
+    for each in table["one_channel"]:
+        cause = "no row" if each["line"] is None else f"line {each['line']} has channels -1"
+        shape = f"{counted(each['nodes'], 'node')} and {counted(each['ranks'], 'rank')}"
+        lines.append(f"  {each['collective']} of {each['min_bytes']} to {each['max_bytes']} B on {shape}: {cause}")
+    lines += [f"  line {each['line']}: {each['text']}" for each in table["problems"]]
+    return lines + ["  `laggard tuner compile` makes a table that has a row for every message."]
