@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from laggard.collector.jobs.holdings import Limits
+from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
 from laggard.collector.jobs.job import JobKey
 from laggard.text.words import counted
 
@@ -32,4 +32,6 @@ class NotHeld(NamedTuple):
         return f"{what} of {', '.join(filter(None, named))} {verb} not watched: {self.limits_text()}"
 
     def limits_text(self) -> str:
-        return f"there is room for {counted(self.limits.jobs, 'job')} and {counted(self.limits.ranks, 'rank')}"
+        room = f"{counted(self.limits.jobs, 'job')} and {counted(self.limits.ranks, 'rank')}"
+        of_agent = f"{MAX_JOBS_OF_AGENT} jobs and {MAX_RANKS_OF_AGENT} ranks"
+        return f"there is room for {room}, and for {of_agent} of each agent"

@@ -12,7 +12,7 @@ from laggard.environment import ENV_NODE
 from laggard.errors import UsageError
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.counter_history import CounterHistory
-from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply
+from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, StatvfsReply, Usage
 from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.host.live import LiveKernel
 from laggard.probes.host.recorded import RecordedKernel
@@ -90,6 +90,10 @@ class Host:
     def file_system(self, path: str) -> FileSystem:
         """Sizes of the file system mounted at `path`. May hang on a dead file server."""
         return _attempt(f"statvfs {path}", lambda: self._kernel.file_system(path))
+
+    def usage(self, path: str) -> Usage:
+        """Whose files fill the local file system mounted at `path`. Takes up to half a second."""
+        return _attempt(f"see whose files fill {path}", lambda: self._kernel.usage(path))
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
         """What statvfs returns for mount points, within `seconds`. `points`: the mount points by server; each server is

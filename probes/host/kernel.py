@@ -33,6 +33,15 @@ class FileSystem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     inodes_available: int
 
 
+class Usage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whose files fill a file system: bytes by uid. `complete`: whether all files were seen; those that are deleted and
+    still open never are. `for_all`: whether every user may write to its topmost folder."""
+
+    bytes_by_user: dict[str, int]
+    complete: bool
+    for_all: bool
+
+
 class KernelClock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What adjtimex(2) returns: the return value (`state`), the STA_* bits (`status`), and offset and errors in
     seconds."""
@@ -72,6 +81,7 @@ class RecordedFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     time: float  # Unix time of the recording
     environ: dict[str, str] = {}
     file_systems: dict[str, FileSystem] = {}  # by mount point
+    usages: dict[str, Usage] = {}  # by mount point, of those that are nearly full
     clock: KernelClock | None = None
     errors: dict[str, str] = {}
 
@@ -84,6 +94,8 @@ class Kernel(Protocol):
     def time(self) -> float: ...
 
     def file_system(self, path: str) -> FileSystem: ...
+
+    def usage(self, path: str) -> Usage: ...
 
     def clock(self) -> KernelClock: ...
 

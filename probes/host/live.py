@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
 
 
 class LiveKernel:
@@ -26,6 +26,11 @@ class LiveKernel:
             inodes_free=answer.f_ffree,
             inodes_available=answer.f_favail,
         )
+
+    def usage(self, path: str) -> Usage:
+        from laggard.probes.host.usage import read_usage  # for file systems that are nearly full alone
+
+        return read_usage(path)
 
     def clock(self) -> KernelClock:
         from laggard.probes.host.adjtimex import read_clock  # ctypes is slow to import, and few runs need it

@@ -18,6 +18,7 @@ from laggard.probes.host.kernel import (
     Pfc,
     RecordedFacts,
     StatvfsReply,
+    Usage,
 )
 from laggard.probes.host.recorded_tree import RecordedTree
 
@@ -46,6 +47,12 @@ class RecordedKernel:
         if path in facts.file_systems:
             return facts.file_systems[path]
         raise OSError(errno.EIO, facts.errors.get(f"statvfs {path}", f"not recorded in {FACTS_PATH}"))
+
+    def usage(self, path: str) -> Usage:
+        usages = self._load().usages
+        if path in usages:
+            return usages[path]
+        raise OSError(errno.EIO, f"not recorded in {FACTS_PATH}")
 
     def clock(self) -> KernelClock:
         facts = self._load()

@@ -19,9 +19,9 @@ _JOURNAL: Final = "/laggard/.notes"
 
 
 class JournalEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One answer of the machine. `kind`: file_system, clock, environ, time, pfc or reply, with the answer as JSON in
-    `value`; error, where the call `key` failed, and refused, where `key` could not be read, with the kernel's message;
-    empty, where the file `key` really is empty."""
+    """One answer of the machine. `kind`: file_system, usage, clock, environ, time, pfc or reply, with the answer as
+    JSON in `value`; error, where the call `key` failed, and refused, where `key` could not be read, with the kernel's
+    message; empty, where the file `key` really is empty."""
 
     kind: str
     key: str
@@ -41,6 +41,8 @@ def write_documents(folder: str, facts: dict[str, Any]) -> None:
     for entry in entries:
         if entry.kind == "file_system":
             facts["file_systems"] = {**facts.get("file_systems", {}), entry.key: _value(entry)}
+        elif entry.kind == "usage":
+            facts["usages"] = {**facts.get("usages", {}), entry.key: _value(entry)}
         elif entry.kind in ("clock", "environ", "time"):
             facts[entry.kind] = _value(entry)
         elif entry.kind == "error":

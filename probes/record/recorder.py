@@ -17,7 +17,7 @@ from typing import Final, TypeVar
 from laggard import wire
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host, ReadAt
-from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply
+from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
 from laggard.probes.host.kernel_log import KMSG_PATH
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 from laggard.probes.record.journal import NOT_RECORDED, JournalEntry, journal_path
@@ -70,6 +70,11 @@ class RecordingHost(Host):
 
     def file_system(self, path: str) -> FileSystem:
         return self._record_answer("file_system", path, lambda: Host.file_system(self, path))
+
+    def usage(self, path: str) -> Usage:
+        usage = super().usage(path)
+        self._add_entry(JournalEntry("usage", path, wire.encode(usage).decode()))
+        return usage
 
     def statvfs_replies(self, points: Mapping[str, Sequence[str]], seconds: float) -> Mapping[str, StatvfsReply]:
         replies = super().statvfs_replies(points, seconds)

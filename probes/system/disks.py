@@ -5,14 +5,17 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import Final
+from typing import Final, Literal
 
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.host.kernel import FileSystem
+from laggard.probes.host.kernel import FileSystem, Usage
 from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
+
+_ROOT: Final = "0"
+_NAMED_USERS: Final = 5
 
 
 class DiskThresholds(Thresholds, frozen=True):
@@ -40,6 +43,10 @@ class DiskThresholds(Thresholds, frozen=True):
     warning_only: tuple[str, ...] = ("/usr", "/opt", "/nix", "/snap/*")
     """Mount points whose findings are warnings: they hold installed software, and no job writes there."""
 
+    filled_by_users: Literal["critical", "warning"] = "critical"
+    """What it is where every user may write, and root's files are less than half of what is used. `warning`: no user
+    can have a node drained by filling it, and no job is kept from a node where it will find no room."""
+
 
 def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
@@ -60,7 +67,7 @@ def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     ratios = {point: _used_bytes(size) for point, size in sizes.items() if size.total_bytes}
     yield Fact("used_ratio", {printable_path(point): round(ratio, 4) for point, ratio in ratios.items()})
     for mount in _distinct(judged, sizes):
-        yield from _judge(mount, sizes[mount.point], thresholds)
+        yield from _judge(host, mount, sizes[mount.point], thresholds)
     if failed:
         raise Unknown("; ".join(failed))
 
@@ -82,7 +89,7 @@ def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator
         yield mount
 
 
-def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
+def _judge(host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
     used, inodes_used = _used_bytes(size), _used_inodes(size)
     checks = [  # used ratio, its text, whether little is left
         (
@@ -95,13 +102,16 @@ def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterat
     short = [(ratio, text) for ratio, text, little in checks if little and ratio >= thresholds.warning_used_ratio]
     if not short:
         return
+    whose = _read_usage(host, mount)
     critical = max(short)[0] >= thresholds.critical_used_ratio and not _matches(mount.point, thresholds.warning_only)
+    if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
+        critical = False
     point = printable_path(mount.point)
     quoted = shlex.quote(point)
     yield finding(
         "DISK_FULL",
         point,
-        "; ".join(text for _, text in short),
+        "; ".join([*(text for _, text in short), *_who(whose, size)]),
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
             "file_system": mount.fstype,
@@ -109,10 +119,37 @@ def _judge(mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterat
             "available_bytes": size.available_bytes,
             "inodes_used_ratio": round(inodes_used, 4),
             "inodes_available": size.inodes_available,
+            **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
         },
         fix=_fix(mount),
         commands=(f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
     )
+
+
+def _read_usage(host: Host, mount: Mount) -> Usage | None:
+    """Whose files fill it; None where that is not known, as in recordings of older versions."""
+    try:
+        return host.usage(mount.point)
+    except Unknown:
+        return None
+
+
+def _largest(usage: Usage) -> dict[str, int]:
+    """The users with the most, the largest first."""
+    return dict(sorted(usage.bytes_by_user.items(), key=lambda item: -item[1])[:_NAMED_USERS])
+
+
+def _who(usage: Usage | None, size: FileSystem) -> Iterator[str]:
+    """Names the user, other than root, whose files are half of what is used, or more."""
+    if usage:
+        for user, taken in _largest(usage).items():
+            if user != _ROOT and 2 * taken >= size.total_bytes - size.free_bytes > 0:
+                yield f"{taken / 2**30:.1f} GiB are user {user}'s"
+
+
+def _is_filled_by_users(usage: Usage, size: FileSystem) -> bool:
+    """What is not seen counts as the users': a file that is deleted and still open is how one would hide it."""
+    return usage.for_all and 2 * usage.bytes_by_user.get(_ROOT, 0) < size.total_bytes - size.free_bytes
 
 
 def _fix(mount: Mount) -> str:
