@@ -200,3 +200,31 @@ def test_a_flood_of_failures_takes_bounded_memory(tmp_path: Path) -> None:
     )
     assert done.stdout.startswith("Rank 3 failed first: CUDA out of memory")
     assert int(done.stderr) < 120 << 10
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_log_that_is_all_errors_is_judged_as_one_without_them(end: str) -> None:
+    """Lines that say nothing are passed over the faster the more there are, and what says why is still found."""
+    noise = [f"gpu07:81:9 [4] NCCL WARN call {call} failed, error {call}" for call in range(40_000)]
+    trace = [
+        "[rank3]: Traceback (most recent call last):",
+        '[rank3]:   File "/job/train.py", line 12, in <module>',
+        "[rank3]:     step()",
+        f"[rank3]: {OOM}",
+    ]
+    bar = "\rstep 1 loss 2.0\rstep 2 loss 1.9 gpu07:81:9 [4] NCCL WARN call 1 failed\r[rank5]: RuntimeError: late"
+    said = [*trace, bar, "[rank3]: loss 2.0 at step 7, 3 it/s"]
+    mixed = [*noise[:30_000], *trace, *noise[30_000:], *said[len(trace) :], *noise[:100]]
+    alone, among = answer(diagnose_text(end.join(said) + end)), answer(diagnose_text(end.join(mixed) + end))
+    assert alone[0][:2] == ("JOB_GPU_OUT_OF_MEMORY", "rank 3") and among[0][:2] == alone[0][:2]
+    events, progress = read_in_pieces(mixed, end)
+    assert (events, progress) == read_in_pieces(said, end) and len(events) == 1 and sum(progress) > 2
+
+
+def read_in_pieces(lines: list[str], end: str) -> tuple[list[tuple[str, str]], tuple[int, ...]]:
+    reader = JobLogReader()
+    reader.begin_file()
+    for start in range(0, len(lines), 10_000):
+        reader.feed("".join(line + end for line in lines[start : start + 10_000]))
+    evidence = reader.evidence()
+    return [(event.code, event.summary) for event in evidence.events], evidence.progress

@@ -119,8 +119,8 @@ def test_memory_is_bounded_and_an_owners_own_jobs_that_ended_go_first(make: Any)
     assert windows.ingest("a", make.node("n0", [0], job_id="fourth"), 4.0) == {Refusal.NO_ROOM: 1}
     not_held = windows.not_held({"a"})
     assert not_held.unseen == {JobKey(1000, "fourth")} and not_held.text() == (
-        "1 job of user 1000 is not watched: there is room for 2 jobs and 3 ranks, and for 64 jobs and 1024 ranks of each "
-        "agent"
+        "1 job of user 1000 is not watched: there is room for 2 jobs and 3 ranks, and for 64 jobs and 1024 ranks of "
+        "each agent"
     )
     assert not windows.not_held({"b"}).text()
 

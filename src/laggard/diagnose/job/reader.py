@@ -32,7 +32,13 @@ _MOST_REPEATED: Final = 64
 _DULL: Final = 64
 """So many lines of one shape that say nothing: the next ones are not looked at."""
 
-_NUMBER = re.compile(r"\d+")
+_SHAPE: Final = 200
+"""Lines of the same first characters, numbers aside, have one shape."""
+_DENSE: Final = 8
+"""Where one of so many lines has a word, lines are looked at one by one."""
+
+_NUMBER = re.compile(r"[0-9]+")
+_DIGITS: Final = str.maketrans("123456789", "0" * 9)
 _NUMBERS_THAT_COUNT = re.compile(r"(?:error|status|Errno|[Ss]ignal:?)[ =](?:[A-Z_]{1,40}\()?(-?\d{1,3})\b")
 _STATUS_WORDS = re.compile(r"xit|ignal|status|code|enqueued")  # numbers that decide what a line says
 _EXCEPTION = re.compile(rf"({EXCEPTION_NAME})(?:: (.*))?$")
@@ -84,6 +90,8 @@ class JobLogReader:
         self._dull: dict[str, int] = {}
         """How often a line of this shape, its numbers aside, said nothing."""
         self._repeated: dict[tuple[str, tuple[object, ...]], int] = {}
+        self._dense = False
+        """Whether many lines have had one of the words."""
 
     def begin_file(self) -> None:
         self._progress.append(0)
@@ -94,19 +102,37 @@ class JobLogReader:
 
     def feed(self, piece: str) -> None:
         self._note_ranks(piece)
-        counted = 0
-        for start, end in _candidates(piece):
+        counted = candidates = 0
+        for start, end in self._interesting(piece) if self._dense else _candidates(piece):
+            candidates += 1
+            shape = _shape(piece[start:end])
+            if self._is_dull(shape):
+                continue
             self._progress[-1] += _count_progress(piece, counted, start)
             counted = start
-            shape = _NUMBER.sub("0", piece[start : min(end, start + 200)])
-            if self._dull.get(shape, 0) >= _DULL and not self._tracebacks:
-                continue
             known = self._known()
             self._read(piece, start, end)
             if known == self._known() and len(self._dull) < _MOST_SHAPES and not _STATUS_WORDS.search(shape):
                 self._dull[shape] = self._dull.get(shape, 0) + 1
         self._progress[-1] += _count_progress(piece, counted, len(piece))
         self._offset += len(piece)
+        if not self._dense:
+            self._dense = candidates > piece.count("\n") // _DENSE
+
+    def _is_dull(self, shape: str) -> bool:
+        return self._dull.get(shape, 0) >= _DULL and not self._tracebacks
+
+    def _interesting(self, piece: str) -> Iterator[tuple[int, int]]:
+        """As _candidates(), line by line and without dull lines: faster where very many lines have one of the words."""
+        start = 0
+        for line, shape in zip(piece.split("\n"), _shapes(piece).split("\n"), strict=True):
+            if self._is_dull(shape[:_SHAPE]):
+                pass
+            elif len(line) > MOST_LINE or "\r" in line:
+                yield from ((start + first, start + last) for first, last in _candidates(line))
+            elif any(word in line for word in _WORDS):
+                yield start, start + len(line)
+            start += len(line) + 1
 
     def _known(self) -> tuple[object, ...]:
         """Changes with each line that says anything."""
@@ -290,6 +316,19 @@ def _candidates(piece: str) -> list[tuple[int, int]]:
             found[max(start, at - MOST_LINE)] = end
             at = piece.find(word, end)
     return sorted(found.items())
+
+
+def _shape(line: str) -> str:
+    """The beginning of a line, with 0 for each number."""
+    return _NUMBER.sub("0", line[:MOST_LINE])[:_SHAPE]
+
+
+def _shapes(piece: str) -> str:
+    """The piece with 0 for each number: as _shape(), for all lines at once."""
+    shapes = piece.translate(_DIGITS)
+    while "00" in shapes:
+        shapes = shapes.replace("00", "0")
+    return shapes
 
 
 def _count_progress(piece: str, start: int, end: int) -> int:

@@ -25,7 +25,8 @@ from laggard.nccl.log.model import NcclLog
 MOST_PROCESSES: Final = 16384
 _MOST_LINE = 1 << 16
 _PIECE = 1 << 20
-_INFO: Final = " NCCL INFO "
+_NCCL: Final = " NCCL "
+_PLAIN: Final = {"INFO ": "INFO", "WARN ": "WARN"}
 
 
 class NcclLogReader:
@@ -85,12 +86,13 @@ class NcclLogReader:
     def _split(self, text: str) -> Iterator[LogLine]:
         """NCCL's lines in one line of the file. Most are a plain line of NCCL, and a log has millions of them: those
         take the short way."""
-        at = text.find(_INFO)
-        if at > 0 and "\x1b" not in text and text[0] != "{" and text[-1] != "]":
-            end = at + len(_INFO)
-            if text.find("NCCL ", end) < 0:
-                writer = self._prefixes.writer(text[: at + 1])
-                return iter(() if writer is None else (LogLine(writer, "INFO", text[end:].rstrip(), False),))
+        at = text.find(_NCCL)
+        end = at + len(_NCCL) + len("INFO ")
+        level = _PLAIN.get(text[end - len("INFO ") : end])
+        plain = at > 0 and level and "\x1b" not in text and text[0] != "{" and text[-1] != "]"
+        if plain and level and text.find("NCCL ", end) < 0:
+            writer = self._prefixes.writer(text[: at + 1])
+            return iter(() if writer is None else (LogLine(writer, level, text[end:].rstrip(), False),))
         return lines_in(text, self._prefixes)
 
     def _builder(self, writer: Writer) -> ProcessBuilder | None:
