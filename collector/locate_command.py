@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import AbstractContextManager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,11 +34,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         help="files or directories: a laggard recording, or PyTorch Flight Recorder dumps",
     )
+    source.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="a Prometheus that scrapes the agents, or Thanos, Mimir: coarser, for any number of ranks",
+    )
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="with --prometheus: judge that moment, as 2026-11-23T04:00 (UTC) or Unix seconds (default: now)",
+    )
+    secret = parser.add_mutually_exclusive_group()
+    secret.add_argument("--bearer-token-file", metavar="FILE", help="with --prometheus: the token to log in with")
+    secret.add_argument("--basic-auth-file", metavar="FILE", help="with --prometheus: a file with USER:PASSWORD")
     parser.add_argument(
         "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
     )
     parser.add_argument(
         "--job",
+        "--job-id",
         metavar="[USER:]NAME",
         help=JOB_HELP,
     )
@@ -45,10 +60,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    if arguments.trace and arguments.record:
-        raise UsageError("--record copies from a collector: leave out --trace, which reads a recording")
+    if arguments.record and (arguments.trace or arguments.prometheus):
+        raise UsageError("--record copies from a collector: leave out --trace and --prometheus")
     job = by_uid(arguments.job)
-    location = _from_recording(arguments.trace) if arguments.trace else _ask(arguments.collector, job)
+    location = _location(arguments, job)
     if arguments.record:
         _record(arguments.collector, job or _key(location), arguments.record)
     if arguments.format == "json":
@@ -60,6 +75,42 @@ def main(arguments: argparse.Namespace) -> int:
         if location.owner is not None:
             print(f"  {printable_line(f'Job {location.job_id} of {user_text(location.owner)}')}")
     return EXIT_CODES[location.verdict]
+
+
+def _location(arguments: argparse.Namespace, job: str | None) -> Location:
+    if arguments.trace:
+        return _from_recording(arguments.trace)
+    asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
+    if arguments.prometheus:
+        return _from_prometheus(arguments.prometheus, job, *asked)
+    if any(asked):
+        raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
+    return _ask(arguments.collector, job)
+
+
+def _from_prometheus(
+    url: str, job: str | None, at: str | None, token_file: str | None, basic_file: str | None
+) -> Location:
+    from laggard.collector.prometheus.client import Prometheus, authorization
+    from laggard.collector.prometheus.verdict import locate_by_counters
+
+    moment = None if at is None else _moment(at)
+    prometheus = Prometheus(url, authorization(token_file, basic_file))
+    try:
+        return locate_by_counters(prometheus, job, moment)
+    finally:
+        prometheus.close()
+
+
+def _moment(text: str) -> float:
+    """Unix seconds. Raises UsageError."""
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None
 
 
 def _from_recording(paths: list[str]) -> Location:

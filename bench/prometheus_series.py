@@ -1,0 +1,162 @@
+"""Makes the series of a large job in a real Prometheus: OpenMetrics text, blocks made from it with promtool, and a
+server that answers from these blocks."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+
+PHASES = {"input": 0.01, "forward": 0.05, "backward": 0.08, "optimizer": 0.02, "other": 0.005}
+WAIT = 0.03
+RANKS_OF_NODE = 8
+
+
+class Job(NamedTuple):
+    """A synchronous job. `slow`: ranks and how many more seconds they take in `phase`. `stalled_at`: the sample from
+    which on nobody gets any further, since `hung` does not come, or the process of `gone` is; -1: never."""
+
+    ranks: int
+    samples: int = 13
+    interval: float = 15.0
+    slow: tuple[int, ...] = ()
+    phase: str = "forward"
+    excess: float = 0.008
+    hung: int = -1
+    stalled_at: int = -1
+    gone: int = -1
+    role: str = "dp"
+    job_id: str = "train"
+    user: int = 1000
+    seed: int = 0
+
+
+class Column(NamedTuple):
+    """The samples of one metric for each rank: [T, R], and the labels beside the rank's."""
+
+    name: str
+    kind: str
+    labels: str
+    values: Numbers
+
+
+def columns(job: Job, end: float) -> Iterator[Column]:
+    """The job's metrics as agents export them; the last sample is at `end` (Unix seconds)."""
+    generator = np.random.default_rng(job.seed)
+    shape = (job.samples, job.ranks)
+    names = list(PHASES)
+    means = np.empty((*shape, len(names)))
+    for place, seconds in enumerate(PHASES.values()):
+        means[:, :, place] = seconds * (1 + 0.004 * generator.standard_normal(shape))
+    for rank in job.slow:
+        means[:, rank, names.index(job.phase)] += job.excess
+    busy = means.sum(axis=2)
+    step = busy.max(axis=1, keepdims=True) + WAIT
+    steps = np.maximum(1, np.rint(job.interval / step))
+    if job.stalled_at >= 0:
+        steps[job.stalled_at :] = 0
+    counted = 1000 + np.cumsum(steps, axis=0)
+    phases = 100.0 + np.cumsum(means * steps[:, :, None], axis=0)
+    times = end - job.interval * np.arange(job.samples)[::-1, None]
+    stalled = np.clip(np.arange(job.samples) - job.stalled_at, 0, None)[:, None] * job.interval
+    stalled = stalled * (job.stalled_at >= 0)
+    came = np.arange(job.ranks)[None, :] != job.hung
+    ones = np.ones(shape)
+    up = np.where((np.arange(job.ranks)[None, :] == job.gone) & (stalled > 0), 0.0, 1.0)
+    yield Column("laggard_rank_steps", "counter", "", counted * ones)
+    yield Column("laggard_rank_step_seconds", "counter", "", 100.0 + np.cumsum(steps * step, axis=0) * ones)
+    yield Column("laggard_rank_own_seconds", "counter", "", phases[:, :, 1:].sum(axis=2))
+    yield Column("laggard_rank_input_seconds", "counter", "", phases[:, :, 0])
+    for place, name in enumerate(names):
+        yield Column("laggard_rank_phase_seconds", "counter", f',phase="{name}"', phases[:, :, place])
+    waited = np.cumsum(steps * (step - busy), axis=0)
+    yield Column("laggard_rank_collective_seconds", "counter", f',op="all_reduce",group="{job.role}"', waited)
+    yield Column("laggard_rank_collectives", "counter", f',op="all_reduce",group="{job.role}"', counted * ones)
+    yield Column("laggard_rank_last_progress_timestamp_seconds", "gauge", "", (times - stalled) * ones)
+    yield Column("laggard_rank_last_beat_timestamp_seconds", "gauge", "", times * ones)
+    yield Column("laggard_rank_in_flight_seconds", "gauge", "", stalled * came)
+    yield Column("laggard_rank_up", "gauge", "", up)
+    yield Column("laggard_rank_info", "gauge", f',world_size="{job.ranks}",attempt="0"', ones)
+
+
+def write_openmetrics(jobs: Sequence[Job], end: float, file: TextIO) -> None:
+    named = ""
+    for of_jobs in zip(*(columns(job, end) for job in jobs), strict=True):
+        if of_jobs[0].name != named:
+            file.write(f"# TYPE {of_jobs[0].name} {of_jobs[0].kind}\n")
+        named = of_jobs[0].name
+        for job, column in zip(jobs, of_jobs, strict=True):
+            _write_column(job, column, end, file)
+    file.write("# EOF\n")
+
+
+def _write_column(job: Job, column: Column, end: float, file: TextIO) -> None:
+    times = [f"{end - job.interval * back:.3f}" for back in range(job.samples)][::-1]
+    sample = f"{column.name}_total" if column.kind == "counter" else column.name
+    for rank in range(job.ranks):
+        node = rank // RANKS_OF_NODE
+        more = f',hostname="n{node}",local_rank="{rank % RANKS_OF_NODE}"' if column.name.endswith("_info") else ""
+        labels = (
+            f'{sample}{{job_id="{job.job_id}",user="{job.user}",rank="{rank}"{column.labels}{more}'
+            f',instance="n{node}:19400",job="laggard"}} '
+        )
+        values = column.values[:, rank]
+        file.write("".join(f"{labels}{v:.9g} {t}\n" for v, t in zip(values, times, strict=True)))
+
+
+def make_blocks(jobs: Sequence[Job], end: float, folder: Path) -> Path:
+    """A folder of blocks that Prometheus can serve; the last samples are at `end`."""
+    text, data = folder / "metrics.txt", folder / "data"
+    with open(text, "w") as file:
+        write_openmetrics(jobs, end, file)
+    promtool = shutil.which("promtool")
+    assert promtool, "promtool is missing: apt-get install prometheus"
+    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", str(text), str(data)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    text.unlink()
+    return data
+
+
+@contextlib.contextmanager
+def prometheus(data: Path, *flags: str) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A real Prometheus that scrapes nothing and answers from `data`: its URL and its process."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    config = data.parent / "prometheus.yml"
+    config.write_text("global: {}\n")
+    command = ["prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}", "--log.level=error"]
+    command += ["--storage.tsdb.retention.time=10y", f"--web.listen-address=127.0.0.1:{port}", *flags]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        _wait(lambda: _ready(url), process)
+        yield url, process
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _wait(condition: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 300.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None and time.monotonic() < deadline, "Prometheus does not start"
+        time.sleep(0.1)
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/-/ready", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

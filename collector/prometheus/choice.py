@@ -1,0 +1,112 @@
+"""Which job is asked about, and what a few of its ranks tell first: the scrape interval, how fresh the samples are, and
+how long a step takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import unknown_location
+from laggard.collector.prometheus import queries
+from laggard.collector.prometheus.answer import Series
+from laggard.collector.prometheus.client import Prometheus
+from laggard.collector.prometheus.counters import Floats, rank_numbers
+from laggard.errors import UsageError
+from laggard.model import Location
+
+STALE_SECONDS = 60.0
+STALE_INTERVALS = 3
+"""A sample that is older than so many scrape intervals, and than STALE_SECONDS, says nothing about now."""
+
+_NAMED_JOBS = 8
+
+
+class Few(NamedTuple):
+    """What the first hundred ranks tell: the scrape interval (None: there is one sample), the roles of their groups,
+    and how long a step takes (0: nobody made one)."""
+
+    interval: float | None
+    ranks: tuple[int, ...]
+    roles: frozenset[str]
+    step: float
+
+
+def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> tuple[queries.Job, float] | Location:
+    """The job of that key or name, by default the one that got on last, and the moment by the server's clock; a verdict
+    `unknown` where there is none. Raises UsageError where several users have a job of that name."""
+    key = JobKey.parse(name) if name else None
+    wanted = queries.Job(key.job_id, str(key.owner)) if key else queries.Job(name) if name else None
+    query = f"max by (job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted)})"
+    found = [
+        each for part in prometheus.at(query, at) for each in zip(part.labels, part.times, part.values, strict=True)
+    ]
+    if not found:
+        return _nothing(prometheus, name, wanted, at)
+    if name and key is None and len(found) > 1:
+        choices = ", ".join(f"{labels.user}:{labels.job_id}" for labels, _, _ in found[:_NAMED_JOBS])
+        raise UsageError(f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}")
+    labels, now, _ = max(found, key=lambda each: float(each[2]))
+    return queries.Job(labels.job_id, labels.user), float(now)
+
+
+def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | None, at: float | None) -> Location:
+    """Why there is no job: no series at all, or none that is fresh."""
+    first = queries.selector(queries.STEPS, wanted, ("rank=", "0"))
+    query = f"time() - max(max_over_time(timestamp({first})[1d:5m]))"
+    ages = [value for part in prometheus.at(query, at) for value in part.values]
+    of = f" of a job {name}" if name else ""
+    if ages:
+        text = (
+            f"the newest sample{of} is {_long(float(ages[0]))} old and says nothing about now; --at judges that moment"
+        )
+        return unknown_location("stale", text, name)
+    text = (
+        f"Prometheus at {prometheus.url} has no series laggard_rank_*{of} of the last day: have it scrape the agents"
+        " (a collector's /api/v1/targets lists them for http_sd)"
+    )
+    return unknown_location("no_series", text, name)
+
+
+def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str:
+    """What the samples themselves tell, of the first ranks; why nothing can be told, where they are too old."""
+    of_steps, of_seconds = (
+        list(prometheus.at(f"{queries.selector(metric, job, queries.A_FEW)}[10m]", now))
+        for metric in (queries.STEPS, queries.STEP_SECONDS)
+    )
+    times = np.concatenate([part.times for part in of_steps] or [np.zeros(0)])
+    gaps = np.concatenate([_gaps(part) for part in of_steps] or [np.zeros(0)])
+    interval = float(np.median(gaps)) if len(gaps) else None
+    if not len(times) or now - times.max() > max(STALE_SECONDS, STALE_INTERVALS * (interval or 0.0)):
+        age = f"{_long(now - times.max())} old" if len(times) else "over ten minutes old"
+        return f"the newest sample of the job is {age} and says nothing about now"
+    made, seconds = (sum(_gained(part) for part in parts) for parts in (of_steps, of_seconds))
+    numbers = {int(number) for part in of_steps for number in rank_numbers(part.labels)}
+    query = f"group by (group) ({queries.selector(queries.COLLECTIVES, job, queries.A_FEW)})"
+    roles = frozenset(labels.group for part in prometheus.at(query, now) for labels in part.labels)
+    ranks = tuple(sorted(number for number in numbers if number >= 0))
+    return Few(interval, ranks, roles, seconds / made if made > 0 else 0.0)
+
+
+def _each(part: Series, function: Callable[[Floats], Floats], of: Floats) -> list[Floats]:
+    """`function` of each series' part of the array `of`."""
+    return [function(some) for some in np.split(of, np.cumsum(part.counts)[:-1])]
+
+
+def _gaps(part: Series) -> Floats:
+    found: Floats = np.concatenate(_each(part, np.diff, part.times) or [np.zeros(0)])
+    return found
+
+
+def _gained(part: Series) -> float:
+    """By how much the counters have grown, all together."""
+    grown = _each(part, lambda some: np.clip(np.diff(some), 0, None).sum(keepdims=True), part.values)
+    return float(np.sum(grown)) if grown else 0.0
+
+
+def _long(seconds: float) -> str:
+    if seconds >= 5400:
+        return f"{seconds / 3600:.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"

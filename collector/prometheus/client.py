@@ -1,0 +1,131 @@
+"""Asks a Prometheus, or what speaks its API: Thanos, Mimir, VictoriaMetrics. Errors are told in the user's words."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+
+from laggard.collector.prometheus.answer import Answer, AnswerError, Series
+from laggard.errors import UsageError
+from laggard.text.words import printable_line
+
+QUERY_SECONDS = 60.0
+"""For one query; what Prometheus itself allows for one by default is two minutes."""
+
+_CHUNK_BYTES = 1 << 20
+_MAX_SECRET_BYTES = 1 << 16
+_HEADERS = {"Accept-Encoding": "identity"}  # packing takes Prometheus longer than sending
+
+
+class Prometheus:
+    """One server. To be used by several threads at once."""
+
+    def __init__(self, url: str, authorization: str | None = None) -> None:
+        self.url = _checked_url(url)
+        self.warnings: list[str] = []
+        headers = _HEADERS if authorization is None else {**_HEADERS, "Authorization": authorization}
+        self._client = httpx.Client(headers=headers, timeout=QUERY_SECONDS)
+
+    def close(self) -> None:
+        self._client.close()
+
+    def over_time(self, query: str, start: float, end: float, step: float) -> Iterator[Series]:
+        """The values at `start`, and every `step` seconds up to `end`. Raises UsageError."""
+        times = {"start": f"{start:.3f}", "end": f"{end:.3f}", "step": f"{step:.3f}"}
+        return self._ask("query_range", {"query": query, **times})
+
+    def at(self, query: str, moment: float | None) -> Iterator[Series]:
+        """The values at `moment`, by default now by the server's clock. Raises UsageError."""
+        return self._ask("query", {"query": query, **({} if moment is None else {"time": f"{moment:.3f}"})})
+
+    def _ask(self, path: str, form: Mapping[str, str]) -> Iterator[Series]:
+        answer = Answer()
+        form = {**form, "timeout": f"{QUERY_SECONDS:.0f}s"}
+        try:
+            with self._client.stream("POST", f"{self.url}/api/v1/{path}", data=form) as response:
+                self._check(response)
+                yield from answer.series(response.iter_bytes(_CHUNK_BYTES))
+        except AnswerError as error:
+            raise UsageError(f"Prometheus at {self.url}: {printable_line(str(error), 500)}") from None
+        except httpx.TimeoutException:
+            raise UsageError(
+                f"Prometheus at {self.url} did not answer within {QUERY_SECONDS:.0f} s: it is overloaded, or far away"
+            ) from None
+        except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+            raise UsageError(f"no Prometheus answers at {self.url}: {printable_line(str(error), 200)}") from None
+        self.warnings += [printable_line(text, 300) for text in answer.warnings]
+
+    def _check(self, response: httpx.Response) -> None:
+        """Raises UsageError where the status is not 200."""
+        if response.status_code == httpx.codes.OK:
+            return
+        with contextlib.suppress(httpx.HTTPError):
+            response.read()
+        status, said = response.status_code, _said(response)
+        raise UsageError(f"Prometheus at {self.url} {_meaning(status)}" + (f": {said}" if said else ""))
+
+
+def _said(response: httpx.Response) -> str:
+    """What Prometheus' error says, in its own words."""
+    with contextlib.suppress(Exception):
+        return printable_line(str(response.json()["error"]), 500)
+    return ""
+
+
+def _meaning(status: int) -> str:
+    if status in (401, 403):
+        return (
+            f"refuses ({status}): give --bearer-token-file FILE, or --basic-auth-file FILE with USER:PASSWORD in it,"
+            " of one who may read"
+        )
+    if status == 404:
+        return "has no API there (404): is a path missing behind the host, as /prometheus or /select/0/prometheus?"
+    if 300 <= status < 400:
+        return f"sends elsewhere ({status}), to a login perhaps: name the API itself"
+    if status == 422:
+        return "cannot answer (422): choose one job with --job, or raise its --query.max-samples"
+    if status in (502, 503, 504):
+        return f"is overloaded or away ({status})"
+    return f"answers {status}"
+
+
+def _checked_url(url: str) -> str:
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise UsageError(f"--prometheus {printable_line(url, 200)} is no address: write http://HOST:9090")
+    if parts.username is not None or parts.password is not None:
+        raise UsageError("--prometheus has a password in it: put USER:PASSWORD into a file, for --basic-auth-file")
+    if parts.query or parts.fragment:
+        raise UsageError(f"--prometheus {printable_line(url, 200)}: leave out what follows the path")
+    return url.rstrip("/")
+
+
+def authorization(token_file: str | None, basic_file: str | None) -> str | None:
+    """The header's value from the file that was named. Raises UsageError."""
+    if token_file:
+        return f"Bearer {_secret(token_file)}"
+    if basic_file:
+        pair = _secret(basic_file)
+        if ":" not in pair:
+            raise UsageError(f"{basic_file} has no USER:PASSWORD in it")
+        return f"Basic {base64.b64encode(pair.encode()).decode()}"
+    return None
+
+
+def _secret(path: str) -> str:
+    """The only line of the file. Its text is in no message."""
+    try:
+        with open(Path(path), encoding="utf-8") as file:
+            text = file.read(_MAX_SECRET_BYTES).strip()
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is not text") from None
+    if not text or not text.isascii() or not text.isprintable():
+        raise UsageError(f"{path} has to hold one line of printable ASCII, without which there is no login")
+    return text

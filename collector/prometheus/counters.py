@@ -1,0 +1,178 @@
+"""The counters of a job's ranks at a few moments, as arrays, and what a step took between two of them. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.locate.job_timings import JobTimings, RankState
+from laggard.collector.prometheus.answer import Labels, Series
+from laggard.collector.scrape.bounds import MAX_WORLD
+from laggard.constants import PHASES
+
+Floats = NDArray[np.floating[Any]]
+
+INTERVALS = 9
+"""So many intervals are compared: one more than a verdict needs at least."""
+
+_MAX_DIGITS = 8
+
+FIRST = 2
+"""The number of the first interval where intervals stand for steps: earlier steps count as warm-up."""
+
+
+class Moments(NamedTuple):
+    """INTERVALS + 1 moments, `step` seconds apart, the last at `end` (Unix seconds)."""
+
+    end: float
+    step: float
+
+    @property
+    def start(self) -> float:
+        return self.end - INTERVALS * self.step
+
+
+class Table:
+    """The values of one metric: [T, R], nan where there is none. Two series of one rank (two Prometheus behind one
+    Thanos, an agent and the rank itself) are one: the first that has a value."""
+
+    def __init__(self, moments: Moments, ranks: int = 0) -> None:
+        self._moments = moments
+        self._values = np.full((max(16, ranks), INTERVALS + 1), np.nan)
+        self._count = ranks
+
+    def add(self, series: Series) -> None:
+        numbers = rank_numbers(series.labels)
+        self._make_room(int(numbers.max(initial=-1)) + 1)
+        rows = np.repeat(numbers, series.counts)
+        places = np.rint((series.times - self._moments.start) / self._moments.step).astype(np.int64)
+        right = (rows >= 0) & (places >= 0) & (places <= INTERVALS)
+        rows, places, values = rows[right], places[right], series.values[right]
+        fresh = np.isnan(self._values[rows, places])
+        self._values[rows[fresh], places[fresh]] = values[fresh]
+
+    def _make_room(self, count: int) -> None:
+        if count > len(self._values):
+            more = np.full((max(count, 2 * len(self._values)) - len(self._values), INTERVALS + 1), np.nan)
+            self._values = np.concatenate((self._values, more))
+        self._count = max(self._count, count)
+
+    def of(self, count: int) -> Floats:
+        """[T, R] of the first `count` ranks."""
+        self._make_room(count)
+        values: Floats = self._values[:count].T
+        return values
+
+    @property
+    def count(self) -> int:
+        """One more than the largest number of a rank."""
+        return self._count
+
+
+def table(moments: Moments, parts: Iterable[Series]) -> Table:
+    found = Table(moments)
+    for part in parts:
+        found.add(part)
+    return found
+
+
+def rank_numbers(labels: Sequence[Labels]) -> NDArray[np.int64]:
+    """[N]: the numbers of the ranks; -1 where a label is none."""
+    texts = [each.rank for each in labels]
+    joined = "".join(texts)
+    if texts and joined.isascii() and joined.isdigit() and all(texts) and max(map(len, texts)) < _MAX_DIGITS:
+        numbers = np.array(list(map(int, texts)), np.int64)
+    else:
+        numbers = np.array([_rank_number(text) for text in texts], np.int64)
+    return np.where(numbers < MAX_WORLD, numbers, -1)
+
+
+def _rank_number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < _MAX_DIGITS else -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Counters:
+    """A job's ranks, those that have counters. [T, R] at T moments, nan where there is no sample; seconds but for
+    `steps`. `step_seconds` [T, F] are of a few ranks: a step takes all equally long."""
+
+    ranks: NDArray[np.int64]
+    steps: Floats
+    own: Floats
+    input: Floats
+    other: Floats
+    step_seconds: Floats
+    few_steps: Floats  # [T, F]: the steps of those few
+
+
+class Intervals(NamedTuple):
+    """What a step took, on average over each interval: [K, R], nan where the rank made none or its counters began
+    anew. `work` is own time that has a phase."""
+
+    made: Floats  # [K, R]: how many steps
+    work: Floats
+    input: Floats
+    other: Floats
+    step: Floats  # [K]
+
+
+def intervals(counters: Counters) -> Intervals:
+    made = differences(counters.steps)
+    made = np.where(made > 0, made, np.nan)
+    own, other = differences(counters.own) / made, differences(counters.other) / made
+    other = np.where(np.isnan(other), 0.0, other)  # older agents, or none of it
+    few = differences(counters.few_steps)
+    step = _median(differences(counters.step_seconds) / np.where(few > 0, few, np.nan))
+    return Intervals(made, np.maximum(own - other, 0.0), differences(counters.input) / made, other, step)
+
+
+def differences(values: Floats) -> Floats:
+    """[K, R]: from one moment to the next; nan where a counter began anew."""
+    found = np.diff(values, axis=0)
+    return np.where(found >= 0, found, np.nan)
+
+
+def _median(values: Floats) -> Floats:
+    """[K] over the ranks; nan where none has a value."""
+    known = np.isfinite(values).any(axis=1)
+    result = np.full(len(values), np.nan)
+    result[known] = np.nanmedian(values[known], axis=1)
+    return result
+
+
+def typical_steps(found: Intervals) -> float:
+    """How many steps an interval has; 0 where nobody made one."""
+    known = found.made[np.isfinite(found.made)]
+    return float(np.median(known)) if known.size else 0.0
+
+
+def as_timings(
+    job_id: str, counters: Counters, found: Intervals, nodes: tuple[str | None, ...], world_size: int
+) -> JobTimings:
+    """The intervals in place of steps, each with as many steps as an interval typically has, so that a slowdown's
+    length is counted in real seconds. All work is in `forward`: which phase it was is asked for suspects alone."""
+    scale = typical_steps(found)
+    phases = np.zeros((*found.made.shape, len(PHASES)))
+    for name, values in (("input", found.input), ("forward", found.work), ("other", found.other)):
+        phases[:, :, PHASES.index(name)] = values * scale
+    own = phases.sum(axis=2)
+    step = np.where(np.isfinite(own), (found.step * scale)[:, None], np.nan)
+    phases[np.isnan(step)] = np.nan
+    count = len(counters.ranks)
+    return JobTimings(
+        job_id=job_id,
+        world_size=world_size,
+        steps=np.arange(FIRST, FIRST + len(found.made)),
+        ranks=counters.ranks,
+        nodes=nodes,
+        gpus=(None,) * count,
+        step_seconds=step,
+        phase_seconds=phases,
+        waited_seconds=np.maximum(step - own, 0.0),
+        states=(RankState("running", None, None, None),) * count,
+        findings_by_node={},
+    )

@@ -1,0 +1,48 @@
+"""PromQL about one job. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+STEPS = "laggard_rank_steps_total"
+STEP_SECONDS = "laggard_rank_step_seconds_total"
+OWN_SECONDS = "laggard_rank_own_seconds_total"
+INPUT_SECONDS = "laggard_rank_input_seconds_total"
+PHASE_SECONDS = "laggard_rank_phase_seconds_total"
+COLLECTIVES = "laggard_rank_collectives_total"
+COLLECTIVE_SECONDS = "laggard_rank_collective_seconds_total"
+LAST_PROGRESS = "laggard_rank_last_progress_timestamp_seconds"
+LAST_BEAT = "laggard_rank_last_beat_timestamp_seconds"
+IN_FLIGHT = "laggard_rank_in_flight_seconds"
+UP = "laggard_rank_up"
+INFO = "laggard_rank_info"
+
+A_FEW = ("rank=~", "[0-9]|[1-9][0-9]")
+"""The first hundred ranks."""
+
+
+class Job(NamedTuple):
+    """A job by its labels; `user` empty: not known."""
+
+    job_id: str
+    user: str = ""
+
+
+def selector(metric: str, job: Job | None, *more: tuple[str, str]) -> str:
+    """`metric{job_id="...",user="..."}`; `more` are pairs of a label with its operator, and a value."""
+    asked = [] if job is None else [("job_id=", job.job_id), *([("user=", job.user)] if job.user else [])]
+    return f"{metric}{{{','.join(f'{name}{quoted(value)}' for name, value in (*asked, *more))}}}"
+
+
+def of_ranks(metric: str, job: Job, ranks: Iterable[int]) -> str:
+    return selector(metric, job, ("rank=~", "|".join(map(str, ranks))))
+
+
+def quoted(text: str) -> str:
+    """A string of PromQL, whatever is in it."""
+    escaped = "".join(_ESCAPES.get(character, character) for character in text)
+    return f'"{escaped}"'
+
+
+_ESCAPES = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r", "\0": "\\x00"}

@@ -1,0 +1,70 @@
+"""The second look at suspects: what their agents hold of single steps, states and findings is laid beside what
+Prometheus' averages say."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from msgspec import structs
+
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.locate.explanation import explained
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.verdict import locate
+from laggard.collector.prometheus.agents import FromAgents, agent_url, ask_agents
+from laggard.collector.prometheus.answer import Labels
+from laggard.model import Culprit, Location, Note, Verdict
+from laggard.text.words import counted
+
+MAX_AGENTS = 8
+PEER_AGENTS = 3
+
+
+def with_agents(
+    culprits: Sequence[Culprit], timings: JobTimings, key: JobKey, known: Mapping[int, Labels]
+) -> tuple[tuple[Culprit, ...], tuple[Note, ...]]:
+    """The culprits with what their agents add, and a note on how many of those told. `known`: who each rank is, by
+    laggard_rank_info."""
+    urls = _agents_to_ask(culprits, known)
+    told = ask_agents(urls, key) if urls else FromAgents(0, 0, {}, None)
+    with_codes = dataclasses.replace(timings, findings_by_node=told.codes)
+    exact = locate(told.timings) if told.timings is not None else None
+    text = f"{told.answered} of {counted(told.asked, 'agent')} of suspects and peers told of single steps"
+    better = (_compared(culprit, exact) for culprit in culprits)
+    return tuple(explained(culprit, with_codes) for culprit in better), (Note("agents_asked", text),)
+
+
+def _compared(culprit: Culprit, exact: Location | None) -> Culprit:
+    """The culprit by what the agents hold of single steps: confirmed with their evidence, or less sure."""
+    if exact is None:
+        return culprit
+    same = next((it for it in exact.culprits if not set(it.ranks).isdisjoint(culprit.ranks)), None)
+    if same is not None:
+        agrees = f"the agents' {'single steps' if same.kind.startswith('slow') else 'states'} say the same"
+        changes = {name: getattr(same, name) for name in ("kind", "phase", "group", "stopped", "end")}
+        sure = round(max(culprit.confidence, min(same.confidence, 0.95)), 2)
+        evidence = (*same.evidence, *culprit.evidence, agrees)
+        return structs.replace(culprit, confidence=sure, evidence=evidence, **changes)
+    if exact.verdict is Verdict.OK:
+        denied = "the single steps that its agent holds do not show it: it may be over"
+        return structs.replace(less_sure(culprit, 0.5), evidence=(*culprit.evidence, denied))
+    return culprit
+
+
+def _agents_to_ask(culprits: Sequence[Culprit], known: Mapping[int, Labels]) -> dict[str, str]:
+    """The URLs of the suspects' agents and of a few peers', by node."""
+    urls: dict[str, str] = {}
+    suspects = [rank for culprit in culprits for rank in culprit.ranks if rank in known]
+    others = sorted(known)[:: max(1, len(known) // (8 * (PEER_AGENTS + MAX_AGENTS)))]
+    for ranks, most in ((suspects, MAX_AGENTS), (others, PEER_AGENTS)):
+        full = len(urls) + most
+        for rank in ranks:
+            info = known[rank]
+            if len(urls) < full and info.hostname not in urls and (url := agent_url(info.instance, info.hostname)):
+                urls[info.hostname] = url
+    return urls
+
+
+def less_sure(culprit: Culprit, share: float) -> Culprit:
+    return structs.replace(culprit, confidence=round(culprit.confidence * share, 2))

@@ -1,0 +1,258 @@
+"""`laggard locate --prometheus`: verdicts from a real Prometheus on jobs of each kind, and from servers that refuse."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_series import Job, make_blocks, prometheus
+
+from laggard.cli import main
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.locate.job_timings import build_timings
+from laggard.collector.prometheus.answer import Labels
+from laggard.collector.prometheus.queries import quoted
+from laggard.collector.prometheus.second_look import with_agents
+from laggard.model import Culprit
+
+RANKS = 64
+HOSTILE = "a b{}|=~'[5m]"
+JOBS = (
+    Job(RANKS, slow=(37,), job_id="slow"),
+    Job(RANKS, slow=(5,), phase="input", excess=0.03, job_id="input"),
+    Job(RANKS, slow=tuple(range(16, 24)), phase="backward", excess=0.02, job_id="host"),
+    Job(RANKS, slow=(9,), phase="other", excess=0.03, job_id="logging"),
+    Job(RANKS, job_id="healthy", seed=3),
+    Job(RANKS, slow=(2,), role="pp", job_id="pipeline"),
+    Job(RANKS, hung=11, stalled_at=7, job_id="hung"),
+    Job(RANKS, gone=12, hung=12, stalled_at=7, job_id="dead"),
+    Job(RANKS, stalled_at=7, job_id="all wait"),
+    Job(8, job_id="twice", user=1000),
+    Job(8, job_id="twice", user=1001, slow=(3,)),
+    Job(8, slow=(1,), job_id=HOSTILE),
+)
+Locate = Callable[..., tuple[int, dict[str, Any]]]
+
+
+class Served:
+    """A real Prometheus whose last samples are an hour old."""
+
+    def __init__(self, url: str, end: float) -> None:
+        self.url, self.end = url, end
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    if not (shutil.which("prometheus") and shutil.which("promtool")):
+        pytest.skip("NO PROMETHEUS: locate --prometheus is NOT tested against one; apt-get install prometheus")
+    folder, end = tmp_path_factory.mktemp("prometheus"), round(time.time() - 3600.0)
+    data = make_blocks(JOBS, end, folder)
+    with prometheus(data) as (url, _):
+        yield Served(url, end)
+
+
+@pytest.fixture
+def locate(capsys: pytest.CaptureFixture[str]) -> Locate:
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        status = main(["locate", *words, "--format", "json"])
+        document: dict[str, Any] = json.loads(capsys.readouterr().out)
+        assert "error" not in document, document
+        return status, document
+
+    return run
+
+
+def kinds(document: dict[str, Any]) -> list[str]:
+    return [note["kind"] for note in document["notes"]]
+
+
+@pytest.mark.slow  # a Prometheus
+def test_verdicts_from_a_real_prometheus(
+    served: Served, locate: Locate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def of(job: str) -> tuple[int, dict[str, Any]]:
+        return locate("--prometheus", served.url, "--at", str(served.end), "--job-id", job)
+
+    status, document = of("slow")
+    (culprit,) = document["culprits"]
+    assert (status, culprit["kind"], culprit["ranks"], culprit["node"]) == (1, "slow_compute", [37], "n4")
+    assert culprit["phase"] == "forward" and 0.5 < culprit["confidence"] < 0.9 and culprit["advice"]
+    assert culprit["evidence"][0].startswith("0.0580 s a step in forward, its peers 0.0") and "coarse" in kinds(
+        document
+    )
+    assert culprit["since_step"] > 1000 and document["owner"] == 1000 and document["world_size"] == RANKS
+    assert document["window"]["seconds"] == pytest.approx(9 * 15.0, rel=0.1)
+    status, document = of("input")
+    assert [(it["kind"], it["ranks"]) for it in document["culprits"]] == [("slow_input", [5])]
+    status, document = of("host")
+    (culprit,) = document["culprits"]
+    assert (culprit["kind"], culprit["node"], culprit["phase"]) == ("slow_host", "n2", "backward")
+    for job in ("logging", "healthy"):
+        status, document = of(job)
+        assert (status, document["verdict"], document["culprits"]) == (0, "ok", []), document
+    status, document = of("pipeline")
+    assert "positions_unknown" in kinds(document) and document["culprits"][0]["confidence"] < 0.5
+    status, document = of("hung")
+    (culprit,) = document["culprits"]
+    assert (status, culprit["kind"], culprit["ranks"], culprit["node"]) == (1, "hung", [11], "n1")
+    assert "63 ranks of 64 in a collective" in culprit["evidence"][1] and len(culprit["victims"]) == 63
+    status, document = of("dead")
+    assert [(it["kind"], it["ranks"]) for it in document["culprits"]] == [("dead", [12])]
+    status, document = of("all wait")
+    assert (status, document["verdict"]) == (2, "unknown") and "only the agents" in document["notes"][0]["text"]
+    status, document = of("1001:twice")
+    assert document["culprits"][0]["ranks"] == [3] and document["owner"] == 1001
+    assert of(HOSTILE)[1]["culprits"][0]["ranks"] == [1]
+
+    assert main(["locate", "--prometheus", served.url, "--at", str(served.end), "--job", "twice"]) == 64
+    assert "2 users have a job named twice; ask for one of them as UID:NAME: 1000:twice" in capsys.readouterr().err
+    status, document = of('none" or vector(1) or up{x="')
+    assert (status, kinds(document)) == (2, ["no_series"]), "a name is a name, whatever is in it"
+    status, document = locate("--prometheus", served.url, "--job", "slow")
+    assert (status, kinds(document)) == (2, ["stale"]) and "60 min old" in document["notes"][0]["text"]
+    late = str(served.end + 150)
+    status, document = locate("--prometheus", served.url, "--at", late, "--job", "slow")
+    assert (status, kinds(document)) == (2, ["stale"]), "Prometheus shows old samples for five minutes"
+    assert main(["locate", "--prometheus", served.url, "--at", str(served.end), "--job", "slow"]) == 1
+    assert capsys.readouterr().out.startswith("Rank 37 on n4 is slow in forward: fixing it would save ")
+    _through_others(served, locate, tmp_path)
+
+
+def _through_others(served: Served, locate: Locate, folder: Path) -> None:
+    """A proxy that wants a login, and a Thanos that could not ask all of its stores."""
+    token = folder / "token"
+    token.write_text("secret\n")
+
+    def forward(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
+        if headers.get("Authorization") != "Bearer secret":
+            return 401, b"no"
+        with urllib.request.urlopen(served.url + path, data=form, timeout=60) as answer:
+            return 200, answer.read()
+
+    def partly(path: str, form: bytes, headers: Any) -> tuple[int, bytes]:
+        with urllib.request.urlopen(served.url + path, data=form, timeout=60) as answer:
+            return 200, answer.read().rstrip()[:-1] + b',"warnings":["store n7 is away"]}'
+
+    at = ("--at", str(served.end))
+    with served_by(forward) as url:
+        words = ("--prometheus", url, *at, "--job", "slow", "--bearer-token-file", str(token))
+        assert locate(*words)[1]["culprits"][0]["ranks"] == [37]
+    with served_by(partly) as url:
+        status, document = locate("--prometheus", url, *at, "--job", "healthy")
+        assert (status, kinds(document)[0]) == (2, "partial_answer") and "n7" in document["notes"][0]["text"]
+
+
+class served_by:
+    """A server on the loopback that answers each POST with what `reply` returns."""
+
+    def __init__(self, reply: Callable[[str, bytes, Any], tuple[int, bytes]]) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                form = self.rfile.read(int(self.headers["Content-Length"]))
+                status, body = reply(self.path, form, self.headers)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None: ...
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+MANY = b'{"status":"error","errorType":"execution","error":"query processing would load too many samples into memory"}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, b"", "refuses (401): give --bearer-token-file FILE, or --basic-auth-file FILE"),
+        (404, b"404 page not found", "has no API there (404): is a path missing behind the host"),
+        (302, b"", "sends elsewhere (302), to a login perhaps"),
+        (422, MANY, "--query.max-samples: query processing would load too many samples into memory"),
+        (503, b"", "is overloaded or away (503)"),
+        (500, b"\x1b[2J", "answers 500"),
+        (200, b"<html>log in</html>", "not the JSON of Prometheus (a login page?)"),
+        (200, b'{"status":"success","data":{"resultType":"vector","result":[{"metric":{', "cut off"),
+    ],
+)
+def test_a_server_that_refuses_is_one_line(
+    status: int, body: bytes, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with served_by(lambda *_: (status, body)) as url:
+        assert main(["locate", "--prometheus", url]) == 64
+    said = capsys.readouterr().err
+    assert said.startswith(f"laggard: Prometheus at {url}") and words in said and said.count("\n") == 1
+
+
+def test_no_series_at_all(locate: Locate) -> None:
+    with served_by(lambda *_: (200, b'{"status":"success","data":{"resultType":"vector","result":[]}}')) as url:
+        status, document = locate("--prometheus", url)
+    assert (status, kinds(document)) == (2, ["no_series"]) and "/api/v1/targets" in document["notes"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--prometheus", "http://127.0.0.1:9"], "no Prometheus answers at http://127.0.0.1:9: "),
+        (["--prometheus", "n1:9090"], "--prometheus n1:9090 is no address: write http://HOST:9090"),
+        (
+            ["--prometheus", "http://me:pass@n1:9090"],
+            "--prometheus has a password in it: put USER:PASSWORD into a file",
+        ),
+        (["--prometheus", "http://n1", "--at", "noon"], "--at noon is no time"),
+        (["--prometheus", "http://n1", "--basic-auth-file", "/etc/hostname"], "/etc/hostname has no USER:PASSWORD"),
+        (["--prometheus", "http://n1", "--bearer-token-file", "/nowhere"], "cannot read /nowhere: No such file"),
+        (["--at", "2026-01-01"], "--at, --bearer-token-file and --basic-auth-file go with --prometheus URL"),
+        (["--prometheus", "http://n1", "--record", "d"], "--record copies from a collector"),
+    ],
+)
+def test_mistakes_are_one_line(words: list[str], error: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["locate", *words]) == 64
+    said = capsys.readouterr().err
+    assert said.startswith(f"laggard: {error}") and said.count("\n") == 1 and "pass@" not in said
+
+
+def test_names_are_quoted() -> None:
+    assert quoted('a"b\\c\n\0') == '"a\\"b\\\\c\\n\\x00"'
+
+
+def suspect(rank: int) -> Culprit:
+    return Culprit("slow_compute", (rank,), node="n1", phase=None, since_step=2, confidence=0.7, evidence=("coarse",))
+
+
+def test_the_agents_of_suspects_confirm_or_deny(fake_agent: Any, make: Any) -> None:
+    agents = {
+        "n0": fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
+        "n1": fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
+    }
+    known = {rank: Labels(hostname=f"n{rank // 2}", instance=agents[f"n{rank // 2}"].address) for rank in range(4)}
+    timings = build_timings("job-1", 4, {}, {}, {})
+    (confirmed,), (note,) = with_agents([suspect(2)], timings, JobKey(1000, "job-1"), known)
+    assert confirmed.phase == "forward" and confirmed.findings == ("GPU_THROTTLED",) and confirmed.confidence > 0.9
+    assert confirmed.evidence[-1] == "the agents' single steps say the same" and note.text.startswith("2 of 2 agents")
+    for name, ranks in (("n0", [0, 1]), ("n1", [2, 3])):
+        agents[name].ranks = make.node(name, ranks)
+    (denied,), _ = with_agents([suspect(3)], timings, JobKey(1000, "job-1"), known)
+    assert denied.confidence == 0.35 and "do not show it" in denied.evidence[-1]
+    away = {2: Labels(hostname="n1", instance="127.0.0.1:9")}
+    (alone,), (note,) = with_agents([suspect(2)], timings, JobKey(1000, "job-1"), away)
+    assert alone.confidence == 0.7 and note.text.startswith("0 of 1 agent ")
