@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,3 +73,18 @@ def test_a_job_can_be_stopped_and_is_killed_with_its_server() -> None:
     server.close()
     with pytest.raises(ProcessLookupError):
         os.kill(job.pid, 0)
+
+
+def test_those_who_share_a_server_import_once_and_each_ends_its_own_jobs() -> None:
+    first, second = (Warm("msgspec", shared=f"test-{os.getpid()}") for _ in range(2))
+    show = "import os; own = os.getppid(); print(own, open(f'/proc/{own}/stat').read().rpartition(')')[2].split()[1])"
+    (one, above_one), (other, above_other) = (each.run(["-c", show]).stdout.split() for each in (first, second))
+    assert one != other and above_one == above_other
+    job = second.start(["-c", "import time; time.sleep(600)"])
+    first.close()
+    assert job.poll() is None and second.run(["-c", "print('up')"]).stdout == "up\n"
+    second.close()
+    until = time.monotonic() + 120
+    while Path(f"/proc/{above_one}").exists() or Path(f"/proc/{job.pid}").exists():
+        assert time.monotonic() < until, "the server, or a job, outlives the last who uses it"
+        time.sleep(0.05)

@@ -86,10 +86,12 @@ class WarmProcess:
 
 
 class Warm:
-    """A server with `modules` imported. It is started when the first job is."""
+    """A server with `modules` imported. It is started when the first job is. Processes that give the same name in
+    `shared` import them once."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, shared: str = "") -> None:
         self._modules = modules
+        self._shared = shared
         self._channel: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._jobs: dict[int, WarmProcess] = {}
@@ -129,7 +131,7 @@ class Warm:
 
     def receive(self, seconds: float | None) -> None:
         """Takes the server's answers that have come; where there is none, waits for one for `seconds`."""
-        assert self._channel is not None and self._process is not None
+        assert self._channel is not None
         with self._lock:
             self._channel.settimeout(seconds)
             try:
@@ -138,7 +140,8 @@ class Warm:
                     self._channel.settimeout(0.0)
             except (TimeoutError, BlockingIOError):
                 return
-        raise RuntimeError(f"the server with {', '.join(self._modules)} ended with {self._process.wait(120)}")
+        status = "" if self._process is None else f" with {self._process.wait(120)}"
+        raise RuntimeError(f"the server with {', '.join(self._modules)} ended{status}")
 
     def _take(self, answer: dict[str, int]) -> None:
         if "status" in answer:
@@ -149,35 +152,60 @@ class Warm:
             self._jobs[job.pid] = job
 
     def _open(self) -> socket.socket:
+        if self._channel is None and self._shared:
+            self._channel = self._connect()
         if self._channel is None:
             self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with other:
-                self._process = subprocess.Popen(
-                    [sys.executable, str(_PROGRAM), str(other.fileno()), *self._modules],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    pass_fds=[other.fileno()],
-                    cwd=REPOSITORY,
-                    env={**os.environ, **_ENVIRONMENT},
-                )
+                self._process = self._start_server("own", other)
         return self._channel
 
+    def _connect(self) -> socket.socket:
+        """Connects to the shared server, which the first of its users starts."""
+        name = f"\0laggard-tests-{self._shared}-{'-'.join(self._modules)}"  # no file: it is gone with the server
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, contextlib.suppress(OSError):
+            listener.bind(name)  # fails where another process was first
+            listener.listen(64)
+            assert self._start_server("shared", listener).wait(120) == 0
+        channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        until = time.monotonic() + 120
+        while channel.connect_ex(name):  # it does not listen yet
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        return channel
+
+    def _start_server(self, kind: str, own: socket.socket) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, str(_PROGRAM), kind, str(own.fileno()), *self._modules],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[own.fileno()],
+            cwd=REPOSITORY,
+            env={**os.environ, **_ENVIRONMENT},
+        )
+
     def close(self) -> None:
-        if self._channel is not None and self._process is not None:
+        if self._channel is not None:
             self._channel.close()
+        if self._process is not None:
             self._process.wait(120)
 
 
 @pytest.fixture(scope="session")
 def warm_torch() -> Iterator[Warm]:
     """Python processes that have imported torch."""
-    yield from _closed(Warm("torch", "torch.distributed", _BY_AN_OPTIMIZER))
+    yield from _closed(Warm("torch", "torch.distributed", _BY_AN_OPTIMIZER, shared=_of_this_run()))
 
 
 @pytest.fixture(scope="session")
 def warm_deepspeed() -> Iterator[Warm]:
     """Python processes that have imported DeepSpeed, and so torch."""
-    yield from _closed(Warm("deepspeed", _BY_AN_OPTIMIZER))
+    yield from _closed(Warm("deepspeed", _BY_AN_OPTIMIZER, shared=_of_this_run()))
+
+
+def _of_this_run() -> str:
+    """The name of what the processes of one run of the tests share; none in a run of one process."""
+    return os.environ.get("PYTEST_XDIST_TESTRUNUID", "")
 
 
 def _closed(warm: Warm) -> Iterator[Warm]:

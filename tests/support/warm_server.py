@@ -1,9 +1,10 @@
-"""The program of warm.py's server: python warm_server.py DESCRIPTOR MODULE...
+"""The program of warm.py's server: python warm_server.py own|shared DESCRIPTOR MODULE...
 
 It imports the modules, then starts a job for each request on the socket DESCRIPTOR: a child that becomes what `python
 WORDS` would be, but for the modules that it has already. It starts no thread and computes nothing before that, so that
 the child has nothing of a process that forked. It ends, and its jobs with it, when the other end of the socket is
-closed. The standard library only.
+closed. Where it is `shared`, the socket is one that listens: each process that connects has a fork of the server to
+itself, and the server ends after the last of them. The standard library only.
 
 A request is the JSON {"words", "environment", "folder"} with three descriptors: standard input, output and error. The
 answers are {"pid"}, in the order of the requests, and {"pid", "status"} when a job has ended.
@@ -26,6 +27,8 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 LARGEST = 1 << 20
+_LOOK_SECONDS = 0.5
+_IDLE_SECONDS = 5.0
 
 
 class Request(NamedTuple):
@@ -33,6 +36,26 @@ class Request(NamedTuple):
     environment: dict[str, str]
     folder: str
     streams: list[int]
+
+
+def accept(listener: socket.socket) -> socket.socket:
+    """Forks a server for each process that connects. Returns in those servers only, each with its connection."""
+    servers: set[int] = set()
+    waited = 0.0
+    while True:
+        ready, _, _ = select.select([listener], [], [], _LOOK_SECONDS)
+        if ready:
+            connection, _ = listener.accept()
+            pid = os.fork()
+            if pid == 0:
+                listener.close()
+                return connection
+            connection.close()
+            servers.add(pid)
+        servers -= {pid for pid in servers if os.waitpid(pid, os.WNOHANG)[0]}
+        waited = 0.0 if servers or ready else waited + _LOOK_SECONDS
+        if waited > _IDLE_SECONDS:
+            os._exit(0)
 
 
 def serve(channel: socket.socket) -> Request:
@@ -124,8 +147,12 @@ def _run_as_main(text: str, name: str, values: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    for module in sys.argv[2:]:
+    kind, descriptor, *modules = sys.argv[1:]
+    if kind == "shared" and os.fork():
+        os._exit(0)  # it is nobody's child: it may outlive who started it
+    for module in modules:
         importlib.import_module(module)
     gc.collect()
     gc.freeze()  # a child's first collection would otherwise copy all pages of the modules
-    become(serve(socket.socket(fileno=int(sys.argv[1]))))
+    own = socket.socket(fileno=int(descriptor))
+    become(serve(accept(own) if kind == "shared" else own))
