@@ -94,16 +94,41 @@ def test_each_form_of_an_environment_is_read(text: str) -> None:
     [
         '{"train_batch_size": 32, "zero_optimization": {"stage": 3}}',
         "Once upon a time there was a slow rank.\nIt made the others wait.\n",
+        "At a loss, he took a step: no loss without gain, step 1.\n" * 9,
         "a = 1\nb = 2\nprint(a + b)\n",
         "\0\1\2\3" * 100,
         "",
     ],
-    ids=["deepspeed", "prose", "program", "binary", "empty"],
+    ids=["deepspeed", "prose", "loss", "program", "binary", "empty"],
 )
 def test_a_file_of_no_known_format_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, document = run(capsys, *write(tmp_path, thing=text))
     assert (status, document["verdict"]) == (2, "unknown")
     assert document["files"][0]["kind"] is None and document["files"][0]["unknown"]
+
+
+EPOCHS = "".join(f"epoch 1 step {n} loss {2 - n / 100:.3f}\n" for n in range(50))
+BAR = "".join(f"\r{n}%|###   | {n}/100 [00:0{n % 10}<01:00, 3.2it/s, loss=2.{n}]" for n in range(100))
+TRAINER = "".join(f"{{'loss': {3 - n / 10:.1f}, 'learning_rate': 5e-05, 'epoch': {n}}}\n" for n in range(9))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (EPOCHS + "saved to out/\n", ("none of 51 lines", "line 50, `epoch 1 step 49 loss 1.510`")),
+        (BAR, ("none of 1 lines", "99/100")),
+        (TRAINER, ("none of 9 lines", "line 9, `{'loss': 2.2")),
+        (EPOCHS.replace("epoch", "[rank0] epoch"), ("none of 50 lines", "line 50, `[rank0] epoch 1 step 49")),
+    ],
+    ids=["steps", "bar", "trainer", "ranks"],
+)
+def test_of_the_output_of_a_healthy_training_is_told_what_is_known(
+    text: str, words: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, document = run(capsys, *write(tmp_path, log=text))
+    (file,) = document["files"]
+    assert (status, file["kind"]) == (2, "job log" if "rank0" in text else "training output")
+    assert "says that anything failed" in file["unknown"] and all(word in file["unknown"] for word in words), file
 
 
 def test_a_known_file_beside_an_unknown_one_still_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
-from laggard.diagnose.job_log import JOB_LOG
+from laggard.diagnose.job_log import JOB_LOG, TRAINING_OUTPUT
 from laggard.diagnose.kernel_log import KERNEL_LOG
 from laggard.diagnose.lspci import LSPCI
 from laggard.diagnose.nccl_log import NCCL_LOG
@@ -26,5 +26,6 @@ FORMATS: Final[tuple[FileFormat, ...]] = (
     JOB_LOG,
     NCCL_LOG,
     ENVIRONMENT,
+    TRAINING_OUTPUT,
 )
 """The first that recognises a file judges it: the strictest come first."""

@@ -9,13 +9,13 @@ from laggard.diagnose import nccl_log
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
+from laggard.diagnose.job.progress import ENOUGH_LINES, ProgressReader, what_is_known
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
 _MOST_RANKS_TOLD: Final = 64
-NOTHING_FAILED: Final = "nothing in it says why the job ended, or that it ended"
 
 
 def recognise(content: FileContent) -> bool:
@@ -41,11 +41,16 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> FileJudgement:
     """Judges the files as the output of one job, and what NCCL logged within it."""
     job, nccl = JobLogReader(), NcclLogReader()
+    progress: list[ProgressReader] = []
+    whole = True
     for content in contents:
         job.begin_file()
+        progress.append(ProgressReader())
+        whole &= not content.skipped_bytes
         for piece in content.pieces():
             job.feed(piece)
             nccl.feed(piece)
+            progress[-1].feed(piece)
         nccl.end()
     evidence = job.evidence()
     found = judge_job(evidence)
@@ -57,7 +62,21 @@ def judge_together(contents: Iterable[FileContent], hardware: KnownHardware) -> 
         "failures_left_out": evidence.dropped,
         "nccl": network.facts if network.facts["processes"] else None,
     }
-    return FileJudgement((*found, *network.findings), facts, "" if found else NOTHING_FAILED)
+    return FileJudgement((*found, *network.findings), facts, "" if found else what_is_known(progress, whole))
+
+
+def recognise_training(content: FileContent) -> bool:
+    """Returns whether lines of the text tell of a training's steps, though they name no rank and nothing failed."""
+    reader = ProgressReader()
+    for piece in content.pieces():
+        reader.feed(piece)
+        if reader.training_lines >= ENOUGH_LINES:
+            return True
+    return False
 
 
 JOB_LOG = FileFormat("job log", recognise, judge, nccl_log.read_hardware, judge_together, end_matters=True)
+TRAINING_OUTPUT = FileFormat(
+    "training output", recognise_training, judge, nccl_log.read_hardware, judge_together, end_matters=True
+)
+"""A job's output that names no rank and no failure: last of all, since the words are everyday ones."""

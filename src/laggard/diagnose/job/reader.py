@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.events import MOST_EVENTS, Event, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
 from laggard.diagnose.job.lines import MOST_LINE, JobLine, LineParser
+from laggard.diagnose.job.progress import PROGRESS_WORDS
 from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
 
 _WORDS: Final = (
@@ -21,7 +22,6 @@ _WORDS: Final = (
     "Process name", "ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
 )  # fmt: skip
 """Each line that a rule matches has one of these."""
-_PROGRESS: Final = ("loss", "it/s", "s/it")
 _MOST_STREAMS: Final = 8192
 _MOST_SHAPES: Final = 8192
 _MOST_RANKS: Final = 1 << 18
@@ -332,7 +332,7 @@ def _shapes(piece: str) -> str:
 
 
 def _count_progress(piece: str, start: int, end: int) -> int:
-    return sum(piece.count(word, start, end) for word in _PROGRESS)
+    return sum(piece.count(word, start, end) for word in PROGRESS_WORDS)
 
 
 def _event_of(rule: Rule, line: JobLine, place: Place) -> Event:
