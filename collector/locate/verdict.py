@@ -34,7 +34,7 @@ from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.collector.locate.slow.ranks import slow_ranks
-from laggard.collector.locate.slow.steps import MIN_STEPS, WARM_UP_STEPS, Steps
+from laggard.collector.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 from laggard.text.words import ranks_text
 
@@ -149,7 +149,7 @@ def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, 
 
 
 def _too_little_note(timings: JobTimings) -> Note:
-    count, needed = len(timings.steps), MIN_STEPS + WARM_UP_STEPS
+    count, needed = len(timings.steps), steps_needed(timings)
     if count >= needed and len(timings.ranks) < 2:
         return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
     return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +12,10 @@ from laggard.collector.locate.links.transfers import Channel
 from laggard.collector.locate.slow.peers import node_numbers
 
 MISFITS = 0.25
-"""Of the channels that a place explains, so many may be slow without it, or fast through it."""
+"""Of the channels that go through a place, so many may be fast."""
+
+EQUAL = 1e-9
+"""Sums that differ by less, relatively, differ by rounding."""
 
 
 class Place(NamedTuple):
@@ -29,27 +32,33 @@ class Explanation(NamedTuple):
     places: tuple[Place, ...]
     explained: frozenset[int]  # channels that are slow
 
+    def with_all(self, slow: Set[int]) -> Explanation:
+        """The same with all of the channels `slow` that go through the places."""
+        return self._replace(explained=frozenset.union(*(place.channels for place in self.places)) & slow)
+
 
 def explain(
-    timings: JobTimings, channels: Sequence[Channel], slow: frozenset[int], tested: frozenset[int]
+    timings: JobTimings, channels: Sequence[Channel], slow: Mapping[int, float], tested: frozenset[int]
 ) -> Explanation | None:
-    """The places that fit best: through which all slow channels go, and of those that were tested no other. None where
-    no place fits."""
+    """The places that explain most of what `slow` channels cost (seconds, by their number), and through which few of
+    those that were `tested` are fast. What costs more counts more: waiting for a slow link shows in other pairs, too.
+    None where no place fits."""
     best: list[Place] = []
-    fewest = 0
-    for place in _places(timings, channels, slow):
+    most = 0.0
+    for place in _places(timings, channels, frozenset(slow)):
         affected = place.channels & tested
-        misfits = len(slow - affected) + len(affected - slow)
-        if misfits > MISFITS * max(len(slow), len(affected)):
+        explained = affected & slow.keys()
+        fast = len(affected) - len(explained)
+        if not explained or fast > MISFITS * len(affected):
             continue
-        if not best or misfits < fewest:
-            best, fewest = [place], misfits
-        elif misfits == fewest and place.kind == best[0].kind:
+        worth = sum(slow[number] for number in explained) * (1 - fast / len(affected))
+        if worth > most * (1 + EQUAL):
+            best, most = [place], worth
+        elif worth > most * (1 - EQUAL) and place.kind == best[0].kind:
             best.append(place)
     if not best:
         return None
-    explained = frozenset.union(*(place.channels for place in best)) & slow
-    return Explanation(tuple(best), explained)
+    return Explanation(tuple(best), frozenset()).with_all(slow.keys())
 
 
 def _places(timings: JobTimings, channels: Sequence[Channel], slow: frozenset[int]) -> Iterator[Place]:

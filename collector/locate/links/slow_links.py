@@ -8,6 +8,7 @@ others do not.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats, JobTimings
+from laggard.collector.locate.links.payoff import link_payoff
 from laggard.collector.locate.links.places import Explanation, explain
 from laggard.collector.locate.links.transfers import Category, Channel, channels_and_categories
 from laggard.collector.locate.slow.medians import deviation, median, median_over_steps, others_median
@@ -24,16 +26,29 @@ from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
 
 MIN_CHANNELS = 3
-"""So many equal channels are needed to tell the slow one."""
+"""So many equal channels are needed to tell the slow one, unless it is slower than the other by TIMES_THE_OTHER."""
+
+TIMES_THE_OTHER = 2.0
+"""Two healthy ways of one kind do not differ by so much, so that the slower one of two is slow."""
 
 COST_RATIO = 0.01
-"""A slow channel's transfers take longer than its equals' by so much of the step; several of them may be in a row."""
+"""What is slow makes the channels of one rank, taken together, longer by so much of the step."""
+
+CHANNEL_COST_RATIO = 0.0025
+"""And each of them by so much; a step has several in a row."""
 
 TRANSFER_RATIO = 0.15
 """And by so much of their own time: networks are less even than GPUs."""
 
 MAX_LINKS = 4
 """So many places are named at most."""
+
+COLLATERAL = 0.3
+"""What a channel costs of what the slowest does, so that it counts as slow itself: waiting for a slow link shows in
+what its ends do elsewhere."""
+
+UNEXPLAINED = 0.25
+"""Where places do not explain a larger share of what slow channels cost, the network as a whole is uneven."""
 
 
 class SlowChannel(NamedTuple):
@@ -56,15 +71,29 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
     """The places in the network that are slow, the one that costs most first."""
     channels, categories = channels_and_categories(timings, collectives, steps.numbers)
     findings = _test(categories, steps)
-    culprits = []
-    left = frozenset(findings.slow)
-    for _ in range(MAX_LINKS):
-        found = explain(timings, channels, left, findings.tested - (frozenset(findings.slow) - left)) if left else None
+    cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
+    left = {number: each for number, each in cost.items() if each >= COLLATERAL * max(cost.values())}
+    whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
+    culprits = list[Culprit]()
+    while left and len(culprits) < MAX_LINKS:
+        found = explain(timings, channels, left, tested)
         if found is None:
             break
-        culprits.append(_culprit(timings, steps, channels, findings, found))
-        left -= found.explained
+        if _cost(channels, left, found) > COST_RATIO * float(np.median(steps.duration)):
+            culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
+        tested -= found.explained
+        left = {number: each for number, each in left.items() if number not in found.explained}
+    if sum(left.values()) > UNEXPLAINED * whole:
+        return ()
     return tuple(sorted(culprits, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+
+
+def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Explanation) -> float:
+    """The seconds a step that slow channels cost the rank that is in the most of them."""
+    by_column: Counter[int] = Counter()
+    for number in found.explained:
+        by_column.update(dict.fromkeys(channels[number].columns, excess[number]))
+    return max(by_column.values())
 
 
 def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
@@ -72,13 +101,13 @@ def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
     slow: dict[int, SlowChannel] = {}
     tested: set[int] = set()
     for category in categories:
-        if len(category.channels) < MIN_CHANNELS:
+        if len(category.channels) < 2:
             continue
         equals = others_median(category.seconds)
         excess = category.seconds - equals
         tested.update(category.channels)
         medians = median_over_steps(excess)
-        floor = COST_RATIO * float(np.median(steps.duration))
+        floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
         for place in np.flatnonzero(medians > floor / 2).tolist():
             channel = category.channels[place]
             found = _slow_channel(category, excess, equals, place, steps)
@@ -91,8 +120,9 @@ def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int
     others = np.delete(np.arange(len(category.channels)), place)
     own, typical = median(category.seconds[:, place]), median(equals[:, place])
     spread = deviation(median_over_steps(category.seconds[:, others] - equals[:, place, None]))
-    found = slowdown(excess[:, place], steps.duration, typical_noise(excess, others), spread, COST_RATIO)
-    if found is None or found.excess < TRANSFER_RATIO * typical:
+    found = slowdown(excess[:, place], steps.duration, typical_noise(excess, others), spread, CHANNEL_COST_RATIO)
+    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else TIMES_THE_OTHER - 1
+    if found is None or found.excess < least * typical:
         return None
     return SlowChannel(found, own / max(typical, 1e-9), excess[:, place], own, typical)
 
@@ -107,7 +137,9 @@ def _culprit(
     nodes = [timings.nodes[column] for column in columns]
     ranks = tuple(int(timings.ranks[column]) for column in columns)
     since = min(each.slowdown.since for each in slow.values())
-    saved = float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
+    saved = link_payoff(timings, steps, channels, {number: 1 / each.ratio for number, each in slow.items()}, since)
+    if saved is None:
+        saved = float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
     group = channels[worst_number].group if len(slow) == 1 else ""
     affected = {column for number in found.explained for column in channels[number].columns}
     victims = sorted(int(timings.ranks[column]) for column in affected - set(columns))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.slow.steps import MIN_STEPS, WARM_UP_STEPS
+from laggard.collector.locate.slow.steps import steps_needed
 from laggard.model import Note
 from laggard.text.words import counted
 
@@ -28,6 +28,6 @@ def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
     rank = int(timings.ranks[known[order[0]]])
     text = (
         f"in {counted(len(timings.steps), 'step')}, rank {rank} waited least in collectives, {least:.0%} of the time, "
-        f"the next {second:.0%}: a hint at who is slow; profile {MIN_STEPS + WARM_UP_STEPS} steps or more to know"
+        f"the next {second:.0%}: a hint at who is slow; profile {steps_needed(timings)} steps or more to know"
     )
     return (Note("least_wait", text.replace("%", " %"), ranks=(rank,), node=timings.nodes[known[order[0]]]),)

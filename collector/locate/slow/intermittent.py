@@ -34,13 +34,16 @@ CHANCE = 1e-4
 MIN_COST_RATIO = 0.01
 """Of the time of all steps; what costs less is not worth an accusation."""
 
-MIN_SECONDS = 5.0
+MIN_LIVE_SECONDS = 5.0
 """In a shorter window what looks like a habit may be one moment of other work on the machine."""
+
+MIN_SECONDS = 2.0
+"""The same for a recording: on that a verdict is drawn once, and not again and again until such a moment comes."""
 
 
 def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequence[Slow]) -> list[Slow]:
     """The ranks, and machines, that are slow now and then; none of those that were `found` slow all the time."""
-    if float(steps.duration.sum()) < MIN_SECONDS:
+    if float(steps.duration.sum()) < (MIN_LIVE_SECONDS if steps.live else MIN_SECONDS):
         return []
     hits = _hits(steps)
     hits[:, [column for each in found for column in each.columns]] = False

@@ -38,8 +38,7 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple
     if replay is None:
         return None
     now, all_fixed = replay.seconds(()), replay.seconds(slow)
-    first = int(np.searchsorted(steps.numbers, replay.first_step)) + 1
-    recorded = float(steps.duration[first:].sum())
+    recorded = replay.recorded_seconds(steps)
     if not (abs(now - recorded) <= TOLERANCE * recorded and np.isfinite(all_fixed)):
         return None
     whole = max(now, recorded)  # of what was recorded, fixing a culprit leaves what the replay does not explain

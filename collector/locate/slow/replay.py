@@ -52,6 +52,7 @@ class Replay:
     events: Mapping[int, tuple[_Event, ...]]
     members: NDArray[np.int64]
     transfers: NDArray[np.float64]
+    rows: NDArray[np.int64]  # [M]: a record of each meeting
     first_step: int
     peers: Peers
     numbers: NDArray[np.int64]  # [S]: the steps of the window
@@ -68,12 +69,20 @@ class Replay:
         rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))
         if not len(rows):  # as in what a collector holds of a live job
             return None
-        meeting = _meetings(collectives, rows, timings.ranks)
+        first, meeting = _meetings(collectives, rows, timings.ranks)
         members = np.bincount(meeting)
         transfers = np.full(len(members), np.inf)
         np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
         events = _events(collectives, rows, meeting)
-        return cls(events, members, transfers, int(chosen[0]), steps.peers, steps.numbers)
+        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
+
+    def with_transfers(self, shares: NDArray[np.float64]) -> Replay:
+        """The same with the transfer of each meeting [M] taking such a share of its time."""
+        return dataclasses.replace(self, transfers=self.transfers * shares)
+
+    def recorded_seconds(self, steps: Steps) -> float:
+        """How long what `seconds` counts took."""
+        return float(steps.duration[int(np.searchsorted(steps.numbers, self.first_step)) + 1 :].sum())
 
     def seconds(self, fixed: Sequence[Slow]) -> float:
         """How long the steps take, but for the first, where `fixed` are as fast as their peers; nan where they do not
@@ -117,8 +126,11 @@ def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[n
     return steps[len(steps) - int((held <= MAX_RECORDS).sum()) :]
 
 
-def _meetings(collectives: Collectives, rows: NDArray[np.int64], ranks: NDArray[np.int64]) -> NDArray[np.int64]:
-    """A number for each of `rows`, the same for records of one collective, or of a send and its receive."""
+def _meetings(
+    collectives: Collectives, rows: NDArray[np.int64], ranks: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for each of `rows`, the same for records of one collective, or of a send and its receive; and the place
+    in `rows` of the first with each number."""
     op = collectives.op[rows].astype(np.int64)
     pair = (op == SEND) | (op == RECV)
     rank = ranks[collectives.column[rows]]
@@ -131,7 +143,8 @@ def _meetings(collectives: Collectives, rows: NDArray[np.int64], ranks: NDArray[
             collectives.seq[rows],
         )
     )
-    return np.asarray(np.unique(key, axis=1, return_inverse=True)[1]).reshape(-1)
+    _, first, number = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    return first, np.asarray(number).reshape(-1)
 
 
 def _events(

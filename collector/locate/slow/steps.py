@@ -74,6 +74,12 @@ class Steps:
         )
 
 
+def steps_needed(timings: JobTimings) -> int:
+    """How many steps, from the first that is seen on, a verdict needs; a profile may begin after the warm-up."""
+    first = int(timings.steps[0]) if len(timings.steps) else 0
+    return MIN_STEPS + max(0, WARM_UP_STEPS - first)
+
+
 def _are_named(phases: Floats) -> bool:
     """Whether most of the own time is in a phase that has a name, by the middle of the window."""
     sample = phases[len(phases) // 2]

@@ -44,18 +44,48 @@ class _Machine:
         self.containers = 0
 
     def run(self) -> Any:
-        data, opcodes = self.data, _OPCODES
         try:
-            for _ in range(MAX_OPCODES):
-                code = data[self.at]
-                self.at += 1
-                if code == _STOP:
-                    return self.stack.pop()
-                opcodes[code](self)
-        except KeyError:
-            raise PickleError(self._refusal()) from None
+            return self._run()
         except (IndexError, struct.error):
             raise PickleError(f"cut off or damaged at byte {self.at:,}") from None
+        except KeyError as error:
+            index = error.args[0]
+            raise PickleError(f"a reference to value {index:,}, which is not there, after byte {self.at:,}") from None
+
+    def _run(self) -> Any:
+        """The value at the end. What most of a dump consists of, references to values seen before and small numbers, is
+        done here, since a call takes longer than all that they do; the other opcodes have a method each."""
+        data, opcodes = self.data, _OPCODES
+        stack, memo = self.stack, self.memo
+        push = stack.append
+        four = _UINT4.unpack_from
+        at = 0
+        for _ in range(MAX_OPCODES):
+            code = data[at]
+            if code == _BINGET:
+                push(memo[data[at + 1]])
+                at += 2
+            elif code == _LONG_BINGET:
+                push(memo[four(data, at + 1)[0]])
+                at += 5
+            elif code == _LONG_BINPUT:
+                memo[four(data, at + 1)[0]] = stack[-1]
+                at += 5
+            elif code == _BININT1:
+                push(data[at + 1])
+                at += 2
+            elif code == _BININT2:
+                push(data[at + 1] | data[at + 2] << 8)
+                at += 3
+            elif code == _STOP:
+                return self.stack.pop()
+            else:
+                self.at = at + 1
+                opcode = opcodes.get(code)
+                if opcode is None:
+                    raise PickleError(self._refusal())
+                opcode(self)
+                at = self.at
         raise PickleError(f"more than {MAX_OPCODES:,} opcodes")
 
     def _refusal(self) -> str:
@@ -89,11 +119,6 @@ class _Machine:
 
     def remember(self, index: int) -> None:
         self.memo[index] = self.stack[-1]
-
-    def recall(self, index: int) -> None:
-        if index not in self.memo:
-            raise PickleError(f"a reference to value {index:,}, which is not there, before byte {self.at:,}")
-        self.stack.append(self.memo[index])
 
     def since_mark(self) -> list[Any]:
         """Takes what was pushed since the last mark."""
@@ -141,7 +166,7 @@ class _Machine:
 
 _UINT1, _UINT2, _UINT4, _UINT8 = (struct.Struct(form) for form in ("<B", "<H", "<I", "<Q"))
 _INT4, _FLOAT = struct.Struct("<i"), struct.Struct(">d")
-_STOP = ord(".")
+_STOP, _BINGET, _LONG_BINGET, _LONG_BINPUT, _BININT1, _BININT2 = b".hjrKM"
 
 _OPCODES: dict[int, Callable[[_Machine], Any]] = {
     0x80: _Machine.protocol,  # PROTO
@@ -150,8 +175,6 @@ _OPCODES: dict[int, Callable[[_Machine], Any]] = {
     ord("N"): lambda m: m.stack.append(None),  # NONE
     0x88: lambda m: m.stack.append(True),  # NEWTRUE
     0x89: lambda m: m.stack.append(False),  # NEWFALSE
-    ord("K"): lambda m: m.stack.append(m.number(_UINT1)),  # BININT1
-    ord("M"): lambda m: m.stack.append(m.number(_UINT2)),  # BININT2
     ord("J"): lambda m: m.stack.append(m.number(_INT4)),  # BININT
     0x8A: lambda m: m.long(m.number(_UINT1)),  # LONG1
     ord("G"): lambda m: m.stack.append(m.number(_FLOAT)),  # BINFLOAT
@@ -172,10 +195,7 @@ _OPCODES: dict[int, Callable[[_Machine], Any]] = {
     0x87: lambda m: m.push_tuple(3),  # TUPLE3
     ord("0"): lambda m: m.stack.pop(),  # POP
     ord("q"): lambda m: m.remember(m.number(_UINT1)),  # BINPUT
-    ord("r"): lambda m: m.remember(m.number(_UINT4)),  # LONG_BINPUT
     0x94: lambda m: m.remember(len(m.memo)),  # MEMOIZE
-    ord("h"): lambda m: m.recall(m.number(_UINT1)),  # BINGET
-    ord("j"): lambda m: m.recall(m.number(_UINT4)),  # LONG_BINGET
 }
 
 _REFUSED = {

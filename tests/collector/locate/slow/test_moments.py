@@ -88,3 +88,9 @@ def test_clustered_episodes_are_one_moment_and_no_habit() -> None:
     clusters = [(place, place + 1) for begin in (100, 800) for place in range(begin, begin + 52, 2)]
     assert len(clusters) > len(every)
     assert not locate(live(1000, clusters)).culprits
+
+
+@pytest.mark.parametrize(("first", "needed"), [(0, 10), (1, 9), (5, 8)])
+def test_the_steps_of_the_warm_up_are_asked_for_where_they_are_part_of_the_recording(first: int, needed: int) -> None:
+    (note,) = locate(job(4, 6, first_step=first)).notes
+    assert (note.kind, note.text) == ("too_few_steps", f"6 steps seen, {needed} are needed for a verdict")

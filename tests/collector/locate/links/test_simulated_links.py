@@ -1,0 +1,32 @@
+"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, one group of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulator.case import Case, simulate
+from simulator.faults import Fault
+from simulator.recording import write
+
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_recording
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "seed"),
+    [
+        pytest.param("dp16_pp4_interleaved", Fault("slow_link", 0.1), 795223019, id="shows in other pairs"),
+        pytest.param(
+            "dp4_tp8_pp4", Fault("slow_rail", 0.05), 1458646455, id="a part of the step in each of many transfers"
+        ),
+        pytest.param("moe32_across", Fault("slow_link", 0.2), 1291225388, id="in one of two groups"),
+    ],
+)
+def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fault: Fault, seed: int) -> None:
+    simulated = simulate(Case(layout, "device", seed=seed, faults=(fault,), steps=20))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) <= set(truth["within"])
+    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
