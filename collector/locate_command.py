@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
@@ -72,6 +73,8 @@ def main(arguments: argparse.Namespace) -> int:
         print(sentence(location))
         for line in details(location):
             print(f"  {line}")
+        if location.culprits and not arguments.prometheus:
+            print(f"  What to change, with what it gains: {_recommend_command(arguments)}")
         if location.owner is not None:
             print(f"  {printable_line(f'Job {location.job_id} of {user_text(location.owner)}')}")
     return EXIT_CODES[location.verdict]
@@ -111,6 +114,15 @@ def _moment(text: str) -> float:
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None
+
+
+def _recommend_command(arguments: argparse.Namespace) -> str:
+    """The command that says more of what to do, with the sources that this one had."""
+    if arguments.trace:
+        words = arguments.trace
+    else:
+        words = ["--collector", arguments.collector, *(["--job", arguments.job] if arguments.job else [])]
+    return printable_line(shlex.join(["laggard", "recommend", *words]), 300)
 
 
 def _from_recording(paths: list[str]) -> Location:

@@ -16,11 +16,13 @@ from starlette.routing import Route
 
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
+from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import NodeFindingsDocument
 from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, empty_heatmap, heatmap_document
 from laggard.collector.web.http_sd import scrape_targets
+from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
 from laggard.model import Note
@@ -59,6 +61,7 @@ class Api:
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/targets", self.targets),
             Route("/api/v1/incidents", self.incidents),
+            Route("/api/v1/recommendation", self.recommendation),
         ]
 
     def nodes(self, request: Request) -> Response:
@@ -132,6 +135,12 @@ class Api:
             open_only=asked.get("open", "") not in ("", "0"),
         )
         return _json(self.source.incidents.document(query))
+
+    def recommendation(self, request: Request) -> Response:
+        if refusal := self._refusal(request):
+            return refusal
+        snapshot = self.source.snapshot
+        return _json(recommend(situation_of(snapshot, job_name(request))))
 
     def _refusal(self, request: Request) -> Response | None:
         """The answer to a name that several users' jobs have."""

@@ -17,6 +17,7 @@ import pytest
 from msgspec import structs
 
 from laggard.cli import main
+from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
@@ -68,6 +69,11 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert [row.first for row in heat.rows] == [0, 1, 2, 3] and len(heat.steps) == 60
     found = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings
     assert [(one.node, one.finding.code) for one in found] == [("n1", "GPU_THROTTLED")]
+    advised = decode(collector.get("/api/v1/recommendation").content, Recommendation)
+    assert advised.items[0].key == "slow_compute rank 2 on n1" and not advised.blocked_by
+    assert advised.items[0].gain.ratio == pytest.approx(
+        1 / (1 - (location.culprits[0].recoverable_ratio or 0)), rel=0.2
+    )
     rows = _nodes(collector)
     assert rows[agents[1].url].verdict == "fail" and rows[agents[1].url].ranks == (2, 3)
     metrics = collector.get("/metrics").text

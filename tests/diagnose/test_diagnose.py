@@ -92,14 +92,14 @@ def test_each_form_of_an_environment_is_read(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"train_batch_size": 32, "zero_optimization": {"stage": 3}}',
+        '{"model_type": "llama", "hidden_size": 4096}',
         "Once upon a time there was a slow rank.\nIt made the others wait.\n",
         "At a loss, he took a step: no loss without gain, step 1.\n" * 9,
         "a = 1\nb = 2\nprint(a + b)\n",
         "\0\1\2\3" * 100,
         "",
     ],
-    ids=["deepspeed", "prose", "loss", "program", "binary", "empty"],
+    ids=["model", "prose", "loss", "program", "binary", "empty"],
 )
 def test_a_file_of_no_known_format_is_unknown(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, document = run(capsys, *write(tmp_path, thing=text))

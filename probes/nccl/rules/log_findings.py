@@ -62,14 +62,18 @@ def judge_variables(job: NcclJob) -> tuple[Finding, ...]:
 
 def _context(process: NcclProcess, job: NcclJob) -> VariableContext:
     local = any(connection.transport in ("P2P", "SHM") for each in job.processes for connection in each.connections)
-    layers = {"InfiniBand" if name.endswith("/IB") else "Ethernet" for name in process.rdma_devices or ()}
     several_gpus = True if local else None if job.facts.gpus is None else job.facts.gpus > 1
     return VariableContext(
         version=parse_version(process.version),
         rdma=job.rdma,
-        link_layers=frozenset(layers),
+        link_layers=frozenset(_link_layers((process,))),
         several_gpus=several_gpus,
     )
+
+
+def _link_layers(processes: Iterable[NcclProcess]) -> set[str]:
+    names = [name for process in processes for name in process.rdma_devices or ()]
+    return {"InfiniBand" if name.endswith("/IB") else "Ethernet" for name in names}
 
 
 def _with_version(log: NcclLog) -> tuple[NcclProcess, ...]:
@@ -90,6 +94,7 @@ def _facts(log: NcclLog, job: NcclJob) -> dict[str, Any]:
         "ranks_seen": len(ranks_of(job.processes)),
         "ranks": max(sizes, default=None),
         "nccl_versions": _distinct((*(process.version for process in job.processes), *log.versions)),
+        "link_layers": sorted(_link_layers(job.processes)),
         "networks": _distinct(process.network for process in job.processes),
         "libfabric_protocols": _distinct(process.protocol for process in job.processes),
         "channels": dict(count_job_channels(job)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from laggard.diagnose.deepspeed import DEEPSPEED_CONFIG
 from laggard.diagnose.environment import ENVIRONMENT
 from laggard.diagnose.file_format import FileFormat
 from laggard.diagnose.inspector import INSPECTOR_LOG, INSPECTOR_METRICS
@@ -17,6 +18,7 @@ from laggard.diagnose.tuner_table import TUNER_TABLE
 
 FORMATS: Final[tuple[FileFormat, ...]] = (
     NVIDIA_SMI,
+    DEEPSPEED_CONFIG,
     INSPECTOR_LOG,
     INSPECTOR_METRICS,
     TUNER_TABLE,

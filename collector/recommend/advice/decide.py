@@ -1,0 +1,80 @@
+"""A recommendation from what is known: repairs first, then what is to be tuned, the largest gain first. A sick fabric
+is not tuned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from laggard.collector.recommend.advice.files import recommended_files
+from laggard.collector.recommend.advice.registry import RULES
+from laggard.collector.recommend.advice.situation import Situation
+from laggard.collector.recommend.advice.values import Item, Recommendation
+from laggard.model import Severity
+
+_FABRIC: Final = ("RDMA_", "NVLINK_", "FABRIC_", "RING_", "PCIE_", "NCCL_WQE", "OFI_")
+_FABRIC_CODES: Final = frozenset(
+    [
+        "TCP_FALLBACK",
+        "GPUDIRECT_OFF",
+        "ACS_ENABLED",
+        "IOMMU_ENABLED",
+        "PFC_OFF",
+        "ECN_OFF",
+        "NIC_MIXED",
+        "PEERMEM_MISSING",
+        "SHM_INSTEAD_OF_P2P",
+        "P2P_DISABLED",
+        "MEMLOCK_LIMIT",
+        "NCCL_VERSION_MIXED",
+        "NCCL_DIAGNOSTICS",
+    ]
+)
+
+
+def recommend(situation: Situation) -> Recommendation:
+    blocked = _blocking_codes(situation)
+    found = list(_distinct(item for rule in RULES for item in rule.judge(situation)))
+    items = [item for item in found if item.repairs or not blocked]
+    items.sort(key=_order)
+    notes = [*situation.deepspeed_problems, *_held_back(blocked, len(found) - len(items)), *_not_known(situation)]
+    return Recommendation(blocked, tuple(items), recommended_files(items, situation), tuple(notes))
+
+
+def _blocking_codes(situation: Situation) -> tuple[str, ...]:
+    """Returns the codes of critical findings of the fabric, each once."""
+    return tuple(
+        dict.fromkeys(
+            found.code
+            for found in situation.findings
+            if found.severity is Severity.CRITICAL and (found.code in _FABRIC_CODES or found.code.startswith(_FABRIC))
+        )
+    )
+
+
+def _order(item: Item) -> tuple[bool, float, float]:
+    """Repairs come first; then what is expected to gain most; of unknown gains those that may gain most."""
+    return not item.repairs, -(item.gain.ratio or 1.0), -(item.gain.high or 1.0)
+
+
+def _distinct(items: Iterable[Item]) -> Iterator[Item]:
+    """Yields one item for each setting: nodes that lack the same thing are one change."""
+    seen: dict[tuple[str, str, str], Item] = {}
+    for item in items:
+        seen.setdefault((item.target, item.key, str(item.reason) if item.repairs else ""), item)
+    yield from seen.values()
+
+
+def _held_back(blocked: tuple[str, ...], count: int) -> Iterator[str]:
+    if blocked:
+        more = f" ({count} held back)" if count else ""
+        yield f"Nothing is tuned until the fabric is well: {', '.join(blocked)}{more}."
+
+
+def _not_known(situation: Situation) -> Iterator[str]:
+    if situation.deepspeed is None:
+        yield "No DeepSpeed configuration was given: nothing is said of ZeRO, buckets and accumulation."
+    elif situation.profile is None:
+        yield "No recording was given: gains of DeepSpeed's settings are not modelled, and are to be measured."
+    if not situation.environment_known:
+        yield "The job's environment was not given: nothing is said of NCCL's variables."

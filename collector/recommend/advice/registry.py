@@ -1,0 +1,40 @@
+"""All rules of a recommendation, one line each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.collector.recommend.advice.rule import Rule
+from laggard.collector.recommend.advice.rules import (
+    accumulation,
+    buckets,
+    collective,
+    data_loader,
+    gpudirect,
+    host,
+    offload,
+    overlap,
+    pcie,
+    queue_pairs,
+    roce,
+    slow_rank,
+    tcp_fallback,
+    variables,
+)
+
+RULES: Final[tuple[Rule, ...]] = (
+    tcp_fallback.RULE,
+    slow_rank.RULE,
+    gpudirect.RULE,
+    pcie.RULE,
+    roce.RULE,
+    host.RULE,
+    variables.RULE,
+    queue_pairs.RULE,
+    data_loader.RULE,
+    accumulation.RULE,
+    overlap.RULE,
+    buckets.RULE,
+    collective.RULE,
+    offload.RULE,
+)

@@ -1,0 +1,35 @@
+"""Ranks that wait for input: the data loader has too few workers, or its storage is slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from laggard.collector.recommend.advice.rule import Rule
+from laggard.collector.recommend.advice.situation import Situation
+from laggard.collector.recommend.advice.values import Gain, Item
+
+SOURCE: Final = "PyTorch's documentation of torch.utils.data.DataLoader; measured on this job"
+_MIN_SHARE: Final = 0.05
+
+
+def judge(situation: Situation) -> Iterator[Item]:
+    share = situation.profile.input_share if situation.profile else None
+    if share is None or share < _MIN_SHARE:
+        return
+    yield Item(
+        target="launcher",
+        key="DataLoader(num_workers, prefetch_factor, pin_memory)",
+        current=None,
+        recommended="more workers, at most the cores of a rank; pin_memory=True; persistent_workers=True",
+        reason=f"a rank waits for input for {share:.0%} of each step",
+        evidence=(f"input: {share:.1%} of a step",),
+        gain=Gain("measured", 1 / (1 - share), 1.0, 1 / (1 - share)),
+        risk="Each worker takes memory of the host; a storage that is slow stays slow.",
+        apply="DataLoader(..., num_workers=N, pin_memory=True, persistent_workers=True)",
+        revert="the arguments as they were",
+        source=SOURCE,
+    )
+
+
+RULE = Rule("data_loader", judge, SOURCE)

@@ -1,0 +1,40 @@
+"""TCP in place of RDMA: the largest loss of all that is published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from laggard.collector.recommend.advice.rule import Rule, repair, variable
+from laggard.collector.recommend.advice.situation import Situation
+from laggard.collector.recommend.advice.values import Gain, Item
+
+SOURCE: Final = (
+    "PMBS at SC25, Pretraining LLMs at Scale: TCP slowed the backward pass 12 times; jingchaozhang.github.io, "
+    "InfiniBand and Ethernet for fine-tuning at scale: 26 to 57 times"
+)
+_GAIN: Final = Gain("rule", 12.0, 1.5, 57.0)
+_CHOICES: Final = {"NCCL_IB_DISABLE": ("1",), "NCCL_NET": ("Socket",), "NCCL_NET_PLUGIN": ("none",)}
+
+
+def judge(situation: Situation) -> Iterator[Item]:
+    found = situation.finding("TCP_FALLBACK")
+    if found is None:
+        return
+    chosen = [
+        name
+        for name, values in _CHOICES.items()
+        if situation.environment.get(name, "").lower() in [value.lower() for value in values]
+    ]
+    for name in chosen:
+        current = situation.environment[name]
+        apply, revert = variable(name, current, None)
+        item = repair(found, "nccl_env", name, _GAIN, SOURCE, current, None)
+        yield msgspec.structs.replace(item, apply=apply, revert=revert)
+    if not chosen:
+        yield repair(found, "host", "transport", _GAIN, SOURCE, "TCP", "RDMA")
+
+
+RULE = Rule("tcp_fallback", judge, SOURCE)

@@ -1,0 +1,44 @@
+"""What is known of a job and its cluster, as the rules of a recommendation see it. None and empty: not known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from laggard.deepspeed_config import DeepSpeedConfig
+from laggard.model import Culprit, Finding
+from laggard.nccl.variable_table import Version
+
+
+class JobProfile(NamedTuple):
+    """A job's median step. Shares are of the step's time."""
+
+    step_seconds: float
+    input_share: float | None = None
+    """Own time in waiting for input, of the rank that waits longest for it."""
+    exposed_share: float | None = None
+    """Blocked in collectives, of the rank that is blocked least: what no slow rank explains."""
+    collectives: Mapping[str, tuple[float, float]] = {}
+    """By operation: how many a step and rank, and their mean bytes."""
+
+
+class Situation(NamedTuple):
+    findings: tuple[Finding, ...] = ()
+    environment: Mapping[str, str] = {}
+    """Variables of NCCL that the job has."""
+    environment_known: bool = False
+    nccl_version: Version = ()
+    networks: tuple[str, ...] = ()
+    """As NCCL names them: IB, Socket, ..."""
+    link_layers: frozenset[str] = frozenset()
+    """InfiniBand, Ethernet."""
+    nodes: int | None = None
+    ranks: int | None = None
+    deepspeed: DeepSpeedConfig | None = None
+    deepspeed_document: Mapping[str, Any] | None = None
+    deepspeed_problems: tuple[str, ...] = ()
+    profile: JobProfile | None = None
+    culprits: tuple[Culprit, ...] = ()
+
+    def finding(self, *codes: str) -> Finding | None:
+        return next((each for each in self.findings if each.code in codes), None)

@@ -1,0 +1,22 @@
+"""What a collector knows of a job, for a recommendation."""
+
+from __future__ import annotations
+
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.recommend.advice.profile import profile_of
+from laggard.collector.recommend.advice.situation import Situation
+
+
+def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:
+    """Returns the findings of the job's nodes, its culprits and its profile; without a job all nodes' findings."""
+    job = snapshot.job(name)
+    if job is None:
+        return Situation(findings=tuple(each.finding for each in snapshot.findings))
+    nodes = {node for node in job.timings.nodes if node}
+    return Situation(
+        findings=tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes),
+        nodes=len(nodes) or None,
+        ranks=job.timings.world_size,
+        profile=profile_of(job.timings),
+        culprits=job.location.culprits,
+    )

@@ -1,0 +1,100 @@
+"""`laggard recommend`: what to change, from files or from a running collector. Nothing is changed without --apply."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from laggard import wire
+from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector.recommend.advice.decide import recommend
+from laggard.collector.recommend.advice.values import Recommendation
+from laggard.errors import UsageError
+from laggard.recommend.describe import render_recommendation
+from laggard.recommend.inputs import Inputs, read_inputs
+
+_CONFIG = "ds_config.json"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "FILES: a DeepSpeed configuration, the job's environment (`env`), its NCCL log, `healthcheck --format json` of "
+        "its nodes, `ring --format json`, a recording (`laggard run --record DIR`), and all else that `diagnose` "
+        "reads. Without files a collector is asked. Exit status: 0 done, 1 blocked by critical findings of the fabric, "
+        "2 nothing was known, 64 wrong usage."
+    )
+    parser.add_argument("files", nargs="*", metavar="FILE", help="what is known of the job; - is standard input")
+    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
+    parser.add_argument("--write", metavar="DIR", help="write what to apply there, as files; nothing is overwritten")
+    parser.add_argument(
+        "--apply", action="store_true", help="change the DeepSpeed configuration given; the old one is kept beside it"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.recommendation/1")
+
+
+def main(arguments: argparse.Namespace) -> int:
+    inputs = read_inputs(arguments.files) if arguments.files else None
+    if arguments.apply and (inputs is None or inputs.deepspeed_path in (None, "-")):
+        raise UsageError("--apply changes a DeepSpeed configuration: give one as a file")
+    found = _recommendation(inputs) if inputs else _ask(arguments.collector, by_uid(arguments.job))
+    if arguments.write:
+        _write(found.files, Path(arguments.write))
+    if arguments.apply and inputs and inputs.deepspeed_path:
+        _apply(found.files, Path(inputs.deepspeed_path))
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(found) + b"\n")
+    else:
+        sys.stdout.write(render_recommendation(found))
+    sys.stdout.flush()
+    if found.blocked_by:
+        return 1
+    return 2 if inputs and not found.items and inputs.unknown else 0
+
+
+def _recommendation(inputs: Inputs) -> Recommendation:
+    from msgspec import structs
+
+    found = recommend(inputs.situation)
+    return structs.replace(found, notes=(*found.notes, *inputs.unknown))
+
+
+def _ask(url: str, job: str | None) -> Recommendation:
+    with answer(url, "recommendation", {"job": job} if job else {}) as found:
+        try:
+            return wire.decode(found.read(), Recommendation)
+        except wire.WireError as error:
+            raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+
+
+def _write(files: dict[str, str], directory: Path) -> None:
+    if not files:
+        raise UsageError("there is nothing to write: no change has a file")
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            with open(directory / os.path.basename(name), "x", encoding="utf-8") as file:
+                file.write(text)
+    except FileExistsError as error:
+        raise UsageError(f"{error.filename} is there already: give --write another directory") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None
+
+
+def _apply(files: dict[str, str], path: Path) -> None:
+    """Writes the new configuration in one step. What was there is beside it, as NAME.before."""
+    if _CONFIG not in files:
+        print("laggard: nothing to apply: the configuration stays as it is", file=sys.stderr)
+        return
+    before, new = path.with_name(f"{path.name}.before"), path.with_name(f".{path.name}.new")
+    try:
+        with open(before, "xb") as file:
+            file.write(path.read_bytes())
+        new.write_text(files[_CONFIG], encoding="utf-8")
+        os.replace(new, path)
+    except FileExistsError:
+        raise UsageError(f"{before} is there already: move it away, it is the configuration before") from None
+    except OSError as error:
+        raise UsageError(f"cannot write {error.filename}: {error.strerror}") from None

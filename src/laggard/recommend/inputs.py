@@ -1,0 +1,131 @@
+"""The files of `laggard recommend` to what is known of the job: all that `diagnose` reads, reports and rings of
+laggard, and a recording."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recommend.advice.profile import profile_of
+from laggard.collector.recommend.advice.situation import Situation
+from laggard.collector.recording.kinds import kind_of
+from laggard.collector.recording.reader import read_recording
+from laggard.deepspeed_config import find_problems, parse_config
+from laggard.diagnose.command import diagnose
+from laggard.diagnose.deepspeed import read_json
+from laggard.diagnose.document import Diagnosis
+from laggard.diagnose.environment import parse_environment
+from laggard.diagnose.input_file import InputFile
+from laggard.errors import UsageError
+from laggard.model import REPORT_SCHEMA, Finding, Report
+from laggard.nccl.variables import parse_version
+from laggard.rings.document import RING_SCHEMA, Ring
+
+
+class Inputs(NamedTuple):
+    situation: Situation
+    unknown: tuple[str, ...]
+    """What of the files could not be judged."""
+    deepspeed_path: str | None
+
+
+def read_inputs(paths: Sequence[str]) -> Inputs:
+    """Raises UsageError for what is no file, and for several DeepSpeed configurations."""
+    recordings, files = _split(paths)
+    documents, rest = _own_documents(files)
+    diagnosis = diagnose([InputFile(path) for path in rest]) if rest else None
+    situation = _from_diagnosis(diagnosis, documents)
+    if recordings:
+        situation = _with_recording(situation, recordings)
+    unknown = [f"{file.path}: {file.unknown}" for file in diagnosis.files if file.unknown] if diagnosis else []
+    configs = _paths(diagnosis, "DeepSpeed config")
+    if len(configs) > 1:
+        raise UsageError(f"give one DeepSpeed configuration: {configs[0]} and {configs[1]} are two")
+    if not configs:
+        return Inputs(situation, tuple(unknown), None)
+    document = read_json(InputFile(configs[0]).read().text)
+    return Inputs(
+        situation._replace(
+            deepspeed=parse_config(document),
+            deepspeed_document=document,
+            deepspeed_problems=find_problems(document, situation.ranks),
+        ),
+        tuple(unknown),
+        configs[0],
+    )
+
+
+def _split(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the recordings, and the other files."""
+    recordings = [path for path in paths if path != "-" and (os.path.isdir(path) or _is_recording(path))]
+    return recordings, [path for path in paths if path not in recordings]
+
+
+def _is_recording(path: str) -> bool:
+    from pathlib import Path
+
+    return os.path.isfile(path) and kind_of(Path(path)) is not None
+
+
+def _own_documents(paths: Sequence[str]) -> tuple[list[Report | Ring], list[str]]:
+    """Returns the documents of `healthcheck` and `ring`, and the paths of the others."""
+    documents: list[Report | Ring] = []
+    rest = []
+    for path in paths:
+        tree = read_json(InputFile(path).read().text)
+        schema = tree.get("schema") if isinstance(tree, dict) else None
+        types: dict[Any, type[Report] | type[Ring]] = {REPORT_SCHEMA: Report, RING_SCHEMA: Ring}
+        if schema not in types:
+            rest.append(path)
+            continue
+        try:
+            documents.append(msgspec.convert(tree, types[schema]))
+        except msgspec.ValidationError as error:
+            raise UsageError(f"{path} is no {schema}: {error}") from None
+    return documents, rest
+
+
+def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ring]) -> Situation:
+    findings: list[Finding] = [found for document in documents for found in document.findings]
+    if diagnosis is None:
+        return Situation(tuple(findings))
+    findings += diagnosis.findings
+    facts = [each for each in diagnosis.facts.values() if isinstance(each, dict)]
+    environments = _paths(diagnosis, "environment")
+    variables: dict[str, str] = {}
+    for path in environments:
+        variables |= parse_environment(InputFile(path).read().text)
+    versions = sorted(parse_version(text) for each in facts for text in each.get("nccl_versions", ()))
+    hosts = {host for each in facts for host in each.get("hosts", ())}
+    return Situation(
+        findings=tuple(findings),
+        environment={name: value for name, value in variables.items() if name.startswith("NCCL_")},
+        environment_known=bool(environments),
+        nccl_version=versions[0] if versions else (),
+        networks=tuple(dict.fromkeys(name for each in facts for name in each.get("networks", ()))),
+        link_layers=frozenset(layer for each in facts for layer in each.get("link_layers", ())),
+        nodes=len(hosts) or None,
+        ranks=max((each["ranks"] for each in facts if isinstance(each.get("ranks"), int)), default=None),
+    )
+
+
+def _paths(diagnosis: Diagnosis | None, kind: str) -> list[str]:
+    return [file.path for file in diagnosis.files if file.kind == kind] if diagnosis else []
+
+
+def _with_recording(situation: Situation, paths: Sequence[str]) -> Situation:
+    recording = read_recording(paths)
+    if recording.arrivals is not None:
+        return situation
+    timings = recording.timings
+    nodes = {node for node in timings.nodes if node}
+    return situation._replace(
+        profile=profile_of(timings),
+        culprits=locate(timings).culprits,
+        ranks=timings.world_size or situation.ranks,
+        nodes=len(nodes) or situation.nodes,
+    )

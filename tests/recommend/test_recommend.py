@@ -1,0 +1,242 @@
+"""`laggard recommend`: what is wrong with a job's set-up is named, with what it should gain, and nothing is changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from laggard.cli import main
+from laggard.collector.recommend.advice.decide import recommend
+from laggard.collector.recommend.advice.registry import RULES
+from laggard.collector.recommend.advice.situation import JobProfile, Situation
+from laggard.deepspeed_config import find_problems, parse_config
+from laggard.model import Culprit, Report, Severity, Verdict
+from laggard.probes.probe import finding
+from laggard.wire import encode
+
+CONFIG: dict[str, Any] = {
+    "train_micro_batch_size_per_gpu": 4,
+    "gradient_accumulation_steps": 16,
+    "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000, "overlap_comm": False},
+}
+
+
+def written(tmp_path: Path, name: str, content: Any) -> str:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return str(path)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
+    status = main(["recommend", *words, "--format", "json"])
+    return status, json.loads(capsys.readouterr().out)
+
+
+def keys(found: Any) -> dict[str, Any]:
+    return {item["key"]: item for item in found["items"]}
+
+
+def situation(exposed: float | None = None, config: dict[str, Any] = CONFIG, **more: Any) -> Situation:
+    profile = JobProfile(1.0, exposed_share=exposed) if exposed is not None else None
+    return Situation(deepspeed=parse_config(config), deepspeed_document=config, profile=profile, **more)
+
+
+def test_a_badly_set_deepspeed_is_named_from_its_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run(capsys, written(tmp_path, "ds.json", CONFIG))
+    assert status == 0 and found["schema"] == "laggard.recommendation/1" and found["blocked_by"] == []
+    items = keys(found)
+    assert items["zero_optimization.overlap_comm"]["recommended"] is True
+    assert items["zero_optimization.reduce_bucket_size"]["current"] == 1000000
+    assert items["zero_optimization.stage"]["recommended"] == 1
+    assert "zero_optimization.allgather_bucket_size" not in items
+    assert all(item["gain"]["basis"] == "rule" and item["gain"]["ratio"] is None for item in found["items"])
+    after = json.loads(found["files"]["ds_config.json"])
+    assert after["zero_optimization"] == {"stage": 2, "reduce_bucket_size": 500000000, "overlap_comm": True}
+    assert '-    "reduce_bucket_size": 1000000,' in found["files"]["ds_config.diff"]
+
+
+def test_a_well_set_deepspeed_gets_options_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"train_batch_size": 64, "zero_optimization": {"stage": 1, "overlap_comm": True}}
+    _, found = run(capsys, written(tmp_path, "ds.json", config))
+    assert list(keys(found)) == ["zero_optimization.use_multi_rank_bucket_allreduce"]
+    assert found["files"] == {}
+
+
+@pytest.mark.parametrize("exposed", [0.1, 0.3, 0.6])
+def test_gains_follow_from_the_exposed_communication(exposed: float) -> None:
+    found = recommend(situation(exposed))
+    gains = {item.key: item.gain for item in found.items if item.gain.basis == "modelled"}
+    assert gains["zero_optimization.overlap_comm"].high == pytest.approx(1 / (1 - exposed))
+    stage = gains["zero_optimization.stage"]
+    assert stage.high == pytest.approx(1 / (1 - exposed * 15 / 16)) and stage.low == 1.0
+    ratios = [item.gain.ratio or 1.0 for item in found.items]
+    assert ratios == sorted(ratios, reverse=True)
+
+
+def test_a_job_that_does_not_wait_for_communication_is_not_told_to_change_it() -> None:
+    assert {item.key for item in recommend(situation(0.01)).items} == {
+        "zero_optimization.reduce_bucket_size",
+        "zero_optimization.use_multi_rank_bucket_allreduce",
+    }
+
+
+def test_every_recommended_accumulation_keeps_the_global_batch() -> None:
+    for accumulated in (2, 3, 8, 16):
+        config = CONFIG | {"gradient_accumulation_steps": accumulated, "zero_optimization": {"stage": 3}}
+        item = next(item for item in recommend(situation(0.3, config)).items if "accumulation" in item.key)
+        factor = accumulated / item.recommended
+        assert factor == int(factor) > 1 and item.recommended >= 1
+
+
+def test_a_sick_fabric_is_not_tuned(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tcp = finding("TCP_FALLBACK", "the job", "talks by TCP", evidence={"cause": "x"}, fix="Use RDMA.", commands=("a",))
+    low = finding("CPU_GOVERNOR", "cpu0", "saves power", evidence={}, fix="performance", severity=Severity.WARNING)
+    report = Report(Verdict.FAIL, "n1", 0.1, (), (low, tcp), {})
+    paths = [written(tmp_path, "ds.json", CONFIG), written(tmp_path, "n1.json", encode(report))]
+    paths.append(written(tmp_path, "env", b"NCCL_IB_DISABLE=1\nNCCL_DEBUG=INFO\n"))
+    status, found = run(capsys, *paths)
+    assert status == 1 and found["blocked_by"] == ["TCP_FALLBACK"]
+    assert all(item["repairs"] for item in found["items"]) and "ds_config.json" not in found["files"]
+    first = found["items"][0]
+    assert (first["key"], first["current"], first["recommended"]) == ("NCCL_IB_DISABLE", "1", None)
+    assert first["apply"] == "unset NCCL_IB_DISABLE" and first["revert"] == "export NCCL_IB_DISABLE=1"
+    assert found["files"]["nccl.env"] == "unset NCCL_IB_DISABLE\nexport NCCL_DEBUG=INFO\n"
+    assert "held back" in found["notes"][0]
+    main(["recommend", *paths])
+    assert capsys.readouterr().out.startswith("Repair the fabric before anything is tuned: TCP_FALLBACK.")
+
+
+def test_scripts_for_machines_run_nothing_by_themselves() -> None:
+    acs = finding(
+        "ACS_ENABLED", "0000:01:00.0", "redirects\nrm -rf /", evidence={}, fix="Off.", commands=("setpci -s 01:00.0 x",)
+    )
+    script = recommend(Situation(findings=(acs,))).files["host.sh"]
+    assert "setpci -s 01:00.0 x" in script
+    assert all(not line or line.startswith("#") for line in script.splitlines())
+
+
+def test_the_environment_is_quoted_for_a_shell() -> None:
+    variables = {"NCCL_IB_HCA": "=mlx5_0:1; touch x", "NCCL_IB_GID_INDEX": "3"}
+    found = recommend(Situation(environment=variables, environment_known=True, nccl_version=(2, 27, 5)))
+    assert [item.key for item in found.items] == ["NCCL_IB_GID_INDEX"]
+    assert found.files["nccl.env"] == "unset NCCL_IB_GID_INDEX\nexport NCCL_IB_HCA='=mlx5_0:1; touch x'\n"
+    assert not recommend(Situation(environment=variables, environment_known=True, nccl_version=(2, 18, 1))).items
+    assert not recommend(Situation(environment=variables, environment_known=True)).items
+
+
+def test_roce_gets_more_queue_pairs_and_infiniband_does_not() -> None:
+    roce = Situation(environment_known=True, networks=("IB",), link_layers=frozenset({"Ethernet"}), nodes=4)
+    assert [item.key for item in recommend(roce).items] == ["NCCL_IB_QPS_PER_CONNECTION"]
+    assert not recommend(roce._replace(link_layers=frozenset({"InfiniBand"}))).items
+    assert not recommend(roce._replace(environment={"NCCL_IB_QPS_PER_CONNECTION": "2"})).items
+    assert not recommend(roce._replace(nodes=1)).items
+
+
+def test_what_locate_found_comes_first_with_what_it_costs() -> None:
+    culprit = Culprit("slow_compute", (3,), node="n1", slowdown_ratio=1.5, recoverable_ratio=0.25, advice="look at it")
+    found = recommend(situation(0.3, culprits=(culprit,)))
+    assert found.items[0].gain.basis == "measured" and found.items[0].gain.ratio == pytest.approx(4 / 3)
+    assert found.items[0].apply == "look at it" and not found.blocked_by
+
+
+def test_waiting_for_input_is_measured() -> None:
+    found = recommend(Situation(profile=JobProfile(1.0, input_share=0.2)))
+    assert found.items[0].target == "launcher" and found.items[0].gain.ratio == pytest.approx(1.25)
+    assert not recommend(Situation(profile=JobProfile(1.0, input_share=0.01))).items
+
+
+def recording(path: Path, input_seconds: float, waited: float) -> None:
+    """Two ranks, each step a second long."""
+    lines: list[dict[str, Any]] = [{"laggard_recording": 1, "job_id": "j"}]
+    for rank in range(2):
+        lines.append({"kind": "rank", "rank": rank, "node": f"n{rank}", "world_size": 2})
+        for step in range(12):
+            names = {"rank": rank, "step": step}
+            lines.append({"kind": "step", **names, "start": step, "end": step + 1.0})
+            lines.append({"kind": "span", **names, "name": "input", "start": step, "end": step + input_seconds})
+            sent = {"group": "dp", "op": "all_reduce", "seq": step, "bytes": 1000000, "waited": waited}
+            lines.append({"kind": "collective", **names, **sent, "start": step + 0.9 - waited, "end": step + 0.9})
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_a_recording_gives_the_gains_their_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "job.jsonl", 0.1, 0.4)
+    _, found = run(capsys, written(tmp_path, "ds.json", CONFIG), str(tmp_path / "job.jsonl"))
+    items = keys(found)
+    assert items["zero_optimization.overlap_comm"]["gain"]["high"] == pytest.approx(1 / 0.6, rel=0.01)
+    assert items["zero_optimization.use_multi_rank_bucket_allreduce"]["evidence"] == [
+        "1 all-reduces a step, 1.0 MB on average"
+    ]
+    (loader,) = [item for item in found["items"] if item["target"] == "launcher"]
+    assert loader["gain"]["ratio"] == pytest.approx(1 / 0.9, rel=0.01)
+
+
+def test_nothing_known_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, found = run(capsys, written(tmp_path, "notes.txt", b"hello world\n"))
+    assert status == 2 and found["items"] == [] and any("no known format" in note for note in found["notes"])
+
+
+def test_written_files_overwrite_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "ds.json", CONFIG)
+    status, _ = run(capsys, path, "--write", str(tmp_path / "out"))
+    assert status == 0 and sorted(each.name for each in (tmp_path / "out").iterdir()) == [
+        "ds_config.diff",
+        "ds_config.json",
+    ]
+    assert json.loads(Path(path).read_text()) == CONFIG
+    assert main(["recommend", path, "--write", str(tmp_path / "out")]) == 64
+    assert "there already" in capsys.readouterr().err
+
+
+def test_apply_keeps_what_was_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Path(written(tmp_path, "ds.json", CONFIG))
+    run(capsys, str(path), "--apply")
+    assert json.loads(path.read_text())["zero_optimization"]["overlap_comm"] is True
+    assert json.loads((tmp_path / "ds.json.before").read_text()) == CONFIG
+    assert main(["recommend", written(tmp_path, "env", b"NCCL_DEBUG=INFO\n"), "--apply"]) == 64
+    assert "give one as a file" in capsys.readouterr().err
+
+
+def test_no_collector_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recommend", "--collector", "http://127.0.0.1:1"]) == 64
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_every_rule_has_a_source_and_a_name_of_its_own() -> None:
+    assert len({rule.name for rule in RULES}) == len(RULES) and all(len(rule.source) > 20 for rule in RULES)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"zero_optimization": {"stage": 5}}, "stage is 5"),
+        ({"zero_optimization": {"stage": 2, "overlap_com": True}}, "is overlap_comm meant?"),
+        ({"zero_optimization": {"stage": 2, "overlap_comm": "yes"}}, "true or false"),
+        ({"zero_optimization": {"stage": 2, "reduce_bucket_size": "5e8"}}, "number of elements"),
+        ({"zero_optimization": {"stage": 1, "offload_param": {"device": "cpu"}}}, "stage 3 alone"),
+        ({"zero_optimization": 2}, "give an object"),
+        ({"train_batch_size": 10, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}, "multiple"),
+        ({"train_batch_size": 8, "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": 1}, "4 ranks"),
+        ({"train_batch_size": -1}, "above 0"),
+        ({"fp16": {"enabled": True}, "bf16": {"enabled": True}}, "both enabled"),
+    ],
+)
+def test_contradictions_of_a_configuration(config: dict[str, Any], words: str) -> None:
+    (problem,) = find_problems(config, 4)
+    assert words in problem
+
+
+def test_values_that_are_filled_in_later_are_no_mistake() -> None:
+    filled = {"train_batch_size": "auto", "zero_optimization": {"stage": 3, "reduce_bucket_size": "auto"}}
+    assert find_problems(filled) == () and parse_config(filled).overlap_comm is True
+
+
+def test_diagnose_reads_a_deepspeed_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = CONFIG | {"zero_optimization": {"stage": 2, "overlap_com": True}}
+    assert main(["diagnose", written(tmp_path, "ds.json", config), "--format", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["files"][0]["kind"] == "DeepSpeed config"
+    assert [each["code"] for each in found["findings"]] == ["DEEPSPEED_CONFIG"]
