@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from support import memory
 from support.later import IMPORTED_TORCH
+from support.paths import TESTS
 
 pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.warm", "support.launch")
 
@@ -65,12 +68,24 @@ settings.load_profile("laggard")
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files go into memory, where there is room. Who says where, by --basetemp or PYTEST_DEBUG_TEMPROOT, gets
     them there, also to look at: those in memory go when the run ends."""
+    if worker := getattr(config, "workerinput", None):
+        config.args[:] = _from_another_file_on(config.args, worker)
     if config.option.basetemp or os.environ.get("PYTEST_DEBUG_TEMPROOT") or not memory.has_room():
         return
     memory.remove_abandoned()
     folder = memory.OwnFolder(memory.MEMORY)
     config.add_cleanup(folder.remove)
     config.option.basetemp = str(folder.path / "t")
+
+
+def _from_another_file_on(args: Sequence[str], worker: Mapping[str, Any]) -> Sequence[str]:
+    """The test files, where all are asked for; each process of a run begins with another one. In a new clone the files
+    have to be compiled: what one process has compiled, the others read."""
+    if [Path(arg).resolve() for arg in args] != [TESTS]:
+        return args
+    files = sorted(str(path) for path in TESTS.rglob("test_*.py"))
+    first = int(worker["workerid"].removeprefix("gw")) * len(files) // worker["workercount"]
+    return files[first:] + files[:first]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -81,13 +96,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=_place)
 
 
-def _place(item: pytest.Item) -> int:
+def _place(item: pytest.Item) -> tuple[int, str]:
+    """Its turn, and its file's path: all processes of a run have the same order, whichever file they began with."""
     name = group_of(item.nodeid).partition("::")[0]
+    turn = LONGEST.index(name) if name in LONGEST else len(LONGEST)
     if item.get_closest_marker("torch") is not None:
-        return len(LONGEST) + 1
-    if name.startswith(WITHOUT_FORKS):
-        return len(LONGEST) + 2
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST)
+        turn = len(LONGEST) + 1
+    elif name.startswith(WITHOUT_FORKS):
+        turn = len(LONGEST) + 2
+    return turn, item.nodeid.partition("::")[0]
 
 
 def pytest_collection_finish() -> None:
