@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 
 FEWEST_RUNS: Final = 4
 """With fewer nothing tells a wrong run from a right one."""
-MOST_RUNS: Final = 400
+MOST_RUNS: Final = 100
 """Time grows with the cube: tables with more runs are judged in parts."""
 MIN_DEVIATION: Final = np.log(1.2)
 """A run within a fifth of the surface is no outlier, however smooth the others are."""

@@ -40,6 +40,7 @@ def campaign_notes(
         *repeat_notes(configurations, within),
         *_best_is_outlier(configurations, flagged),
         *_impossible(configurations, flagged),
+        *_memory_contradictions(configurations),
         *_unit_notes(outliers),
     )
 
@@ -112,6 +113,26 @@ def _impossible(configurations: Sequence[Configuration], flagged: set[int]) -> I
                 text = (
                     f"{_lines(lines)} contradict each other: {growth:g} times the micro-batch cannot be "
                     f"{speed(large) / speed(small):.2f} times as fast"
+                )
+                yield TableNote("contradiction", text, lines)
+
+
+def _memory_contradictions(configurations: Sequence[Configuration]) -> Iterator[TableNote]:
+    """Yields pairs of rows of which a larger micro-batch fitted and a smaller one did not."""
+    groups: dict[object, list[Configuration]] = {}
+    for each in configurations:
+        groups.setdefault((each.platform, each.stage, each.others), []).append(each)
+    for group in groups.values():
+        failed = [each for each in group if each.samples_per_second is None]
+        fitted = [each for each in group if each.samples_per_second is not None]
+        if failed and fitted:
+            small = min(failed, key=lambda each: each.micro_batch)
+            large = max(fitted, key=lambda each: each.micro_batch)
+            if small.micro_batch < large.micro_batch:
+                lines = (small.runs[0].line, large.runs[0].line)
+                text = (
+                    f"{_lines(lines)} contradict each other: micro-batch {small.micro_batch} ran out of memory, and "
+                    f"{large.micro_batch} did not"
                 )
                 yield TableNote("contradiction", text, lines)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 from laggard.collector.recommend.scaling import ALARM_RATIO
 from laggard.collector.reports.documents import (
@@ -40,6 +40,7 @@ def campaign_lines(document: CampaignDocument) -> Iterator[str]:
     if not document.best:
         yield "No configuration ran."
     yield from _section(_OUTLIERS, _outliers(document.outliers))
+    yield from _section("Out of memory:", map(_row_text, document.out_of_memory))
     yield from _section("Numbers that contradict the rest of their row:", map(_error_line, document.errors))
     yield from _section("Stages by accumulation:", map(_winner_line, document.winners))
     yield from _section("Where one stage overtakes another:", map(_crossover_line, document.crossovers))
@@ -124,10 +125,14 @@ def _short(each: BestConfiguration | MeasuredConfiguration) -> str:
     return f"stage {each.stage}, micro-batch {each.micro_batch}, accumulation {each.grad_accum}"
 
 
+def _row_text(row: dict[str, Any]) -> str:
+    return ",".join(str(value) for value in row.values())
+
+
 def _outliers(outliers: Sequence[OutlierRow]) -> Iterator[str]:
     for each in outliers:
-        row = ",".join(str(value) for value in each.row.values())
-        yield f"line {each.line} ({row}): {each.expected:.4g} samples/s expected, {each.ratio:.2f} of it measured"
+        place = f"line {each.line} ({_row_text(each.row)})"
+        yield f"{place}: {each.expected:.4g} samples/s expected, {each.ratio:.2f} of it measured"
 
 
 def _error_line(error: CellError) -> str:

@@ -208,6 +208,15 @@ def test_nothing_but_out_of_memory(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found["best"] == [] and "nothing ran on A" in found["notes"][0]["text"]
 
 
+def test_a_smaller_micro_batch_that_ran_out_of_memory_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = report("campaign", written(tmp_path, f"{HEADER}A,1,8,4,OOM\nA,1,16,2,10\nA,2,16,2,OOM\n"), capsys)
+    (note,) = [note for note in found["notes"] if note["kind"] == "contradiction"]
+    assert note["lines"] == [2, 3]
+    assert [row["stage"] for row in found["out_of_memory"]] == [1, 2]
+
+
 def test_another_unit_in_one_row_is_guessed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = changed(tmp_path, "pmbs25_model2_step2.csv", "IB-A100,3,128,2,39.862", "IB-A100,3,128,2,2391.72")
     found = report("campaign", path, capsys)
