@@ -21,17 +21,25 @@ STALE_SECONDS = 60.0
 STALE_INTERVALS = 3
 """A sample that is older than so many scrape intervals, and than STALE_SECONDS, says nothing about now."""
 
+STALL_INTERVALS = 2
+"""A job without a step in so many of the last intervals stands still."""
+
+_UNKNOWN_INTERVAL = 15.0
 _NAMED_JOBS = 8
 
 
 class Few(NamedTuple):
     """What the first hundred ranks tell: the scrape interval (None: there is one sample), the roles of their groups,
-    and how long a step takes (0: nobody made one)."""
+    and how long a step takes (0: nobody made one). `apart`: how many seconds moments have to be apart, so that there
+    is a scrape and two steps between. `stands_still`: whether nobody made a step in the last STALL_INTERVALS of
+    these."""
 
     interval: float | None
     ranks: tuple[int, ...]
     roles: frozenset[str]
     step: float
+    apart: float
+    stands_still: bool
 
 
 def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> tuple[queries.Job, float] | Location:
@@ -87,7 +95,11 @@ def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str
     query = f"group by (group) ({queries.selector(queries.COLLECTIVES, job, queries.A_FEW)})"
     roles = frozenset(labels.group for part in prometheus.at(query, now) for labels in part.labels)
     ranks = tuple(sorted(number for number in numbers if number >= 0))
-    return Few(interval, ranks, roles, seconds / made if made > 0 else 0.0)
+    step = seconds / made if made > 0 else 0.0
+    apart = interval * max(1, -(-2 * step // interval)) if interval else _UNKNOWN_INTERVAL
+    since = now - STALL_INTERVALS * apart - (interval or 0.0)
+    stands_still = len(gaps) > 0 and not any(_gained(part, since) for part in of_steps)
+    return Few(interval, ranks, roles, step, apart, stands_still)
 
 
 def _each(part: Series, function: Callable[[Floats], Floats], of: Floats) -> list[Floats]:
@@ -100,10 +112,12 @@ def _gaps(part: Series) -> Floats:
     return found
 
 
-def _gained(part: Series) -> float:
-    """By how much the counters have grown, all together."""
-    grown = _each(part, lambda some: np.clip(np.diff(some), 0, None).sum(keepdims=True), part.values)
-    return float(np.sum(grown)) if grown else 0.0
+def _gained(part: Series, since: float = 0.0) -> float:
+    """By how much the counters have grown since then, all together."""
+    values = _each(part, lambda some: some, part.values)
+    times = _each(part, lambda some: some, part.times)
+    pairs = zip(values, times, strict=True)
+    return float(sum(np.clip(np.diff(some[when >= since]), 0, None).sum() for some, when in pairs))
 
 
 def _long(seconds: float) -> str:

@@ -26,38 +26,41 @@ FIRST = 2
 
 
 class Moments(NamedTuple):
-    """INTERVALS + 1 moments, `step` seconds apart, the last at `end` (Unix seconds)."""
+    """Moments that are `step` seconds apart, the last at `end` (Unix seconds)."""
 
     end: float
     step: float
+    intervals: int = INTERVALS
 
     @property
     def start(self) -> float:
-        return self.end - INTERVALS * self.step
+        return self.end - self.intervals * self.step
 
 
 class Table:
     """The values of one metric: [T, R], nan where there is none. Two series of one rank (two Prometheus behind one
     Thanos, an agent and the rank itself) are one: the first that has a value."""
 
-    def __init__(self, moments: Moments, ranks: int = 0) -> None:
+    def __init__(self, moments: Moments) -> None:
         self._moments = moments
-        self._values = np.full((max(16, ranks), INTERVALS + 1), np.nan)
-        self._count = ranks
+        self._values = np.full((16, moments.intervals + 1), np.nan)
+        self._count = 0
+        self._labels: list[tuple[NDArray[np.int64], list[Labels]]] = []
 
     def add(self, series: Series) -> None:
         numbers = rank_numbers(series.labels)
+        self._labels.append((numbers, series.labels))
         self._make_room(int(numbers.max(initial=-1)) + 1)
         rows = np.repeat(numbers, series.counts)
         places = np.rint((series.times - self._moments.start) / self._moments.step).astype(np.int64)
-        right = (rows >= 0) & (places >= 0) & (places <= INTERVALS)
+        right = (rows >= 0) & (places >= 0) & (places <= self._moments.intervals)
         rows, places, values = rows[right], places[right], series.values[right]
         fresh = np.isnan(self._values[rows, places])
         self._values[rows[fresh], places[fresh]] = values[fresh]
 
     def _make_room(self, count: int) -> None:
         if count > len(self._values):
-            more = np.full((max(count, 2 * len(self._values)) - len(self._values), INTERVALS + 1), np.nan)
+            more = np.full((max(count, 2 * len(self._values)) - len(self._values), self._moments.intervals + 1), np.nan)
             self._values = np.concatenate((self._values, more))
         self._count = max(self._count, count)
 
@@ -66,6 +69,15 @@ class Table:
         self._make_room(count)
         values: Floats = self._values[:count].T
         return values
+
+    def machines(self) -> list[str]:
+        """[R]: the address that each rank was scraped at, without its port: one for each machine."""
+        found = [""] * self._count
+        for numbers, labels in self._labels:
+            for number, each in zip(numbers.tolist(), labels, strict=True):
+                if number >= 0:
+                    found[number] = each.instance.rpartition(":")[0] or each.instance
+        return found
 
     @property
     def count(self) -> int:
@@ -98,9 +110,11 @@ def _rank_number(text: str) -> int:
 @dataclasses.dataclass(frozen=True)
 class Counters:
     """A job's ranks, those that have counters. [T, R] at T moments, nan where there is no sample; seconds but for
-    `steps`. `step_seconds` [T, F] are of a few ranks: a step takes all equally long."""
+    `steps`. `step_seconds` [T, F] are of a few ranks: a step takes all equally long. `machines` [R]: the address of
+    each, None where there is none."""
 
     ranks: NDArray[np.int64]
+    machines: tuple[str | None, ...]
     steps: Floats
     own: Floats
     input: Floats
@@ -150,9 +164,7 @@ def typical_steps(found: Intervals) -> float:
     return float(np.median(known)) if known.size else 0.0
 
 
-def as_timings(
-    job_id: str, counters: Counters, found: Intervals, nodes: tuple[str | None, ...], world_size: int
-) -> JobTimings:
+def as_timings(job_id: str, counters: Counters, found: Intervals, world_size: int) -> JobTimings:
     """The intervals in place of steps, each with as many steps as an interval typically has, so that a slowdown's
     length is counted in real seconds. All work is in `forward`: which phase it was is asked for suspects alone."""
     scale = typical_steps(found)
@@ -168,7 +180,7 @@ def as_timings(
         world_size=world_size,
         steps=np.arange(FIRST, FIRST + len(found.made)),
         ranks=counters.ranks,
-        nodes=nodes,
+        nodes=counters.machines,
         gpus=(None,) * count,
         step_seconds=step,
         phase_seconds=phases,

@@ -35,8 +35,9 @@ def selector(metric: str, job: Job | None, *more: tuple[str, str]) -> str:
     return f"{metric}{{{','.join(f'{name}{quoted(value)}' for name, value in (*asked, *more))}}}"
 
 
-def of_ranks(metric: str, job: Job, ranks: Iterable[int]) -> str:
-    return selector(metric, job, ("rank=~", "|".join(map(str, ranks))))
+def among(ranks: Iterable[int]) -> tuple[str, str]:
+    """What selects these ranks."""
+    return "rank=~", "|".join(map(str, ranks))
 
 
 def quoted(text: str) -> str:

@@ -3,14 +3,13 @@ Prometheus' averages say."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.locate.explanation import explained
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
 from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus.agents import FromAgents, agent_url, ask_agents
 from laggard.collector.prometheus.answer import Labels
@@ -22,17 +21,24 @@ PEER_AGENTS = 3
 
 
 def with_agents(
-    culprits: Sequence[Culprit], timings: JobTimings, key: JobKey, known: Mapping[int, Labels]
+    culprits: Sequence[Culprit], key: JobKey, known: Mapping[int, Labels]
 ) -> tuple[tuple[Culprit, ...], tuple[Note, ...]]:
     """The culprits with what their agents add, and a note on how many of those told. `known`: who each rank is, by
     laggard_rank_info."""
     urls = _agents_to_ask(culprits, known)
     told = ask_agents(urls, key) if urls else FromAgents(0, 0, {}, None)
-    with_codes = dataclasses.replace(timings, findings_by_node=told.codes)
     exact = locate(told.timings) if told.timings is not None else None
     text = f"{told.answered} of {counted(told.asked, 'agent')} of suspects and peers told of single steps"
-    better = (_compared(culprit, exact) for culprit in culprits)
-    return tuple(explained(culprit, with_codes) for culprit in better), (Note("agents_asked", text),)
+    better = [_compared(culprit, exact) for culprit in culprits]
+    return advised(better, told.codes), (Note("agents_asked", text),)
+
+
+def advised(culprits: Sequence[Culprit], codes: Mapping[str, tuple[str, ...]]) -> tuple[Culprit, ...]:
+    """The culprits with what to do, and with the findings that explain them. `codes`: by node, of those asked."""
+    state = RankState("unknown", None, None, None)
+    machines = {place: RankInfo(node, None, state) for place, node in enumerate(codes)}
+    timings = build_timings(None, len(machines), machines, {}, codes)
+    return tuple(explained(culprit, timings) for culprit in culprits)
 
 
 def _compared(culprit: Culprit, exact: Location | None) -> Culprit:

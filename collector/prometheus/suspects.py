@@ -53,7 +53,7 @@ def detail(
     return Detail({rank: place for place, rank in enumerate(asked)}, phases, differences(collective_seconds) / made)
 
 
-def described(culprit: Culprit, found: Detail, peers: Sequence[int], gpus: Mapping[int, str]) -> Culprit:
+def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
     """The culprit with its phase, and with evidence in seconds a step."""
     own = [found.column[rank] for rank in culprit.ranks if rank in found.column]
     others = [found.column[rank] for rank in peers if rank in found.column]
@@ -73,10 +73,8 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int], gpus: Mappi
     if np.isfinite(waited) and np.isfinite(peers_waited):
         evidence.insert(1, f"waits {waited:.4f} s a step in collectives, its peers {peers_waited:.4f} s")
         confidence *= WAITS_LONGER if waited > peers_waited else 1.0
-    gpu = gpus.get(culprit.ranks[0]) if len(culprit.ranks) == 1 else None
-    return structs.replace(
-        culprit, kind=kind, phase=phase, gpu=gpu, confidence=round(confidence, 2), evidence=tuple(evidence)
-    )
+    sure = round(confidence, 2)
+    return structs.replace(culprit, kind=kind, phase=phase, confidence=sure, evidence=tuple(evidence))
 
 
 def _typical(values: Floats) -> Floats:

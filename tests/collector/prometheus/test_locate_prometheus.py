@@ -17,7 +17,6 @@ from prometheus_series import Job, make_blocks, prometheus
 
 from laggard.cli import main
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.locate.job_timings import build_timings
 from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.queries import quoted
 from laggard.collector.prometheus.second_look import with_agents
@@ -245,14 +244,13 @@ def test_the_agents_of_suspects_confirm_or_deny(fake_agent: Any, make: Any) -> N
         "n1": fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
     }
     known = {rank: Labels(hostname=f"n{rank // 2}", instance=agents[f"n{rank // 2}"].address) for rank in range(4)}
-    timings = build_timings("job-1", 4, {}, {}, {})
-    (confirmed,), (note,) = with_agents([suspect(2)], timings, JobKey(1000, "job-1"), known)
+    (confirmed,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), known)
     assert confirmed.phase == "forward" and confirmed.findings == ("GPU_THROTTLED",) and confirmed.confidence > 0.9
     assert confirmed.evidence[-1] == "the agents' single steps say the same" and note.text.startswith("2 of 2 agents")
     for name, ranks in (("n0", [0, 1]), ("n1", [2, 3])):
         agents[name].ranks = make.node(name, ranks)
-    (denied,), _ = with_agents([suspect(3)], timings, JobKey(1000, "job-1"), known)
+    (denied,), _ = with_agents([suspect(3)], JobKey(1000, "job-1"), known)
     assert denied.confidence == 0.35 and "do not show it" in denied.evidence[-1]
     away = {2: Labels(hostname="n1", instance="127.0.0.1:9")}
-    (alone,), (note,) = with_agents([suspect(2)], timings, JobKey(1000, "job-1"), away)
+    (alone,), (note,) = with_agents([suspect(2)], JobKey(1000, "job-1"), away)
     assert alone.confidence == 0.7 and note.text.startswith("0 of 1 agent ")

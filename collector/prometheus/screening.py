@@ -1,0 +1,48 @@
+"""Which ranks of a large job are looked at closely: those that stand out at three moments, their machines, and others
+to compare them with. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.locate.slow.significance import SLOW_RATIO
+from laggard.collector.prometheus.counters import Counters, intervals
+
+ALL = 2048
+"""Jobs of so many ranks are looked at closely as a whole."""
+
+MAX_CANDIDATES = 1024
+PEERS = 512
+
+STANDS_OUT = SLOW_RATIO / 2
+"""By so much of the step a rank has to exceed the median in half of the time to be looked at: all that are slow enough
+to be accused do."""
+
+
+def screened(counters: Counters) -> list[int]:
+    """The numbers of the ranks to be looked at closely."""
+    if len(counters.ranks) <= ALL:
+        return [int(rank) for rank in counters.ranks]
+    found = intervals(counters)
+    busy = found.work + found.input
+    known = np.isfinite(busy).any(axis=1)
+    if not known.any():
+        return [int(rank) for rank in counters.ranks[:: max(1, len(counters.ranks) // PEERS)]]
+    excess = (busy[known] - np.nanmedian(busy[known], axis=1, keepdims=True)) / found.step[known, None]
+    score = np.where(np.isfinite(excess), excess, -np.inf).max(axis=0)
+    best = np.argsort(-score)[:MAX_CANDIDATES]
+    candidates = best[score[best] > STANDS_OUT]
+    spread = np.arange(0, len(counters.ranks), max(1, len(counters.ranks) // PEERS))
+    chosen = np.unique(np.concatenate((candidates, _mates(counters, candidates), spread)))
+    return [int(rank) for rank in counters.ranks[chosen]]
+
+
+def _mates(counters: Counters, candidates: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The columns of all ranks on the candidates' machines; at most MAX_CANDIDATES, those of the worst first."""
+    order: dict[str, int] = {}
+    for column in candidates.tolist():
+        if (machine := counters.machines[column]) is not None:
+            order.setdefault(machine, len(order))
+    mates = [(order[machine], column) for column, machine in enumerate(counters.machines) if machine in order]
+    return np.array([column for _, column in sorted(mates)[:MAX_CANDIDATES]], np.int64)
