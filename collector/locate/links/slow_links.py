@@ -18,7 +18,7 @@ from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats, JobTimings
 from laggard.collector.locate.links.payoff import link_payoff
 from laggard.collector.locate.links.places import Explanation, explain
-from laggard.collector.locate.links.transfers import Category, Channel, channels_and_categories
+from laggard.collector.locate.links.transfers import ROUND_TRIP_ROLE, Category, Channel, channels_and_categories
 from laggard.collector.locate.slow.medians import deviation, median, median_over_steps, others_median
 from laggard.collector.locate.slow.significance import Slowdown, confidence, slowdown, typical_noise
 from laggard.collector.locate.slow.steps import Steps
@@ -137,9 +137,7 @@ def _culprit(
     nodes = [timings.nodes[column] for column in columns]
     ranks = tuple(int(timings.ranks[column]) for column in columns)
     since = min(each.slowdown.since for each in slow.values())
-    saved = link_payoff(timings, steps, channels, {number: 1 / each.ratio for number, each in slow.items()}, since)
-    if saved is None:
-        saved = float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
+    saved = _saved(timings, steps, channels, slow, since)
     group = channels[worst_number].group if len(slow) == 1 else ""
     affected = {column for number in found.explained for column in channels[number].columns}
     victims = sorted(int(timings.ranks[column]) for column in affected - set(columns))
@@ -151,12 +149,26 @@ def _culprit(
         phase="collective",
         group=group or None,
         slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
-        recoverable_ratio=round(min(saved, 0.99), 3),
+        recoverable_ratio=None if saved is None else round(min(saved, 0.99), 3),
         since_step=int(steps.numbers[since]),
         confidence=_confidence(found, worst),
         evidence=_evidence(kind, ranks, channels, timings, slow),
         victims=tuple(victims[:MAX_NAMED_RANKS]),
     )
+
+
+def _saved(
+    timings: JobTimings, steps: Steps, channels: Sequence[Channel], slow: Mapping[int, SlowChannel], since: int
+) -> float | None:
+    """The share of the step time that fixing it saves. None where round trips show the transfers: how much of these
+    hides behind work is not known."""
+    if any(channels[number].role == ROUND_TRIP_ROLE for number in slow):
+        return None
+    saved = link_payoff(timings, steps, channels, {number: 1 / each.ratio for number, each in slow.items()}, since)
+    if saved is not None:
+        return saved
+    worst = max(slow.values(), key=lambda each: each.slowdown.excess)
+    return float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
 
 
 def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
@@ -201,6 +213,8 @@ def _channel_name(channel: Channel, timings: JobTimings) -> str:
     if channel.group:
         return f"group {channel.group}"
     source, target = (int(timings.ranks[column]) for column in channel.columns)
+    if channel.role == ROUND_TRIP_ROLE:
+        return f"between rank {source} and rank {target}"
     return f"from rank {source} to rank {target}"
 
 

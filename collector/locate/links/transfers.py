@@ -1,7 +1,7 @@
 """How long transfers take, without comparing clocks: the last member to come to a collective does not wait in it. Pure.
 
 So the least time that any member spends in a collective is its transfer, whatever the others waited. Of a send and its
-receive it is the shorter of the two.
+receive it is the shorter of the two; where sends end before their data arrive, it is half of a round trip.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from laggard.collector.locate.slow.peers import node_numbers
 from laggard.constants import OPS
 
 SEND, RECV = OPS.index("send"), OPS.index("recv")
-PAIR_ROLE = "pair"
+PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
+
+TIMES_COPY = 3.0
+"""A receive that takes so many times as long as the copy that its send was waited for data that were on the way."""
 
 
 class Channel(NamedTuple):
-    """A process group, or a rank that sends and one that receives: what transfers go through. `columns` are its ranks'
-    columns."""
+    """A process group, a rank that sends and one that receives, or two ranks that do both: what transfers go through.
+    `columns` are its ranks' columns."""
 
     group: str
     role: str
@@ -121,15 +124,77 @@ def _of_pairs(collectives: Collectives, timings: JobTimings, channels: list[Chan
     rows, source, target = rows[order], source[order], target[order]
     if not len(rows):
         return _nothing()
-    least = np.minimum.reduceat((collectives.end - collectives.start)[rows], first)
-    both = np.diff(np.append(first, len(rows))) == 2
-    some, least = first[both], least[both]
-    pairs = source[some].astype(np.int64) * len(timings.ranks) + target[some]
-    found = {number: Channel("", PAIR_ROLE, divmod(number, len(timings.ranks))) for number in np.unique(pairs).tolist()}
-    places = _add_channels(channels, found)
-    channel = np.array([places[number] for number in pairs.tolist()], np.int64)
-    at = rows[some]
+    both = np.flatnonzero(np.diff(np.append(first, len(rows))) == 2)
+    one, other = rows[first[both]], rows[first[both] + 1]
+    sent = collectives.op[one] == SEND
+    ends = _Messages(np.where(sent, one, other), np.where(sent, other, one), source[first[both]], target[first[both]])
+    return _round_trips(collectives, timings, channels, ends) or _least_of_both(collectives, timings, channels, ends)
+
+
+class _Messages(NamedTuple):
+    """M messages: the record of each one's send and of its receive, and the columns of the two ranks."""
+
+    send: Numbers
+    recv: Numbers
+    source: Numbers
+    target: Numbers
+
+
+def _least_of_both(
+    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: _Messages
+) -> _Transfers:
+    """A send and its receive end together, so that whoever came last did not wait."""
+    seconds = collectives.end - collectives.start
+    least = np.minimum(seconds[messages.send], seconds[messages.recv])
+    channel = _pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))
+    at = messages.send
     return _Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at], least)
+
+
+def _round_trips(
+    collectives: Collectives, timings: JobTimings, channels: list[Channel], messages: _Messages
+) -> _Transfers | None:
+    """Where a send ends once its data are copied, a receive alone shows the transfer: from the send's begin to the end
+    of a receive that waited. Between two clocks their difference is in it, and with the other sign in what goes back:
+    half of the shortest way there and back in a step is a transfer. None where sends last as long as transfers."""
+    seconds = collectives.end - collectives.start
+    copied, received = seconds[messages.send], seconds[messages.recv]
+    way = collectives.end[messages.recv] - collectives.start[messages.send]
+    low, high = np.minimum(messages.source, messages.target), np.maximum(messages.source, messages.target)
+    size, step = collectives.size[messages.send], collectives.step[messages.send]
+    key = (low, high, size, step)
+    order, first = _grouped(key)
+    if not len(order):
+        return None
+    number = np.empty(len(order), np.int64)
+    number[order] = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(order))))
+    there, back = (
+        _least(number, np.where(waiting & (received > TIMES_COPY * copied), way, np.inf), len(first))
+        for waiting in (messages.source == low, messages.source == high)
+    )
+    known = np.flatnonzero(np.isfinite(there + back))
+    trip = (there + back)[known] / 2
+    if not len(known) or float(np.median(trip)) <= TIMES_COPY * float(np.median(copied)):
+        return None
+    at = order[first[known]]
+    channel = _pair_channels(channels, ROUND_TRIP_ROLE, low[at], high[at], len(timings.ranks))
+    count = np.bincount(number, minlength=len(first))[known]
+    return _Transfers(channel, step[at], np.full(len(at), RECV), size[at], np.maximum(trip, 0.0) * count)
+
+
+def _least(number: Numbers, values: Times, count: int) -> Times:
+    """[count]: the least of the `values` with each number."""
+    found = np.full(count, np.inf)
+    np.minimum.at(found, number, values)
+    return found
+
+
+def _pair_channels(channels: list[Channel], role: str, source: Numbers, target: Numbers, ranks: int) -> Numbers:
+    """The channel of each pair of columns; those that are new are added."""
+    pairs = source.astype(np.int64) * ranks + target
+    found = {number: Channel("", role, divmod(number, ranks)) for number in np.unique(pairs).tolist()}
+    places = _add_channels(channels, found)
+    return np.array([places[number] for number in pairs.tolist()], np.int64)
 
 
 def _grouped(key: Sequence[NDArray[np.integer]]) -> tuple[Numbers, Numbers]:

@@ -30,3 +30,14 @@ def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fa
     (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
     assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) <= set(truth["within"])
     assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
+
+
+@pytest.mark.parametrize(("fault", "seed"), [(Fault("slow_link", 0.1), 1351581465), (Fault("slow_nic", 0.1), 98917168)])
+def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, fault: Fault, seed: int) -> None:
+    """The clocks of the simulated machines are seconds apart."""
+    simulated = simulate(Case("dp16_pp4_interleaved", "sparse", seed=seed, faults=(fault,), steps=16))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
+    assert culprit.recoverable_ratio is None
