@@ -25,6 +25,8 @@ from laggard.rings.run import run_node
 _MOST_LOCAL_RANKS: Final = 64
 _MOST_TOKEN_BYTES: Final = 4096
 _LARGEST: Final = 1 << 36
+_SWEEP_SECONDS: Final = 20.0
+_PAIRS_SECONDS: Final = 120.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +70,11 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         "--factor", type=int, default=defaults.factor, metavar="F", help="from one size to the next (default: 4)"
     )
     parser.add_argument(
-        "--seconds", type=float, default=defaults.seconds, metavar="S", help="how long to measure (default: 20)"
+        "--seconds", type=float, metavar="S", help="how long to measure (default: 20, and 120 with --pairs)"
+    )
+    parser.add_argument("--pairs", action="store_true", help="measure nodes two by two, and name the slow node or link")
+    parser.add_argument(
+        "--pair-bytes", default="0", metavar="SIZE", help="the message of a pair (default: 64M on GPUs, 1M on CPUs)"
     )
     parser.add_argument(
         "--deadline",
@@ -127,9 +133,21 @@ def _options(arguments: argparse.Namespace) -> RingOptions:
         raise UsageError(f"--min-bytes {arguments.min_bytes} is more than --max-bytes {arguments.max_bytes}")
     if arguments.factor < 2:
         raise UsageError(f"--factor {arguments.factor}: sizes grow by 2 or more")
-    if not 0.1 <= arguments.seconds <= 86400:
-        raise UsageError(f"--seconds {arguments.seconds:g} is not between 0.1 and 86400")
-    return RingOptions(ops=ops, min_bytes=first, max_bytes=last, factor=arguments.factor, seconds=arguments.seconds)
+    seconds = (
+        (_PAIRS_SECONDS if arguments.pairs else _SWEEP_SECONDS) if arguments.seconds is None else arguments.seconds
+    )
+    if not 0.1 <= seconds <= 86400:
+        raise UsageError(f"--seconds {seconds:g} is not between 0.1 and 86400")
+    pair_bytes = 0 if arguments.pair_bytes == "0" else _size("--pair-bytes", arguments.pair_bytes)
+    return RingOptions(
+        ops=ops,
+        min_bytes=first,
+        max_bytes=last,
+        factor=arguments.factor,
+        seconds=seconds,
+        pairs=arguments.pairs,
+        pair_bytes=pair_bytes,
+    )
 
 
 def _size(flag: str, text: str) -> int:

@@ -95,10 +95,11 @@ class Member:
         store_host, store_port = self.settings.place.store
         await self._ask_first(Publish(store_host, store_port, f"{host} {port}"), Done)
 
-    async def take_part(self, host: str, port: int) -> End:
-        """Joins the ring at the coordinator's address, and serves it to its end. Raises RingBroken."""
+    async def take_part(self, host: str, port: int, connect_seconds: float = 10.0) -> End:
+        """Joins the ring at the coordinator's address, which must answer within `connect_seconds`, and serves it to its
+        end. Raises RingBroken."""
         self._host = host
-        link = await self._connect(host, port)
+        link = await self._connect(host, port, connect_seconds)
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._join(link)
@@ -152,19 +153,22 @@ class Member:
             raise RingBroken(f"torchrun's store did not tell where the ring meets: {text}")
         return report
 
-    async def _connect(self, host: str, port: int) -> Link:
+    async def _connect(self, host: str, port: int, seconds: float) -> Link:
         """Tries until the coordinator listens: nodes start in any order."""
-        reason = "nobody answers"
-        while self._seconds_left() > 0:
+        reason, until = "nobody answers", time.monotonic() + seconds
+        while time.monotonic() < until:
             try:
                 opening = asyncio.open_connection(host, port, limit=messages.MOST_BYTES)
-                return Link(*await asyncio.wait_for(opening, min(5.0, self._seconds_left())))
+                return Link(*await asyncio.wait_for(opening, min(5.0, seconds)))
             except asyncio.TimeoutError:
                 reason = "no answer"
             except OSError as error:
                 reason = error.strerror or str(error)
             await asyncio.sleep(_RETRY_SECONDS)
-        raise RingBroken(f"node 0 was not reached at {host}:{port} by the deadline: {reason}")
+        raise RingBroken(
+            f"node 0 was not reached at {host}:{port} within {seconds:g} s ({reason}): "
+            "it did not start, gave up, or a firewall is between"
+        )
 
     async def _join(self, link: Link) -> None:
         """Says who this node is, and waits until all have come."""

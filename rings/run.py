@@ -60,22 +60,28 @@ async def _run(settings: MemberSettings, join_seconds: float) -> Ended:
 async def _node(member: Member, coordinator: Coordinator | None, join_seconds: float) -> Ended:
     if coordinator is None:
         await member.start_workers()
-        end = await member.take_part(*await member.find_coordinator())
+        end = await member.take_part(*await member.find_coordinator(), join_seconds)
         return Ended(end.status, end.text)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
+    await member.start_workers()
+    host = _reachable_host(member)
+    if member.settings.place.store is not None:
+        await member.publish_address(host, port)
     leading = asyncio.ensure_future(_lead(member, coordinator, join_seconds))
+    taking_part = asyncio.ensure_future(member.take_part(host, port))
     try:
-        await member.start_workers()
-        host = _reachable_host(member)
-        if member.settings.place.store is not None:
-            await member.publish_address(host, port)
-        end = await member.take_part(host, port)
-        return Ended(end.status, end.text, await leading)
+        await asyncio.wait((leading, taking_part), return_when=asyncio.FIRST_COMPLETED)
+        if not leading.done():
+            taking_part.result()  # raises where this node failed by itself
+        ring = await leading
+        return Ended(EXIT_CODES[ring.verdict], "", ring)
     except RingBroken as error:
         await coordinator.end(error.status, f"node 0: {error}")
         raise
     finally:
-        leading.cancel()
+        for task in (leading, taking_part):
+            task.cancel()
+        await asyncio.gather(leading, taking_part, return_exceptions=True)
 
 
 async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -> Ring:

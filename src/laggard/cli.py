@@ -33,7 +33,7 @@ COMMANDS = (
     ),
     Command("findings", "laggard.catalogue.command", "list the codes of findings, or explain some"),
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
-    Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes"),
+    Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
     Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),

@@ -83,7 +83,7 @@ FINDINGS: tuple[FindingType, ...] = (
     FindingType("NCCL_TUNER_ONE_CHANNEL", Severity.CRITICAL, "A tuner table leaves NCCL one channel."),
     FindingType("NCCL_TUNER_TABLE", Severity.WARNING, "A row of a tuner table means something else than it says."),
     FindingType("DEEPSPEED_CONFIG", Severity.WARNING, "A DeepSpeed configuration contradicts itself."),
-    FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'.", later="rings"),
+    FindingType("RING_SLOW", Severity.CRITICAL, "An all-reduce is slower than its peers'."),
     FindingType("RING_FAILED", Severity.CRITICAL, "An all-reduce failed or gave wrong results."),
     FindingType("MACHINE_CHECK", Severity.CRITICAL, "The CPU or the host's memory reports hardware errors."),
     FindingType("JOB_COLLECTIVE_TIMEOUT", Severity.CRITICAL, "A collective did not end: a rank had not come to it."),

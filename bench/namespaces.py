@@ -1,0 +1,134 @@
+"""Nodes in network namespaces, whose links have a rate: a cluster's network on one machine. Needs root and iproute2.
+
+Each node has a veth to a namespace in the middle, which routes. A token bucket (tbf) at both ends gives it its rate in
+both directions. A slow link between two nodes is a veth of their own, which only their traffic to each other takes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+_CPU_CGROUP = Path("/sys/fs/cgroup/cpu")
+_PERIOD_MICROSECONDS = 1000
+"""The shortest that the kernel has: a process is then slow all the time, and not in bursts."""
+
+
+class Namespaces:
+    """`count` nodes, and a with statement around their life. `rate` as tc writes it (`200mbit`)."""
+
+    _numbers = itertools.count()
+
+    def __init__(self, count: int, rate: str) -> None:
+        self.count, self.rate = count, rate
+        self._prefix = f"lg{os.getpid() % 100000}x{next(self._numbers)}"
+        self._groups: list[Path] = []
+
+    def __enter__(self) -> Namespaces:
+        try:
+            self._make()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._remove()
+
+    def address(self, node: int) -> str:
+        return f"10.77.{node}.2"
+
+    def start(self, node: int, command: Sequence[str], environ: Mapping[str, str], **how: Any) -> subprocess.Popen[str]:
+        """Starts a process in the namespace of a node."""
+        words = ["ip", "netns", "exec", self._node(node), *command]
+        return subprocess.Popen(words, env={**os.environ, **environ}, text=True, **how)
+
+    def shape(self, node: int, rate: str) -> None:
+        """Gives a node's link another rate, in both directions."""
+        _tc(self._node(node), "eth0", rate)
+        _tc(self._hub, f"n{node}", rate)
+
+    def shape_link(self, one: int, other: int, rate: str) -> None:
+        """Gives the two nodes a link of their own, of this rate."""
+        ends = (self._node(one), f"to{other}", other), (self._node(other), f"to{one}", one)
+        (first, name, _), (second, peer, _) = ends
+        _ip("link", "add", name, "netns", first, "type", "veth", "peer", "name", peer, "netns", second)
+        for space, device, target in ends:
+            _ip("-n", space, "link", "set", device, "up")
+            _ip("-n", space, "route", "add", f"{self.address(target)}/32", "dev", device)
+            _tc(space, device, rate)
+
+    def cut(self, node: int) -> None:
+        """Takes a node's cable out: no connection is closed."""
+        _ip("-n", self._hub, "link", "set", f"n{node}", "down")
+
+    def sent_bytes(self, node: int) -> int:
+        """What a node has sent over its link so far."""
+        path = "/sys/class/net/eth0/statistics/tx_bytes"
+        shown = subprocess.run(
+            ["ip", "netns", "exec", self._node(node), "cat", path], capture_output=True, text=True, check=True
+        )
+        return int(shown.stdout)
+
+    def slow_cpu(self, node: int, share: float) -> Path:
+        """Returns the tasks file of a cgroup whose processes get this share of one CPU."""
+        group = _CPU_CGROUP / f"{self._prefix}n{node}"
+        group.mkdir()
+        self._groups.append(group)
+        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
+        (group / "cpu.cfs_quota_us").write_text(str(int(_PERIOD_MICROSECONDS * share)))
+        return group / "tasks"
+
+    @property
+    def _hub(self) -> str:
+        return f"{self._prefix}hub"
+
+    def _node(self, node: int) -> str:
+        return f"{self._prefix}n{node}"
+
+    def _make(self) -> None:
+        _ip("netns", "add", self._hub)
+        _ip("netns", "exec", self._hub, "sysctl", "-qw", "net.ipv4.ip_forward=1")
+        for node in range(self.count):
+            space = self._node(node)
+            _ip("netns", "add", space)
+            _ip("link", "add", f"n{node}", "netns", self._hub, "type", "veth", "peer", "name", "eth0", "netns", space)
+            _ip("-n", self._hub, "address", "add", f"10.77.{node}.1/24", "dev", f"n{node}")
+            _ip("-n", space, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
+            _ip("-n", self._hub, "link", "set", f"n{node}", "up")
+            for device in ("lo", "eth0"):
+                _ip("-n", space, "link", "set", device, "up")
+            _ip("-n", space, "route", "add", "default", "via", f"10.77.{node}.1")
+            self.shape(node, self.rate)
+
+    def _remove(self) -> None:
+        for space in (*map(self._node, range(self.count)), self._hub):
+            subprocess.run(["ip", "netns", "delete", space], stderr=subprocess.DEVNULL)
+        for group in self._groups:
+            with suppress(OSError):  # a process of it still runs
+                group.rmdir()
+
+
+def can_make() -> bool:
+    """Whether this process may make namespaces: as root, with iproute2."""
+    done = subprocess.run(["ip", "netns", "add", "laggard-try"], capture_output=True) if os.geteuid() == 0 else None
+    if done is None or done.returncode:
+        return False
+    return subprocess.run(["ip", "netns", "delete", "laggard-try"]).returncode == 0
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)
+
+
+def _tc(space: str, device: str, rate: str) -> None:
+    command = ["ip", "netns", "exec", space, "tc", "qdisc", "replace", "dev", device, "root"]
+    subprocess.run([*command, "tbf", "rate", rate, "burst", "64kb", "latency", "50ms"], check=True)

@@ -1,0 +1,121 @@
+"""The rounds of `laggard ring --pairs`: it has pairs of nodes measure, until the plan has nothing left to find out."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from laggard.rings.coordinator import Coordinator, Failure, RingFailed
+from laggard.rings.messages import Pair as PairCommand
+from laggard.rings.messages import Paired
+from laggard.rings.pairs.judge import Pair, judge_pairs
+from laggard.rings.pairs.plan import exploring_rounds, next_round
+from laggard.rings.progress import Progress
+
+_PAIR_SECONDS: Final = {"cpu": 0.15, "cuda": 0.2}
+"""How long a pair is timed in a round."""
+_DEADLINE_SECONDS: Final = 20.0
+"""When a pair has failed that connected neither quickly nor slowly."""
+_SLACK_SECONDS: Final = 5.0
+
+
+class PairsMeasured(NamedTuple):
+    """What the rounds brought. A failed measurement took infinitely long."""
+
+    times: Mapping[Pair, tuple[float, ...]]
+    wrong: Mapping[Pair, int]
+    errors: Mapping[Pair, str]
+    """The last error of a pair that failed."""
+    rounds: int
+    lost: tuple[Failure, ...]
+    """Nodes that ended, or no longer answer."""
+    complete: bool
+    """Whether the plan was played to its end; False: the time was over before."""
+
+
+class PairRounds:
+    """`machines`: the ranks of each node that takes part, by its number."""
+
+    def __init__(
+        self, coordinator: Coordinator, machines: Mapping[int, tuple[int, ...]], size_bytes: int, progress: Progress
+    ) -> None:
+        self._coordinator, self._size_bytes, self._progress = coordinator, size_bytes, progress
+        self._machines = dict(machines)
+        self._machine_of = {rank: number for number, ranks in machines.items() for rank in ranks}
+        self._times: dict[Pair, tuple[float, ...]] = {}
+        self._wrong: dict[Pair, int] = {}
+        self._errors: dict[Pair, str] = {}
+        self._lost: dict[int, Failure] = {}
+
+    async def play(self, measure_until: float) -> PairsMeasured:
+        """Plays rounds until the plan has none, or `measure_until`, on the monotonic clock."""
+        nodes, rounds = sorted(self._machines), 0
+        planned = exploring_rounds(len(nodes))
+        complete = False
+        while time.monotonic() < measure_until:
+            alive = [node for node in nodes if node not in self._lost]
+            pairs = next_round(alive, self._times, judge_pairs(self._times), rounds)
+            if not pairs:
+                complete = True
+                break
+            self._progress.show(rounds / max(planned, rounds + 1), f"round {rounds + 1}, {len(pairs)} pairs")
+            await self._play_round(rounds, pairs)
+            rounds += 1
+        return PairsMeasured(self._times, self._wrong, self._errors, rounds, tuple(self._lost.values()), complete)
+
+    async def _play_round(self, number: int, pairs: list[Pair]) -> None:
+        """Has all pairs measure at once, and takes in what their ranks report."""
+        names = {f"round{number}/{one}-{other}": (one, other) for one, other in pairs}
+        for name, (one, other) in names.items():
+            self._send(name, self._machines[one] + self._machines[other])
+        awaited = {rank: name for name, pair in names.items() for node in pair for rank in self._machines[node]}
+        reports: dict[str, list[Paired]] = {name: [] for name in names}
+        until = time.monotonic() + _DEADLINE_SECONDS + _SLACK_SECONDS
+        while awaited:
+            try:
+                event = await self._coordinator.next_report(until)
+            except TimeoutError:
+                self._give_up(set(awaited))
+                break
+            if isinstance(event, Failure):
+                self._lose(event)
+                awaited = {rank: name for rank, name in awaited.items() if self._machine_of[rank] not in self._lost}
+            elif isinstance(event.report, Paired) and awaited.get(event.rank) == event.report.name:
+                del awaited[event.rank]
+                reports[event.report.name].append(event.report)
+        for name, pair in names.items():
+            self._take_in(pair, reports[name])
+
+    def _send(self, name: str, ranks: tuple[int, ...]) -> None:
+        seconds = _PAIR_SECONDS[self._coordinator.nodes[0].hello.device]
+        command = PairCommand(name, ranks, self._size_bytes, seconds, _DEADLINE_SECONDS)
+        for rank in ranks:
+            self._coordinator.send(rank, command)
+
+    def _lose(self, failure: Failure) -> None:
+        """A node is gone. Without node 0 there is no ring."""
+        number = self._machine_of[self._coordinator.first_ranks[failure.node]]
+        if failure.node == 0:
+            raise RingFailed((failure,))
+        self._lost.setdefault(number, failure)
+
+    def _give_up(self, ranks: set[int]) -> None:
+        """Nodes whose ranks do not even report an error stand still."""
+        for rank in sorted(ranks):
+            number = self._coordinator.index_of(rank)
+            self._lose(Failure(number, f"{self._coordinator.name(number)} did not answer in time", False))
+
+    def _take_in(self, pair: Pair, reports: list[Paired]) -> None:
+        """A pair of which a node was lost in this round says nothing about the other one."""
+        if not self._lost.keys().isdisjoint(pair):
+            return
+        error = next((report.error for report in reports if report.error), "")
+        seconds = math.inf if error else max(report.seconds for report in reports)
+        self._times[pair] = (*self._times.get(pair, ()), seconds)
+        if error:
+            self._errors[pair] = error
+        wrong = sum(report.wrong for report in reports)
+        if wrong:
+            self._wrong[pair] = self._wrong.get(pair, 0) + wrong
