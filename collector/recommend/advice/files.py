@@ -15,11 +15,14 @@ from laggard.collector.recommend.advice.values import Item
 
 def recommended_files(items: Sequence[Item], situation: Situation) -> dict[str, str]:
     """Returns nccl.env and nccl.conf where variables change; ds_config.json and its difference where DeepSpeed's do;
-    host.sh, in which every line is commented out, where machines are to be changed."""
+    host.sh, in which every line is commented out, where machines are to be changed; hostfile where their order is."""
     files = {**_variable_files(items, situation.environment)}
     if situation.deepspeed_document is not None:
         files |= _deepspeed_files(items, situation.deepspeed_document)
-    host = [item for item in items if item.target in ("pcie", "nic", "host", "launcher")]
+    for item in items:
+        if item.key == "hostfile":
+            files["hostfile"] = "".join(f"{_one_line(host)}\n" for host in item.recommended)
+    host = [item for item in items if item.target in ("pcie", "nic", "host")]
     if host:
         files["host.sh"] = _host_script(host)
     return files

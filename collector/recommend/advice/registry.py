@@ -12,12 +12,15 @@ from laggard.collector.recommend.advice.rules import (
     data_loader,
     gpudirect,
     host,
+    layered_accumulation,
+    mixed_nics,
     offload,
     overlap,
     pcie,
     queue_pairs,
     roce,
     slow_rank,
+    small_messages,
     tcp_fallback,
     variables,
 )
@@ -37,4 +40,7 @@ RULES: Final[tuple[Rule, ...]] = (
     buckets.RULE,
     collective.RULE,
     offload.RULE,
+    mixed_nics.RULE,
+    small_messages.RULE,
+    layered_accumulation.RULE,
 )

@@ -39,6 +39,10 @@ class Situation(NamedTuple):
     deepspeed_problems: tuple[str, ...] = ()
     profile: JobProfile | None = None
     culprits: tuple[Culprit, ...] = ()
+    kind_of_node: Mapping[str, str] = {}
+    """The kind of each node's NICs: InfiniBand, RoCE, Socket."""
+    node_of_rank: Mapping[int, str] = {}
+    data_parallel_groups: tuple[tuple[int, ...], ...] = ()
 
     def finding(self, *codes: str) -> Finding | None:
         return next((each for each in self.findings if each.code in codes), None)

@@ -21,6 +21,7 @@ from laggard.probes.nccl.rules.variable_rules import VariableContext
 from laggard.probes.nccl.rules.version_findings import judge_versions
 
 _MOST_WARNINGS = 16
+_MOST_HOSTS = 1000
 
 
 class LogJudgement(NamedTuple):
@@ -71,6 +72,16 @@ def _context(process: NcclProcess, job: NcclJob) -> VariableContext:
     )
 
 
+def _nic_kinds(processes: Iterable[NcclProcess]) -> dict[str, str]:
+    """The kind of NIC that each host's NCCL uses, of at most a thousand hosts."""
+    found: dict[str, str] = {}
+    for process in processes:
+        layers = sorted(_link_layers((process,)))
+        if process.host and process.network and len(found) < _MOST_HOSTS:
+            found[process.host] = "/".join(layers) if process.network == "IB" and layers else process.network
+    return found
+
+
 def _link_layers(processes: Iterable[NcclProcess]) -> set[str]:
     names = [name for process in processes for name in process.rdma_devices or ()]
     return {"InfiniBand" if name.endswith("/IB") else "Ethernet" for name in names}
@@ -95,6 +106,7 @@ def _facts(log: NcclLog, job: NcclJob) -> dict[str, Any]:
         "ranks": max(sizes, default=None),
         "nccl_versions": _distinct((*(process.version for process in job.processes), *log.versions)),
         "link_layers": sorted(_link_layers(job.processes)),
+        "nic_kinds": _nic_kinds(job.processes),
         "networks": _distinct(process.network for process in job.processes),
         "libfabric_protocols": _distinct(process.protocol for process in job.processes),
         "channels": dict(count_job_channels(job)),

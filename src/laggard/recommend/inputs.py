@@ -108,6 +108,7 @@ def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ri
         nccl_version=versions[0] if versions else (),
         networks=tuple(dict.fromkeys(name for each in facts for name in each.get("networks", ()))),
         link_layers=frozenset(layer for each in facts for layer in each.get("link_layers", ())),
+        kind_of_node={host: kind for each in facts for host, kind in each.get("nic_kinds", {}).items()},
         nodes=len(hosts) or None,
         ranks=max((each["ranks"] for each in facts if isinstance(each.get("ranks"), int)), default=None),
     )
@@ -128,4 +129,10 @@ def _with_recording(situation: Situation, paths: Sequence[str]) -> Situation:
         culprits=locate(timings).culprits,
         ranks=timings.world_size or situation.ranks,
         nodes=len(nodes) or situation.nodes,
+        node_of_rank={
+            int(rank): node for rank, node in zip(timings.ranks, timings.nodes, strict=True) if node is not None
+        },
+        data_parallel_groups=tuple(
+            group.ranks for group in (timings.collectives.groups if timings.collectives else ()) if group.role == "dp"
+        ),
     )
