@@ -25,7 +25,8 @@ RANKS_OF_NODE = 8
 
 class Job(NamedTuple):
     """A synchronous job. `slow`: ranks and how many more seconds they take in `phase`. `stalled_at`: the sample from
-    which on nobody gets any further, since `hung` does not come, or the process of `gone` is; -1: never."""
+    which on nobody gets any further, since `hung` does not come, or the process of `gone` is; -1: never.
+    `later`: by how many seconds its samples are later than those of others."""
 
     ranks: int
     samples: int = 13
@@ -36,6 +37,7 @@ class Job(NamedTuple):
     hung: int = -1
     stalled_at: int = -1
     gone: int = -1
+    later: float = 0.0
     role: str = "dp"
     job_id: str = "train"
     user: int = 1000
@@ -92,12 +94,12 @@ def columns(job: Job, end: float) -> Iterator[Column]:
 
 def write_openmetrics(jobs: Sequence[Job], end: float, file: TextIO) -> None:
     named = ""
-    for of_jobs in zip(*(columns(job, end) for job in jobs), strict=True):
+    for of_jobs in zip(*(columns(job, end + job.later) for job in jobs), strict=True):
         if of_jobs[0].name != named:
             file.write(f"# TYPE {of_jobs[0].name} {of_jobs[0].kind}\n")
         named = of_jobs[0].name
         for job, column in zip(jobs, of_jobs, strict=True):
-            _write_column(job, column, end, file)
+            _write_column(job, column, end + job.later, file)
     file.write("# EOF\n")
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 
 from laggard.collector.locate.verdict import locate
+from laggard.collector.prometheus.client import Prometheus, authorization
+from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
-from laggard.collector.settings import LISTEN_ADDRESS, load_settings
+from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_settings
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.http.listen import bind, split_address
 
@@ -40,7 +42,15 @@ def main(arguments: argparse.Namespace) -> int:
     split_address(settings.listen_address)  # raises where it is none
     if asked_about_settings(arguments, settings):
         return 0
+    watch = _watch(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(targets, settings, locate), settings)
+        serve(listener, ScrapeLoop(targets, settings, locate, watch), settings)
     return 0
+
+
+def _watch(settings: CollectorSettings) -> PrometheusWatch | None:
+    if not settings.prometheus:
+        return None
+    login = authorization(settings.prometheus_bearer_token_file, settings.prometheus_basic_auth_file)
+    return PrometheusWatch(Prometheus(settings.prometheus, login))

@@ -15,10 +15,11 @@ from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
-from laggard.collector.jobs.snapshot import ClusterSnapshot, Locate, build_snapshot
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import step_rows
 from laggard.collector.node_finding import NodeFinding
+from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
@@ -48,7 +49,14 @@ _SEVERITIES = tuple(Severity)
 class ScrapeLoop:
     """Owns the agents' states and the job windows; `snapshot` is replaced as a whole after each round."""
 
-    def __init__(self, targets: Sequence[Target], settings: CollectorSettings, locate: Locate) -> None:
+    def __init__(
+        self,
+        targets: Sequence[Target],
+        settings: CollectorSettings,
+        locate: Locate,
+        watch: PrometheusWatch | None = None,
+    ) -> None:
+        self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
         self._agents = [AgentState(target) for target in targets]
         self._settings = settings
@@ -84,6 +92,23 @@ class ScrapeLoop:
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
         await asyncio.to_thread(self.incidents.start)
+        watching = asyncio.create_task(self._watch()) if self.watch else None
+        try:
+            await self._scrape_for_ever()
+        finally:
+            if watching:
+                watching.cancel()
+
+    async def _watch(self) -> None:
+        """Looks at Prometheus' jobs again and again; what it finds is in the next round."""
+        while self.watch:
+            try:
+                await asyncio.to_thread(self.watch.look)
+            except Exception:  # one failed look must not be the last
+                log.exception("a defect in laggard: this look at Prometheus was lost")
+            await asyncio.sleep(self._settings.prometheus_interval_seconds)
+
+    async def _scrape_for_ever(self) -> None:
         while True:
             began = time.monotonic()
             try:
@@ -131,7 +156,7 @@ class ScrapeLoop:
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first((*_findings(self._agents), *comparison.findings)),
             fleet_findings=comparison.findings,
-            fleet_notes=comparison.notes,
+            fleet_notes=(*comparison.notes, *(self.watch.notes if self.watch else ())),
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
@@ -139,7 +164,9 @@ class ScrapeLoop:
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
-        self.snapshot = dataclasses.replace(snapshot, round_seconds=time.monotonic() - began)
+        jobs = _with_others(snapshot.jobs, self.watch.jobs if self.watch else ())
+        snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
+        self.snapshot = snapshot
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
 
     async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
@@ -166,6 +193,12 @@ class ScrapeLoop:
             return validate(body) if len(body) <= _SHORT_BYTES else await asyncio.to_thread(validate, body)
         except WireError as error:
             return FetchFailure("garbage", str(error))
+
+
+def _with_others(jobs: tuple[JobSnapshot, ...], others: tuple[JobSnapshot, ...]) -> tuple[JobSnapshot, ...]:
+    """The jobs that agents report, then those that Prometheus alone has."""
+    held = {job.key for job in jobs}
+    return (*jobs, *(job for job in others if job.key not in held))
 
 
 def _history_settings(settings: CollectorSettings) -> HistorySettings:

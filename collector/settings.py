@@ -50,6 +50,14 @@ class CollectorSettings(Settings, frozen=True):
     """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
     """At most this share of the answering nodes may be drained for failing at once, but always one; 0: none."""
+    prometheus: str = ""
+    """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
+    prometheus_interval_seconds: float = 60.0
+    """How long after one look at Prometheus' jobs the next one follows."""
+    prometheus_bearer_token_file: str = ""
+    """A file with the token to log in there with."""
+    prometheus_basic_auth_file: str = ""
+    """A file with USER:PASSWORD to log in there with."""
     incidents_database: str = INCIDENTS_DATABASE
     """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made."""
     incidents_max_bytes: int = 64 << 20
@@ -71,6 +79,7 @@ _POSITIVE = (
     "max_connections",
     "max_connections_per_address",
     "forget_after_seconds",
+    "prometheus_interval_seconds",
     "incidents_max_bytes",
     "incidents_keep_seconds",
     "incident_quiet_seconds",
@@ -88,7 +97,7 @@ def load_settings(
         settings = structs.replace(settings, listen_address=listen_address)
     if interval_seconds is not None:
         settings = structs.replace(settings, interval_seconds=interval_seconds)
-    if not settings.targets:
+    if not settings.targets and not settings.prometheus:
         raise UsageError(
             "targets is empty: list the agents to watch, as HOST:PORT, or leave the key out for this machine's"
         )

@@ -42,22 +42,38 @@ class Few(NamedTuple):
     stands_still: bool
 
 
+class Known(NamedTuple):
+    """A job that Prometheus has samples of. `progressed_at`: when a rank of it last got on, Unix time by its node's
+    clock. `now`: the moment by the server's clock."""
+
+    job: queries.Job
+    progressed_at: float
+    now: float
+
+
+def known_jobs(prometheus: Prometheus, wanted: queries.Job | None, at: float | None) -> list[Known]:
+    """The jobs that have samples, the one that got on last first. Raises UsageError."""
+    query = f"max by (job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted)})"
+    found = [
+        Known(queries.Job(labels.job_id, labels.user), float(value), float(now))
+        for part in prometheus.at(query, at)
+        for labels, now, value in zip(part.labels, part.times, part.values, strict=True)
+    ]
+    return sorted(found, key=lambda each: -each.progressed_at)
+
+
 def choose_job(prometheus: Prometheus, name: str | None, at: float | None) -> tuple[queries.Job, float] | Location:
     """The job of that key or name, by default the one that got on last, and the moment by the server's clock; a verdict
     `unknown` where there is none. Raises UsageError where several users have a job of that name."""
     key = JobKey.parse(name) if name else None
     wanted = queries.Job(key.job_id, str(key.owner)) if key else queries.Job(name) if name else None
-    query = f"max by (job_id, user) ({queries.selector(queries.LAST_PROGRESS, wanted)})"
-    found = [
-        each for part in prometheus.at(query, at) for each in zip(part.labels, part.times, part.values, strict=True)
-    ]
+    found = known_jobs(prometheus, wanted, at)
     if not found:
         return _nothing(prometheus, name, wanted, at)
     if name and key is None and len(found) > 1:
-        choices = ", ".join(f"{labels.user}:{labels.job_id}" for labels, _, _ in found[:_NAMED_JOBS])
+        choices = ", ".join(f"{each.job.user}:{each.job.job_id}" for each in found[:_NAMED_JOBS])
         raise UsageError(f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}")
-    labels, now, _ = max(found, key=lambda each: float(each[2]))
-    return queries.Job(labels.job_id, labels.user), float(now)
+    return found[0].job, found[0].now
 
 
 def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | None, at: float | None) -> Location:

@@ -14,6 +14,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
 from laggard.collector.locate.positions import REPLICAS, canonical_role
 from laggard.collector.locate.verdict import locate
+from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.choice import STALL_INTERVALS, Few, choose_job, few_ranks
 from laggard.collector.prometheus.client import Prometheus
@@ -59,6 +60,12 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
         if isinstance(found, Location):
             return found
         return _Question(Reading(prometheus, pool, *found), live=at is None).answer()
+
+
+def locate_known(prometheus: Prometheus, job: queries.Job, now: float) -> Location:
+    """The verdict on a job that Prometheus has samples of, now by the server's clock. Raises UsageError."""
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return _Question(Reading(prometheus, pool, job, now), live=True).answer()
 
 
 @dataclasses.dataclass(frozen=True)

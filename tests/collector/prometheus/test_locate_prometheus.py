@@ -37,6 +37,8 @@ JOBS = (
     Job(8, job_id="twice", user=1000),
     Job(8, job_id="twice", user=1001, slow=(3,)),
     Job(8, slow=(1,), job_id=HOSTILE),
+    # Its last samples are to come: whenever the test runs, there are some of the last minute.
+    Job(8, slow=(6,), job_id="fresh", samples=25, interval=60.0, later=4200.0),
 )
 Locate = Callable[..., tuple[int, dict[str, Any]]]
 
@@ -71,6 +73,32 @@ def locate(capsys: pytest.CaptureFixture[str]) -> Locate:
 
 def kinds(document: dict[str, Any]) -> list[str]:
     return [note["kind"] for note in document["notes"]]
+
+
+@pytest.mark.slow  # a Prometheus and a collector
+def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_collector: Any, tmp_path: Path) -> None:
+    config = tmp_path / "collector.yaml"
+    config.write_text(f"targets: []\nprometheus: {served.url}\nprometheus_interval_seconds: 1\n")
+    collector = start_collector("--config", str(config), "--interval", "0.5")
+
+    def location() -> Any:
+        return collector.get("/api/v1/location", job="1000:fresh").json()
+
+    collector.wait_until(lambda: bool(location()["culprits"]))
+    (culprit,) = location()["culprits"]
+    assert (culprit["ranks"], culprit["node"], culprit["phase"]) == ([6], "n0", "forward")
+    collector.wait_until(lambda: bool(collector.get("/api/v1/incidents", open=1).json()["incidents"]))
+    assert collector.get("/api/v1/incidents").json()["incidents"][0]["what"] == "rank 6 on n0 is slow in forward"
+    assert collector.get("/api/v1/ranks", job="1000:fresh").status_code == 200
+    collector.stop()
+    config.write_text("targets: []\nprometheus: http://127.0.0.1:9\n")
+    collector = start_collector("--config", str(config), "--interval", "0.5")
+    collector.wait_until(lambda: any("no Prometheus answers" in line for line in summary(collector)["fleet"]))
+
+
+def summary(collector: Any) -> dict[str, Any]:
+    document: dict[str, Any] = collector.get("/api/v1/summary").json()
+    return document
 
 
 @pytest.mark.slow  # a Prometheus
