@@ -9,6 +9,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
@@ -66,6 +67,8 @@ class ScrapeLoop:
         self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
+        # One thread: several would take turns with the event loop, which then reads no answer in time.
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="validate")
 
     async def refresh(self) -> bool:
         """Returns once `snapshot` is from a round that began at most MIN_INTERVAL_SECONDS ago, or once such a round
@@ -190,7 +193,9 @@ class ScrapeLoop:
             return body
         try:
             # A thread takes longer to reach than a short answer to check.
-            return validate(body) if len(body) <= _SHORT_BYTES else await asyncio.to_thread(validate, body)
+            if len(body) <= _SHORT_BYTES:
+                return validate(body)
+            return await asyncio.get_running_loop().run_in_executor(self._checker, validate, body)
         except WireError as error:
             return FetchFailure("garbage", str(error))
 

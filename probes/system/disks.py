@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
@@ -111,7 +111,7 @@ def _judge(host: Host, mount: Mount, size: FileSystem, thresholds: DiskThreshold
     yield finding(
         "DISK_FULL",
         point,
-        "; ".join([*(text for _, text in short), *_who(whose, size)]),
+        _summary([text for _, text in short], _who(whose, size)),
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
             "file_system": mount.fstype,
@@ -139,12 +139,18 @@ def _largest(usage: Usage) -> dict[str, int]:
     return dict(sorted(usage.bytes_by_user.items(), key=lambda item: -item[1])[:_NAMED_USERS])
 
 
-def _who(usage: Usage | None, size: FileSystem) -> Iterator[str]:
-    """Names the user, other than root, whose files are half of what is used, or more."""
-    if usage:
-        for user, taken in _largest(usage).items():
-            if user != _ROOT and 2 * taken >= size.total_bytes - size.free_bytes > 0:
-                yield f"{taken / 2**30:.1f} GiB are user {user}'s"
+def _who(usage: Usage | None, size: FileSystem) -> str:
+    """The user, other than root, whose files are half of what is used, or more; empty where there is none."""
+    half = (size.total_bytes - size.free_bytes) / 2
+    users = usage.bytes_by_user if usage else {}
+    return next((user for user, taken in users.items() if user != _ROOT and taken >= half > 0), "")
+
+
+def _summary(texts: Sequence[str], user: str) -> str:
+    """The texts with the user near the beginning, since SLURM shows little of a reason."""
+    first, comma, rest = texts[0].partition(",")
+    named = f"{first} (most by user {user}){comma}{rest}" if user else texts[0]
+    return "; ".join((named, *texts[1:]))
 
 
 def _is_filled_by_users(usage: Usage, size: FileSystem) -> bool:

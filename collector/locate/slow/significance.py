@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import deviation, median
+from laggard.collector.locate.slow.medians import deviation, deviations, median
 from laggard.collector.locate.slow.steps import MIN_STEPS
 
 SLOW_RATIO = 0.025
@@ -133,4 +133,4 @@ def typical_noise(excess: Floats, columns: NDArray[np.int64]) -> float:
     """The standard deviation over time that the series `excess` [S, R] of `columns` have: the median over at most 64 of
     them."""
     some = columns[:: max(1, len(columns) // 64)]
-    return MAD_TO_SIGMA * median(np.array([deviation(excess[:, column]) for column in some]))
+    return MAD_TO_SIGMA * median(deviations(excess[:, some]))

@@ -42,7 +42,7 @@ def finding(machine: Path, capsys: pytest.CaptureFixture[str], *words: str) -> d
 def test_the_user_whose_files_fill_it_is_named(machine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(machine, root=12, user=420)
     found = finding(machine, capsys)
-    assert f"420.0 GiB are user {USER}'s" in found["summary"] and found["severity"] == "critical"
+    assert f"99 % used (most by user {USER}), 2" in found["summary"] and found["severity"] == "critical"
     assert found["evidence"]["bytes_by_user"] == {USER: 420 * GIB, "0": 12 * GIB}
     fill(machine, root=300, user=130)
     assert USER not in finding(machine, capsys)["summary"]
