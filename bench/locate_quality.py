@@ -43,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--processes", type=int, default=2)
     made.add_argument("--out", type=Path, default=REPOSITORY / "out" / "bench-locate", help="where the results go")
     made.add_argument("--resume", action="store_true", help="go on where a run with the same arguments was stopped")
+    made.add_argument("--minutes", type=float, help="stop after so many, and report on the cases that were done")
     made.add_argument("--write", action="store_true", help="put the tables into docs/benchmark.md, too")
     return made
 
@@ -68,8 +69,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     journal = flags.out / f"journal-{flags.seed}.jsonl"
     if not flags.resume:
         journal.unlink(missing_ok=True)
-    results = run(asked, tools, None if flags.no_steps else name, flags.processes, journal)
-    made = f'{len(results)} cases, made by `make bench-locate ARGS="{again}"`.'
+    results = run(asked, tools, None if flags.no_steps else name, flags.processes, journal, flags.minutes)
+    part = f" of {len(asked)}, drawn at random," if flags.minutes else ","
+    made = f'{len(results)} cases{part} made by `make bench-locate ARGS="{again}"`.'
     report = document(results, list(tools), made)
     print(report)
     lost = misses(results, name)

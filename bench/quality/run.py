@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
 import shutil
 import sys
 import tempfile
@@ -157,19 +158,29 @@ def work(job: Job) -> tuple[int, Result | None]:
 
 
 def run(
-    entries: Sequence[Entry], tools: dict[str, Tool], timed: str | None, processes: int, journal: Path
+    entries: Sequence[Entry],
+    tools: dict[str, Tool],
+    timed: str | None,
+    processes: int,
+    journal: Path,
+    minutes: float | None = None,
 ) -> list[Result]:
-    """Runs all cases of which `journal` has no result yet, and shows how far it is on standard error. Each result is
-    added to the journal at once: a run that was stopped goes on where it was."""
+    """Runs all cases of which `journal` has no result yet, for so many `minutes` at most, and shows how far it is on
+    standard error. Each result is added to the journal at once: a run that was stopped goes on where it was. The order
+    is random, so that the cases of a run that was stopped are no worse a sample for it."""
     done = read_journal(journal)
     jobs = [Job(entry, tools, timed) for entry in entries if entry.seed not in done]
+    random.Random(len(entries)).shuffle(jobs)
+    until = time.monotonic() + 60 * minutes if minutes else float("inf")
     context = multiprocessing.get_context("spawn")
     with context.Pool(processes) as pool, open(journal, "a") as file:
         for seed, result in progress(pool.imap_unordered(work, jobs), len(jobs)):
             done[seed] = result
             line = {"seed": seed, "result": result._asdict() if result else None}
             print(json.dumps(line), file=file, flush=True)
-    found = [one for entry in entries if (one := done[entry.seed]) is not None]
+            if time.monotonic() > until:
+                break
+    found = [one for entry in entries if (one := done.get(entry.seed)) is not None]
     return sorted(found, key=lambda one: (one.row, one.size, one.command))
 
 
