@@ -13,6 +13,7 @@ from laggard.collector.recommend.runs import TIE_RATIO
 from laggard.collector.reports.campaign_report import campaign_document
 from laggard.collector.reports.documents import ModelDocument
 from laggard.collector.reports.model_report import ModelSettings, model_document
+from laggard.collector.reports.nccl_report import nccl_document
 from laggard.collector.reports.other_reports import portability_document, scaling_document, table_document
 from laggard.collector.reports.plots import campaign_charts, portability_charts, scaling_charts
 from laggard.collector.reports.svg import Chart, render_charts
@@ -20,6 +21,7 @@ from laggard.collector.reports.table import Table, read_table
 from laggard.collector.reports.text import (
     campaign_lines,
     model_lines,
+    nccl_lines,
     portability_lines,
     render,
     scaling_lines,
@@ -68,11 +70,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "each platform, ties, outliers, where one ZeRO stage overtakes another. portability: the same columns; "
         "configurations by their column config, else by stage and accumulation. scaling: nodes,gpus,samples_per_second "
         "and micro_batch. table: any numbers; rows that break what holds for the others. model: the time of a step by "
-        "its parts, and the memory, fitted to the columns of campaign. Exit status: 0 done, 64 a table that cannot be "
-        "read."
+        "its parts, and the memory, fitted to the columns of campaign. nccl: what changed between two logs of "
+        "NCCL. Exit status: 0 done, 64 a table that cannot be read."
     )
-    parser.add_argument("kind", choices=tuple(REPORTS), help="what the table is asked")
-    parser.add_argument("file", metavar="FILE", help="a CSV table with a row for each run; - is standard input")
+    parser.add_argument("kind", choices=(*REPORTS, "nccl"), help="what the table is asked")
+    parser.add_argument(
+        "files",
+        metavar="FILE",
+        nargs="+",
+        help="a CSV table with a row for each run; - is standard input; nccl: two logs",
+    )
     parser.add_argument("--plot", metavar="FILE", help="also draw it there, as SVG")
     parser.add_argument(
         "--tie",
@@ -93,17 +100,32 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
+    if arguments.kind == "nccl":
+        return _compare_logs(arguments)
     report = REPORTS[arguments.kind]
     if arguments.plot and report.charts is None:
         raise UsageError(f"`report {arguments.kind}` draws nothing: leave out --plot")
-    table = read_table(arguments.file)
+    if len(arguments.files) > 1:
+        raise UsageError(f"`report {arguments.kind}` reads one table: {arguments.files[1]} is one too many")
+    path = arguments.files[0]
+    table = read_table(path)
     document = report.make(table, arguments)
     if arguments.plot and report.charts:
-        _write_plot(arguments.plot, arguments.file, render_charts(report.charts(table, document)))
+        _write_plot(arguments.plot, path, render_charts(report.charts(table, document)))
+    return _show(arguments, document, report.lines)
+
+
+def _compare_logs(arguments: argparse.Namespace) -> int:
+    if len(arguments.files) != 2 or arguments.plot:
+        raise UsageError("`report nccl` compares two logs and draws nothing: give OLD.log NEW.log")
+    return _show(arguments, nccl_document(*arguments.files), nccl_lines)
+
+
+def _show(arguments: argparse.Namespace, document: Any, lines: Callable[[Any], Iterable[str]]) -> int:
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(document) + b"\n")
     else:
-        sys.stdout.write(render(report.lines(document)))
+        sys.stdout.write(render(lines(document)))
     sys.stdout.flush()
     return 0
 

@@ -11,6 +11,7 @@ PORTABILITY_SCHEMA: Final = "laggard.portability/1"
 SCALING_SCHEMA: Final = "laggard.scaling/1"
 TABLE_SCHEMA: Final = "laggard.table/1"
 MODEL_SCHEMA: Final = "laggard.model/1"
+NCCL_SCHEMA: Final = "laggard.nccl_comparison/1"
 
 
 class TableNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -205,3 +206,26 @@ class ModelDocument(msgspec.Struct, frozen=True):
     outliers: tuple[OutlierRow, ...]
     notes: tuple[TableNote, ...]
     schema: str = MODEL_SCHEMA
+
+
+class LogChange(msgspec.Struct, frozen=True):
+    what: str
+    old: str
+    new: str
+
+
+class DefaultChange(msgspec.Struct, frozen=True):
+    """A default that moved between the two versions, and that no variable sets."""
+
+    variable: str
+    since: str
+    old: str
+    new: str
+
+
+class NcclComparison(msgspec.Struct, frozen=True):
+    changes: tuple[LogChange, ...]
+    defaults: tuple[DefaultChange, ...]
+    notes: tuple[str, ...]
+    """What a log lacks."""
+    schema: str = NCCL_SCHEMA

@@ -15,6 +15,7 @@ from laggard.collector.reports.documents import (
     MeasuredConfiguration,
     ModelDocument,
     ModelParameter,
+    NcclComparison,
     OutlierRow,
     PlatformModel,
     PortabilityDocument,
@@ -86,6 +87,17 @@ def model_lines(document: ModelDocument) -> Iterator[str]:
         yield "Cannot tell: no configuration ran."
     yield from _section("Memory:", map(_memory_line, document.memory))
     yield from _notes(document.notes)
+
+
+def nccl_lines(document: NcclComparison) -> Iterator[str]:
+    count = len(document.changes)
+    yield f"{counted(count, 'difference')} between the logs." if count else "Nothing differs, as far as the logs tell."
+    yield from (f"  {each.what}: {each.old or 'not logged'} -> {each.new or 'not logged'}" for each in document.changes)
+    yield from _section(
+        "Defaults that moved between the versions:",
+        (f"{each.variable}: {each.old} -> {each.new}, since {each.since}" for each in document.defaults),
+    )
+    yield from _section("Before you believe it:", document.notes)
 
 
 def _model_headline(model: PlatformModel) -> str:
