@@ -16,8 +16,8 @@ from types import TracebackType
 from typing import Any
 
 _CPU_CGROUP = Path("/sys/fs/cgroup/cpu")
-_PERIOD_MICROSECONDS = 1000
-"""The shortest that the kernel has: a process is then slow all the time, and not in bursts."""
+_QUOTA_MICROSECONDS = 1000
+"""The least that the kernel takes: a process is then slow all the time, and not in long bursts."""
 
 
 class Namespaces:
@@ -83,8 +83,8 @@ class Namespaces:
         group = _CPU_CGROUP / f"{self._prefix}n{node}"
         group.mkdir()
         self._groups.append(group)
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD_MICROSECONDS))
-        (group / "cpu.cfs_quota_us").write_text(str(int(_PERIOD_MICROSECONDS * share)))
+        (group / "cpu.cfs_period_us").write_text(str(int(_QUOTA_MICROSECONDS / share)))
+        (group / "cpu.cfs_quota_us").write_text(str(_QUOTA_MICROSECONDS))
         return group / "tasks"
 
     @property

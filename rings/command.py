@@ -16,6 +16,7 @@ from laggard.rings import membership
 from laggard.rings.bandwidth import ELEMENT_BYTES, OPS, parse_size
 from laggard.rings.describe import render
 from laggard.rings.document import Ring
+from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
 from laggard.rings.membership import Membership
 from laggard.rings.nccl_tests import render_nccl_tests
@@ -86,6 +87,11 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
         "--device", choices=("auto", "cuda", "cpu"), default="auto", help="NCCL on GPUs or gloo on CPUs (default: auto)"
     )
     parser.add_argument(
+        "--env-from",
+        metavar="PID|FILE",
+        help="use the environment of this process, or of `env > FILE`: the job's NCCL settings (default: its own)",
+    )
+    parser.add_argument(
         "--local-ranks", type=int, metavar="K", help="ranks on this node (default: its GPUs; on CPUs 1, alone 2)"
     )
 
@@ -102,7 +108,7 @@ def main(arguments: argparse.Namespace) -> int:
         token=_token(arguments.token_file),
         device=arguments.device,
         local_ranks=arguments.local_ranks,
-        environ=dict(os.environ),
+        environ=_environment(arguments.env_from),
         deadline=began + deadline,
     )
     ended = run_node(settings, arguments.join_seconds)
@@ -166,6 +172,10 @@ def _place(arguments: argparse.Namespace) -> Membership:
     if arguments.nodes is not None or arguments.node_rank is not None:
         raise UsageError("--nodes and --node-rank need --rendezvous HOST:PORT, where node 0 listens")
     return membership.from_environment(os.environ) or membership.alone()
+
+
+def _environment(source: str | None) -> dict[str, str]:
+    return dict(os.environ) if source is None else as_the_job(os.environ, read_job_environment(source))
 
 
 def _check_bounds(arguments: argparse.Namespace) -> None:

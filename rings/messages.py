@@ -83,13 +83,20 @@ class Paired(_Message, frozen=True, tag="paired"):
     error: str = ""
 
 
+class Observed(_Message, frozen=True, tag="observed"):
+    """What the rank's NCCL logged of its transports (`nccl/transport.py`), and whether its machine has RDMA."""
+
+    transport: str
+    rdma: bool | None
+
+
 class Failed(_Message, frozen=True, tag="failed"):
     """The rank could not do what it was commanded."""
 
     text: str
 
 
-Report: TypeAlias = Ready | Done | Learned | Measured | Computed | Paired | Failed
+Report: TypeAlias = Ready | Done | Learned | Measured | Computed | Paired | Observed | Failed
 
 
 # To a rank: from the coordinator, and two from its own supervisor.
@@ -149,7 +156,11 @@ class Pair(_Message, frozen=True, tag="pair"):
     deadline_seconds: float
 
 
-Command: TypeAlias = Publish | Learn | HostStore | Join | Sweep | Compute | Pair
+class Observe(_Message, frozen=True, tag="observe"):
+    """The rank is to report which transports its NCCL uses, after a collective."""
+
+
+Command: TypeAlias = Publish | Learn | HostStore | Join | Sweep | Compute | Pair | Observe
 
 
 # Between a supervisor and the coordinator.

@@ -12,12 +12,13 @@ from laggard.rings import judge
 from laggard.rings.bandwidth import size_text
 from laggard.rings.coordinator import Coordinator, RingFailed
 from laggard.rings.document import Pairs, Ring, RingNode, RingResult
-from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Measured, Sweep
+from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Measured, Observe, Observed, Sweep
 from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
 from laggard.rings.pairs.rounds import PairRounds
 from laggard.rings.progress import Progress
 from laggard.rings.results import ring_result
+from laggard.rings.transport import judge_transport_used
 
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
@@ -41,6 +42,7 @@ class Session:
         self.findings: list[Finding] = []
         self.unknown: list[str] = []
         self.pairs: Pairs | None = None
+        self.transport_used: dict[str, Any] = {}
 
     @property
     def device(self) -> str:
@@ -52,6 +54,7 @@ class Session:
             await self._connect()
             await self._compute()
             await self.measure()
+            await self._observe()
         except RingFailed as error:
             self.fail(error)
         return self.document()
@@ -180,6 +183,21 @@ class Session:
         self.findings += judged.findings
         self.unknown += judged.unknown
 
+    async def _observe(self) -> None:
+        """Asks which transports NCCL used. gloo has one, TCP, and logs nothing."""
+        if self.device != "cuda" or self.coordinator.world == 1:
+            return
+        alive = [
+            rank
+            for rank in range(self.coordinator.world)
+            if self.coordinator.index_of(rank) not in self.coordinator.lost
+        ]
+        observed = await self.coordinator.ask(dict.fromkeys(alive, Observe()), Observed, self._seconds_left())
+        used = judge_transport_used(observed)
+        self.transport_used = used.facts
+        self.findings += used.findings
+        self.unknown.append(used.unknown)
+
     def machines(self) -> dict[int, tuple[int, ...]]:
         """Returns the ranks of each machine, by the number of its first node: a launcher starts several processes on
         one machine, each of which is a node to the coordinator."""
@@ -199,7 +217,7 @@ class Session:
     def _transport(self) -> dict[str, Any]:
         hello = self.coordinator.nodes[0].hello
         backend = "nccl" if hello.device == "cuda" else "gloo"
-        return {"backend": backend, "torch": hello.torch, "nccl": hello.nccl or None}
+        return {"backend": backend, "torch": hello.torch, "nccl": hello.nccl or None, **self.transport_used}
 
     def _node(self, index: int) -> RingNode:
         hello = self.coordinator.nodes[index].hello

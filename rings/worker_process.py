@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import tempfile
 from collections.abc import Mapping
 from typing import Final
 
+from laggard.nccl.private_log import PrivateLog, prepare_log
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
 from laggard.wire.codec import WireError
@@ -28,7 +30,10 @@ class WorkerProcess:
     """A started worker. What it and its libraries print goes to a file without a name: standard output is the
     document's, and only the end of the file is of use, where the worker dies."""
 
-    def __init__(self, process: subprocess.Popen[bytes], output: int, commands: int, reports: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], output: int, commands: int, reports: int, log: PrivateLog | None
+    ) -> None:
+        self._log = log
         self._process, self._output, self._commands, self._reports = process, output, commands, reports
         self._reader: asyncio.StreamReader | None = None
         self._transport: asyncio.ReadTransport | None = None
@@ -37,6 +42,7 @@ class WorkerProcess:
     def start(cls, device: str, local_rank: int, environ: Mapping[str, str]) -> WorkerProcess:
         with tempfile.TemporaryFile() as file:
             output = os.dup(file.fileno())
+        own, log = _with_nccl_log(environ)
         commands_in, commands_out = os.pipe()
         reports_in, reports_out = os.pipe()
         words = (str(commands_in), str(reports_out), str(os.getpid()), device, str(local_rank))
@@ -45,12 +51,12 @@ class WorkerProcess:
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            env=dict(environ),
+            env=own,
             pass_fds=(commands_in, reports_out),
         )
         os.close(commands_in)
         os.close(reports_out)
-        return cls(process, output, commands_out, reports_in)
+        return cls(process, output, commands_out, reports_in, log)
 
     async def report(self) -> Report:
         """Waits for the next report. Raises WorkerEnded."""
@@ -81,6 +87,9 @@ class WorkerProcess:
                 os.close(descriptor)
         if self._transport is not None:
             self._transport.close()
+        if self._log is not None:
+            self._log.remove()
+            shutil.rmtree(os.path.dirname(self._log.folder), ignore_errors=True)
 
     async def _how_it_ended(self) -> str:
         status = await asyncio.get_running_loop().run_in_executor(None, self._process.wait)
@@ -95,3 +104,14 @@ class WorkerProcess:
         data = os.pread(self._output, _KEPT_OUTPUT, max(0, size - _KEPT_OUTPUT))
         lines = data.decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:300] if lines else ""
+
+
+def _with_nccl_log(environ: Mapping[str, str]) -> tuple[dict[str, str], PrivateLog | None]:
+    """Returns the environment with NCCL's log directed to a file for this ring alone; what NCCL logs changes nothing of
+    what it does. None: the user's nccl.conf has a log of its own, or there is no room for one."""
+    own = {name: value for name, value in environ.items() if name not in ("NCCL_DEBUG", "NCCL_DEBUG_FILE")}
+    folder = tempfile.mkdtemp(prefix="laggard-ring-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    log = prepare_log(own, folder)
+    if log is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    return own, log

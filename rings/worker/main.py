@@ -24,6 +24,7 @@ from laggard.rings.messages import (
     Join,
     Learn,
     Learned,
+    Observe,
     Pair,
     Publish,
     Ready,
@@ -33,6 +34,7 @@ from laggard.rings.messages import (
 from laggard.rings.worker.compute import compute
 from laggard.rings.worker.devices import describe_device
 from laggard.rings.worker.load_torch import load_torch
+from laggard.rings.worker.observe import observe
 from laggard.rings.worker.rank import Rank
 from laggard.rings.worker.torchrun_store import learn, publish
 
@@ -67,7 +69,7 @@ def _load(device: str, local_rank: int) -> tuple[Any, Ready]:
 
 
 def _serve(torch: Any, ready: Ready, local_rank: int, commands: BinaryIO, reports: BinaryIO) -> None:
-    rank = Rank(torch, ready.device, local_rank)
+    rank = Rank(torch, ready.device, local_rank, ready.nccl)
     while data := commands.readline():
         try:
             for report in _obey(rank, messages.read_command(data)):
@@ -94,6 +96,8 @@ def _obey(rank: Rank, command: Command) -> Iterator[Report]:
         yield compute(rank, command.seconds)
     elif isinstance(command, Pair):
         yield rank.pair(command)
+    elif isinstance(command, Observe):
+        yield observe(os.environ, rank.rank, rank.nccl_version)
 
 
 def _send(reports: BinaryIO, report: Report) -> None:

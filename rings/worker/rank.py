@@ -18,8 +18,8 @@ _RUN_ID_CHARACTERS = 64
 
 
 class Rank:
-    def __init__(self, torch: Any, device: str, local_rank: int) -> None:
-        self.torch = torch
+    def __init__(self, torch: Any, device: str, local_rank: int, nccl_version: str = "") -> None:
+        self.torch, self.nccl_version = torch, nccl_version
         self.device = f"cuda:{local_rank}" if device == "cuda" else "cpu"
         self.local_rank = local_rank
         self._hosted: Any = None
