@@ -1,4 +1,4 @@
-"""The environment in which a job runs, for a ring that is to use what the job uses: NCCL's settings, libraries, GPUs."""
+"""The environment in which a job runs, for a ring that is to use what the job uses: settings, libraries and GPUs."""
 
 from __future__ import annotations
 
