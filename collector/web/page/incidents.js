@@ -21,6 +21,9 @@ export function showIncidents({ incidents, next, now, history }, ofAll) {
   setText(byId("incidents-explain"), known + kept);
 }
 
+// In words that a narrow column breaks between, not in numbers.
+const moment = (seconds) => new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
 function rowOf(incident, now, ofAll) {
   const isOpen = incident.closed_at === null;
   const what = element("td", { className: "name", text: incident.what });
@@ -32,7 +35,7 @@ function rowOf(incident, now, ofAll) {
   const state = element("td", { "data-label": "State" });
   state.append(element("span", { className: "state", text: isOpen ? "open" : "closed", "data-tone": isOpen ? "fail" : "" }));
   if (!isOpen) state.append(element("span", { className: "sub", text: REASONS[incident.closed_because] ?? "" }));
-  const since = element("td", { "data-label": "Since", text: new Date(1000 * incident.opened_at).toLocaleString() });
+  const since = element("td", { "data-label": "Since", text: moment(incident.opened_at) });
   const lasted = element("td", { "data-label": "Lasted", text: age((isOpen ? now : incident.closed_at) - incident.opened_at) });
   return element("tr", {}, what, state, since, lasted, element("td", { "data-label": "What to do", text: incident.culprit.advice }));
 }
