@@ -20,6 +20,9 @@ VERSION: Final = 1
 FULL, ROOM = 0.9, 0.8
 """From this share of max_bytes on, incidents are dropped until there is that."""
 
+_SQLITE_FULL: Final = 13
+"""sqlite3.SQLITE_FULL, which Python 3.10 does not have."""
+
 _APPLICATION: Final = 0x6C616767  # "lagg", in the file's header
 
 _SCHEMA = """
@@ -89,7 +92,7 @@ class IncidentDatabase:
             try:
                 self._store(rows)
             except sqlite3.OperationalError as error:
-                if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_FULL and "full" not in str(error):
+                if getattr(error, "sqlite_errorcode", None) != _SQLITE_FULL and "full" not in str(error):
                     raise
                 self._make_room(ROOM / 2)
                 self._store(rows)
@@ -212,7 +215,7 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
         try:
             connection.execute("SELECT count(*) FROM incidents WHERE id = 0").fetchone()
             return connection
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             connection.close()
             if uri != place or "unable to open" not in str(error):
                 raise

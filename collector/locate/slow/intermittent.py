@@ -94,7 +94,7 @@ def _clustering(begins: NDArray[np.bool_]) -> float:
 
 def _begins(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """[S, R]: in which steps each rank began to be slow."""
-    begins = hits.copy()
+    begins: NDArray[np.bool_] = hits.copy()
     begins[1:] &= ~hits[:-1]
     return begins
 
