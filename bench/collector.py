@@ -93,9 +93,11 @@ def agents(count: int, port: int) -> Iterator[list[str]]:
     process = multiprocessing.Process(target=serve_agents, args=(count, port, ready), daemon=True)
     process.start()
     ready.wait(30)
-    yield [f"127.1.{number // 256}.{number % 256}:{port}" for number in range(count)]
-    process.terminate()
-    process.join()
+    try:
+        yield [f"127.1.{number // 256}.{number % 256}:{port}" for number in range(count)]
+    finally:
+        process.terminate()
+        process.join()
 
 
 @contextlib.contextmanager
@@ -108,9 +110,11 @@ def collector(targets: list[str]) -> Iterator[tuple[psutil.Process, str]]:
         assert process.stderr
         found = re.search(r"http://\S+", process.stderr.readline())
         assert found
-        yield psutil.Process(process.pid), found.group()
-        process.terminate()
-        process.communicate()
+        try:
+            yield psutil.Process(process.pid), found.group()
+        finally:
+            process.terminate()
+            process.communicate()
 
 
 def get(url: str) -> dict[str, object]:
