@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,17 +20,28 @@ from laggard.collector.locate.slow.ranks import MOST, Slow
 from laggard.collector.locate.slow.significance import typical_noise
 from laggard.collector.locate.slow.steps import Steps
 
-HIT_RATIO = 0.04
-"""A step in which a rank is slower than its peers by so much of the step, and by HIT_SIGMAS, is a hit."""
-HIT_SIGMAS = 4.0
+
+class Level(NamedTuple):
+    """A step in which a rank is slower than its peers by `ratio` of the step, and by so many standard deviations, is a
+    hit."""
+
+    ratio: float
+    sigmas: float
+
+
+LEVELS = Level(0.04, 4.0), Level(0.02, 2.5)
+"""Hits by the second happen to everybody, more rarely than to a rank with a habit of small ones."""
 
 MIN_EPISODES = 3
 """So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
 
 EIGHTHS = 8
 
-CHANCE = 1e-4
+LIVE_CHANCE = 1e-4
 """With no greater probability may any rank of the job be slow so often by chance."""
+
+CHANCE = 5e-4
+"""The same for a recording, on which a verdict is drawn once."""
 
 MIN_COST_RATIO = 0.01
 """Of the time of all steps; what costs less is not worth an accusation."""
@@ -45,21 +57,25 @@ def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequenc
     """The ranks, and machines, that are slow now and then; none of those that were `found` slow all the time."""
     if float(steps.duration.sum()) < (MIN_LIVE_SECONDS if steps.live else MIN_SECONDS):
         return []
-    hits = _hits(steps)
-    hits[:, [column for each in found for column in each.columns]] = False
-    columns = [column for column in _habits(hits) if _is_costly(steps, hits, column)]
-    return [_slow(steps, hits, group) for group in _by_machine(columns, node_numbers(nodes))]
+    sometimes: list[Slow] = []
+    chance = LIVE_CHANCE if steps.live else CHANCE
+    for level in LEVELS:
+        hits = _hits(steps, level)
+        hits[:, [column for each in (*found, *sometimes) for column in each.columns]] = False
+        columns = [column for column in _habits(hits, chance / len(LEVELS)) if _is_costly(steps, hits, column)]
+        sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, node_numbers(nodes))]
+    return sometimes
 
 
-def _hits(steps: Steps) -> NDArray[np.bool_]:
+def _hits(steps: Steps, level: Level) -> NDArray[np.bool_]:
     """[S, R]: in which steps each rank was slow."""
     ranks = np.arange(steps.excess.shape[1])
     noise = typical_noise(steps.excess, ranks)
-    found: NDArray[np.bool_] = steps.excess > np.maximum(HIT_RATIO * steps.duration, HIT_SIGMAS * noise)[:, None]
+    found: NDArray[np.bool_] = steps.excess > np.maximum(level.ratio * steps.duration, level.sigmas * noise)[:, None]
     return found
 
 
-def _habits(hits: NDArray[np.bool_]) -> list[int]:
+def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
     """The ranks that are slow more often than the others let expect. Were all alike, each episode of a rank and its
     ordinary peers would be the rank's with the same probability: the binomial distribution, whatever their common rate.
     The tenth of the ranks that is slow most often is no measure of chance: culprits."""
@@ -72,7 +88,7 @@ def _habits(hits: NDArray[np.bool_]) -> list[int]:
     return [
         int(column)
         for column in np.flatnonzero(both & (episodes >= MIN_EPISODES))
-        if _is_more_than_chance(begins[:, column], int(ordinary.sum()), len(ordinary), CHANCE / ranks)
+        if _is_more_than_chance(begins[:, column], int(ordinary.sum()), len(ordinary), chance / ranks)
     ]
 
 
@@ -130,12 +146,12 @@ def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[
             yield from ([column] for column in members)
 
 
-def _slow(steps: Steps, hits: NDArray[np.bool_], columns: list[int]) -> Slow:
+def _slow(steps: Steps, hits: NDArray[np.bool_], level: Level, columns: list[int]) -> Slow:
     hit = hits[:, columns].mean(axis=1) >= 0.5
     series: Floats = np.where(hit, np.nanmax(np.where(hits[:, columns], steps.excess[:, columns], 0.0), axis=1), 0.0)
     since = int(hit.argmax())
     lasted = steps.duration[since:]
-    threshold = HIT_RATIO * median(steps.duration[hit])
+    threshold = level.ratio * median(steps.duration[hit])
     excess = median(series[hit])
     return Slow(
         tuple(columns),
