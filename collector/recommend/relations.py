@@ -29,6 +29,8 @@ TREND_WRONG: Final = 1.0
 """A row that is more than twice or less than half of what the others' power law expects."""
 MOST_COLUMNS: Final = 12
 MOST_ERRORS: Final = 50
+_LARGEST: Final = 1e30
+"""Products of several larger numbers, and quotients of smaller ones than its inverse, are no numbers."""
 
 
 class Relation(NamedTuple):
@@ -64,6 +66,7 @@ def find_table_errors(columns: Mapping[str, Sequence[float | None]]) -> tuple[Ta
         name: np.array([np.nan if value is None else value for value in values], float)
         for name, values in list(columns.items())[:MOST_COLUMNS]
     }
+    arrays = {name: np.where(_is_usual(values), values, np.nan) for name, values in arrays.items()}
     arrays = {name: values for name, values in arrays.items() if len(np.unique(values[np.isfinite(values)])) > 1}
     order = list(arrays)  # what is derived stands on the right: of relations that say the same, that one is told
     candidates = [*_sums(arrays), *_products(arrays), *_trends(arrays)]
@@ -88,6 +91,11 @@ class _Candidate(NamedTuple):
     expected: Floats
     off: Floats
     """By how much each row breaks it, as a share."""
+
+
+def _is_usual(values: Floats) -> npt.NDArray[np.bool_]:
+    sizes = np.abs(values)
+    return np.asarray((sizes == 0) | (sizes > 1 / _LARGEST) & (sizes < _LARGEST))
 
 
 def _sums(arrays: Mapping[str, Floats]) -> list[_Candidate]:
@@ -173,5 +181,5 @@ def _varies(measured: Floats, off: Floats) -> bool:
 
 
 def _off(measured: Floats, expected: Floats) -> Floats:
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(all="ignore"):
         return np.asarray(np.abs(measured - expected) / np.maximum(np.abs(expected), np.abs(measured)))

@@ -153,18 +153,20 @@ def _fit(values: Floats, parts: tuple[Floats, Floats], noise: float, rough: floa
     for turn in range(_ROUNDS):
         tried = noise * max(1.0, _FIRST_NOISE / 2**turn)
         predicted, variance = _leave_one_out(values, covariance, tried**2 / weights, tried**2)
-        right = (1 - _WRONG_SHARE) * _density(values - predicted, variance)
-        wrong = _WRONG_SHARE * _density(values - predicted, variance + _WRONG_SPREAD**2)
-        updated = np.maximum(right / (right + wrong), _LEAST_WEIGHT)
+        right = np.log(1 - _WRONG_SHARE) + _log_density(values - predicted, variance)
+        wrong = np.log(_WRONG_SHARE) + _log_density(values - predicted, variance + _WRONG_SPREAD**2)
+        either = np.logaddexp(right, wrong)
+        updated = np.maximum(np.exp(right - either), _LEAST_WEIGHT)
         if tried == noise and np.allclose(updated, weights, atol=1e-3):
             break
         weights = updated
-    likelihood = float(np.log(right + wrong).sum()) - _ROUGHNESS_COST * np.log2(rough / _ROUGHNESS[0])
+    likelihood = float(either.sum()) - _ROUGHNESS_COST * np.log2(rough / _ROUGHNESS[0])
     return _Fit(predicted, np.sqrt(variance), float(likelihood))
 
 
-def _density(deviations: Floats, variance: Floats) -> Floats:
-    return np.asarray(np.exp(-(deviations**2) / (2 * variance)) / np.sqrt(2 * np.pi * variance))
+def _log_density(deviations: Floats, variance: Floats) -> Floats:
+    """The logarithm: densities themselves are 0 for a row that is wrong by many powers of ten."""
+    return np.asarray(-(deviations**2) / (2 * variance) - 0.5 * np.log(2 * np.pi * variance))
 
 
 def _leave_one_out(values: Floats, covariance: Floats, noise: Floats, own_noise: float) -> tuple[Floats, Floats]:

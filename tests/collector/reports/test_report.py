@@ -197,6 +197,12 @@ def test_extra_columns_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert outlier["row"]["comment"] == "seen on n10"
 
 
+def test_a_row_that_is_wrong_by_many_powers_of_ten_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = changed(tmp_path, "pmbs25_model2_step2.csv", "IB-A100,3,128,2,39.862", "IB-A100,3,128,2,39.862e-11")
+    found = report("campaign", path, capsys)
+    assert [outlier["row"]["samples_per_second"] for outlier in found["outliers"]] == [39.862e-11, 25.741]
+
+
 def test_one_row_is_the_best_of_itself_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = report("campaign", written(tmp_path, f"{HEADER}A,1,8,4,10.5\n"), capsys)
     assert found["best"][0]["samples_per_second"] == 10.5 and found["outliers"] == []
@@ -231,6 +237,7 @@ def test_another_unit_in_one_row_is_guessed_at(tmp_path: Path, capsys: pytest.Ca
         (f"{HEADER}A,7,8,4,10\n", ["line 2", "stage", "0 to 3"]),
         (f"{HEADER}A,1,8,4,-3\n", ["line 2", "above 0"]),
         (f"{HEADER}A,1,8,4,inf\n", ["line 2", "inf"]),
+        (f"{HEADER}A,1,8,4,1e300\n", ["line 2", "far from 1"]),
         (f"{HEADER}A,1,8,4,76.5 samples/s\n", ["line 2", "samples/s", "unit"]),
         (f"{HEADER}A,1,8,4,76,489\n", ["line 2", "6 cells for 5 columns", "comma"]),
         (f"{HEADER}A,1,8\n", ["line 2", "3 cells for 5 columns"]),
