@@ -46,9 +46,13 @@ class Namespaces:
     def address(self, node: int) -> str:
         return f"10.77.{node}.2"
 
-    def start(self, node: int, command: Sequence[str], environ: Mapping[str, str], **how: Any) -> subprocess.Popen[str]:
-        """Starts a process in the namespace of a node."""
+    def start(
+        self, node: int, command: Sequence[str], environ: Mapping[str, str], tasks: Path | None = None, **how: Any
+    ) -> subprocess.Popen[str]:
+        """Starts a process in the namespace of a node, and in the cgroup with the file `tasks`."""
         words = ["ip", "netns", "exec", self._node(node), *command]
+        if tasks is not None:  # first: in the namespace /sys is another one
+            words = ["sh", "-c", f'echo $$ > {tasks} && exec "$@"', "sh", *words]
         return subprocess.Popen(words, env={**os.environ, **environ}, text=True, **how)
 
     def shape(self, node: int, rate: str) -> None:

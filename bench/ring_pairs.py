@@ -5,7 +5,7 @@
     python bench/ring_pairs.py --table             the table of the runs so far, into docs/rings.md
 
 Needs root, iproute2 and a cgroup of CPUs. Each node is `laggard ring --pairs` in a namespace of its own. A slow node
-has a tenth of the rate, as a slow link has; a node that computes slowly has a fifth of one CPU. Which node it is
+has a tenth of the rate, as a slow link has; a node that computes slowly has a tenth of one CPU. Which node it is
 follows from the run's number.
 """
 
@@ -29,7 +29,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "rings.md"
 STATE = Path(__file__).parents[1] / "out" / "ring_pairs.jsonl"
 BEGIN, END = "<!-- bench/ring_pairs.py -->\n", "<!-- end -->\n"
 RATE, SLOW_RATE = "200mbit", "20mbit"
-SLOW_CPU = 0.2
+SLOW_CPU = 0.1
 BUDGET_SECONDS = 60.0
 LONG = 900.0
 
@@ -106,10 +106,9 @@ def _ring(spaces: Namespaces, fault: Fault) -> list[str]:
             "300",
         ]
         environ = {"LAGGARD_NODE": f"n{node}", "OMP_NUM_THREADS": "1"}
-        if tasks is not None and node == fault.compute:
-            command = ["sh", "-c", f'echo $$ > {tasks}; exec "$@"', "sh", *command]
         command = [*command, *place, "--node-rank", str(node)]
-        processes.append(spaces.start(node, command, environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
+        group = tasks if node == fault.compute else None
+        processes.append(spaces.start(node, command, environ, group, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL))
     try:
         return [process.communicate(timeout=LONG)[0] for process in processes]
     finally:
