@@ -42,7 +42,7 @@ class WorkerProcess:
     def start(cls, device: str, local_rank: int, environ: Mapping[str, str]) -> WorkerProcess:
         with tempfile.TemporaryFile() as file:
             output = os.dup(file.fileno())
-        own, log = _with_nccl_log(environ)
+        own, log = (dict(environ), None) if device == "cpu" else _with_nccl_log(environ)  # gloo logs nothing
         commands_in, commands_out = os.pipe()
         reports_in, reports_out = os.pipe()
         words = (str(commands_in), str(reports_out), str(os.getpid()), device, str(local_rank))
