@@ -10,9 +10,11 @@ from laggard.probes.active.measuring.rates import ActiveThresholds
 from laggard.probes.probe import finding
 from laggard.rings.document import RingResult
 from laggard.rings.messages import Computed, Measured
-from laggard.rings.outliers import slow_outliers
+from laggard.rings.outliers import centre_of, slow_outliers
 
 _LIMITS: Final = ActiveThresholds()
+_BLUNT: Final = 2.0
+"""Where only a device this many times slower than the others would stand out, the comparison says too little."""
 _FIX_FAILED: Final = (
     "Keep jobs off the node, run `laggard healthcheck --active` on it, and find the one at fault with "
     "`laggard ring --pairs`."
@@ -59,6 +61,13 @@ def judge_compute(computed: Mapping[int, Computed], names: Mapping[int, str]) ->
     findings += [_device_slow(names[rank], computed[rank].per_second, typical) for rank in sorted(slow)]
     if len(seconds) < 3 and not errors:
         errors = [f"{len(seconds)} devices are too few to compare their computing speed"]
+    centre = centre_of(seconds.values())
+    if centre is not None and centre.limit > _BLUNT * centre.seconds:
+        times = centre.limit / centre.seconds
+        errors.append(
+            f"the devices' computing speeds differ so much that only one {times:.1f} times slower would stand out: "
+            "measure again where nothing else runs"
+        )
     return findings, set(slow), "; ".join(errors)
 
 
