@@ -43,8 +43,17 @@ LIVE_CHANCE = 1e-4
 CHANCE = 5e-4
 """The same for a recording, on which a verdict is drawn once."""
 
-MIN_COST_RATIO = 0.01
-"""Of the time of all steps; what costs less is not worth an accusation."""
+
+class Evidence(NamedTuple):
+    """What slow steps must cost, as a share of the time of all steps, and how rarely as many happen by chance, as a
+    share of what is allowed at most."""
+
+    cost: float
+    chance: float
+
+
+EVIDENCE = Evidence(0.01, 1.0), Evidence(0.005, 0.02)
+"""What costs little must be the surer, and what costs less than both is not worth an accusation."""
 
 MIN_LIVE_SECONDS = 5.0
 """In a shorter window what looks like a habit may be one moment of other work on the machine."""
@@ -62,7 +71,14 @@ def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequenc
     for level in LEVELS:
         hits = _hits(steps, level)
         hits[:, [column for each in (*found, *sometimes) for column in each.columns]] = False
-        columns = [column for column in _habits(hits, chance / len(LEVELS)) if _is_costly(steps, hits, column)]
+        columns = sorted(
+            {
+                column
+                for evidence in EVIDENCE
+                for column in _habits(hits, chance * evidence.chance / len(LEVELS))
+                if _cost(steps, hits, column) > evidence.cost
+            }
+        )
         sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, node_numbers(nodes))]
     return sometimes
 
@@ -128,9 +144,9 @@ def _log_choose(count: int, number: int) -> float:
     return math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
 
 
-def _is_costly(steps: Steps, hits: NDArray[np.bool_], column: int) -> bool:
-    cost = float(steps.excess[hits[:, column], column].sum())
-    return cost > MIN_COST_RATIO * float(steps.duration.sum())
+def _cost(steps: Steps, hits: NDArray[np.bool_], column: int) -> float:
+    """The share of the time that the rank's slow steps cost."""
+    return float(steps.excess[hits[:, column], column].sum() / steps.duration.sum())
 
 
 def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[list[int]]:

@@ -54,6 +54,12 @@ def test_a_habit_that_the_noise_of_single_steps_hides_is_named(seed: int) -> Non
     assert [(each.ranks, each.persistence) for each in locate(timings).culprits] == [((9,), "intermittent")]
 
 
+def test_a_regular_habit_that_costs_less_than_a_hundredth_is_named() -> None:
+    """A garbage collection in every seventh step, say, of 5 % of it."""
+    (culprit,) = locate(disturbed(100, {9: np.arange(3, 100, 7)}, 0.055 * STEP)).culprits
+    assert culprit.ranks == (9,) and (culprit.recoverable_ratio or 0) < 0.01
+
+
 def test_of_eight_ranks_one_that_is_slow_five_times_is_named() -> None:
     timings = job(8, 30)
     timings.phase_seconds[[3, 9, 14, 20, 27], 5, 1] += 0.2 * STEP
