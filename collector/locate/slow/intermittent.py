@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import median
+from laggard.collector.locate.slow.medians import median, median_over_steps
 from laggard.collector.locate.slow.peers import node_numbers
 from laggard.collector.locate.slow.ranks import MOST, Slow
-from laggard.collector.locate.slow.significance import typical_noise
+from laggard.collector.locate.slow.significance import SLOW_RATIO, typical_noise
 from laggard.collector.locate.slow.steps import Steps
 
 
@@ -84,10 +84,13 @@ def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequenc
 
 
 def _hits(steps: Steps, level: Level) -> NDArray[np.bool_]:
-    """[S, R]: in which steps each rank was slow."""
+    """[S, R]: in which steps each rank was slow, beyond what it always is while that is too little to accuse it: a GPU
+    that is a hundredth slower than others, as GPUs are, would pass a low level more often."""
     ranks = np.arange(steps.excess.shape[1])
     noise = typical_noise(steps.excess, ranks)
-    found: NDArray[np.bool_] = steps.excess > np.maximum(level.ratio * steps.duration, level.sigmas * noise)[:, None]
+    usual = np.clip(np.nan_to_num(median_over_steps(steps.excess)), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
+    least = np.maximum(level.ratio * steps.duration, level.sigmas * noise)[:, None]
+    found: NDArray[np.bool_] = steps.excess - usual > least
     return found
 
 
