@@ -18,8 +18,10 @@ def version_of(package: str) -> tuple[int, int]:
 
 TORCH: Final = version_of("torch")
 HAS_DEEPSPEED: Final = version_of("deepspeed") > (0, 0)
+GLOO_CAN_BE_RECORDED: Final = TORCH >= (2, 8)
+"""Whether the Flight Recorder can hold gloo's collectives. In older versions it has NCCL's alone."""
 GLOO_IS_RECORDED: Final = TORCH >= (2, 12)
-"""Whether gloo's collectives are in the Flight Recorder. In older versions it has NCCL's alone: on gloo, collectives
-that C++ makes are counted as lost there, and a wait for them is not known."""
+"""Whether it does so where nothing is set. Where it does not, collectives that C++ makes on gloo are counted as lost,
+and a wait for them is not known."""
 LAUNCHES_ARE_HOOKED: Final = TORCH >= (2, 15)
 """Whether a process group has hooks of its own, which name what the Flight Recorder does not."""

@@ -332,8 +332,8 @@ def test_an_attached_module_is_the_same_to_torch(kind: str, run: Run, tmp_path: 
 @pytest.mark.parametrize("hooks", [True, False], ids=["laggard run", "attach in the script"])
 @pytest.mark.parametrize("name", ["ddp", "fsdp2", "deepspeed_zero", "huggingface", "lightning_ddp"])
 def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Callable[..., Any], tmp_path: Path) -> None:
-    if name == "fsdp2" and TORCH < (2, 6):
-        pytest.skip("torch.distributed.fsdp has fully_shard since torch 2.6")
+    if name == "fsdp2" and TORCH < (2, 8):
+        pytest.skip("torch 2.4 has no fully_shard there, and that of torch 2.6 does not run on the CPU")
     if name == "lightning_ddp":
         pytest.importorskip("lightning")
     if name == "huggingface":

@@ -58,7 +58,7 @@ def saw_backends(names: Iterable[str]) -> None:
 def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
     """Torch's own functions, (include collectives, only active) -> JSON or nothing, for the backends of these names, as
     far as this torch has them. Torch 2.15 has a recorder for each backend, by the backend's own name; before that,
-    those of gloo (since 2.12) and of `nccl`, which is `nccl-legacy` to scripts since 2.15."""
+    those of gloo (since 2.8) and of `nccl`, which is `nccl-legacy` to scripts since 2.15."""
     module = sys.modules.get("torch._C._distributed_c10d")
     by_name, of_nccl = (getattr(module, name, None) for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"))
     others = sorted(set(backends) - {"gloo", "nccl"})
@@ -68,10 +68,11 @@ def dump_functions(backends: Iterable[str]) -> tuple[Callable[..., Any], ...]:
 
 
 def keeps_entries(backends: Iterable[str]) -> bool:
-    """Whether this torch has a recorder, on or off, with entries of one of these backends: gloo's since torch 2.12,
-    those of `nccl` since 2.5, any other's since 2.15. Before that gloo's tells how far a group has come, at best."""
-    since = {"gloo": (2, 12), "nccl": (2, 5)}
-    return any(dump_functions({name}) and _torch_version() >= since.get(name, (2, 15)) for name in backends)
+    """Whether this torch has a recorder for one of these backends, on or off, that can be read without pickle: torch
+    2.4 has none, 2.6 has NCCL's, 2.8 gloo's as well, 2.15 any."""
+    return any(
+        dump_functions({name}) and (name in ("gloo", "nccl") or _torch_version() >= (2, 15)) for name in backends
+    )
 
 
 def nccl_entries_are_safe(environ: Mapping[str, str]) -> bool:

@@ -43,7 +43,7 @@ UNNAMED_REASONS: Final = {
     ),
     RECORDER_ABSENT: (
         "this torch keeps no record of them that laggard can read",
-        "NCCL's collectives are recorded by torch 2.6 and newer, gloo's by 2.12 and newer, those of other backends by"
+        "NCCL's collectives are recorded by torch 2.6 and newer, gloo's by 2.8 and newer, those of other backends by"
         " 2.15 and newer",
     ),
 }

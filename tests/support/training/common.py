@@ -35,9 +35,9 @@ def flight_recorder_entries() -> list[tuple[str, str, int]] | None:
     """The collectives of this rank: operation as gloo names it, group, bytes of the larger buffer. None: this torch's
     Flight Recorder does not hold those of gloo."""
     function = getattr(torch._C._distributed_c10d, "_dump_fr_trace_json", None)
-    if function is None:
+    dump = json.loads(function(True, False)) if function is not None else {}
+    if "entries" not in dump:  # it is off
         return None
-    dump = json.loads(function(True, False))
     return [
         (
             entry["profiling_name"].removeprefix("gloo:"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -109,7 +110,7 @@ def main() -> None:
     train("none", DDP(Model()))
     for _ in range(20):
         group = dist.new_group([0, 1])
-        dist.all_reduce(torch.ones(4), group=group)
+        all_reduce_and_let_go(group)
         destroy_process_group(group)
         del group
     print_result(f"groups are released: {threading.active_count() < 20 and os_threads() < 30}", [], [])
@@ -121,6 +122,17 @@ def main() -> None:
     train("python", DDP(Model(), process_group=group))
     print_result(repr(group.calls), [], [])
     finish()
+
+
+def all_reduce_and_let_go(group: Any) -> None:
+    """Until gloo's thread has let go of the tensor, for which it needs the GIL: before torch 2.9 a group's destructor
+    holds the GIL and waits for that thread (pytorch#154976)."""
+    tensor = torch.ones(4)
+    dist.all_reduce(tensor, group=group)
+    held = weakref.ref(tensor)
+    del tensor
+    while held() is not None:
+        time.sleep(0.001)
 
 
 def os_threads() -> int:

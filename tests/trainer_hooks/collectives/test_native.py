@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.torch_version import GLOO_IS_RECORDED, LAUNCHES_ARE_HOOKED
+from support.torch_version import GLOO_CAN_BE_RECORDED, LAUNCHES_ARE_HOOKED
 from support.warm import Warm
 
 from laggard.rankfile import RankFileReader
@@ -94,9 +94,9 @@ def test_a_rank_reports_why_it_cannot_name_collectives_of_cpp(
     environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "RANK": "0", "WORLD_SIZE": "1"}
     done = warm_torch.run(["-m", "laggard", "run", script], {**environment, "TORCH_FR_BUFFER_SIZE": size})
     assert done.returncode == 0, done.stderr
-    some_lost = reason is not None or not GLOO_IS_RECORDED
+    some_lost = reason is not None or not GLOO_CAN_BE_RECORDED
     if some_lost:  # with torch's own hooks only those from before these were put in
-        reason = None if LAUNCHES_ARE_HOOKED else reason if GLOO_IS_RECORDED else RECORDER_ABSENT
+        reason = None if LAUNCHES_ARE_HOOKED else reason if GLOO_CAN_BE_RECORDED else RECORDER_ABSENT
     (path,) = (tmp_path / "ranks").rglob("*.rank")
     with RankFileReader(str(path)) as file:
         counters = file.counters()
@@ -308,20 +308,21 @@ def test_the_flight_recorder_is_not_asked_where_it_reads_events_that_may_be_free
 
 
 @pytest.mark.parametrize(
-    ("version", "backend", "reason"),
+    ("version", "lacks", "backend", "reason"),
     [
-        ("2.4.1+cu121", "nccl", RECORDER_ABSENT),
-        ("2.4.1+cu121", "gloo", RECORDER_ABSENT),
-        ("2.6.0+cu124", "nccl", RECORDER_OFF),
-        ("2.10.0+cu128", "gloo", RECORDER_ABSENT),
-        ("2.13.0+cpu", "gloo", RECORDER_OFF),
-        ("2.13.0+cpu", "custom", RECORDER_ABSENT),
+        ("2.4.1+cu121", {"_dump_nccl_trace_json", "_dump_fr_trace_json"}, "nccl", RECORDER_ABSENT),
+        ("2.6.0+cu124", {"_dump_fr_trace_json"}, "nccl", RECORDER_OFF),
+        ("2.6.0+cu124", {"_dump_fr_trace_json"}, "gloo", RECORDER_ABSENT),
+        ("2.8.0+cu128", set[str](), "gloo", RECORDER_OFF),
+        ("2.13.0+cpu", set[str](), "custom", RECORDER_ABSENT),
     ],
 )
 def test_a_setting_is_offered_only_where_this_torch_has_one(
-    version: str, backend: str, reason: str, torch_binding: Any, monkeypatch: pytest.MonkeyPatch
+    version: str, lacks: set[str], backend: str, reason: str, torch_binding: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch_binding(by_name=False)
+    for name in lacks:
+        monkeypatch.delattr(sys.modules["torch._C._distributed_c10d"], name)
     monkeypatch.setattr("torch.__version__", version)
     unrecorded = Backend(backend)
     group = Group(cpu=unrecorded)

@@ -59,24 +59,31 @@ def test_a_collective_that_is_polled_and_dropped_is_not_held(tmp_path: Path) -> 
 @pytest.mark.parametrize("hooks", [("-m", "laggard", "run"), ()], ids=["early", "late"])
 @pytest.mark.parametrize("clock", ["host", "device"])
 def test_groups_and_works_in_python_that_leave_methods_to_torch(
-    hooks: tuple[str, ...], clock: str, tmp_path: Path, without_hooks: str
+    hooks: tuple[str, ...], clock: str, tmp_path: Path, without_hooks: list[str]
 ) -> None:
     """What such a class leaves to torch, and what it calls by super(), does the same as without the hooks: torch's C++
     does not take a hook for the class's own method. What is called by super() is recorded, once."""
     words = [str(SCRIPT), clock, *(() if hooks else ("late",))]
     done = run_python([*hooks, *words], tmp_path)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == without_hooks
+    assert said(done) == without_hooks
     assert done.stderr.splitlines()[-1] == "1 errors 0", "the calls by super() and that of the class with two bases"
 
 
 @pytest.fixture(scope="module")
-def without_hooks(tmp_path_factory: pytest.TempPathFactory) -> str:
+def without_hooks(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     done = run_python([str(SCRIPT)], tmp_path_factory.mktemp("bare"))
     assert done.returncode == 0, done.stderr
-    results = done.stdout.splitlines()
-    assert sum(" done" in line for line in results) == len(results) - 2 and "RuntimeError" in results[-1]
-    return done.stdout
+    results = said(done)
+    unsupported = [line for line in results if "ProcessGroupGloo does not support reduce_scatter" in line]  # torch 2.6
+    assert sum(" done" in line for line in results) == len(results) - 2 - len(unsupported)
+    assert "RuntimeError" in results[-1]
+    return results
+
+
+def said(done: subprocess.CompletedProcess[str]) -> list[str]:
+    """What the script printed, without the line that gloo of torch 2.8 to 2.10 prints for each group."""
+    return [line for line in done.stdout.splitlines() if not line.startswith("[Gloo]")]
 
 
 def run_python(words: list[str], place: Path) -> subprocess.CompletedProcess[str]:
