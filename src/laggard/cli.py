@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import os
 import sys
@@ -17,11 +18,18 @@ class Command(NamedTuple):
     name: str
     module: str
     help: str
+    brief: bool = False
+    """It runs before every job and ends soon: the garbage collector, which looks at all that is imported, stays off."""
 
 
 COMMANDS = (
     Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
-    Command("healthcheck", "laggard.agent.gate.command", "check this node: the gate for prologs, epilogs and timers"),
+    Command(
+        "healthcheck",
+        "laggard.agent.gate.command",
+        "check this node: the gate for prologs, epilogs and timers",
+        brief=True,
+    ),
     Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
     Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
     Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
@@ -60,6 +68,8 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
+    if argv is None and any(command.brief for command in COMMANDS if command.name == _command_name(words)):
+        gc.disable()
     try:
         return _run(words)
     except UsageError as error:
