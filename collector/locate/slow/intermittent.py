@@ -37,6 +37,9 @@ MIN_EPISODES = 3
 
 EIGHTHS = 8
 
+NEGLIGIBLE = 1e-6
+"""Smaller shares of the probability that is allowed decide nothing."""
+
 LIVE_CHANCE = 1e-4
 """With no greater probability may any rank of the job be slow so often by chance."""
 
@@ -88,9 +91,12 @@ def _hits(steps: Steps, level: Level) -> NDArray[np.bool_]:
     that is a hundredth slower than others, as GPUs are, would pass a low level more often."""
     ranks = np.arange(steps.excess.shape[1])
     noise = typical_noise(steps.excess, ranks)
-    usual = np.clip(np.nan_to_num(median_over_steps(steps.excess)), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
     least = np.maximum(level.ratio * steps.duration, level.sigmas * noise)[:, None]
-    found: NDArray[np.bool_] = steps.excess - usual > least
+    found: NDArray[np.bool_] = steps.excess > least
+    some = np.flatnonzero(found.sum(axis=0) >= MIN_EPISODES)
+    excess = steps.excess[:, some]
+    usual = np.clip(median_over_steps(excess), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
+    found[:, some] = excess - usual > least
     return found
 
 
@@ -104,18 +110,20 @@ def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:
     ordinary = np.sort(episodes)[: max(1, math.ceil(0.9 * ranks) - 1)]
     half = len(hits) // 2
     both = hits[:half].any(axis=0) & hits[half:].any(axis=0)
+    least = _least_episodes(int(ordinary.sum()), len(ordinary), chance / ranks, int(episodes.max(initial=0)))
     return [
         int(column)
-        for column in np.flatnonzero(both & (episodes >= MIN_EPISODES))
-        if _is_more_than_chance(begins[:, column], int(ordinary.sum()), len(ordinary), chance / ranks)
+        for column in np.flatnonzero(both & (episodes >= least))
+        if int(episodes[column] / _clustering(begins[:, column])) >= least
     ]
 
 
-def _is_more_than_chance(begins: NDArray[np.bool_], of_others: int, others: int, chance: float) -> bool:
-    """Whether a rank has too many episodes, of which the steps `begins` [S] are the first, beside `of_others` of so
-    many others."""
-    own = int(begins.sum() / _clustering(begins))
-    return own >= MIN_EPISODES and _tail(own + of_others, own, 1 / (1 + others)) < chance
+def _least_episodes(of_others: int, others: int, chance: float, most: int) -> int:
+    """How many episodes of one rank are too many, beside `of_others` of so many others; more than `most` where none up
+    to there are."""
+    numbers = range(MIN_EPISODES, most + 1)
+    rate = 1 / (1 + others)
+    return next((own for own in numbers if _is_rarer(own + of_others, own, rate, chance)), most + 1)
 
 
 def _clustering(begins: NDArray[np.bool_]) -> float:
@@ -134,13 +142,18 @@ def _begins(hits: NDArray[np.bool_]) -> NDArray[np.bool_]:
     return begins
 
 
-def _tail(count: int, least: int, rate: float) -> float:
-    """The probability of at least `least` of `count`, each with probability `rate`."""
-    terms = (
-        math.exp(_log_choose(count, number) + number * math.log(rate) + (count - number) * math.log1p(-rate))
-        for number in range(least, count + 1)
-    )
-    return sum(terms)
+def _is_rarer(count: int, least: int, rate: float, chance: float) -> bool:
+    """Whether at least `least` of `count`, each with probability `rate`, have a smaller probability than `chance`. The
+    terms are added up until they decide it: from the expected number on they fall faster than a geometric series."""
+    if least <= count * rate:
+        return False
+    total = 0.0
+    for number in range(least, count + 1):
+        term = math.exp(_log_choose(count, number) + number * math.log(rate) + (count - number) * math.log1p(-rate))
+        total += term
+        if total >= chance or term < NEGLIGIBLE * chance:
+            break
+    return total < chance
 
 
 def _log_choose(count: int, number: int) -> float:
