@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
@@ -54,7 +55,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=(_ended_note(timings, deaths),))
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
-    if _was_over(timings, deaths):
+    if _was_over(timings, deaths) or _waited_for_another(timings, deaths):
         return PartialVerdict(notes=notes)
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
@@ -144,6 +145,16 @@ def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
     complete = all((timings.states[column].step or 0) == last for column in died)
     finished = all(state.state == "finished" for state in others) and not _some_stayed(timings, died, last)
     return bool(others) and silent and complete and finished
+
+
+def _waited_for_another(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether all that died were waiting for a rank that did not: one that left, as by an exception, for which the
+    launcher ended the others."""
+    if not all(death.victim for death in deaths):
+        return False
+    died = {int(timings.ranks[death.column]) for death in deaths}
+    awaited = {rank for culprit in unfinished_collectives(timings).culprits for rank in culprit.ranks}
+    return bool(awaited) and not awaited & died
 
 
 def _some_stayed(timings: JobTimings, died: set[int], last_step: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from support.timings import job
 
 from laggard.collector.locate.collectives import Collectives, ProcessGroup
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.verdict import locate
 from laggard.constants import OPS
 from laggard.model import Location, Verdict
+from laggard.wire.ranks import InFlight
 
 RANKS, PER_NODE, STEPS = 16, 4, 20
 WORLD = ProcessGroup("world:0-15", "world", tuple(range(RANKS)))
@@ -117,3 +119,15 @@ def test_what_a_rank_left_unfinished_and_went_on_from_is_no_hang(step: int) -> N
     ends = np.where(alone, np.nan, collectives.end)
     later = Collectives(**{**vars(collectives), "end": ends})
     assert locate(JobTimings(**{**vars(timings), "collectives": later})).culprits == ()
+
+
+def test_who_left_is_named_and_not_those_that_were_ended_while_they_waited_for_it() -> None:
+    """Rank 6 has left; the launcher ended the others, of which some were a step behind."""
+    timings = recorded(entered((rank for rank in range(RANKS) if rank != 6), 0))
+    states = [
+        RankState("finished", LAST - 1, None, None)
+        if rank == 6
+        else RankState("died", LAST - 1 - rank % 2, None, InFlight("all_reduce", WORLD.name, STEPS + 1, 0.0))
+        for rank in range(RANKS)
+    ]
+    assert hung(locate(dataclasses.replace(timings, states=tuple(states)))) == [(6,)]
