@@ -284,7 +284,8 @@ def machine_place(plan: Programme, one: Made) -> dict[str, Any]:
         "pauses": ("slow_compute", ["slow_compute", "slow_input"], ["forward", "backward", "optimizer", "input"]),
         "garbage": ("slow_compute", ["slow_compute"], ["forward"]),
     }[fault.kind]
-    alone = whole and any(not peers_elsewhere(layout, rank) for rank in ranks) and not one.fault.when.onset
+    onset_shows = bool(one.fault.when.onset) and layout.nodes > 1
+    alone = whole and any(not peers_elsewhere(layout, rank) for rank in ranks) and not onset_shows
     return {
         "kind": kind,
         "kinds": kinds,
@@ -294,8 +295,8 @@ def machine_place(plan: Programme, one: Made) -> dict[str, Any]:
         "link": None,
         "phase": phases[0],
         "phases": phases,
-        # Where a node holds every rank of a position, its slowness is that of an uneven stage: naming it is no mistake,
-        # and not naming it is none either.
+        # Where a node holds every rank of a position, its slowness is that of an uneven stage, and where it holds all
+        # ranks that of a warmer room: naming it is no mistake, and not naming it is none either.
         "required": not alone,
     }
 
