@@ -8,6 +8,7 @@ node that is refused learns why in one line, while the ring goes on waiting for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import time
@@ -41,6 +42,8 @@ from laggard.text.words import printable_line
 from laggard.wire.codec import WireError
 
 _HELLO_SECONDS: Final = 5.0
+_OWN_SECONDS: Final = 5.0
+"""For how long the other nodes wait for node 0, which starts its processes at the same time."""
 _MOST_CONNECTIONS: Final = 4096
 _MOST_REFUSALS: Final = 4
 _CAUSE_SECONDS: Final = 1.5
@@ -89,6 +92,7 @@ class Coordinator:
         self.lost: dict[int, str] = {}
         self._refused: list[str] = []
         self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
+        self._own_came = asyncio.Event()
         self._server: asyncio.AbstractServer | None = None
         self._connections: set[asyncio.Task[Any]] = set()
 
@@ -245,16 +249,27 @@ class Coordinator:
         hello = messages.read_from_member(await link.read(_HELLO_SECONDS))
         if not isinstance(hello, Hello):
             return None
-        present = {index: node.hello for index, node in self.nodes.items()}
-        text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
+        text = refusal(hello, {}, self._place.nodes, self._token, challenge.nonce)
+        if not text:
+            if hello.index != 0:
+                await self._wait_for_own_node()
+            present = {index: node.hello for index, node in self.nodes.items()}
+            text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
         if text:
             self._refused.append(f"{link.peer_address} was refused: {text}")
             link.send(Refused(text))
             return None
         self.nodes[hello.index] = JoinedNode(hello, link)
+        if hello.index == 0:
+            self._own_came.set()
         link.send(Accepted(coordinator_proof(self._token, challenge.nonce, hello.nonce)))
         self._events.put_nowait(None)
         return hello.index
+
+    async def _wait_for_own_node(self) -> None:
+        """Node 0 decides what the others must agree with, also where another one connects a moment before it."""
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._own_came.wait(), _OWN_SECONDS)
 
     async def _listen_to(self, index: int, link: Link) -> None:
         beating = asyncio.ensure_future(beat(link))

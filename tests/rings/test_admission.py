@@ -77,6 +77,14 @@ def with_coordinator(
     asyncio.run(run())
 
 
+@pytest.fixture(autouse=True)
+def nobody_waits_for_a_node_0_that_a_test_does_not_have(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "first" not in request.node.name:
+        monkeypatch.setattr("laggard.rings.coordinator._OWN_SECONDS", 0.05)
+
+
 def soon() -> float:
     return time.monotonic() + LONG
 
@@ -91,6 +99,18 @@ def test_all_nodes_come_and_get_their_ranks() -> None:
         assert list(coordinator.ranks_of(1)) == [2, 3, 4]
         words = [messages.read_from_coordinator(await second.read(LONG)) for _ in range(2)]
         assert Begin(2) in words and Beat() in words
+
+    with_coordinator(test)
+
+
+def test_node_0_decides_also_where_another_comes_first() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        early = asyncio.ensure_future(enter(port, 1, options=RingOptions(max_bytes=1 << 20)))
+        await asyncio.sleep(0.1)
+        _, answer = await enter(port, 0)
+        assert isinstance(answer, Accepted)
+        _, answer = await early
+        assert isinstance(answer, Refused) and answer.text.endswith("of node 0: all nodes need the same")
 
     with_coordinator(test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -90,8 +91,14 @@ def test_the_ring_has_the_jobs_settings_and_its_own_place() -> None:
 
 def test_an_environment_is_read_from_a_process_and_from_a_file(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "600"], env={"NCCL_NET": "Socket", "TEXT": "a\nb"}) as process:
-        assert read_job_environment(str(process.pid)) == {"NCCL_NET": "Socket", "TEXT": "a\nb"}
-        process.kill()
+        try:
+            environ = Path(f"/proc/{process.pid}/environ")
+            until = time.monotonic() + 300
+            while not environ.read_bytes() and time.monotonic() < until:  # the kernel has not made the new program yet
+                time.sleep(0.01)
+            assert read_job_environment(str(process.pid)) == {"NCCL_NET": "Socket", "TEXT": "a\nb"}
+        finally:
+            process.kill()
     (tmp_path / "env").write_text("NCCL_NET=Socket\nBASH_FUNC_x%%=() {\n}\nX=1=2\n")
     assert read_job_environment(str(tmp_path / "env")) == {"NCCL_NET": "Socket", "X": "1=2"}
     assert parse_environment(b"\xff=1\0A=\xff\0") == {"A": "\udcff"}
