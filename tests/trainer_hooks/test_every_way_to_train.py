@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from support.paths import TESTS, TRAINING
-from support.torch_version import GLOO_IS_RECORDED
+from support.torch_version import GLOO_IS_RECORDED, TORCH
 
 from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader, Step
@@ -251,7 +251,8 @@ def test_roles(job: FinishedJob) -> None:
         assert (2, 3) in roles(job, 3)["ep"]
         assert (1, 3) in roles(job, 3)["dp"] and (0, 1, 2, 3) in roles(job, 3)["dp"]
         assert roles(job, 3)["pp"] == {(1, 3)}
-        assert (2, 3) in roles(job, 3)["tp"]
+        if TORCH >= (2, 6):  # the groups of a DeviceMesh of torch 2.4 have no description that names its dimension
+            assert (2, 3) in roles(job, 3)["tp"]
     elif "tensor_parallel" in names:
         assert roles(job, 0)["dp"] == {(0, 1)}
     else:

@@ -27,6 +27,8 @@ TAGGED = {"scaled": 1001, "half": 1003}
 
 FSDP2_ON_CPU = torch.__version__ >= (2, 7)  # TorchVersion knows how to compare
 """Older versions shard modules on accelerators alone."""
+DDP_COMPILES = torch.__version__ >= (2, 6)
+"""Older versions (seen with 2.4) refuse a graph with DDP's checks in it: "Found a higher order op in the graph"."""
 
 SIZES = {"Float": 4, "Long": 8, "Byte": 1, "BFloat16": 2, "Half": 2, "Int": 4, "Double": 8, "Bool": 1}
 
