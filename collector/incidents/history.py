@@ -58,6 +58,7 @@ class IncidentHistory:
         self._changed = threading.Condition()
         self._writing_since: float | None = None
         self._ends = False
+        self._writer: threading.Thread | None = None
         self._tracker = IncidentTracker(settings.quiet_seconds, clock())
         self.state = HistoryState("off", "the database has not been opened yet")
         self.open: tuple[Incident, ...] = ()
@@ -75,7 +76,8 @@ class IncidentHistory:
         self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
         self._tracker.remember(closed)
         self.open = self._tracker.open
-        threading.Thread(target=self._write_for_ever, name="incidents", daemon=True).start()
+        self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
+        self._writer.start()
 
     def observe(self, jobs: Sequence[JobSnapshot]) -> None:
         """Takes the verdicts of one round in."""
@@ -128,6 +130,8 @@ class IncidentHistory:
         with self._changed:
             self._ends = True
             self._changed.notify_all()
+        if self._writer is not None:
+            self._writer.join(2.0)  # it closes the file; a disk that hangs does not keep the collector
 
     def _open(self) -> tuple[tuple[Incident, ...], tuple[Incident, ...]]:
         """Opens the database. Returns the incidents that are open there, and those closed of late."""

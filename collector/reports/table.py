@@ -126,7 +126,7 @@ def read_table(path: str) -> Table:
             if len(found) > MAX_ROWS:
                 raise UsageError(f"{path} has more than {MAX_ROWS} rows: split it")
     except csv.Error as error:
-        raise UsageError(f"{path}: line {reader.line_num}: {error}") from None
+        raise UsageError(f"{path} is no CSV table: line {reader.line_num}: {error}") from None
     if not found:
         raise UsageError(f"{path} has no rows below its first line: add a line for each measured run")
     return Table(path, columns, tuple(found))

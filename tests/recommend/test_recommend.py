@@ -58,6 +58,20 @@ def test_a_badly_set_deepspeed_is_named_from_its_file(tmp_path: Path, capsys: py
     assert '-    "reduce_bucket_size": 1000000,' in found["files"]["ds_config.diff"]
 
 
+def test_changes_are_told_as_the_configuration_has_them_and_what_can_lose_comes_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = {"stage": 2, "reduce_bucket_size": 1000000, "offload_optimizer": {"device": "cpu"}}
+    path = written(tmp_path, "ds.json", {"train_batch_size": 64, "zero_optimization": sections})
+    assert main(["recommend", path]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Set zero_optimization.reduce_bucket_size to 500000000, now 1000000 (deepspeed), and ")
+    assert 'Apply: "overlap_comm": true in zero_optimization\n' in text
+    assert 'Apply: "device": "none" in zero_optimization.offload_optimizer\n' in text
+    changes = [line for line in text.splitlines() if line[:1].isdigit()]
+    assert "use_multi_rank_bucket_allreduce to false, now true" in changes[-1], "it may be slower"
+
+
 def test_a_well_set_deepspeed_gets_options_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"train_batch_size": 64, "zero_optimization": {"stage": 1, "overlap_comm": True}}
     _, found = run(capsys, written(tmp_path, "ds.json", config))

@@ -263,3 +263,10 @@ def test_diagnose_reads_nccl_tests(tmp_path: Path, capsys: pytest.CaptureFixture
     assert [each["code"] for each in diagnosed(path, capsys)["findings"]] == ["RING_FAILED"]
     path.write_text(nccl_tests_output({1024: 10.0}, "N/A"))
     assert diagnosed(path, capsys)["verdict"] == "unknown"
+
+
+def test_what_is_no_tuner_table_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "ds_config.json").write_text('{"train_batch_size": 64, "bf16": {"enabled": true}}')
+    for action in ("lint", "simulate"):
+        assert main(["tuner", action, str(tmp_path / "ds_config.json")]) == 64
+        assert "has no row of a tuner table" in capsys.readouterr().err

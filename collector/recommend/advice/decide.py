@@ -52,9 +52,11 @@ def _blocking_codes(situation: Situation) -> tuple[str, ...]:
     )
 
 
-def _order(item: Item) -> tuple[bool, float, float]:
-    """Repairs come first; then what is expected to gain most; of unknown gains those that may gain most."""
-    return not item.repairs, -(item.gain.ratio or 1.0), -(item.gain.high or 1.0)
+def _order(item: Item) -> tuple[bool, float, float, float]:
+    """Repairs come first; then what is expected to gain most; of unknown gains those that can lose least, then
+    those that may gain most."""
+    gain = item.gain
+    return not item.repairs, -(gain.ratio or 1.0), -(gain.low or 0.0), -(gain.high or 1.0)
 
 
 def _distinct(items: Iterable[Item]) -> Iterator[Item]:

@@ -47,7 +47,7 @@ def _is_name(key: str) -> bool:
 
 
 def _deepspeed_files(items: Sequence[Item], document: Mapping[str, Any]) -> dict[str, str]:
-    """Applies one value for each key. Accumulation goes with the micro-batch: the global batch stays what it was."""
+    """Applies the settings that need no measurement first; the others are options, of which one at a time is tried."""
     after = copy.deepcopy(dict(document))
     for item in items:
         if item.target == "deepspeed" and _is_certain(item):
@@ -61,7 +61,6 @@ def _deepspeed_files(items: Sequence[Item], document: Mapping[str, Any]) -> dict
 
 
 def _is_certain(item: Item) -> bool:
-    """Returns whether a change goes into the file by itself: others are options, of which one at a time is measured."""
     certain = ("overlap_comm", "reduce_bucket_size", "allgather_bucket_size")
     return item.key.rpartition(".")[2] in certain
 

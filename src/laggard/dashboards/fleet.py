@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.dashboards.dashboard import Dashboard, Row
-from laggard.dashboards.panel import Panel, Query, bad_above
+from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _JOB: Final = "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}&${__url_time_range}"
 _NODE: Final = "/d/laggard-node?var-instance=${__data.fields.Node}&${__url_time_range}"
@@ -18,76 +18,46 @@ FLEET: Final = Dashboard(
         Row(
             "Now",
             (
-                Panel(
+                stat(
                     "Jobs that run",
-                    "stat",
-                    (Query("sum(laggard_job_running) or vector(0)", "jobs", instant=True),),
+                    "sum(laggard_job_running) or vector(0)",
+                    "jobs",
                     "Jobs of which a process runs.",
-                    width=4,
-                    height=4,
                 ),
-                Panel(
+                stat(
                     "Jobs with a culprit",
-                    "stat",
-                    (Query("count(count by (job_id, user) (laggard_culprit)) or vector(0)", "jobs", instant=True),),
+                    "count(count by (job_id, user) (laggard_culprit)) or vector(0)",
+                    "jobs",
                     "Jobs in which a rank, host or link keeps others waiting, hangs or died.",
-                    width=4,
-                    height=4,
                     thresholds=bad_above(1),
                 ),
-                Panel(
+                stat(
                     "Nodes with a critical finding",
-                    "stat",
-                    (
-                        Query(
-                            'count(count by (instance) (laggard_finding{severity="critical"})) or vector(0)',
-                            "nodes",
-                            instant=True,
-                        ),
-                    ),
+                    'count(count by (instance) (laggard_finding{severity="critical"})) or vector(0)',
+                    "nodes",
                     "Nodes that must not get a job.",
-                    width=4,
-                    height=4,
                     thresholds=bad_above(1),
                 ),
-                Panel(
+                stat(
                     "Nodes of which something is unknown",
-                    "stat",
-                    (
-                        Query(
-                            'count(count by (instance) (laggard_probe_verdict{verdict="unknown"})) or vector(0)',
-                            "nodes",
-                            instant=True,
-                        ),
-                    ),
+                    'count(count by (instance) (laggard_probe_verdict{verdict="unknown"})) or vector(0)',
+                    "nodes",
                     "A check cannot tell. Unknown is never ok.",
-                    width=4,
-                    height=4,
-                    thresholds=bad_above(1, None),
-                ),
-                Panel(
-                    "Agents that do not answer",
-                    "stat",
-                    (Query("count(laggard_target_up == 0) or vector(0)", "agents", instant=True),),
-                    "Of those that the collector asks.",
-                    width=4,
-                    height=4,
                     thresholds=bad_above(1),
                 ),
-                Panel(
+                stat(
+                    "Agents that do not answer",
+                    "count(laggard_target_up == 0) or vector(0)",
+                    "agents",
+                    "Of those that the collector asks.",
+                    thresholds=bad_above(1),
+                ),
+                stat(
                     "Failing nodes, of the drain cap",
-                    "stat",
-                    (
-                        Query(
-                            "laggard_fleet_failing_nodes / (laggard_fleet_drain_cap_nodes > 0)",
-                            "failing / cap",
-                            instant=True,
-                        ),
-                    ),
+                    "laggard_fleet_failing_nodes / (laggard_fleet_drain_cap_nodes > 0)",
+                    "failing / cap",
                     "From 100 % on the gate drains no further node: look for one cause.",
                     unit="percentunit",
-                    width=4,
-                    height=4,
                     thresholds=bad_above(0.5, 1),
                 ),
             ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
-from laggard.dashboards.panel import Panel, Query, bad_above
+from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _OF_JOB: Final = 'job_id="$job_id", user="$user"'
 _MEDIAN: Final = f"job_id_user:laggard_rank_own_seconds:median5m{{{_OF_JOB}}}"
@@ -32,19 +32,19 @@ JOB: Final = Dashboard(
         Row(
             "Now",
             (
-                Panel(
+                stat(
                     "Slowdown",
-                    "stat",
-                    (Query(f"laggard_job_slowdown_ratio{{{_OF_JOB}}}", "slowdown", instant=True),),
+                    f"laggard_job_slowdown_ratio{{{_OF_JOB}}}",
+                    "slowdown",
                     "Step time over the step time without culprits. No data: it cannot be told.",
                     width=4,
                     height=5,
                     thresholds=bad_above(1.03, 1.1),
                 ),
-                Panel(
+                stat(
                     "Ranks that run",
-                    "stat",
-                    (Query(f"sum(laggard_rank_up{{{_OF_JOB}}})", "ranks", instant=True),),
+                    f"sum(laggard_rank_up{{{_OF_JOB}}})",
+                    "ranks",
                     "Ranks whose process lives.",
                     width=4,
                     height=5,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.dashboards.dashboard import Dashboard, Row, Variable
-from laggard.dashboards.panel import Panel, Query, bad_above
+from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _OF_NODE: Final = 'instance=~"$instance"'
 _VALUES: Final = (("ok", 1), ("skipped", 2), ("unknown", 3), ("fail", 4))
@@ -23,31 +23,19 @@ NODE: Final = Dashboard(
         Row(
             "Now",
             (
-                Panel(
+                stat(
                     "Checks that fail or cannot tell",
-                    "stat",
-                    (
-                        Query(
-                            f'count(laggard_probe_verdict{{{_OF_NODE}, verdict=~"fail|unknown"}}) or vector(0)',
-                            "checks",
-                            instant=True,
-                        ),
-                    ),
+                    f'count(laggard_probe_verdict{{{_OF_NODE}, verdict=~"fail|unknown"}}) or vector(0)',
+                    "checks",
                     "Unknown is never ok.",
                     width=4,
                     height=7,
                     thresholds=bad_above(1),
                 ),
-                Panel(
+                stat(
                     "Last check",
-                    "stat",
-                    (
-                        Query(
-                            f"time() - max(laggard_probe_last_run_timestamp_seconds{{{_OF_NODE}}})",
-                            "ago",
-                            instant=True,
-                        ),
-                    ),
+                    f"time() - max(laggard_probe_last_run_timestamp_seconds{{{_OF_NODE}}})",
+                    "ago",
                     "What is below is as old as this.",
                     unit="s",
                     width=4,

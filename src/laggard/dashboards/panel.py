@@ -49,6 +49,30 @@ def bad_above(warning: float, critical: float | None = None) -> tuple[tuple[floa
     return ((None, _GREEN), (warning, _RED if critical is None else _YELLOW), *last)
 
 
+def stat(
+    title: str,
+    expr: str,
+    legend: str,
+    description: str,
+    *,
+    unit: str = "short",
+    width: int = 4,
+    height: int = 4,
+    thresholds: tuple[tuple[float | None, str], ...] = ((None, _GREEN),),
+) -> Panel:
+    """One number, as it is now. `legend`: what is counted."""
+    return Panel(
+        title,
+        "stat",
+        (Query(expr, legend, instant=True),),
+        description,
+        unit=unit,
+        width=width,
+        height=height,
+        thresholds=thresholds,
+    )
+
+
 def panel_json(panel: Panel, number: int, at: tuple[int, int]) -> Json:
     """Returns the panel; `number` is its id within the dashboard, `at` its column of 24 and its row."""
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from laggard.collector.recommend.advice.values import Gain, Item, Recommendation
 from laggard.text.words import ascii_line, counted, printable_line
@@ -47,8 +48,13 @@ def _change(item: Item) -> str:
         return f"Repair {item.key} ({item.target})"
     if item.recommended is None:
         return f"Remove {item.key}={item.current} ({item.target})"
-    now = "" if item.current is None else f", now {item.current}"
-    return f"Set {item.key} to {item.recommended}{now} ({item.target})"
+    now = "" if item.current is None else f", now {_value(item.current)}"
+    return f"Set {item.key} to {_value(item.recommended)}{now} ({item.target})"
+
+
+def _value(value: Any) -> str:
+    """As configurations have it: `true`, not `True`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def gain_text(gain: Gain) -> str:

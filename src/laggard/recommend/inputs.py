@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -66,8 +67,6 @@ def _split(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_recording(path: str) -> bool:
-    from pathlib import Path
-
     return os.path.isfile(path) and kind_of(Path(path)) is not None
 
 

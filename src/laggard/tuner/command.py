@@ -13,7 +13,7 @@ from laggard.errors import UsageError
 from laggard.nccl.tuner.build import build_rows, choose_bands
 from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
 from laggard.nccl.tuner.plugin import Message, choose, possible_cells
-from laggard.nccl.tuner.table import COLLECTIVES, TunerRow, read_lines, render_row, rows_of
+from laggard.nccl.tuner.table import COLLECTIVES, TunerLine, TunerRow, read_lines, render_row, rows_of
 from laggard.text.words import ascii_line, counted
 from laggard.tuner.measurements import read_file, read_measurements
 
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     if arguments.action == "compile":
         return _compile(arguments)
-    tables = [(path, read_lines(read_file(path))) for path in arguments.files]
+    tables = [(path, _read_table(path)) for path in arguments.files]
     if arguments.action == "simulate":
         rows = [_simulated(path, rows_of(lines), arguments.nodes or 1, arguments.ranks or 8) for path, lines in tables]
         return _finish(arguments, {"tables": rows}, [line for table in rows for line in _simulated_lines(table)], False)
@@ -52,6 +52,17 @@ def main(arguments: argparse.Namespace) -> int:
     ]
     wrong = any(table["one_channel"] for table in found)
     return _finish(arguments, {"tables": found}, [line for table in found for line in _lint_lines(table)], wrong)
+
+
+def _read_table(path: str) -> tuple[TunerLine, ...]:
+    """Raises UsageError for a file in which the plugin would find no row."""
+    lines = read_lines(read_file(path))
+    if not rows_of(lines):
+        raise UsageError(
+            f"{path} has no row of a tuner table: "
+            "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks"
+        )
+    return lines
 
 
 def _finish(arguments: argparse.Namespace, document: dict[str, Any], lines: Sequence[str], wrong: bool) -> int:

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.collector.recommend.advice.deepspeed_setting import (
+    exposed_evidence,
+    exposed_share,
+    gain_of_saving,
+    setting,
+)
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -18,63 +24,42 @@ _MANY: Final = 16
 
 
 def judge(situation: Situation) -> Iterator[Item]:
-    config, profile = situation.deepspeed, situation.profile
+    config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage < 2 or not config.grad_accum or config.grad_accum < 2:
         return
-    exposed = profile.exposed_share if profile else None
     if exposed is not None and exposed < _MIN_EXPOSED:
         return
     accumulated = config.grad_accum
-    evidence = () if exposed is None else (f"{exposed:.0%} of a step is spent in collectives",)
+    evidence = exposed_evidence(exposed)
     if config.stage == 2 and (exposed is not None or accumulated >= _MANY):
-        yield _item(
+        yield setting(
             "zero_optimization.stage",
             2,
             1,
             f"stage 2 reduces gradients in each of {accumulated} micro-steps, stage 1 once a step",
-            evidence,
-            _gain(exposed, accumulated, accumulated),
-            "Stage 1 keeps all gradients on each GPU: 2 to 4 bytes a parameter more. It may run out of memory.",
+            evidence=evidence,
+            gain=_gain(exposed, accumulated),
+            source=SOURCE,
+            risk="Stage 1 keeps all gradients on each GPU: 2 to 4 bytes a parameter more. It may run out of memory.",
         )
     if config.micro_batch:
-        yield _item(
+        fewer = 2 if accumulated % 2 == 0 else accumulated
+        yield setting(
             "gradient_accumulation_steps",
             accumulated,
-            accumulated // 2 if accumulated % 2 == 0 else 1,
+            accumulated // fewer,
             f"stage {config.stage} communicates in each of {accumulated} micro-steps: fewer and larger ones do less, "
             "at the same global batch (raise train_micro_batch_size_per_gpu by the same factor)",
-            evidence,
-            _gain(exposed, accumulated, 2 if accumulated % 2 == 0 else accumulated),
-            "A larger micro-batch takes more activations: it may run out of memory; recomputation makes room.",
+            evidence=evidence,
+            gain=_gain(exposed, fewer),
+            source=SOURCE,
+            risk="A larger micro-batch takes more activations: it may run out of memory; recomputation makes room.",
         )
 
 
-def _item(
-    key: str, current: int, recommended: int, reason: str, evidence: tuple[str, ...], gain: Gain, risk: str
-) -> Item:
-    name = key.rpartition(".")[2]
-    return Item(
-        target="deepspeed",
-        key=key,
-        current=current,
-        recommended=recommended,
-        reason=reason,
-        evidence=evidence,
-        gain=gain,
-        risk=risk,
-        apply=f'"{name}": {recommended}',
-        revert=f'"{name}": {current}',
-        source=SOURCE,
-    )
-
-
-def _gain(exposed: float | None, accumulated: int, fewer: int) -> Gain:
-    """Returns the gain of communicating a `fewer`th as often, if all exposed communication is that of micro-steps; the
-    interval reaches from nothing to all of it."""
-    if exposed is None:
-        return Gain("rule", None, 0.9, None)
-    saved = exposed * (1 - 1 / fewer)
-    return Gain("modelled", 1 / (1 - saved / 2), 1.0, 1 / (1 - saved))
+def _gain(exposed: float | None, fewer: int) -> Gain:
+    """Returns the gain of communicating a `fewer`th as often, if all exposed communication is that of micro-steps."""
+    return Gain("rule", None, 0.9, None) if exposed is None else gain_of_saving(exposed * (1 - 1 / fewer))
 
 
 RULE = Rule("accumulation", judge, SOURCE, "DeepSpeed 0.15 to 0.19")

@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.collector.recommend.advice.deepspeed_setting import (
+    exposed_evidence,
+    exposed_share,
+    gain_of_saving,
+    setting,
+)
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -18,32 +24,24 @@ _SMALL: Final = 20_000_000
 
 
 def judge(situation: Situation) -> Iterator[Item]:
-    config, profile = situation.deepspeed, situation.profile
+    config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage not in (1, 2):
         return
-    exposed = profile.exposed_share if profile else None
     for key, size in (
         ("reduce_bucket_size", config.reduce_bucket_size),
         ("allgather_bucket_size", config.allgather_bucket_size),
     ):
         if size < _SMALL:
-            yield Item(
-                target="deepspeed",
-                key=f"zero_optimization.{key}",
-                current=size,
-                recommended=BUCKET_ELEMENTS,
-                reason=f"messages of {size} elements are so small that latency decides, not bandwidth",
-                evidence=() if exposed is None else (f"{exposed:.0%} of a step is spent in collectives",),
-                gain=Gain("rule", None, 1.0, None) if exposed is None else _modelled(exposed),
+            yield setting(
+                f"zero_optimization.{key}",
+                size,
+                BUCKET_ELEMENTS,
+                f"messages of {size} elements are so small that latency decides, not bandwidth",
+                gain=Gain("rule", None, 1.0, None) if exposed is None else gain_of_saving(exposed),
                 risk="A bucket takes memory: 5e8 elements in fp16 are 1 GB, twice that with overlap_comm.",
-                apply=f'"{key}": {BUCKET_ELEMENTS} in zero_optimization',
-                revert=f'"{key}": {size}',
                 source=SOURCE,
+                evidence=exposed_evidence(exposed),
             )
-
-
-def _modelled(exposed: float) -> Gain:
-    return Gain("modelled", 1 / (1 - exposed / 2), 1.0, 1 / (1 - exposed))
 
 
 RULE = Rule("buckets", judge, SOURCE, "DeepSpeed 0.15 to 0.19")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.collector.recommend.advice.deepspeed_setting import setting
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -23,19 +24,16 @@ def judge(situation: Situation) -> Iterator[Item]:
     if profile and "all_reduce" in profile.collectives:
         times, size = profile.collectives["all_reduce"]
         evidence = (f"{times:.0f} all-reduces a step, {size / 1e6:.1f} MB on average",)
-    yield Item(
-        target="deepspeed",
-        key="zero_optimization.use_multi_rank_bucket_allreduce",
-        current=True,
-        recommended=False,
-        reason="gradients are all-reduced: each rank receives all of them, and keeps its share; the other way is a "
-        "reduce to each owner",
-        evidence=evidence,
+    yield setting(
+        "zero_optimization.use_multi_rank_bucket_allreduce",
+        True,
+        False,
+        "gradients are all-reduced: each rank receives all of them, and keeps its share; the other way is a reduce to "
+        "each owner",
         gain=Gain("rule", None, 0.8, 1.19),
         risk="Reduces to single owners may be slower with many ranks: an option to be measured, alternately.",
-        apply='"use_multi_rank_bucket_allreduce": false in zero_optimization',
-        revert='"use_multi_rank_bucket_allreduce": true',
         source=SOURCE,
+        evidence=evidence,
     )
 
 

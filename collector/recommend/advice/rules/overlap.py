@@ -5,6 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.collector.recommend.advice.deepspeed_setting import (
+    exposed_evidence,
+    exposed_share,
+    gain_of_saving,
+    setting,
+)
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -17,30 +23,21 @@ _MIN_EXPOSED: Final = 0.05
 
 
 def judge(situation: Situation) -> Iterator[Item]:
-    config, profile = situation.deepspeed, situation.profile
+    config, exposed = situation.deepspeed, exposed_share(situation)
     if config is None or config.stage not in (1, 2) or config.overlap_comm:
         return
-    exposed = profile.exposed_share if profile else None
     if exposed is not None and exposed < _MIN_EXPOSED:
         return
-    yield Item(
-        target="deepspeed",
-        key="zero_optimization.overlap_comm",
-        current=False,
-        recommended=True,
-        reason="gradients are reduced after the backward pass, and nothing hides it",
-        evidence=() if exposed is None else (f"{exposed:.0%} of a step is spent in collectives",),
-        gain=Gain("rule", None, 0.95, None) if exposed is None else modelled(exposed),
+    yield setting(
+        "zero_optimization.overlap_comm",
+        False,
+        True,
+        "gradients are reduced after the backward pass, and nothing hides it",
+        gain=Gain("rule", None, 0.95, None) if exposed is None else gain_of_saving(exposed),
         risk="It takes memory for another bucket, and slows computing that it overlaps: on some machines it is slower.",
-        apply='"overlap_comm": true in zero_optimization',
-        revert='"overlap_comm": false',
         source=SOURCE,
+        evidence=exposed_evidence(exposed),
     )
-
-
-def modelled(exposed: float) -> Gain:
-    """Returns the gain of hiding communication: of nothing to all that is exposed, half in the middle."""
-    return Gain("modelled", 1 / (1 - exposed / 2), 1.0, 1 / (1 - exposed))
 
 
 RULE = Rule("overlap", judge, SOURCE, "DeepSpeed 0.15 to 0.19")
