@@ -192,6 +192,7 @@ def test_what_is_too_old_goes(tmp_path: Path) -> None:
     database = IncidentDatabase.open(str(tmp_path / "f"), 1 << 20, keep_seconds=100.0)
     database.write([incident(1, closed_at=WALL), incident(2, closed_at=WALL + 90), incident(3)], WALL + 95)
     database.write([], WALL + 101)
+    database.close()
     rows, _ = read_incidents(str(tmp_path / "f"), IncidentQuery())
     assert [it.id for it in rows.incidents] == [3, 2]
 
