@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import argparse
 
+from laggard.collector.discovery.discovery import Discovery
+from laggard.collector.discovery.dns import DnsName
+from laggard.collector.discovery.source import Place
+from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus.client import Prometheus, authorization
 from laggard.collector.prometheus.watch import PrometheusWatch
@@ -38,15 +42,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
     settings = load_settings(arguments.config, arguments.targets, arguments.listen_address, arguments.interval)
-    targets = parse_targets(settings.targets)
+    discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     if asked_about_settings(arguments, settings):
         return 0
     watch = _watch(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(targets, settings, locate, watch), settings)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings)
     return 0
+
+
+def _discovery(settings: CollectorSettings) -> Discovery:
+    """Raises UsageError where a target or name cannot be read; a file may be missing yet."""
+    places: list[Place] = [*map(DnsName, settings.target_names), *map(TargetFiles, settings.target_files)]
+    listed = parse_targets(settings.targets)
+    return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds)
 
 
 def _watch(settings: CollectorSettings) -> PrometheusWatch | None:

@@ -8,10 +8,11 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.holdings import Limits
@@ -25,7 +26,6 @@ from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.fetch import FetchFailure, fetch
-from laggard.collector.scrape.targets import Target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings
 from laggard.model import Report, Severity
@@ -52,14 +52,15 @@ class ScrapeLoop:
 
     def __init__(
         self,
-        targets: Sequence[Target],
+        discovery: Discovery,
         settings: CollectorSettings,
         locate: Locate,
         watch: PrometheusWatch | None = None,
     ) -> None:
         self.watch = watch
         self.incidents = IncidentHistory(_history_settings(settings))
-        self._agents = [AgentState(target) for target in targets]
+        self._discovery = discovery
+        self._agents = [AgentState(target) for target in discovery.found.targets]
         self._settings = settings
         self._locate = locate
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
@@ -95,6 +96,8 @@ class ScrapeLoop:
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
         await asyncio.to_thread(self.incidents.start)
+        self._discovery.start(self._settings.discovery_interval_seconds)
+        await asyncio.to_thread(self._discovery.wait, self._settings.timeout_seconds)
         watching = asyncio.create_task(self._watch()) if self.watch else None
         try:
             await self._scrape_for_ever()
@@ -146,6 +149,7 @@ class ScrapeLoop:
     async def _scrape(self) -> None:
         """One round."""
         began = time.monotonic()
+        self._update_agents()
         slots = asyncio.Semaphore(self._settings.concurrency)
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
         now = time.monotonic()
@@ -159,7 +163,7 @@ class ScrapeLoop:
             ignored="; ".join(agent.ignored for agent in self._agents if agent.ignored),
             findings=_worst_first((*_findings(self._agents), *comparison.findings)),
             fleet_findings=comparison.findings,
-            fleet_notes=(*comparison.notes, *(self.watch.notes if self.watch else ())),
+            fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
@@ -171,6 +175,16 @@ class ScrapeLoop:
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
+
+    def _update_agents(self) -> None:
+        """Takes over what discovery has found. Of an agent that is gone the jobs stay as long as any: they end, or
+        another agent reports their ranks."""
+        known = {agent.target: agent for agent in self._agents}
+        wanted = dict.fromkeys(self._discovery.found.targets)
+        for target in known.keys() - wanted.keys():
+            self._windows.forget_agent(target.url)
+            self._changes.forget(target.url)
+        self._agents = [known.get(target) or AgentState(target) for target in wanted]
 
     async def _ask(self, slots: asyncio.Semaphore, agent: AgentState) -> None:
         """Asks one agent, and takes its answer over at once: those of all agents together may have gigabytes."""

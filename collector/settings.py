@@ -19,9 +19,24 @@ shows (job names, users, nodes) has no password. `--web.listen-address :19401` o
 INCIDENTS_DATABASE = "/var/lib/laggard/incidents.sqlite"
 
 
+_THIS_MACHINE = (LOCAL_AGENT,)
+
+
 class CollectorSettings(Settings, frozen=True):
-    targets: tuple[str, ...] = (LOCAL_AGENT,)
-    """The agents to scrape, as HOST, HOST:PORT or URL."""
+    targets: tuple[str, ...] = _THIS_MACHINE
+    """The agents to scrape, as HOST, HOST:PORT or URL. Left out where target_names or target_files say where agents
+    are: none but those."""
+    target_names: tuple[str, ...] = ()
+    """Names in DNS, as HOST, HOST:PORT or URL: each address of a name is an agent. Made for a headless service of
+    Kubernetes."""
+    target_files: tuple[str, ...] = ()
+    """Files that list agents, in the format of Prometheus' file_sd_configs (JSON where the name ends so, else YAML);
+    `*` stands for more."""
+    discovery_interval_seconds: float = 15.0
+    """How long after names and files were looked up they are looked up again. While one cannot be read, what it said
+    last holds, for `forget_after_seconds`."""
+    max_targets: int = 16_384
+    """How many agents are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
     """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
     interval_seconds: float = 5.0
@@ -70,6 +85,8 @@ class CollectorSettings(Settings, frozen=True):
 
 _POSITIVE = (
     "interval_seconds",
+    "discovery_interval_seconds",
+    "max_targets",
     "timeout_seconds",
     "report_interval_seconds",
     "concurrency",
@@ -97,9 +114,13 @@ def load_settings(
         settings = structs.replace(settings, listen_address=listen_address)
     if interval_seconds is not None:
         settings = structs.replace(settings, interval_seconds=interval_seconds)
-    if not settings.targets and not settings.prometheus:
+    looks_for_more = settings.target_names or settings.target_files
+    if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
+        settings = structs.replace(settings, targets=())
+    if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
-            "targets is empty: list the agents to watch, as HOST:PORT, or leave the key out for this machine's"
+            "targets is empty: list the agents to watch, as HOST:PORT, say where to look for them (target_names, "
+            "target_files), or leave the key out for this machine's"
         )
     for name in _POSITIVE:
         value = getattr(settings, name)

@@ -39,7 +39,7 @@ def test_the_page_of_all_keys_is_current() -> None:
             "unknown key `listen`: did you mean listen_address? valid keys: listen_",
         ),
         (AgentSettings, "web.listen-address: :1", "did you mean listen_address?"),
-        (CollectorSettings, "target: [n1]", "did you mean targets? valid keys: targets, listen_address, "),
+        (CollectorSettings, "target: [n1]", "did you mean targets? valid keys: targets, target_names, "),
         (CollectorSettings, "zzz: 1", "unknown key `zzz`; valid keys: targets, "),
         (CollectorSettings, "[a, b]", "expected keys with values (`key: value`), got a list (`[a, b]`)"),
         (CollectorSettings, "interval_seconds: soon", "expected a number, got text - at `interval_seconds`"),

@@ -98,7 +98,8 @@ class ClusterSnapshot:
         if self.jobs and name:
             known = ", ".join(str(job.key) for job in self.jobs[:_NAMED_JOBS])
             return "no_such_job", "; ".join(filter(None, (f"no job {name} is known", down, f"known: {known}"))), name
-        return *explain_no_ranks(self.nodes, self.ignored), name
+        looked = "; ".join(note.text for note in self.fleet_notes if note.kind == "discovery")
+        return *explain_no_ranks(self.nodes, self.ignored, looked), name
 
 
 _NAMED_JOBS = 8
@@ -144,11 +145,14 @@ def unknown_location(
     return Location(Verdict.UNKNOWN, job_id, world_size, ranks_seen, Window(), None, (), (note,))
 
 
-def explain_no_ranks(nodes: Sequence[NodeRow], ignored: str = "") -> tuple[str, str]:
-    """The kind and text of the note that says why no rank is known."""
+def explain_no_ranks(nodes: Sequence[NodeRow], ignored: str = "", looked: str = "") -> tuple[str, str]:
+    """The kind and text of the note that says why no rank is known. `looked`: what came of looking for agents."""
     states = Counter(row.state for row in nodes)
     if not nodes:
-        return "no_targets", "no agent was named; give one with --target HOST:PORT"
+        return (
+            "no_targets",
+            looked or "no agent is known; name one with --target HOST:PORT, or say where they are listed",
+        )
     if states["waiting"] == len(nodes):
         return "waiting", "the agents have not been asked yet"
     if not states["up"]:

@@ -109,6 +109,10 @@ class JobWindows:
                 self._drop_challenger(key, run)
             self._settle(key)
 
+    def forget_agent(self, source: str) -> None:
+        """The agent is asked no longer. Its ranks stay until their job goes, or another agent claims them."""
+        self._no_room.pop(source, None)
+
     def drop_source(self, source: str) -> None:
         """Drops the ranks that agent `source` reported: its machine was rebooted, and its clock began anew."""
         self._no_room.pop(source, None)

@@ -21,9 +21,12 @@ class StateChanges:
         self._pending: dict[str, dict[str, str]] = {}  # by state: the agents that are in it since, with the reason
         self._said_at: dict[str, float] = {}
 
-    def add(self, url: str, state: str, reason: str) -> None:
+    def forget(self, url: str) -> None:
         for agents in self._pending.values():
             agents.pop(url, None)
+
+    def add(self, url: str, state: str, reason: str) -> None:
+        self.forget(url)
         self._pending.setdefault(state, {})[url] = reason
 
     def lines(self, now: float) -> list[tuple[int, str]]:

@@ -128,11 +128,11 @@ class FakeAgent:
 
 
 class CollectorProcess:
-    """`laggard collector` as a user starts it, on a free port."""
+    """`laggard collector` as a user starts it, on a free port. `within`: the words of a command that starts it."""
 
-    def __init__(self, arguments: Sequence[str], open_files: int | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], open_files: int | None = None, within: Sequence[str] = ()) -> None:
         limit = [] if open_files is None else ["prlimit", f"--nofile={open_files}"]
-        laggard = [*limit, sys.executable, "-m", "laggard"]
+        laggard = [*within, *limit, sys.executable, "-m", "laggard"]
         command = [*laggard, "collector", "--web.listen-address", "127.0.0.1:0", *arguments]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr
@@ -205,8 +205,8 @@ def fake_agent() -> Iterator[Callable[..., FakeAgent]]:
 def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
     started: list[CollectorProcess] = []
 
-    def start(*arguments: str, open_files: int | None = None) -> CollectorProcess:
-        started.append(CollectorProcess(arguments, open_files))
+    def start(*arguments: str, open_files: int | None = None, within: Sequence[str] = ()) -> CollectorProcess:
+        started.append(CollectorProcess(arguments, open_files, within))
         return started[-1]
 
     yield start

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.locate.verdict import locate
 from laggard.collector.scrape.targets import parse_targets
 from laggard.collector.scrape_loop import FRESH_SECONDS, ScrapeLoop
@@ -17,7 +18,7 @@ def test_where_rounds_take_long_no_client_waits_for_the_end_of_one(fake_agent: C
 
     async def run() -> None:
         settings = CollectorSettings(timeout_seconds=300.0, interval_seconds=600.0)
-        loop = ScrapeLoop(parse_targets([agent.url]), settings, locate)
+        loop = ScrapeLoop(Discovery(parse_targets([agent.url])), settings, locate)
         rounds = asyncio.create_task(loop.run())
         assert await loop.refresh(), "the first round is worth waiting for"
         assert (loop.snapshot.round_seconds or 0) > FRESH_SECONDS and loop.snapshot.rounds == 1

@@ -1,0 +1,93 @@
+"""Which agents there are: those that the settings list, and those that files and names in DNS tell of, asked again and
+again."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from laggard.collector.discovery.source import Place, Source
+from laggard.collector.scrape.targets import Target
+from laggard.model import Note
+from laggard.text.words import counted
+
+log = logging.getLogger("laggard.collector")
+
+_KIND: Final = "discovery"
+
+
+class Found(NamedTuple):
+    """The agents to scrape, each once, and notes on the places that could not tell, or told too much."""
+
+    targets: tuple[Target, ...]
+    notes: tuple[Note, ...] = ()
+
+
+class Discovery:
+    """`found` is replaced as a whole by each look. A thread of its own looks: a resolver may take half a minute to say
+    that it does not know, and neither a scrape nor the end of the process waits for it."""
+
+    def __init__(
+        self,
+        listed: Sequence[Target],
+        places: Sequence[Place] = (),
+        max_targets: int = 1 << 14,
+        keep_seconds: float = 900.0,
+    ) -> None:
+        self._listed = tuple(listed)
+        self._sources = [Source(place, keep_seconds) for place in places]
+        self._max_targets = max_targets
+        self._looked = threading.Event()
+        self.found = self._all()
+
+    def start(self, interval_seconds: float) -> None:
+        """Looks now and every `interval_seconds`, until the process ends; without places there is nothing to do."""
+        if self._sources:
+            threading.Thread(
+                target=self._look_for_ever, args=(interval_seconds,), name="discovery", daemon=True
+            ).start()
+        else:
+            self._looked.set()
+
+    def wait(self, seconds: float) -> None:
+        """Returns when the first look is over, or after so many seconds."""
+        self._looked.wait(seconds)
+
+    def look(self, now: float) -> None:
+        """Asks every place, at `now` in monotonic seconds. May take seconds."""
+        before = self.found
+        for source in self._sources:
+            source.look(now)
+        self.found = self._all()
+        _log_changes(before, self.found)
+
+    def _look_for_ever(self, interval_seconds: float) -> None:
+        while True:
+            try:
+                self.look(time.monotonic())
+            except Exception:  # one failed look must not be the last
+                log.exception("a defect in laggard: this look for agents was lost")
+            self._looked.set()
+            time.sleep(interval_seconds)
+
+    def _all(self) -> Found:
+        answers = [source.answer for source in self._sources]
+        targets = dict.fromkeys(itertools.chain(self._listed, *(answer.targets for answer in answers)))
+        notes = [answer.note for answer in answers if answer.note]
+        if len(targets) > self._max_targets:
+            notes.append(f"{len(targets)} agents are known: only {self._max_targets} are scraped (max_targets)")
+        kept = tuple(itertools.islice(targets, self._max_targets))
+        return Found(kept, tuple(Note(_KIND, f"looking for agents: {note}") for note in notes))
+
+
+def _log_changes(before: Found, after: Found) -> None:
+    """One line where agents came or went, and one with what is wrong, which the log itself lets pass once a minute."""
+    come, gone = set(after.targets) - set(before.targets), set(before.targets) - set(after.targets)
+    if come or gone:
+        log.info("%s to scrape: %d more, %d fewer", counted(len(after.targets), "agent"), len(come), len(gone))
+    if after.notes:
+        log.warning("%s", "; ".join(note.text for note in after.notes))
