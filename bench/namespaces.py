@@ -50,10 +50,14 @@ class Namespaces:
         self, node: int, command: Sequence[str], environ: Mapping[str, str], tasks: Path | None = None, **how: Any
     ) -> subprocess.Popen[str]:
         """Starts a process in the namespace of a node, and in the cgroup with the file `tasks`."""
-        words = ["ip", "netns", "exec", self._node(node), *command]
+        words = [*self.enter(node), *command]
         if tasks is not None:  # first: in the namespace /sys is another one
             words = ["sh", "-c", f'echo $$ > {tasks} && exec "$@"', "sh", *words]
         return subprocess.Popen(words, env={**os.environ, **environ}, text=True, **how)
+
+    def enter(self, node: int) -> tuple[str, ...]:
+        """The words before a command that run it in the namespace of a node."""
+        return ("ip", "netns", "exec", self._node(node))
 
     def shape(self, node: int, rate: str) -> None:
         """Gives a node's link another rate, in both directions."""

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final
 
 from laggard import wire
-from laggard.environment import ENV_RING_TOKEN
 from laggard.errors import EXIT_USAGE, UsageError
 from laggard.rings import membership
 from laggard.rings.bandwidth import ELEMENT_BYTES, OPS, parse_size
@@ -18,45 +17,28 @@ from laggard.rings.describe import render
 from laggard.rings.document import Ring
 from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
-from laggard.rings.membership import Membership
 from laggard.rings.nccl_tests import render_nccl_tests
 from laggard.rings.options import RingOptions
+from laggard.rings.place import add_place, check_join_seconds, find_place, read_token
 from laggard.rings.run import run_node
 
 _MOST_LOCAL_RANKS: Final = 64
-_MOST_TOKEN_BYTES: Final = 4096
 _LARGEST: Final = 1 << 36
 _SWEEP_SECONDS: Final = 20.0
 _PAIRS_SECONDS: Final = 120.0
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    _add_place(parser)
+    place = parser.add_argument_group(
+        "several nodes", "Start the same command on each, or under torchrun or srun, which need none of these."
+    )
+    add_place(place)
     _add_measurement(parser)
     parser.add_argument(
         "--format",
         choices=("text", "json", "nccl-tests"),
         default="text",
         help="text for people, one JSON document, or the columns of nccl-tests (default: text)",
-    )
-
-
-def _add_place(parser: argparse.ArgumentParser) -> None:
-    place = parser.add_argument_group(
-        "several nodes", "Start the same command on each, or under torchrun or srun, which need none of these."
-    )
-    place.add_argument(
-        "--rendezvous", metavar="HOST:PORT", help="an address of node 0 that the others reach, and a free port there"
-    )
-    place.add_argument("--nodes", type=int, metavar="N", help="how many nodes there are")
-    place.add_argument("--node-rank", type=int, metavar="I", help="which of them this one is, from 0 to N-1")
-    place.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help=f"nodes without the secret in FILE are refused (or in {ENV_RING_TOKEN}; default: none is needed)",
-    )
-    place.add_argument(
-        "--join-seconds", type=float, default=60.0, metavar="S", help="how long nodes are waited for (default: 60)"
     )
 
 
@@ -99,13 +81,13 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
     options = _options(arguments)
-    place = _place(arguments)
+    place = find_place(arguments) or membership.alone()
     _check_bounds(arguments)
     deadline = arguments.deadline or arguments.join_seconds + 2 * options.seconds + 60.0
     settings = MemberSettings(
         place=place,
         options=options,
-        token=_token(arguments.token_file),
+        token=read_token(arguments.token_file),
         device=arguments.device,
         local_ranks=arguments.local_ranks,
         environ=_environment(arguments.env_from),
@@ -166,14 +148,6 @@ def _size(flag: str, text: str) -> int:
     return size_bytes
 
 
-def _place(arguments: argparse.Namespace) -> Membership:
-    if arguments.rendezvous:
-        return membership.from_flags(arguments.rendezvous, arguments.nodes, arguments.node_rank)
-    if arguments.nodes is not None or arguments.node_rank is not None:
-        raise UsageError("--nodes and --node-rank need --rendezvous HOST:PORT, where node 0 listens")
-    return membership.from_environment(os.environ) or membership.alone()
-
-
 def _environment(source: str | None) -> dict[str, str]:
     return dict(os.environ) if source is None else as_the_job(os.environ, read_job_environment(source))
 
@@ -183,18 +157,4 @@ def _check_bounds(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--local-ranks {arguments.local_ranks} is not between 1 and {_MOST_LOCAL_RANKS}")
     if arguments.deadline is not None and arguments.deadline < 10:
         raise UsageError(f"--deadline {arguments.deadline:g}: a ring needs 10 seconds or more")
-    if arguments.join_seconds <= 0:
-        raise UsageError("--join-seconds must be more than 0")
-
-
-def _token(path: str | None) -> str:
-    if path is None:
-        return os.environ.get(ENV_RING_TOKEN, "").strip()
-    try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read(_MOST_TOKEN_BYTES).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path} cannot be read: {error}") from None
-    if not token:
-        raise UsageError(f"--token-file {path} is empty")
-    return token
+    check_join_seconds(arguments)

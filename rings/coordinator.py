@@ -33,6 +33,7 @@ from laggard.rings.messages import (
     Failed,
     FromRank,
     Hello,
+    NodeShare,
     RankDied,
     Refused,
     Report,
@@ -63,11 +64,12 @@ class NodeLost(NamedTuple):
 
 class Failure(NamedTuple):
     """A rank or node that failed. `certain`: it ended or is gone; False: it only reports an error, perhaps
-    another's."""
+    another's. `silent`: it did not answer in time."""
 
     node: int
     text: str
     certain: bool
+    silent: bool = False
 
 
 class RingFailed(Exception):
@@ -90,6 +92,8 @@ class Coordinator:
         self.nodes: dict[int, JoinedNode] = {}
         self.first_ranks: dict[int, int] = {}
         self.lost: dict[int, str] = {}
+        self.absent: tuple[str, ...] = ()
+        self._began = False
         self._refused: list[str] = []
         self._events: asyncio.Queue[FromRank | RankDied | NodeLost | None] = asyncio.Queue()
         self._own_came = asyncio.Event()
@@ -114,18 +118,23 @@ class Coordinator:
             ) from None
         return int(self._server.sockets[0].getsockname()[1])
 
-    async def gather(self, until: float) -> None:
-        """Waits for all nodes, and gives them their ranks. Raises NotAllCame at `until`, on the monotonic clock."""
+    async def gather(self, until: float, fewest: int | None = None) -> None:
+        """Waits for all nodes, and gives them their ranks. `fewest`: how many, node 0 among them, are enough at
+        `until`, on the monotonic clock; None: all. Raises NotAllCame then."""
         while len(self.nodes) < self._place.nodes:
             left = until - time.monotonic()
             try:
                 event = await asyncio.wait_for(self._events.get(), max(0.0, left))
             except asyncio.TimeoutError:
-                raise NotAllCame(self._who_is_missing()) from None
+                if 0 not in self.nodes or len(self.nodes) < (fewest or self._place.nodes):
+                    raise NotAllCame(self._who_is_missing()) from None
+                self.absent = self._absent_nodes()
+                break
             if isinstance(event, NodeLost):
                 self.nodes.pop(event.node, None)
+        self._began = True
         first = 0
-        for index in range(self._place.nodes):
+        for index in sorted(self.nodes):
             self.first_ranks[index] = first
             self.nodes[index].link.send(Begin(first))
             first += self.nodes[index].hello.ranks
@@ -189,7 +198,7 @@ class Coordinator:
         except TimeoutError:
             silent = sorted({self.index_of(rank) for rank in awaited})
             raise RingFailed(
-                tuple(Failure(index, f"{self.name(index)} did not answer in time", False) for index in silent)
+                tuple(Failure(index, f"{self.name(index)} did not answer in time", False, True) for index in silent)
             ) from None
         if isinstance(report, Failure):
             raise RingFailed(await self._causes(report))
@@ -211,13 +220,19 @@ class Coordinator:
 
     def name(self, index: int) -> str:
         """`node 2 (gpu-07)`."""
-        node = self.nodes.get(index)
-        return f"node {index}" + (f" ({printable_line(node.hello.node, 80)})" if node else "")
+        own = self.node_name(index)
+        return f"node {index}" + (f" ({own})" if own else "")
 
-    async def end(self, status: int, text: str) -> None:
-        """Tells all nodes that the ring is over, and closes."""
-        for node in self.nodes.values():
-            node.link.send(End(status, text))
+    def node_name(self, index: int) -> str:
+        """The node's own name, or where it never came the launcher's for it; empty: nobody told one."""
+        if index in self.nodes:
+            return printable_line(self.nodes[index].hello.node, 80)
+        return self._place.names[index] if self._place.names else ""
+
+    async def end(self, status: int, text: str, shares: Mapping[int, NodeShare] | None = None) -> None:
+        """Tells all nodes that the ring is over, each with its share of what was found, and closes."""
+        for index, node in self.nodes.items():
+            node.link.send(End(status, text, (shares or {}).get(index)))
         await asyncio.gather(*(node.link.close() for node in self.nodes.values()), return_exceptions=True)
         if self._server is not None:
             self._server.close()
@@ -255,6 +270,8 @@ class Coordinator:
                 await self._wait_for_own_node()
             present = {index: node.hello for index, node in self.nodes.items()}
             text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
+        if not text and self._began:
+            text = "it comes too late: the others have begun without it"
         if text:
             self._refused.append(f"{link.peer_address} was refused: {text}")
             link.send(Refused(text))
@@ -290,9 +307,15 @@ class Coordinator:
         """Whether the rank is of this node, which speaks for no other; before the ring begins it has none."""
         return index in self.first_ranks and rank in self.ranks_of(index)
 
+    def _absent_nodes(self) -> tuple[str, ...]:
+        """The names of who did not come, and who was refused, which tells whom it may have been."""
+        missing = [self.name(index) for index in range(self._place.nodes) if index not in self.nodes]
+        return (*missing, *dict.fromkeys(self._refused[-_MOST_REFUSALS:]))
+
     def _who_is_missing(self) -> str:
         missing = [index for index in range(self._place.nodes) if index not in self.nodes]
-        names = ", ".join(map(str, missing[:16])) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
+        shown = [str(index) + (f" ({self.node_name(index)})" if self.node_name(index) else "") for index in missing]
+        names = ", ".join(shown[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
         refused = "; ".join(dict.fromkeys(self._refused[-_MOST_REFUSALS:]))
         return (
             f"{len(self.nodes)} of {self._place.nodes} nodes came: node{'s' * (len(missing) > 1)} {names} did not"

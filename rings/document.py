@@ -64,6 +64,14 @@ class Pairs(msgspec.Struct, frozen=True):
     matrix: tuple[PairResult, ...]
 
 
+class Accused(msgspec.Struct, frozen=True):
+    """A node that findings accuse, by its number. `findings`: their places in the ring's; one about a link accuses
+    both of its nodes."""
+
+    node: int
+    findings: tuple[int, ...]
+
+
 class Ring(msgspec.Struct, frozen=True):
     verdict: Verdict
     world_size: int
@@ -75,4 +83,7 @@ class Ring(msgspec.Struct, frozen=True):
     """What could not be measured or judged, and why."""
     pairs: Pairs | None = None
     elapsed_seconds: float = 0.0
+    accused: tuple[Accused, ...] = ()
+    absent: tuple[str, ...] = ()
+    """The nodes without which a gang measured, with who of them was refused."""
     schema: str = RING_SCHEMA

@@ -193,7 +193,7 @@ class Member:
             index=settings.place.number,
             launched=not settings.place.chosen,
             nodes=settings.place.nodes,
-            node=node_name(settings.environ)[:80],
+            node=(settings.place.own_name or node_name(settings.environ))[:80],
             boot_id=_boot_id(),
             ranks=len(self._workers),
             device=self.ready.device,

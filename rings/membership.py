@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 import zlib
 from collections.abc import Mapping
@@ -11,6 +13,8 @@ from laggard.errors import UsageError
 
 _PORTS: Final = range(20000, 30000)
 """Where SLURM's job gets its port from: below the ephemeral ones (32768 and above)."""
+
+_MOST_HOSTS: Final = 1 << 16
 
 
 class Membership(NamedTuple):
@@ -30,6 +34,13 @@ class Membership(NamedTuple):
     """torchrun's store, which holds MASTER_PORT itself."""
     chosen: bool = True
     """Whether the user gave the address; False: a launcher's environment did."""
+    names: tuple[str, ...] = ()
+    """The nodes' names by number, where the launcher tells them: who never comes cannot say its own."""
+
+    @property
+    def own_name(self) -> str:
+        """Empty where the launcher tells none."""
+        return self.names[self.number] if self.names else ""
 
 
 def alone() -> Membership:
@@ -77,8 +88,24 @@ def _from_slurm(environ: Mapping[str, str]) -> Membership:
     place = _placed(_number(environ, "SLURM_PROCID"), _number(environ, "SLURM_NTASKS"), host, port)
     place = place._replace(chosen=False)
     if _number(environ, "SLURM_NTASKS") == _number(environ, "SLURM_STEP_NUM_NODES", 0):
-        return place
+        names = expand_hosts(environ["SLURM_STEP_NODELIST"])
+        return place._replace(names=names if len(names) == place.nodes else ())
     return place._replace(ranks=1, device_index=_number(environ, "SLURM_LOCALID", 0))
+
+
+def from_prolog(environ: Mapping[str, str]) -> Membership | None:
+    """Returns the place of this node among those of the job whose prolog runs here: SLURM starts it on each of them.
+    None: this is no prolog of SLURM's. Raises UsageError where its variables make no sense."""
+    nodes = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST", "")  # the second: SLURM 22.05
+    own = environ.get("SLURMD_NODENAME", "")
+    if environ.get("SLURM_SCRIPT_CONTEXT") != "prolog_slurmd" or not nodes:
+        return None
+    names = expand_hosts(nodes)
+    if own not in names:
+        raise UsageError(f"SLURMD_NODENAME is {own[:80]!r}, which is none of the job's nodes {nodes[:80]!r}")
+    default = _PORTS[zlib.crc32(environ.get("SLURM_JOB_ID", "").encode()) % len(_PORTS)]
+    host, port = environ.get("MASTER_ADDR") or names[0], _number(environ, "MASTER_PORT", default)
+    return _placed(names.index(own), len(names), host, port)._replace(chosen=False, names=names)
 
 
 def _placed(index: int, nodes: int, host: str, port: int) -> Membership:
@@ -93,6 +120,32 @@ def first_host(nodes: str) -> str:
     if match is None:
         raise UsageError(f"SLURM_STEP_NODELIST is {nodes[:80]!r}; set MASTER_ADDR to the host of task 0")
     return match[1] + (match[2] or "") + (match[3] or "")
+
+
+def expand_hosts(nodes: str) -> tuple[str, ...]:
+    """Returns the hosts of SLURM's list in its order: n1, n2, n7 of `n[1-2,7]`; empty for a list of another form."""
+    hosts: list[str] = []
+    if not re.fullmatch(r"(?:[\w.,-]|\[[\w,-]+\])+", nodes):
+        return ()
+    for word in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes):
+        parts = re.split(r"[\[\]]", word)
+        choices = [_numbers(part) if at % 2 else [part] for at, part in enumerate(parts)]
+        if math.prod(map(len, choices)) + len(hosts) > _MOST_HOSTS:
+            return ()
+        hosts += map("".join, itertools.product(*choices))
+    return tuple(hosts)
+
+
+def _numbers(text: str) -> list[str]:
+    """Returns 07, 08, 12 of `07-08,12`."""
+    numbers: list[str] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", word)
+        first, last = (int(match[1]), int(match[2])) if match else (0, 0)
+        width = len(match[1]) if match else 0
+        run = range(first, min(last, first + _MOST_HOSTS) + 1)
+        numbers += [f"{number:0{width}}" for number in run] if match else [word]
+    return numbers
 
 
 def _number(environ: Mapping[str, str], name: str, default: int | None = None) -> int:

@@ -11,6 +11,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from laggard.model import Finding
 from laggard.rings.options import RingOptions
 from laggard.wire.codec import decode, encode
 
@@ -226,11 +227,23 @@ class Beat(_Message, frozen=True, tag="beat"):
     """A sign of life, once a second, from each side."""
 
 
+class NodeShare(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one node of a gang learns. `findings`: those that accuse it; `others`: lines about who else is accused, or
+    did not come; `unknown`: why this node could not be judged; `judged`: how many nodes were measured."""
+
+    findings: tuple[Finding, ...]
+    others: tuple[str, ...]
+    unknown: str
+    judged: int
+
+
 class End(_Message, frozen=True, tag="end"):
-    """The ring is over. `status`: how every node's process exits; `text`: why, where it is not 0."""
+    """The ring is over. `status`: how every node's process exits; `text`: why, where it is not 0; `share`: this
+    node's, in a gang."""
 
     status: int
     text: str = ""
+    share: NodeShare | None = None
 
 
 FromMember: TypeAlias = Hello | FromRank | RankDied | Beat

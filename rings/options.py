@@ -18,6 +18,8 @@ class RingOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """Whether pairs of nodes are measured in place of the sweep."""
     pair_bytes: int = 0
     """The message size of pairs; 0: by the device."""
+    gang: bool = False
+    """Whether those who came in time measure without the others, and each node is told what it is accused of."""
 
     @property
     def sizes(self) -> tuple[int, ...]:

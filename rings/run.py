@@ -10,12 +10,16 @@ from typing import Final, NamedTuple
 from laggard.model import EXIT_CODES
 from laggard.rings.coordinator import Coordinator, NotAllCame
 from laggard.rings.document import Ring
+from laggard.rings.gang import share_of
 from laggard.rings.member import Member, MemberSettings, RingBroken
+from laggard.rings.messages import NodeShare
 from laggard.rings.progress import Progress
 from laggard.rings.session import Session, broken_ring
 
 _END_SECONDS: Final = 5.0
 """Of the deadline, kept for telling all nodes."""
+_FEWEST: Final = 2
+"""With how many nodes a gang begins, at least."""
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -25,6 +29,8 @@ class Ended(NamedTuple):
     status: int
     text: str
     ring: Ring | None = None
+    share: NodeShare | None = None
+    """Of what a gang found, where it came to an end."""
 
 
 def run_node(settings: MemberSettings, join_seconds: float) -> Ended:
@@ -61,7 +67,7 @@ async def _node(member: Member, coordinator: Coordinator | None, join_seconds: f
     if coordinator is None:
         await member.start_workers()
         end = await member.take_part(*await member.find_coordinator(), join_seconds)
-        return Ended(end.status, end.text)
+        return Ended(end.status, end.text, share=end.share)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
     await member.start_workers()
     host = _reachable_host(member)
@@ -74,7 +80,7 @@ async def _node(member: Member, coordinator: Coordinator | None, join_seconds: f
         if not leading.done():
             taking_part.result()  # raises where this node failed by itself
         ring = await leading
-        return Ended(EXIT_CODES[ring.verdict], "", ring)
+        return Ended(EXIT_CODES[ring.verdict], "", ring, share_of(ring, 0))
     except RingBroken as error:
         await coordinator.end(error.status, f"node 0: {error}")
         raise
@@ -91,14 +97,15 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
     until = settings.deadline - _END_SECONDS
     try:
         progress.show(0.0, f"waiting for {settings.place.nodes} nodes")
-        await coordinator.gather(min(until, began + join_seconds))
+        await coordinator.gather(min(until, began + join_seconds), _FEWEST if settings.options.gang else None)
         ring = await Session(coordinator, settings.options, progress, until).run()
     except NotAllCame as error:
         ring = broken_ring(f"{error}", time.monotonic() - began)
     finally:
         progress.clear()
     reasons = [f"{finding.device} {finding.summary}" for finding in ring.findings] or [ring.unknown]
-    await coordinator.end(EXIT_CODES[ring.verdict], reasons[0])
+    shares = {node.number: share_of(ring, node.number) for node in ring.nodes} if settings.options.gang else {}
+    await coordinator.end(EXIT_CODES[ring.verdict], reasons[0], shares)
     return ring
 
 

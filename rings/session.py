@@ -11,7 +11,7 @@ from laggard.model import Finding, Severity, Verdict
 from laggard.rings import judge
 from laggard.rings.bandwidth import size_text
 from laggard.rings.coordinator import Coordinator, RingFailed
-from laggard.rings.document import Pairs, Ring, RingNode, RingResult
+from laggard.rings.document import Accused, Pairs, Ring, RingNode, RingResult
 from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Measured, Observe, Observed, Sweep
 from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
@@ -40,6 +40,7 @@ class Session:
         self.slow_ranks: set[int] = set()
         self.results: list[RingResult] = []
         self.findings: list[Finding] = []
+        self.accused: dict[int, list[int]] = {}
         self.unknown: list[str] = []
         self.pairs: Pairs | None = None
         self.transport_used: dict[str, Any] = {}
@@ -63,11 +64,23 @@ class Session:
         await (self._pairs() if self.options.pairs else self._sweep())
 
     def fail(self, error: RingFailed) -> None:
+        """Names who failed. A node is accused that is gone, or that alone did not answer: what a rank reports may be
+        another's fault."""
         for failure in error.failures:
             name = self.coordinator.name(failure.node)
             text = failure.text.removeprefix(name).lstrip(": ")
             evidence = {"said": failure.text, "ended": failure.certain}
-            self.findings.append(judge.ring_failed(name, f"ended the ring: {text}", evidence))
+            found = judge.ring_failed(name, f"ended the ring: {text}", evidence)
+            accuses = failure.certain or (failure.silent and len(error.failures) == 1)
+            self._accuse(found, (failure.node,) if accuses else ())
+        self.unknown.append("the ring ended before all was measured")
+
+    def _accuse(self, found: Finding, nodes: Collection[int]) -> None:
+        """Notes a finding, and the nodes that it accuses: each with all its machine's processes."""
+        machines = {index: own for own in self._indices_by_machine() for index in own}
+        for index in sorted({other for node in nodes for other in machines.get(node, (node,))}):
+            self.accused.setdefault(index, []).append(len(self.findings))
+        self.findings.append(found)
 
     def document(self) -> Ring:
         return Ring(
@@ -80,6 +93,8 @@ class Session:
             unknown="; ".join(filter(None, self.unknown)),
             pairs=self.pairs,
             elapsed_seconds=time.monotonic() - self.began,
+            accused=tuple(Accused(node, tuple(places)) for node, places in sorted(self.accused.items())),
+            absent=self.coordinator.absent,
         )
 
     async def _connect(self) -> None:
@@ -109,7 +124,9 @@ class Session:
             ranks = self.slow_ranks
             if not ranks:
                 break
-        self.findings += findings
+        of_device = {name: self.coordinator.index_of(rank) for rank, name in names.items()}
+        for found in findings:
+            self._accuse(found, (of_device[found.device],))
         if self.options.pairs:  # the sweep's answer is about what ranks exchange
             self.unknown.append(unknown)
 
@@ -180,7 +197,8 @@ class Session:
             self.coordinator.name,
         )
         self.pairs = judged.pairs
-        self.findings += judged.findings
+        for found, nodes in zip(judged.findings, judged.accused, strict=True):
+            self._accuse(found, nodes)
         self.unknown += judged.unknown
 
     async def _observe(self) -> None:
@@ -208,6 +226,10 @@ class Session:
             number = numbers.setdefault(key, index)
             ranks[number] = (*ranks.get(number, ()), *self.coordinator.ranks_of(index))
         return ranks
+
+    def _indices_by_machine(self) -> list[tuple[int, ...]]:
+        machines = self.machines().values()
+        return [tuple(sorted({self.coordinator.index_of(rank) for rank in ranks})) for ranks in machines]
 
     def _verdict(self) -> Verdict:
         if any(finding.severity is Severity.CRITICAL for finding in self.findings):

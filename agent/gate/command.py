@@ -14,6 +14,7 @@ from laggard import wire
 from laggard.agent.gate.active import passive_probes, run_active_probes
 from laggard.agent.gate.drain_cap import drain_refusal
 from laggard.agent.gate.flags import check_flags, configure, is_disabled
+from laggard.agent.gate.gang import check_gang_flags, gang_lines, run_gang
 from laggard.agent.gate.job_gpus import for_job, job_gpus
 from laggard.agent.gate.policy import ENFORCE, Decision, GatePolicy, decide
 from laggard.agent.gate.self_check import NO_COLLECTOR, gate_problems
@@ -34,6 +35,7 @@ __all__ = ["configure", "main"]
 
 def main(arguments: argparse.Namespace) -> int:
     check_flags(arguments)
+    check_gang_flags(arguments)
     profile = find_profile(arguments.profile)
     profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
     active = arguments.active or profile.active
@@ -47,11 +49,14 @@ def main(arguments: argparse.Namespace) -> int:
     deadline = time.monotonic() + arguments.deadline if arguments.deadline else None
     cached = _cached_report(arguments, profile, probes, host)
     report = cached.report if cached else _run_probes(arguments, profile, probes, host)
+    if arguments.gang:
+        report = run_gang(report, arguments, deadline, more_follows=len(chosen) > len(probes))
     report = run_active_probes(report, host, chosen, profile, deadline)
     report = _judge_unknown(for_job(report, job_gpus(arguments.gpus, host), profile.warnings_fail), profile)
     age = cached.age_seconds if cached else None
     decision = decide(report, headline(report, age), _policy(arguments, report))
     decision = _with_problems(arguments, report.node, decision)
+    decision = decision._replace(messages=(*gang_lines(report), *decision.messages))
     _print(arguments, report, age, decision)
     return decision.status
 

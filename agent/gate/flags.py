@@ -11,6 +11,7 @@ from laggard.agent.gate.slurm import SCONTROL
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
 from laggard.probes.profiles import DEFAULT, PROFILES
+from laggard.rings.place import add_place
 
 KILL_SWITCH = "/etc/laggard/disabled"
 
@@ -32,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="PROBE", help="run this probe (repeatable)")
     parser.add_argument("--skip", action="append", default=[], metavar="PROBE", help="leave it out (repeatable)")
     parser.add_argument("--active", action="store_true", help="also load the GPUs for seconds: speed, right results")
+    parser.add_argument(
+        "--gang", action="store_true", help="with --active, on each node of a job: they also measure one another"
+    )
     parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time in any case")
     parser.add_argument(
         "--gpus",
@@ -42,6 +46,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-agent", action="store_true", help="run the probes, also where the agent has a fresh report"
     )
+    add_place(parser.add_argument_group("for --gang, where srun, torchrun or SLURM's prolog do not tell"))
     _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
 
 

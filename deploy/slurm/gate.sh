@@ -8,6 +8,9 @@ COLLECTOR=
 SCONTROL=/usr/bin/scontrol
 DISABLED=/etc/laggard/disabled
 GATE_SECONDS=15
+GANG_SECONDS=200
+GANG_JOIN_SECONDS=60
+GANG_TOKEN=
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
 

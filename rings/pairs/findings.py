@@ -33,6 +33,8 @@ _MOST_PAIRS_IN_EVIDENCE: Final = 8
 class PairsJudged(NamedTuple):
     pairs: Pairs
     findings: list[Finding]
+    accused: list[tuple[int, ...]]
+    """The nodes that each of `findings` accuses: both of a link's."""
     unknown: list[str]
 
 
@@ -62,10 +64,10 @@ def judge_measured(
     ring = _Ring(measured, judgement, size_bytes, ranks, name)
     explained = set(slow_compute) if compute_exchanges else set()
     slow_nodes = {node: ratio for node, ratio in judgement.slow_nodes.items() if node not in explained}
-    findings = [_lost(failure.text, name(failure.node)) for failure in measured.lost]
-    findings += [_slow_node(ring, node, ratio) for node, ratio in slow_nodes.items()]
-    findings += [_slow_link(ring, pair, ratio) for pair, ratio in judgement.slow_links.items()]
-    findings += _wrong(ring)
+    found = [(_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost]
+    found += [(_slow_node(ring, node, ratio), (node,)) for node, ratio in slow_nodes.items()]
+    links = [(_slow_link(ring, pair, ratio), pair) for pair, ratio in judgement.slow_links.items()]
+    accused = [*found, *links, *_wrong(ring)]
     pairs = Pairs(
         size_bytes=size_bytes,
         rounds=measured.rounds,
@@ -76,7 +78,12 @@ def judge_measured(
         slow_compute=tuple(sorted(slow_compute)),
         matrix=tuple(_result(ring, pair) for pair in sorted(measured.times)),
     )
-    return PairsJudged(pairs, findings, list(_not_judged(ring, explained)))
+    return PairsJudged(
+        pairs,
+        [finding for finding, _ in accused],
+        [tuple(nodes) for _, nodes in accused],
+        list(_not_judged(ring, explained)),
+    )
 
 
 def _slow_node(ring: _Ring, node: int, ratio: float) -> Finding:
@@ -96,6 +103,7 @@ def _slow_link(ring: _Ring, pair: Pair, ratio: float) -> Finding:
         return ring_failed(device, text, {"nodes": list(pair)})
     best = node_bests({other: min(seconds) for other, seconds in ring.measured.times.items()})
     evidence = {
+        "nodes": list(pair),
         "seconds": [round(seconds, 6) for seconds in times[:_MOST_PAIRS_IN_EVIDENCE]],
         "best_seconds_of_the_nodes": [round(best[node], 6) for node in pair],
     }
@@ -123,13 +131,16 @@ def _slow(ring: _Ring, device: str, ratio: float, fix: str, evidence: Mapping[st
     )
 
 
-def _wrong(ring: _Ring) -> list[Finding]:
+def _wrong(ring: _Ring) -> list[tuple[Finding, tuple[int, ...]]]:
     nodes, links = culprits_of(ring.measured.wrong)
-    names = [ring.name(node) for node in nodes]
-    names += [f"the link between {ring.name(one)} and {ring.name(other)}" for one, other in links]
+    accused: dict[str, tuple[int, ...]] = {ring.name(node): (node,) for node in nodes}
+    accused |= {f"the link between {ring.name(one)} and {ring.name(other)}": (one, other) for one, other in links}
     evidence = {"pairs": [list(pair) for pair in sorted(ring.measured.wrong)][:_MOST_PAIRS_IN_EVIDENCE]}
     text = "gave wrong results in an all-reduce of two nodes"
-    return [finding("RING_FAILED", device, text, evidence=evidence, fix=_FIX_WRONG) for device in names]
+    return [
+        (finding("RING_FAILED", device, text, evidence=evidence, fix=_FIX_WRONG), own)
+        for device, own in accused.items()
+    ]
 
 
 def _lost(text: str, name: str) -> Finding:

@@ -18,7 +18,19 @@ from laggard.rings.authentication import member_proof
 from laggard.rings.coordinator import Coordinator, Failure, NotAllCame
 from laggard.rings.link import Link
 from laggard.rings.membership import Membership
-from laggard.rings.messages import Accepted, Beat, Begin, Challenge, Failed, FromRank, Hello, RankDied, Refused
+from laggard.rings.messages import (
+    Accepted,
+    Beat,
+    Begin,
+    Challenge,
+    End,
+    Failed,
+    FromRank,
+    Hello,
+    NodeShare,
+    RankDied,
+    Refused,
+)
 from laggard.rings.options import RingOptions
 
 PLACE = Membership(0, 2, "127.0.0.1", 0)
@@ -270,3 +282,34 @@ def test_messages_hold_no_field_that_nobody_knows() -> None:
     text = json.loads(messages.line(Beat()))
     with pytest.raises(ValueError, match="unknown field"):
         messages.read_from_member(json.dumps({**text, "command": "sh"}).encode())
+
+
+def test_a_gang_begins_without_who_does_not_come_and_refuses_who_comes_late() -> None:
+    place = PLACE._replace(nodes=4, names=("a", "b", "c", "d"))
+
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0, nodes=4)
+        second, _ = await enter(port, 2, nodes=4, ranks=2)
+        await enter(port, 3, "wrong", nodes=4)
+        await coordinator.gather(time.monotonic() + 0.05, fewest=2)
+        assert (coordinator.world, list(coordinator.ranks_of(2)), coordinator.index_of(2)) == (3, [1, 2], 2)
+        assert coordinator.absent[:2] == ("node 1 (b)", "node 3 (d)")
+        assert "was refused: it has another token" in coordinator.absent[2]
+        _, answer = await enter(port, 1, nodes=4)
+        assert isinstance(answer, Refused) and "too late" in answer.text
+        await coordinator.end(0, "", {2: NodeShare((), ("node 1 (b) did not come",), "", 2)})
+        end = None
+        while not isinstance(end, End):
+            end = messages.read_from_coordinator(await second.read(LONG))
+        assert end.share is not None and end.share.others == ("node 1 (b) did not come",)
+
+    with_coordinator(test, "", place)
+
+
+def test_a_gang_of_one_does_not_begin() -> None:
+    async def test(coordinator: Coordinator, port: int) -> None:
+        await enter(port, 0)
+        with pytest.raises(NotAllCame, match=r"1 of 2 nodes came: node 1 \(n2\) did not"):
+            await coordinator.gather(time.monotonic() + 0.05, fewest=2)
+
+    with_coordinator(test, "", PLACE._replace(names=("n1", "n2")))

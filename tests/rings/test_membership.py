@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from laggard.errors import UsageError
-from laggard.rings.membership import first_host, from_environment, from_flags
+from laggard.rings.membership import expand_hosts, first_host, from_environment, from_flags, from_prolog
 
 TORCHRUN = {"RANK": "5", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "MASTER_ADDR": "gpu-01", "MASTER_PORT": "29500"}
 SLURM = {
@@ -88,3 +88,56 @@ def test_an_environment_that_makes_no_sense_is_told(change: dict[str, str]) -> N
 )
 def test_the_first_host_of_slurms_list(nodes: str, host: str) -> None:
     assert first_host(nodes) == host
+
+
+@pytest.mark.parametrize(
+    ("nodes", "hosts"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3,7]", ["n1", "n2", "n3", "n7"]),
+        ("a-[09-11]-x,b", ["a-09-x", "a-10-x", "a-11-x", "b"]),
+        ("r[1-2]c[1-2]", ["r1c1", "r1c2", "r2c1", "r2c2"]),
+        ("gpu-1-2,login", ["gpu-1-2", "login"]),
+        ("n[1-9999999]", []),
+        ("n[1-999999]", []),
+        ("n[1-3", []),
+        ("n1;rm", []),
+        ("", []),
+    ],
+)
+def test_all_hosts_of_slurms_list(nodes: str, hosts: list[str]) -> None:
+    assert list(expand_hosts(nodes)) == hosts
+
+
+PROLOG = {
+    "SLURM_SCRIPT_CONTEXT": "prolog_slurmd",
+    "SLURM_NODELIST": "gpu-[07-09,12]",
+    "SLURMD_NODENAME": "gpu-09",
+    "SLURM_JOB_ID": "4711",
+}
+
+
+def test_a_prolog_knows_its_place_among_the_jobs_nodes() -> None:
+    place = from_prolog(PROLOG)
+    assert place is not None
+    assert (place.number, place.nodes, place.host, place.own_name) == (2, 4, "gpu-07", "gpu-09")
+    assert not place.chosen and 20000 <= place.port < 30000
+    other = from_prolog({**PROLOG, "SLURM_JOB_ID": "4712"})
+    assert other is not None and other.port != place.port
+    newer = {name: value for name, value in PROLOG.items() if name != "SLURM_NODELIST"}
+    assert from_prolog({**newer, "SLURM_JOB_NODELIST": "gpu-[07-09,12]"}) == place
+
+
+def test_a_node_that_is_not_the_jobs_is_told_and_no_prolog_has_no_place() -> None:
+    with pytest.raises(UsageError, match="none of the job's nodes"):
+        from_prolog({**PROLOG, "SLURMD_NODENAME": "gpu-10"})
+    assert from_prolog({**PROLOG, "SLURM_SCRIPT_CONTEXT": "epilog_slurmd"}) is None
+    assert from_prolog({}) is None
+
+
+def test_slurm_tells_the_names_of_nodes_that_have_a_task_each() -> None:
+    place = from_environment(SLURM)
+    assert place is not None
+    assert (place.own_name, place.names[1]) == ("gpu-12", "gpu-08")
+    each_gpu = from_environment({**SLURM, "SLURM_NTASKS": "32"})
+    assert each_gpu is not None and each_gpu.names == () and each_gpu.own_name == ""

@@ -10,7 +10,7 @@ import pytest
 from support.paths import REPOSITORY
 
 SCRIPTS = REPOSITORY / "deploy" / "slurm"
-ENTRIES = ("prolog.sh", "epilog.sh", "healthcheck.sh")
+ENTRIES = ("prolog.sh", "prolog-gang.sh", "epilog.sh", "healthcheck.sh")
 
 
 def test_the_setup_is_checked_once_after_a_boot_and_what_is_said_is_one_line(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_without_a_path_and_without_laggard_nothing_is_rejected(name: str, conf:
     assert done.returncode == 0 and "nowhere" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["prolog.sh", "epilog.sh"])
+@pytest.mark.parametrize("name", ["prolog.sh", "prolog-gang.sh", "epilog.sh"])
 @pytest.mark.parametrize(
     ("line", "status"),
     [("gate: reject", 1), ("gate: pass, nothing critical", 0), ("gate: rejected", 0), ("", 0)],
@@ -69,8 +69,10 @@ def test_only_the_gates_own_line_rejects(name: str, line: str, status: int, tmp_
     done = run()
     assert done.returncode == status and "laggard: X" in done.stderr
     words = (tmp_path / "words").read_text()
-    assert words.startswith(f"healthcheck --profile {name.removesuffix('.sh')} --gate report-only ")
-    assert words.endswith("--drain --gpus 0,3\n")
+    assert words.startswith(
+        f"healthcheck --profile {name.partition('-gang')[0].removesuffix('.sh')} --gate report-only "
+    )
+    assert " --drain " in words and words.endswith(" --gpus 0,3\n")
     (tmp_path / "disabled").touch()
     (tmp_path / "words").unlink()
     assert run().returncode == 0 and not (tmp_path / "words").exists()

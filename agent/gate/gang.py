@@ -1,0 +1,122 @@
+"""The third part of the gate, on request: the job's nodes meet, measure one another two by two, and compare how fast
+they compute. A node fails for what accuses it alone; who does not come is named by the others.
+
+Nobody waits beyond the deadline. What keeps a node from taking part (a busy port, a wrong token, a node 0 that is not
+there) is unknown, and neither ok nor a fault of the node's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import TYPE_CHECKING, Final
+
+from laggard.errors import UsageError
+from laggard.model import Report, Verdict
+from laggard.probes.runner.report import ProbeAnswer, build_report, merge_reports
+from laggard.probes.runner.worker import Observation
+from laggard.rings.place import check_join_seconds, find_place, read_token
+
+if TYPE_CHECKING:
+    from laggard.rings.membership import Membership
+    from laggard.rings.run import Ended
+
+NAME: Final = "gang"
+"""Of the gang in a report, where it stands among the probes."""
+
+SECONDS: Final = 60.0
+"""How long the nodes measure at most. Eight nodes take ten rounds of a second or two."""
+
+_EXTRA_SECONDS: Final = 60.0
+"""For the start of processes, and the first connections."""
+
+_SHARE_OF_DEADLINE: Final = 0.6
+"""Of the time that is left, where the probes that load the GPUs come after the gang."""
+
+
+def check_gang_flags(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for flags of a gang that make no sense."""
+    if not arguments.gang:
+        if arguments.rendezvous or arguments.nodes is not None or arguments.node_rank is not None:
+            raise UsageError("--rendezvous, --nodes and --node-rank are for --gang")
+        return
+    if not arguments.active:
+        raise UsageError("--gang loads the GPUs of all nodes: add --active")
+    check_join_seconds(arguments)
+    _place(arguments)
+    read_token(arguments.token_file)
+
+
+def run_gang(report: Report, arguments: argparse.Namespace, deadline: float | None, more_follows: bool) -> Report:
+    """`report` with what the gang found about this node. `deadline`: of the whole gate, in monotonic seconds; None: the
+    gang's own. `more_follows`: whether probes that load the GPUs come after it."""
+    began = time.monotonic()
+    place = _place(arguments)
+    if place is None or place.nodes == 1:
+        observation = Observation(Verdict.SKIPPED, "the job has one node, which meets nobody")
+    else:
+        observation = _meet(place, arguments, _until(arguments, began, deadline, more_follows))
+    answer = ProbeAnswer(NAME, observation, time.monotonic() - began)
+    own = build_report(
+        (answer,),
+        node=report.node,
+        elapsed_seconds=answer.elapsed_seconds,
+        facts=dict(observation.facts),
+        warnings_fail=False,
+    )
+    return merge_reports(report, own)
+
+
+def gang_lines(report: Report) -> tuple[str, ...]:
+    """What the gang says about other nodes, a line for each."""
+    return tuple(f"gang: {line}" for line in report.facts.get(NAME, {}).get("others", ()))
+
+
+def _place(arguments: argparse.Namespace) -> Membership | None:
+    """None: the only node of SLURM's job. Raises UsageError."""
+    from laggard.rings import membership
+
+    place = find_place(arguments) or membership.from_prolog(os.environ)
+    if place is None and "SLURM_JOB_ID" not in os.environ:
+        raise UsageError(
+            "--gang has no job whose nodes could meet: start it with srun or torchrun, as SLURM's prolog, or give "
+            "--rendezvous HOST:PORT --nodes N --node-rank I"
+        )
+    return place
+
+
+def _until(arguments: argparse.Namespace, now: float, deadline: float | None, more_follows: bool) -> float:
+    if deadline is None:
+        return now + float(arguments.join_seconds) + SECONDS + _EXTRA_SECONDS
+    return now + max(1.0, (deadline - now) * (_SHARE_OF_DEADLINE if more_follows else 1.0))
+
+
+def _meet(place: Membership, arguments: argparse.Namespace, until: float) -> Observation:
+    from laggard.rings.member import MemberSettings  # asyncio is slow to import
+    from laggard.rings.options import RingOptions
+    from laggard.rings.run import run_node
+
+    settings = MemberSettings(
+        place=place,
+        options=RingOptions(seconds=SECONDS, pairs=True, gang=True),
+        token=read_token(arguments.token_file),
+        device="auto",
+        local_ranks=None,
+        environ=os.environ,
+        deadline=until,
+    )
+    try:
+        return _observation(run_node(settings, arguments.join_seconds))
+    except UsageError as error:  # a busy port, or an address of another machine
+        return Observation(Verdict.UNKNOWN, str(error))
+
+
+def _observation(ended: Ended) -> Observation:
+    share = ended.share
+    if share is None:
+        return Observation(Verdict.UNKNOWN, ended.text or "the gang ended without an answer")
+    facts = {NAME: {"nodes": share.judged, "others": list(share.others)}}
+    if share.unknown:
+        return Observation(Verdict.UNKNOWN, share.unknown, share.findings, facts)
+    return Observation(Verdict.OK, f"{share.judged} nodes measured one another", share.findings, facts)

@@ -1,0 +1,13 @@
+#!/bin/bash
+# SLURM's Prolog for clusters whose jobs may wait a minute or two: the job's nodes meet, measure one another and compare
+# how fast they compute, and a node that is slow or wrong rejects the job and drains itself. In place of prolog.sh; set
+# PrologEpilogTimeout (PrologTimeout) above GANG_SECONDS.
+# shellcheck source-path=SCRIPTDIR source=gate.sh
+. "${0%/*}/gate.sh" || exit 0
+# shellcheck source-path=SCRIPTDIR source=gate.conf
+[ -r "${0%/*}/gate.conf" ] && . "${0%/*}/gate.conf"
+GATE_SECONDS=$GANG_SECONDS
+words=(--drain --active --gang --deadline "$((GANG_SECONDS - 5))" --join-seconds "$GANG_JOIN_SECONDS")
+[ -n "$SLURM_JOB_GPUS" ] && words+=(--gpus "$SLURM_JOB_GPUS")
+[ -n "$GANG_TOKEN" ] && words+=(--token-file "$GANG_TOKEN")
+gate prolog "${words[@]}"

@@ -1,0 +1,64 @@
+"""The flags that say where the nodes of a ring meet, for `laggard ring` and the gate."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+
+from laggard.environment import ENV_RING_TOKEN
+from laggard.errors import UsageError
+
+if TYPE_CHECKING:
+    from laggard.rings.membership import Membership
+
+_MOST_TOKEN_BYTES: Final = 4096
+
+
+def add_place(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--rendezvous", metavar="HOST:PORT", help="an address of node 0 that the others reach, and a free port there"
+    )
+    group.add_argument("--nodes", type=int, metavar="N", help="how many nodes there are")
+    group.add_argument("--node-rank", type=int, metavar="I", help="which of them this one is, from 0 to N-1")
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help=f"nodes without the secret in FILE are refused (or in {ENV_RING_TOKEN}; default: none is needed)",
+    )
+    group.add_argument(
+        "--join-seconds", type=float, default=60.0, metavar="S", help="how long nodes are waited for (default: 60)"
+    )
+
+
+def check_join_seconds(arguments: argparse.Namespace) -> None:
+    """Raises UsageError."""
+    if not arguments.join_seconds > 0:
+        raise UsageError("--join-seconds must be more than 0")
+
+
+def find_place(arguments: argparse.Namespace) -> Membership | None:
+    """Returns this process's place by the flags, else by the environment of torchrun or SLURM; None where neither
+    tells. Raises UsageError."""
+    from laggard.rings import membership  # the gate starts sooner without
+
+    if arguments.rendezvous:
+        return membership.from_flags(arguments.rendezvous, arguments.nodes, arguments.node_rank)
+    if arguments.nodes is not None or arguments.node_rank is not None:
+        raise UsageError("--nodes and --node-rank need --rendezvous HOST:PORT, where node 0 listens")
+    return membership.from_environment(os.environ)
+
+
+def read_token(path: str | None) -> str:
+    """Returns the ring's token: the content of the file, else that of the environment; empty: none. Raises
+    UsageError."""
+    if path is None:
+        return os.environ.get(ENV_RING_TOKEN, "").strip()
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.read(_MOST_TOKEN_BYTES).strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {path} cannot be read: {error}") from None
+    if not token:
+        raise UsageError(f"--token-file {path} is empty")
+    return token

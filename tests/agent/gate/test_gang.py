@@ -1,0 +1,146 @@
+"""`laggard healthcheck --active --gang`: real nodes, which are processes here, and what each of them is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from laggard.cli import main
+
+Node = subprocess.Popen[str]
+Start = Callable[..., list[Node]]
+LONG = 240.0
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    nodes: list[Node] = []
+
+    def run(numbers: Sequence[int], count: int, *words: str, port: int = 0, each: Sequence[str] = ()) -> list[Node]:
+        port = port or free_port()
+        for number in numbers:
+            place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(number))
+            own = each if number == numbers[-1] else ()
+            command = ["healthcheck", "--active", "--gang", "--only", "disks", "--no-agent", *place, *words, *own]
+            nodes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "laggard", *command],
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "LAGGARD_NODE": f"n{number}", "OMP_NUM_THREADS": "1"},
+                )
+            )
+        return nodes
+
+    yield run
+    for node in nodes:
+        node.kill()
+        node.communicate()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def outputs(nodes: list[Node]) -> list[str]:
+    return [node.communicate(timeout=LONG)[0] for node in nodes]
+
+
+def workers_of(node: Node) -> list[psutil.Process]:
+    return psutil.Process(node.pid).children(recursive=True)
+
+
+def wait_for_pairs(node: Node) -> None:
+    """Waits until a worker of the node has a connection to another worker."""
+    until = time.monotonic() + LONG
+    while time.monotonic() < until:
+        with contextlib.suppress(psutil.Error):
+            if any(len(worker.net_connections("tcp")) >= 3 for worker in workers_of(node)):
+                return
+        time.sleep(0.02)
+    raise AssertionError("the gang did not begin")
+
+
+@pytest.mark.slow
+def test_who_is_killed_in_the_middle_fails_and_who_never_comes_is_named(start: Start) -> None:
+    """Node 3 of four never comes; a rank of node 2 is killed while the others measure."""
+    nodes = start((0, 1, 2), 4, "--join-seconds", "40", "--gate", "enforce", "--collector", "none")
+    wait_for_pairs(nodes[2])
+    workers_of(nodes[2])[0].send_signal(signal.SIGKILL)
+    said = outputs(nodes)
+    assert [node.returncode for node in nodes] == [0, 0, 1], said
+    for text in said[:2]:
+        assert "gang: node 3 did not come\n" in text and "gang: RING_FAILED node 2 (n2) " in text
+        assert text.splitlines()[-1].startswith("gate: pass")
+    assert said[2].startswith("laggard: RING_FAILED node 2 (n2)") and said[2].endswith("gate: reject\n")
+
+
+@pytest.mark.slow
+def test_a_wrong_token_is_told_on_both_sides(start: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("another")
+    nodes = start((0, 1), 2, "--join-seconds", "20", each=("--token-file", str(token)))
+    first, second = outputs(nodes)
+    assert [node.returncode for node in nodes] == [2, 2]
+    assert "  1 of 2 nodes came: node 1 did not (127.0.0.1 was refused: it has another token" in first
+    assert "it has another token than the ring's" in second
+
+
+@pytest.mark.slow
+def test_a_busy_port_and_a_node_0_that_is_not_there_are_told(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (node,) = start((0,), 2, port=port)
+        (text,) = outputs([node])
+        assert node.returncode == 2 and f"gang: port {port} is in use on this machine" in text
+    _, other = start((1,), 2, "--join-seconds", "1")
+    assert "gang: node 0 was not reached at 127.0.0.1:" in other.communicate(timeout=LONG)[0]
+    assert other.returncode == 2
+
+
+@pytest.mark.slow
+def test_nobody_waits_beyond_the_deadline(start: Start) -> None:
+    """The coordinator would wait for an hour for node 1."""
+    (node,) = start((0,), 2, "--join-seconds", "3600", "--deadline", "15")
+    assert node.returncode is None and outputs([node])[0].startswith("laggard: unknown, gang: ")
+    assert node.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--gang",), "--gang loads the GPUs of all nodes: add --active"),
+        (("--active", "--gang"), "--gang has no job whose nodes could meet"),
+        (("--active", "--gang", "--nodes", "2"), "need --rendezvous HOST:PORT"),
+        (("--active", "--gang", "--rendezvous", "a:1", "--nodes", "2", "--node-rank", "2"), "go from 0 to N-1"),
+        (("--rendezvous", "a:1"), "are for --gang"),
+    ],
+)
+def test_flags_that_make_no_sense_are_told(
+    words: tuple[str, ...], text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_JOB_ID", "RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    assert main(["healthcheck", *words]) == 64
+    assert text in capsys.readouterr().err
+
+
+def test_a_job_of_one_node_meets_nobody(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    assert main(["healthcheck", "--active", "--gang", "--only", "disks", "--no-agent"]) in (
+        0,
+        1,
+    )  # this disk's fullness
+    assert "probe gang     skipped" in capsys.readouterr().out

@@ -1,0 +1,78 @@
+"""The gate of a whole job in a real SLURM: its nodes meet by SLURM's environment alone, in a step and in prologs."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from namespaces import Namespaces, can_make
+from support.paths import REPOSITORY
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+LONG = 600.0
+
+IN_PROLOG = """#!/bin/bash
+export LAGGARD_NODE=$SLURMD_NODENAME MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
+words=()
+while [ $# -gt 0 ]; do
+    case $1 in --host-root) shift ;; *) words+=("$1") ;; esac # the gang loads this machine, and no recorded one
+    shift
+done
+{python} -m laggard "${{words[@]}}" | tee {folder}/said-prolog-$SLURMD_NODENAME
+exit ${{PIPESTATUS[0]}}
+"""
+
+IN_STEP = """#!/bin/bash
+export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
+enter=({spaces})
+[ "$SLURMD_NODENAME" = n4 ] && exit 0
+ip netns exec ${{enter[SLURM_PROCID]}} {python} -m laggard healthcheck --active --gang --only disks --no-agent \
+    --gate enforce --collector none --join-seconds 40 > {folder}/said-$SLURMD_NODENAME
+echo $? > {folder}/status-$SLURMD_NODENAME
+"""
+
+
+def said(folder: Path, node: str) -> str:
+    return (folder / f"said-{node}").read_text()
+
+
+def test_only_the_slow_node_fails_and_who_does_not_come_is_named(cluster: Any) -> None:
+    """Four tasks of a step: n3's network has a twentieth of the others' rate, n4's laggard never starts."""
+    if not can_make():
+        pytest.skip("needs root and network namespaces")
+    folder = cluster.folder
+    with Namespaces(4, "200mbit") as spaces:
+        spaces.shape(2, "10mbit")
+        names = shlex.join(spaces.enter(node)[-1] for node in range(4))
+        script = IN_STEP.format(source=REPOSITORY / "src", python=sys.executable, spaces=names, folder=folder)
+        (folder / "step.sh").write_text(script)
+        (folder / "step.sh").chmod(0o755)
+        done = cluster.run("srun", "-w", "n1,n2,n3,n4", "-N4", "-n4", str(folder / "step.sh"), seconds=LONG)
+    assert done.returncode == 0, done.stderr  # of the script
+    statuses = {node: (folder / f"status-{node}").read_text().strip() for node in ("n1", "n2", "n3")}
+    assert statuses == {"n1": "0", "n2": "0", "n3": "1"}, [said(folder, node) for node in statuses]
+    assert said(folder, "n3").startswith("laggard: RING_SLOW node 2 (n3) exchanges ")
+    for node in ("n1", "n2"):
+        assert "gang: node 3 (n4) did not come\n" in said(folder, node)
+        assert "gang: RING_SLOW node 2 (n3) exchanges " in said(folder, node)
+
+
+def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
+    """With the example prolog of deploy/slurm in the place of the usual one."""
+    folder = cluster.folder
+    prolog, usual = folder / "gate/prolog.sh", (folder / "gate/prolog.sh").read_text()
+    cluster.configure(mode="enforce", flags="--only disks --no-agent --verbose")
+    cluster.set_laggard(IN_PROLOG.format(source=REPOSITORY / "src", python=sys.executable, folder=folder))
+    try:
+        prolog.write_text((folder / "gate/prolog-gang.sh").read_text())
+        done = cluster.srun("n1", "n2", "n3")
+    finally:
+        prolog.write_text(usual)
+    assert (done.returncode, sorted(done.stdout.split())) == (0, ["n1", "n2", "n3"]), done.stderr
+    for node in ("n1", "n2", "n3"):
+        text = said(folder, f"prolog-{node}")
+        assert "probe gang     " in text and "did not come" not in text and "not reached" not in text, text
+        assert text.splitlines()[-1].startswith("gate: pass"), text
