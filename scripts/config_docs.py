@@ -18,6 +18,7 @@ import msgspec
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
 from laggard.config import Settings
+from laggard.kubernetes.settings import ControllerSettings
 from laggard.probes.active_registry import ACTIVE_PROBES
 from laggard.probes.profiles import Expectations, Profile
 from laggard.probes.registry import PROBES
@@ -28,7 +29,7 @@ HEAD = """\
 # Configuration
 
 Made by `scripts/config_docs.py` from the types that read the files; a test keeps it current. Every key may be left out:
-the default is in the table. An unknown key is an error that lists the valid ones. For agent and collector
+the default is in the table. An unknown key is an error that lists the valid ones. For agent, collector and controller
 `--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with the flags.
 Durations are in seconds, sizes in bytes.
 """
@@ -40,6 +41,7 @@ def page() -> str:
         HEAD,
         section("Agent", "`laggard agent --config FILE`", AgentSettings),
         section("Collector", "`laggard collector --config FILE`", CollectorSettings),
+        section("Controller", "`laggard kubernetes controller --config FILE`", ControllerSettings),
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),
         section("Expectations", "`laggard healthcheck --expect FILE`", Expectations),
         thresholds(),

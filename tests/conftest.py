@@ -17,7 +17,7 @@ from support.paths import TESTS
 
 pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.warm", "support.launch")
 
-TOGETHER = ("slurm",)
+TOGETHER = ("slurm", "kubernetes")
 ALONE = (
     "gpu_check/test_gpu_check.py",
     "probes/record/test_record.py",

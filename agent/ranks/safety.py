@@ -49,6 +49,7 @@ def _take_over(directory: str) -> None:
     try:
         if os.fstat(fd).st_uid != 0:
             os.fchown(fd, 0, 0)
-        os.fchmod(fd, SHARED_MODE)
+        if stat.S_IMODE(os.fstat(fd).st_mode) != SHARED_MODE:  # in a pod it is right already, and mounted read-only
+            os.fchmod(fd, SHARED_MODE)
     finally:
         os.close(fd)

@@ -1,7 +1,8 @@
-"""Reads the kernel's log from /dev/kmsg, and splits it into messages, in the form of /dev/kmsg or of dmesg."""
+"""Reads the kernel's log from /dev/kmsg or by syslog(2), and splits it into messages, in the form of either."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ KMSG_PATH: Final = "/laggard/kmsg"
 
 _RECORD_BYTES: Final = 8192  # more than the longest record (CONSOLE_EXT_LOG_MAX)
 _MAX_BYTES: Final = 64 << 20  # larger than the log buffers that people configure (log_buf_len)
+_NO_DEVICE: Final = (errno.ENOENT, errno.EACCES, errno.EPERM)
+_READ_ALL, _SIZE_BUFFER = 3, 10  # SYSLOG_ACTION_* of include/linux/syslog.h
 _KMSG = re.compile(r"\d+,(\d+),(\d+),[^;]*;(.*)")
 _SECONDS = re.compile(r"(?:<\d+>)?\[\s*(\d+\.\d+)\]\s?(?:\[[^\]]*\]\s)?(.*)")
 _DATE = re.compile(r"\[[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d [\d:]{8} \d{4}\]\s?(.*)")
@@ -26,8 +29,19 @@ class KernelMessage(NamedTuple):
 
 
 def read_kmsg() -> str:
-    """All records that the kernel still holds. One read returns one record; EPIPE means that the next record was
-    overwritten before it was read. Raises OSError."""
+    """All records that the kernel still holds. Raises OSError. A container without all devices has no /dev/kmsg, or may
+    not open it; with CAP_SYSLOG it gets the same from syslog(2)."""
+    try:
+        return _read_records()
+    except OSError as error:
+        text = _read_buffer() if error.errno in _NO_DEVICE else None
+        if text is None:
+            raise
+        return text
+
+
+def _read_records() -> str:
+    """One read returns one record; EPIPE means that the next record was overwritten before it was read."""
     records: list[bytes] = []
     size = 0
     descriptor = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -43,6 +57,19 @@ def read_kmsg() -> str:
     finally:
         os.close(descriptor)
     return b"".join(records).decode(errors="replace")
+
+
+def _read_buffer() -> str | None:
+    """What syslog(2) gives of the kernel's buffer, in the form of dmesg --raw; None where it refuses."""
+    import ctypes  # slow to import, and needed in containers alone
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    size = libc.klogctl(_SIZE_BUFFER, None, 0)
+    if size <= 0:
+        return None
+    buffer = ctypes.create_string_buffer(min(size, _MAX_BYTES))
+    length = libc.klogctl(_READ_ALL, buffer, len(buffer))
+    return None if length < 0 else buffer.raw[:length].decode(errors="replace")
 
 
 def parse_messages(text: str) -> Iterator[KernelMessage]:

@@ -47,6 +47,7 @@ COMMANDS = (
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.collector.reports.command", "what a table of measured runs says: best, ties, outliers"),
+    Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
 

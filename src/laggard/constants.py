@@ -25,3 +25,6 @@ OPS: Final = (
 AGENT_PORT: Final = 19400
 
 COLLECTOR_PORT: Final = 19401
+
+CONTROLLER_PORT: Final = 19402
+"""Of `laggard kubernetes controller`."""

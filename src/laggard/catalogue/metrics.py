@@ -56,6 +56,10 @@ METRICS: tuple[Metric, ...] = (
         "How long the last round took: all agents asked, all jobs judged. Beyond interval_seconds rounds come late.",
     ),
     Metric("laggard_job_incidents_open", "gauge", "Incidents of the job that are open.", JOB),
+    Metric("laggard_controller_last_round_timestamp_seconds", "gauge", "When a round was last completed, Unix time."),
+    Metric("laggard_controller_unhealthy_nodes", "gauge", "Nodes of Kubernetes whose agent has a critical finding."),
+    Metric("laggard_controller_tainted_nodes", "gauge", "Nodes of Kubernetes that have laggard's taint."),
+    Metric("laggard_controller_held_back", "gauge", "1 while the circuit breaker keeps nodes that fail untainted."),
     Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
     Metric(
         "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."

@@ -1,0 +1,76 @@
+"""`laggard kubernetes controller`: tells Kubernetes which nodes are fit, by condition and, if asked to, by taint."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import signal
+import ssl
+import threading
+import time
+from typing import Final
+
+from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.errors import UsageError
+from laggard.http.listen import bind, split_address, url_of
+from laggard.http.server import Server
+from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.controller import Controller
+from laggard.kubernetes.exchange import Exchange
+from laggard.kubernetes.settings import LISTEN_ADDRESS, ControllerSettings, load_settings
+from laggard.kubernetes.web import Web, error_response
+from laggard.service_manager import supervised
+
+log = logging.getLogger("laggard.kubernetes")
+
+_PATIENCE_ROUNDS: Final = 20
+_STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("part", choices=("controller",), help="what to run: the controller, as one pod of the cluster")
+    add_config_flag(parser)
+    add_listen_flag(parser, LISTEN_ADDRESS)
+    add_log_flags(parser)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    """Runs until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
+    settings = load_settings(arguments.config, arguments.listen_address)
+    split_address(settings.listen_address)  # raises where it is none
+    if asked_about_settings(arguments, settings):
+        return 0
+    to_api, to_collector = _exchanges(settings)
+    controller = Controller(ApiServer(to_api, settings.api_server, settings.token_file), to_collector, settings)
+    with bind(settings.listen_address) as listener:
+        log_to_stderr(arguments.log_level, arguments.log_format)
+        # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
+        web = Web(lambda: controller.last, _PATIENCE_ROUNDS * (settings.interval_seconds + settings.timeout_seconds))
+        server = Server(listener, web.handle, error_response)
+        log.info("listening on %s", url_of(listener))
+        log.info("nodes as %s sees them; taints are %s", settings.collector, settings.taint)
+        threading.Thread(target=_rounds, args=(controller, settings.interval_seconds), daemon=True).start()
+        server.start()
+        with supervised(url_of(listener)):
+            log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
+        server.stop()
+    return 0
+
+
+def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:
+    """With the API server, whose certificate is the cluster's, and with the collector."""
+    try:
+        return Exchange(settings.timeout_seconds, settings.ca_file), Exchange(settings.timeout_seconds)
+    except (OSError, ssl.SSLError) as error:
+        reason = error.strerror or "it holds no certificate"
+        raise UsageError(f"cannot read ca_file {settings.ca_file}: {reason}") from None
+
+
+def _rounds(controller: Controller, interval_seconds: float) -> None:
+    while True:
+        try:
+            controller.round(time.monotonic())
+        except Exception:  # one failed round must not be the last
+            log.exception("a defect in laggard: this round was lost")
+        time.sleep(interval_seconds)

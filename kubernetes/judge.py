@@ -1,0 +1,97 @@
+"""What each node's condition should be, by what the collector knows of its agent. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+from urllib.parse import urlsplit
+
+from laggard.kubernetes.node import Health, Node
+from laggard.kubernetes.view import FleetView
+from laggard.model import Finding, Severity, Verdict
+from laggard.text.words import printable_line
+from laggard.wire.nodes import NodeRow
+
+TRUE: Final = "True"
+FALSE: Final = "False"
+UNKNOWN: Final = "Unknown"
+
+_NAMED: Final = 3
+_MESSAGE_CHARACTERS: Final = 480
+
+
+def judge(nodes: Iterable[Node], view: FleetView) -> dict[str, Health]:
+    """The health of each node that has an agent, by the node's name. A node without one is left out, unless it has a
+    condition, which is then Unknown; so is a node whose agent has not been asked yet."""
+    by_name: dict[str, list[NodeRow]] = {}
+    for row in view.rows:
+        by_name.setdefault(row.node or "", []).append(row)
+    unnamed = by_name.pop("", [])
+    found: dict[str, Health] = {}
+    for node in nodes:
+        rows = [*by_name.get(node.name, ()), *(row for row in unnamed if _host(row) in node.addresses)]
+        health = _health(node, rows, view.findings)
+        if health:
+            found[node.name] = health
+    return found
+
+
+def _health(node: Node, rows: list[NodeRow], findings: Mapping[str, tuple[Finding, ...]]) -> Health | None:
+    own = [row for row in rows if _host(row) in node.addresses]
+    if not own and rows:
+        where = printable_line(", ".join(row.url for row in rows[:_NAMED]), _MESSAGE_CHARACTERS // 2)
+        message = f"{where} reports under this node's name, and is not at one of its addresses"
+        return Health(UNKNOWN, "AgentElsewhere", message)
+    if not own:
+        return Health(UNKNOWN, "NoAgent", "no agent of laggard is known at this node") if node.condition else None
+    row = max(own, key=lambda row: row.state == "up")
+    if row.state == "waiting":
+        return None
+    if row.state != "up":
+        return Health(UNKNOWN, "AgentSilent", _line(f"the agent {row.url} is {row.state}: {row.reason}"))
+    return _by_verdict(row, findings.get(row.url, ()))
+
+
+def _by_verdict(row: NodeRow, findings: tuple[Finding, ...]) -> Health:
+    critical = [
+        finding for finding in findings if finding.severity is Severity.CRITICAL and finding.code in row.findings
+    ]
+    if row.verdict == Verdict.FAIL.value:
+        code = critical[0].code if critical else (row.findings or ("ProbesFail",))[0]
+        return Health(FALSE, code, _text(critical, row))
+    if row.verdict == Verdict.OK.value:
+        warned = [finding for finding in findings if finding.severity is Severity.WARNING]
+        told = f"no critical finding; warnings: {_codes(warned)}" if warned else "no critical finding"
+        return Health(TRUE, "Healthy", _line(told))
+    return Health(
+        UNKNOWN,
+        "ProbesUnknown",
+        _line(
+            f"the probes cannot tell: {row.reason}"
+            if row.reason
+            else "the probes cannot tell; the agent's report says why"
+        ),
+    )
+
+
+def _text(critical: list[Finding], row: NodeRow) -> str:
+    if not critical:
+        return _line(f"the probes fail: {', '.join(row.findings)}")
+    lines = [f"{finding.device} {finding.summary} ({finding.code})" for finding in critical[:_NAMED]]
+    more = [f"{len(critical) - _NAMED} more"] if len(critical) > _NAMED else []
+    return _line("; ".join((*lines, *more)))
+
+
+def _codes(findings: Iterable[Finding]) -> str:
+    return ", ".join(dict.fromkeys(finding.code for finding in findings))
+
+
+def _line(text: str) -> str:
+    return printable_line(text, _MESSAGE_CHARACTERS)
+
+
+def _host(row: NodeRow) -> str:
+    try:
+        return urlsplit(row.url).hostname or ""
+    except ValueError:
+        return ""

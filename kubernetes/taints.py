@@ -1,0 +1,101 @@
+"""Sets and removes laggard's taint, as far as the circuit breaker permits."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final
+
+from laggard.kubernetes.api_server import ApiServer, attempt
+from laggard.kubernetes.breaker import HOUR, Fleet, Limits, permit
+from laggard.kubernetes.judge import FALSE, TRUE, UNKNOWN
+from laggard.kubernetes.node import Health, Node, new_taint, rfc3339, taint_patch, unix_time
+from laggard.kubernetes.settings import ControllerSettings
+from laggard.kubernetes.streaks import Streaks
+
+log = logging.getLogger("laggard.kubernetes")
+
+_MOST_REMEMBERED: Final = 1 << 12
+
+
+class Taints:
+    """`held_back` says, after each write, why nodes that fail are not tainted; empty: none is held back."""
+
+    def __init__(self, api: ApiServer, streaks: Streaks, settings: ControllerSettings) -> None:
+        self.held_back = ""
+        self._api = api
+        self._streaks = streaks
+        self._settings = settings
+        self._limits = Limits(settings.max_tainted_ratio, settings.max_taints_per_hour, settings.min_answering_ratio)
+        self._set_at: deque[int] = deque(maxlen=_MOST_REMEMBERED)  # Unix time
+
+    @property
+    def writes(self) -> bool:
+        return self._settings.taint == "on"
+
+    def write(self, nodes: Mapping[str, Node], health: Mapping[str, Health], now: float) -> list[str]:
+        """Returns what could not be written, one line each. `now` in monotonic seconds."""
+        if self._settings.taint == "off":
+            return []
+        failures = list(self._remove_from_healthy(nodes, now))
+        permission = permit(self._fleet(nodes, health, now), self._limits)
+        self.held_back = permission.held_back
+        if permission.held_back:
+            log.warning("nodes are not tainted: %s", permission.held_back)
+        for name in permission.taint:
+            failures += self._set(nodes[name], health[name])
+        return failures
+
+    def remove(self, nodes: Iterable[Node]) -> Iterator[str]:
+        """Takes the taint from the nodes that have it, where taints are on. Yields what could not be written."""
+        for node in nodes:
+            if node.taint and self.writes:
+                yield from attempt(partial(self._api.patch, node.name, taint_patch(node, None))).failures
+
+    def _fleet(self, nodes: Mapping[str, Node], health: Mapping[str, Health], now: float) -> Fleet:
+        failing = sorted(name for name, found in health.items() if found.status == FALSE)
+        enough = self._settings.failing_seconds
+        untainted = [name for name in failing if nodes[name].taint is None]
+        return Fleet(
+            watched=list(health),
+            answering=[name for name, found in health.items() if found.status != UNKNOWN],
+            failing=failing,
+            due=[name for name in untainted if self._streaks.lasts(name, FALSE, now) >= enough],
+            tainted_seconds_ago=list(self._ages(nodes.values())),
+        )
+
+    def _ages(self, nodes: Iterable[Node]) -> Iterator[float]:
+        """The ages of the last hour's taints: those set here, and those that are on nodes from before a restart."""
+        on_nodes = {unix_time(node.taint.time_added or "") for node in nodes if node.taint}
+        now = time.time()
+        for at in (*self._set_at, *(on_nodes - set(self._set_at))):
+            if now - at < HOUR:
+                yield now - at
+
+    def _set(self, node: Node, found: Health) -> tuple[str, ...]:
+        if not self.writes:
+            log.warning("dry run: node %s would be tainted: %s", node.name, found.message)
+            return ()
+        at = int(time.time())
+        taint = new_taint(found.reason, self._settings.taint_effect, rfc3339(at))
+        written = attempt(partial(self._api.patch, node.name, taint_patch(node, taint)))
+        if written.done:
+            self._set_at.append(at)
+            log.warning("node %s is tainted: %s", node.name, found.message)
+        return written.failures
+
+    def _remove_from_healthy(self, nodes: Mapping[str, Node], now: float) -> Iterator[str]:
+        enough = self._settings.healthy_seconds
+        for name, node in nodes.items():
+            if node.taint is None or self._streaks.lasts(name, TRUE, now) < enough:
+                continue
+            if not self.writes:
+                log.warning("dry run: the taint of node %s would be removed: it is healthy again", name)
+                continue
+            written = attempt(partial(self._api.patch, name, taint_patch(node, None)))
+            if written.done:
+                log.info("the taint of node %s is removed: it has been healthy for long enough", name)
+            yield from written.failures

@@ -1,0 +1,124 @@
+"""One real control plane for all tests of this folder, with the manifests of deploy/kubernetes applied."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.control_plane import HOW, MERGE, ControlPlane, missing, running
+from support.paths import REPOSITORY
+
+MANIFESTS = REPOSITORY / "deploy" / "kubernetes"
+
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
+CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
+
+
+def render(folder: str) -> list[dict[str, Any]]:
+    """The objects that `kubectl kustomize` makes of a folder of deploy/kubernetes."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None or _version(kubectl) < (1, 24):
+        pytest.skip("needs kubectl 1.24 or newer, for its kustomize")
+    done = subprocess.run([kubectl, "kustomize", str(MANIFESTS / folder)], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def _version(kubectl: str) -> tuple[int, int]:
+    command = [kubectl, "version", "--client", "-o", "json"]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+    found = re.search(r'"gitVersion": "v(\d+)\.(\d+)', told)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def path_of(item: dict[str, Any]) -> str:
+    """Where the API server has objects of this kind."""
+    version, kind, namespace = item["apiVersion"], item["kind"], item["metadata"].get("namespace")
+    root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+    plural = PLURALS.get(kind, f"{kind.lower()}s")
+    wide = kind in CLUSTER_WIDE or kind.startswith("Validating")
+    return f"{root}/{plural}" if wide else f"{root}/namespaces/{namespace or 'default'}/{plural}"
+
+
+def apply(plane: ControlPlane, items: list[dict[str, Any]]) -> None:
+    """As `kubectl apply --server-side --validate=strict`: an unknown field is an error."""
+    for item in items:
+        url = f"{path_of(item)}/{item['metadata']['name']}?fieldManager=test&force=true&fieldValidation=Strict"
+        plane.do("PATCH", url, item, "application/apply-patch+yaml")
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    if absent := missing():
+        pytest.skip(f"{', '.join(absent)} not found; these tests need {HOW}")
+    with running(tmp_path_factory.mktemp("control-plane")) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def cluster(control_plane: ControlPlane) -> ControlPlane:
+    """With all of laggard applied, taints included."""
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "nvidia",
+    }
+    control_plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime)  # as NVIDIA's operator makes it
+    apply(control_plane, render("overlays/taint"))
+    control_plane.add_node("first")
+    token = control_plane.service_account_token("laggard", "laggard-controller")
+    for path, change in (("", {"spec": {"unschedulable": True}}), ("/status", {"status": {"capacity": {"cpu": "1"}}})):
+        node = f"/api/v1/nodes/first{path}?dryRun=All"
+        # The server takes up an admission policy some moments after it was made.
+        control_plane.wait_until(
+            lambda node=node, change=change: (
+                control_plane.request("PATCH", node, change, token, MERGE).status_code == 422
+            )
+        )
+    control_plane.do("DELETE", "/api/v1/nodes/first")
+    return control_plane
+
+
+@pytest.fixture
+def add_node(cluster: ControlPlane) -> Iterator[Any]:
+    names: list[str] = []
+
+    def add(name: str, **named: Any) -> None:
+        names.append(name)
+        cluster.add_node(name, **named)
+
+    yield add
+    for name in names:
+        cluster.do("DELETE", f"/api/v1/nodes/{name}")
+
+
+@pytest.fixture
+def token_file(cluster: ControlPlane, tmp_path: Path) -> Path:
+    """The controller's own token, as a pod of it would have it."""
+    path = tmp_path / "token"
+    path.write_text(cluster.service_account_token("laggard", "laggard-controller"))
+    return path
+
+
+@pytest.fixture
+def kubernetes_tools() -> Any:
+    """The functions above, for tests: under pytest's importlib mode a conftest cannot be imported."""
+    return Tools
+
+
+class Tools:
+    render = staticmethod(render)
+    apply = staticmethod(apply)
+    path_of = staticmethod(path_of)
+    manifests = MANIFESTS

@@ -1,0 +1,164 @@
+"""The controller's decisions as values: what the breaker lets through, what becomes of a node, which patches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from laggard.errors import UsageError
+from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.breaker import Fleet, Limits, permit
+from laggard.kubernetes.exchange import Exchange
+from laggard.kubernetes.judge import judge
+from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
+from laggard.kubernetes.settings import load_settings
+from laggard.kubernetes.streaks import Streaks
+from laggard.kubernetes.view import FleetView
+from laggard.wire.nodes import NodeRow
+
+LIMITS = Limits(max_ratio=0.05, per_hour=2, min_answering_ratio=0.5)
+
+
+def fleet(
+    nodes: int, failing: int, answering: int | None = None, ages: tuple[float, ...] = (), tainted: int = 0
+) -> Fleet:
+    names = [f"n{number}" for number in range(nodes)]
+    bad = names[:failing]
+    return Fleet(names, names[: nodes if answering is None else answering], bad, bad[tainted:], ages)
+
+
+def node(name: str = "n1", **changes: Any) -> Node:
+    return Node(name, "7", frozenset({"10.0.0.1"}), False, None, ())._replace(**changes)
+
+
+def row(url: str = "http://10.0.0.1:19400", name: str | None = "n1", **changes: Any) -> NodeRow:
+    values: dict[str, Any] = dict(state="up", reason="", last_seen_seconds=0.0, verdict="ok", findings=(), ranks=())
+    return NodeRow(url=url, node=name, **{**values, **changes})
+
+
+def condition(status: str) -> Condition:
+    return Condition("LaggardHealthy", status, "Healthy", "", None, "2026-01-01T00:00:00Z")
+
+
+@pytest.mark.parametrize(
+    ("state", "tainted", "why"),
+    [
+        (fleet(100, 0), 0, ""),
+        (fleet(100, 2), 2, ""),
+        (fleet(3, 1), 1, ""),  # of a small fleet one always may
+        (fleet(3, 2), 0, "of 3 nodes 2 fail, and at most 1 may"),
+        (fleet(100, 5, tainted=4), 1, ""),
+        (fleet(100, 6, tainted=5), 0, "of 100 nodes 6 fail, and at most 5 may"),
+        (fleet(100, 4), 2, "0 nodes tainted within an hour, at most 2 may be: 2 more wait"),
+        (fleet(100, 2, ages=(10.0, 3599.0)), 0, "2 nodes tainted within an hour"),
+        (fleet(100, 2, ages=(3601.0, 7200.0)), 2, ""),
+        (fleet(100, 1, answering=49), 0, "of 100 agents only 49 can tell"),
+        (fleet(0, 0), 0, ""),
+    ],
+)
+def test_the_breaker(state: Fleet, tainted: int, why: str) -> None:
+    permission = permit(state, LIMITS)
+    assert len(permission.taint) == tainted and permission.held_back.startswith(why)
+    assert bool(permission.held_back) == bool(why)
+
+
+def test_a_ratio_of_0_taints_nothing() -> None:
+    assert not permit(fleet(100, 1), LIMITS._replace(max_ratio=0.0)).taint
+
+
+@pytest.mark.parametrize(
+    ("row", "status", "reason"),
+    [
+        (row(), "True", "Healthy"),
+        (row(verdict="fail", findings=("GPU_LOST",)), "False", "GPU_LOST"),
+        (row(verdict="fail"), "False", "ProbesFail"),
+        (row(verdict="unknown"), "Unknown", "ProbesUnknown"),
+        (row(verdict="skipped"), "Unknown", "ProbesUnknown"),
+        (row(verdict=None), "Unknown", "ProbesUnknown"),
+        (row(state="down", verdict="unknown"), "Unknown", "AgentSilent"),
+        (row(state="garbage", name=None, verdict="unknown"), "Unknown", "AgentSilent"),
+        (row("http://10.9.9.9:19400", verdict="fail"), "Unknown", "AgentElsewhere"),
+        (row("http://[bad", verdict="fail"), "Unknown", "AgentElsewhere"),
+    ],
+)
+def test_what_becomes_of_a_nodes_condition(row: NodeRow, status: str, reason: str) -> None:
+    found = judge([node()], FleetView((row,), {}))["n1"]
+    assert (found.status, found.reason) == (status, reason) and "\n" not in found.message
+
+
+def test_who_has_not_been_asked_yet_keeps_the_condition_and_who_has_no_agent_has_none() -> None:
+    assert not judge([node()], FleetView((row(state="waiting", name=None, verdict=None),), {}))
+    assert not judge([node()], FleetView((), {}))
+    assert judge([node(condition=condition("True"))], FleetView((), {}))["n1"].reason == "NoAgent"
+
+
+def test_the_agent_at_the_nodes_own_address_is_believed_before_another_of_its_name() -> None:
+    liar = row("http://10.9.9.9:19400", verdict="fail", findings=("GPU_LOST",))
+    assert judge([node()], FleetView((liar, row()), {}))["n1"].status == "True"
+
+
+def test_the_time_of_the_transition_changes_with_the_status_alone() -> None:
+    before = node(condition=condition("True"))
+    now = "2026-02-02T00:00:00Z"
+    (same,) = condition_patch(before, Health("True", "Healthy", "more"), now)["status"]["conditions"]
+    (other,) = condition_patch(before, Health("False", "X", ""), now)["status"]["conditions"]
+    assert (same["lastTransitionTime"], same["lastHeartbeatTime"]) == ("2026-01-01T00:00:00Z", now)
+    assert other["lastTransitionTime"] == now
+
+
+def test_a_patch_of_taints_keeps_the_others_and_holds_for_one_version() -> None:
+    theirs, old = Taint("a", "b", "NoExecute", "2026-01-01T00:00:00Z"), Taint("laggard/unhealthy", "X", "NoSchedule")
+    patch = taint_patch(node(taints=(old, theirs)), None)
+    assert patch["metadata"] == {"resourceVersion": "7"}
+    shown = {"key": "a", "value": "b", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
+    assert patch["spec"]["taints"] == [shown]
+    assert taint_patch(node(taints=(old,)), None)["spec"]["taints"] is None
+
+
+@pytest.mark.parametrize(("value", "out"), [("true", True), ("yes", True), ("false", False), ("", False)])
+def test_the_annotation_that_takes_a_node_out(value: str, out: bool) -> None:
+    found = msgspec.convert({"metadata": {"name": "n", "annotations": {"laggard/ignore": value}}}, ApiNode).node()
+    assert found.opted_out is out and found.taint is None
+
+
+def test_a_streak_begins_anew_with_each_change_and_with_a_restart() -> None:
+    streaks = Streaks()
+    streaks.update({"a": "False"}, 0.0)
+    streaks.update({"a": "False"}, 100.0)
+    assert streaks.lasts("a", "False", 120.0) == 120.0 and streaks.lasts("a", "True", 120.0) < 0
+    streaks.update({"a": "Unknown"}, 130.0)
+    streaks.update({"a": "False"}, 140.0)
+    assert streaks.lasts("a", "False", 150.0) == 10.0
+    streaks.update({}, 160.0)
+    assert streaks.lasts("a", "False", 170.0) < 0
+
+
+def test_a_taints_time_of_somebody_else_is_not_counted() -> None:
+    assert unix_time("2026-01-01T00:00:00Z") == 1767225600 and unix_time("soon") == unix_time("") == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("taint: always", "Invalid enum value 'always' - at `taint`"),
+        ("taint_effect: NoExecute", "Invalid enum value 'NoExecute'"),
+        ("max_tainted_ratio: 5", "give a share from 0 to 1"),
+        ("max_taints_per_hour: 0", "give a number above 0"),
+        ("collector: laggard-collector:19401", "write http://HOST:PORT"),
+    ],
+)
+def test_wrong_settings_are_refused(text: str, words: str, tmp_path: Any) -> None:
+    file = tmp_path / "controller.yaml"
+    file.write_text(text)
+    with pytest.raises(UsageError, match=words):
+        load_settings(str(file), None)
+
+
+def test_outside_of_a_cluster_it_says_what_to_set() -> None:
+    exchange = Exchange(1.0)
+    with pytest.raises(UsageError, match="set api_server, token_file and ca_file"):
+        ApiServer(exchange, "", "/nowhere", {})
+    ApiServer(exchange, "", "/nowhere", {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"})
+    exchange.close()

@@ -1,0 +1,165 @@
+"""deploy/kubernetes: what is rendered holds against the schemas, and takes no more rights than it says."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.paths import REPOSITORY
+
+from laggard.cli import main
+
+FOLDERS = ("base", "overlays/report-only", "overlays/taint")
+SCHEMAS = ("1.30", "1.37")
+WORKLOADS = ("DaemonSet", "Deployment", "Job")
+
+
+def workloads(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The pods' specs by the name of what makes them."""
+    return {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] in WORKLOADS}
+
+
+def containers(pod: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*pod.get("initContainers", ()), *pod["containers"]]
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_what_is_rendered_holds_against_the_schemas(folder: str, version: str, kubernetes_tools: Any) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate, of the dev group")
+    for item in kubernetes_tools.render(folder):
+        validate.validate(item, version, strict=True)
+
+
+def test_every_yaml_file_is_used(kubernetes_tools: Any) -> None:
+    """A manifest that no kustomization names is applied by nobody."""
+    folder = kubernetes_tools.manifests
+    named = set()
+    for path in folder.rglob("kustomization.yaml"):
+        text = yaml.safe_load(path.read_text())
+        named |= {(path.parent / name).resolve() for name in (*text.get("resources", ()), *text.get("components", ()))}
+        for generator in text.get("configMapGenerator", ()):
+            named |= {(path.parent / name).resolve() for name in generator["files"]}
+    here = {
+        path for path in folder.rglob("*.yaml") if path.name != "kustomization.yaml" and "examples" not in path.parts
+    }
+    assert {path.resolve() for path in here} <= named
+
+
+def test_no_container_has_a_power_that_is_not_named(kubernetes_tools: Any) -> None:
+    pods = workloads(kubernetes_tools.render("overlays/taint"))
+    assert set(pods) == {"laggard-agent", "laggard-collector", "laggard-controller"}
+    for name, pod in pods.items():
+        for container in containers(pod):
+            context = container["securityContext"]
+            assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True
+            assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
+            added = {"agent": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG"]}.get(container["name"], [])
+            assert context["capabilities"].get("add", []) == added
+            assert "memory" in container["resources"]["limits"] and ":" in container["image"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        assert pod["automountServiceAccountToken"] is (name == "laggard-controller")
+
+
+def test_the_agent_writes_nowhere_on_its_host_but_its_own_state(kubernetes_tools: Any) -> None:
+    pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
+    on_host = {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    agent, start = pod["containers"][0], pod["initContainers"][0]
+    written = {on_host[it["name"]] for it in agent["volumeMounts"] if it["name"] in on_host and not it.get("readOnly")}
+    assert written == {"/var/lib/laggard"}
+    assert {on_host[it["name"]] for it in start["volumeMounts"]} == {"/run/laggard"}
+    assert {"operator": "Exists"} in pod["tolerations"], "an agent that left a tainted node would not see it recover"
+
+
+def test_the_rank_directory_is_made_as_everybodys(kubernetes_tools: Any, tmp_path: Path) -> None:
+    pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
+    path = tmp_path / "ranks"
+    command = [word.replace("/run/laggard/ranks", str(path)) for word in pod["initContainers"][0]["command"]]
+    if shutil.which(command[0]) is None or subprocess.run(["id", "-u"], capture_output=True).stdout != b"0\n":
+        pytest.skip("needs root")
+    for _ in range(2):  # also when it is there
+        subprocess.run(command, check=True, timeout=300)
+    assert path.stat().st_mode & 0o7777 == 0o1777
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml")), ids=str)
+def test_the_daemons_take_their_configuration(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = {"agent.yaml": ["agent"], "collector.yaml": ["collector"], "controller.yaml": ["kubernetes", "controller"]}
+    assert main([*words[path.name], "--config", str(path), "--check-config"]) == 0, capsys.readouterr().err
+
+
+def test_the_daemons_take_the_arguments_and_ports_of_their_containers(
+    kubernetes_tools: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configs = {
+        item["metadata"]["name"].rpartition("-")[0]: item["data"]
+        for item in kubernetes_tools.render("overlays/taint")
+        if item["kind"] == "ConfigMap"
+    }
+    for name, pod in workloads(kubernetes_tools.render("overlays/taint")).items():
+        container = pod["containers"][0]
+        (file, text), *_ = configs[name].items()
+        assert f"/etc/laggard/{file}" in container["args"]
+        words = ["/dev/null" if word.startswith("/etc/laggard/") else word for word in container["args"]]
+        assert main([*words, "--dump-config"]) == 0
+        served = {**yaml.safe_load(capsys.readouterr().out), **yaml.safe_load(text)}["listen_address"]
+        assert served == f":{container['ports'][0]['containerPort']}"
+
+
+def test_the_taint_and_the_annotation_have_one_name_everywhere(kubernetes_tools: Any) -> None:
+    from laggard.kubernetes.node import CONDITION, OPT_OUT, TAINT_KEY
+
+    texts = [path.read_text() for path in kubernetes_tools.manifests.rglob("*.yaml")]
+    texts.append((REPOSITORY / "docs" / "kubernetes.md").read_text())
+    found = set(re.findall(r"laggard/(?:unhealthy|ignore)\b", "\n".join(texts)))
+    assert found == {TAINT_KEY, OPT_OUT}
+    assert CONDITION in "\n".join(texts)
+
+
+@pytest.mark.slow
+def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_tools: Any) -> None:
+    kubernetes_tools.apply(cluster, kubernetes_tools.render("overlays/report-only"))
+    kubernetes_tools.apply(cluster, kubernetes_tools.render("overlays/taint"))
+    (job,) = yaml.safe_load_all((kubernetes_tools.manifests / "examples" / "gated-job.yaml").read_text())
+    path = f"{kubernetes_tools.path_of(job)}?dryRun=All&fieldValidation=Strict"
+    cluster.do("POST", path, job)
+    job["spec"]["podFailurePolicy"]["rules"][0]["onExitCode"] = {}
+    refused = cluster.request("POST", path, job)
+    assert refused.status_code == 400 and "unknown field" in refused.text
+
+
+@pytest.mark.slow
+def test_every_node_gets_an_agent_also_one_that_laggard_tainted(cluster: Any, add_node: Any) -> None:
+    for name in ("ds-1", "ds-2"):
+        add_node(name)
+    taint = {"key": "laggard/unhealthy", "value": "GPU_LOST", "effect": "NoSchedule"}
+    cluster.do("PATCH", "/api/v1/nodes/ds-2", {"spec": {"taints": [taint]}}, "application/merge-patch+json")
+
+    def agents() -> set[str]:
+        """The nodes that pods of agents are meant for: the DaemonSet's controller names each in the pod's affinity."""
+        items = cluster.do("GET", "/api/v1/namespaces/laggard/pods")["items"]
+        return set(re.findall(r"ds-\d", str([item["spec"].get("affinity") for item in items])))
+
+    cluster.wait_until(lambda: agents() == {"ds-1", "ds-2"})
+
+
+@pytest.mark.slow
+def test_collector_and_controller_are_restricted_and_the_agent_is_not(cluster: Any, kubernetes_tools: Any) -> None:
+    """By Kubernetes' own pod security standard."""
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "closed", "labels": label}}
+    cluster.do("POST", "/api/v1/namespaces", namespace)
+    cluster.do("POST", "/api/v1/namespaces/closed/serviceaccounts", {"metadata": {"name": "any"}})
+    verdicts = {}
+    for name, spec in workloads(kubernetes_tools.render("base") + kubernetes_tools.render("overlays/taint")).items():
+        without = {key: value for key, value in spec.items() if key not in ("runtimeClassName", "priorityClassName")}
+        pod = {"metadata": {"name": name}, "spec": {**without, "serviceAccountName": "any"}}
+        answer = cluster.request("POST", "/api/v1/namespaces/closed/pods?dryRun=All", pod)
+        verdicts[name] = answer.status_code
+        assert answer.is_success or 'violates PodSecurity "restricted' in answer.json()["message"], answer.text
+    assert verdicts == {"laggard-agent": 403, "laggard-collector": 201, "laggard-controller": 201}
