@@ -15,7 +15,21 @@ from support import memory
 from support.later import IMPORTED_TORCH
 from support.paths import TESTS
 
-pytest_plugins = ("support.machines", "support.agents", "support.collectors", "support.warm", "support.launch")
+pytest_plugins = (
+    "support.machines",
+    "support.judge",
+    "support.agents",
+    "support.collectors",
+    "support.warm",
+    "support.launch",
+)
+    "support.machines",
+    "support.judge",
+    "support.agents",
+    "support.collectors",
+    "support.warm",
+    "support.launch",
+)
 
 TOGETHER = ("slurm", "kubernetes")
 ALONE = (

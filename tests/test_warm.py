@@ -34,6 +34,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_a_job_does_what_a_new_process_does(program: str, warm: Warm, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
@@ -75,6 +76,7 @@ def test_a_job_can_be_stopped_and_is_killed_with_its_server() -> None:
         os.kill(job.pid, 0)
 
 
+@pytest.mark.slow
 def test_those_who_share_a_server_import_once_and_each_ends_its_own_jobs() -> None:
     first, second = (Warm("msgspec", shared=f"test-{os.getpid()}") for _ in range(2))
     show = "import os; own = os.getppid(); print(own, open(f'/proc/{own}/stat').read().rpartition(')')[2].split()[1])"

@@ -160,6 +160,7 @@ def test_clocks_change_no_duration(tmp_path: Path) -> None:
     assert len(apart) > 1, "no node's clock is off"
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_bytes_and_another_does_not(tmp_path: Path) -> None:
     def everything(name: str, seed: int) -> bytes:
         write(simulate(Case(HYBRID, "device", seed, 5, (Fault("slow_nic", 0.2),))), tmp_path / name)

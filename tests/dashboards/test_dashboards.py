@@ -151,6 +151,7 @@ def grafana() -> Iterator[str]:
         server.shutdown()
 
 
+@pytest.mark.slow
 def test_push_puts_all_dashboards_into_their_folder(
     grafana: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -162,6 +163,7 @@ def test_push_puts_all_dashboards_into_their_folder(
     assert [body["dashboard"] for body in Grafana.dashboards.values()] == MADE
 
 
+@pytest.mark.slow
 def test_what_keeps_push_from_its_work_is_one_line(
     grafana: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

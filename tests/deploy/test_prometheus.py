@@ -30,6 +30,7 @@ def promtool(*words: str) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool("check", "rules", *RULE_FILES)
@@ -37,6 +38,7 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool("check", "config", "--syntax-only", "prometheus.yml")
 
 
+@pytest.mark.slow
 @needs_promtool
 def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
     for name in ("alerts.yml", "alerts_test.yml"):

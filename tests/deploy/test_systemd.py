@@ -88,6 +88,7 @@ def systemd(tmp_path: Path) -> Iterator[ServiceManager]:
     manager.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("agent",), ("collector", "--target", "127.0.0.1:9")])
 def test_a_daemon_is_ready_when_it_answers_and_feeds_the_watchdog_until_it_stops(
     words: tuple[str, ...], systemd: ServiceManager, tmp_path: Path
@@ -110,6 +111,7 @@ def test_a_daemon_is_ready_when_it_answers_and_feeds_the_watchdog_until_it_stops
     assert heard[:2] == ["READY=1", "WATCHDOG=1"] and heard[-1] == "STOPPING=1"
 
 
+@pytest.mark.slow
 def test_a_daemon_that_answers_nobody_is_neither_ready_nor_alive(systemd: ServiceManager) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         with supervised(url_of(mute), {"NOTIFY_SOCKET": str(systemd.path), "WATCHDOG_USEC": "100000"}):

@@ -108,6 +108,7 @@ def test_any_bytes_are_content_or_a_problem(begin: bytes, data: bytes, tmp_path_
     assert "".join(content.pieces()) or content.problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pack", [gzip.compress, zstd.compress], ids=["gzip", "zstd"])
 def test_a_bomb_ends_at_the_limit(pack: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(input_file, "MAX_UNPACKED_BYTES", 64 << 20)

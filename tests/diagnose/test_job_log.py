@@ -202,6 +202,7 @@ def test_a_flood_of_failures_takes_bounded_memory(tmp_path: Path) -> None:
     assert int(done.stderr) < 120 << 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 def test_a_log_that_is_all_errors_is_judged_as_one_without_them(end: str) -> None:
     """Lines that say nothing are passed over the faster the more there are, and what says why is still found."""

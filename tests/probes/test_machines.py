@@ -32,6 +32,7 @@ def test_expected_findings(name: str, machine: Callable[[str], Path]) -> None:
     assert report.node == name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", THROUGH_THE_GATE)
 def test_the_gate_judges_alike(name: str, machine: Callable[[str], Path], capsys: pytest.CaptureFixture[str]) -> None:
     """Each probe in a process of its own finds what it finds in the test's."""

@@ -61,6 +61,7 @@ def assert_whole(content: Content) -> None:
 TEXT = st.text(st.characters(codec="ascii", categories=("L", "N")), min_size=1, max_size=16)
 
 
+@pytest.mark.slow
 @thorough
 @given(lanes=st.lists(st.builds(Lane, TEXT, TEXT, TEXT, st.integers(-1, (1 << 31) - 1)), max_size=64))
 def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) -> None:
@@ -73,6 +74,7 @@ def test_lanes_are_read_as_they_were_written(tmp_path: Path, lanes: list[Lane]) 
     Path(writer.path).unlink()
 
 
+@pytest.mark.slow
 def test_a_writer_that_is_killed_anywhere_leaves_whole_records(start_rank: Start) -> None:
     for _ in range(12):
         rank = start_rank()

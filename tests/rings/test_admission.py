@@ -252,6 +252,7 @@ async def _beat_often(link: Link) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_a_death_is_the_cause_and_its_neighbours_errors_are_not() -> None:
     async def test(coordinator: Coordinator, port: int) -> None:
         first, _ = await enter(port, 0)

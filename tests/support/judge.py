@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from laggard import wire
 from laggard.model import Report
 from laggard.probes.host.host import Host
@@ -40,3 +42,14 @@ def judge_host(host: Host, probes: Iterable[Probe], warnings_fail: bool = False)
         answers.append(ProbeAnswer(probe.name, wire.decode(encode(observe(probe, host)), Observation), 0.0))
     facts = {answer.name: answer.observation.facts for answer in answers if answer.observation.facts}
     return build_report(answers, node=host.node(), elapsed_seconds=0.0, facts=facts, warnings_fail=warnings_fail)
+
+
+@pytest.fixture
+def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`laggard healthcheck` judges in the test's own process. To fork a process of the tests takes longer than a probe:
+    its hundred megabytes have to be mapped anew."""
+
+    def run(host: Host, probes: Iterable[Probe], *, deadline_seconds: float, warnings_fail: bool = False) -> Report:
+        return judge_host(host, probes, warnings_fail)
+
+    monkeypatch.setattr("laggard.agent.gate.command.run", run)

@@ -113,6 +113,7 @@ threading.Thread(target=lambda: (time.sleep(0.2), save("a thread"))).start()
 """
 
 
+@pytest.mark.slow
 def test_what_runs_after_the_scripts_last_line_finds_its_classes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(AFTER_ITS_LAST_LINE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -84,15 +85,17 @@ def assert_both_ranks_are_recorded(tmp_path: Path) -> None:
         "laggard run -m train spawn",
         "torchrun --nproc-per-node 2 --no-python laggard run train.py",
         "laggard run torchrun --nproc-per-node 2 train.py",
-        "deepspeed --num_gpus 2 --no_python laggard run train.py --deepspeed",
-        "laggard run deepspeed --num_gpus 2 train.py --deepspeed",
+        "deepspeed --master_port {port} --num_gpus 2 --no_python laggard run train.py --deepspeed",
+        "laggard run deepspeed --master_port {port} --num_gpus 2 train.py --deepspeed",
         "laggard run launch.sh",
     ],
 )
 def test_each_rank_is_recorded(words: str, tmp_path: Path, script: Path) -> None:
     (tmp_path / "launch.sh").write_text("#!/bin/sh\nexec torchrun --nproc-per-node 2 train.py")
     (tmp_path / "launch.sh").chmod(0o755)
-    done = start(tmp_path, *words.split())
+    with socket.create_server(("127.0.0.1", 0)) as probe:  # DeepSpeed's launcher takes 29500 wherever nobody says more
+        port = probe.getsockname()[1]
+    done = start(tmp_path, *words.format(port=port).split())
     assert done.returncode == 0, done.stderr[-4000:]
     assert_both_ranks_are_recorded(tmp_path)
 

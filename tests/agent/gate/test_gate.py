@@ -228,6 +228,7 @@ def healthcheck(*words: str, options: tuple[str, ...] = ()) -> subprocess.Comple
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
+@pytest.mark.slow
 def test_a_probe_that_hangs_is_named_in_time(tmp_path: Path) -> None:
     """A pipe that nobody writes to makes its reader hang, as a dead file server does."""
     machine = materialise("plain", tmp_path / "machine")

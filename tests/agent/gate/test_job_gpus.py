@@ -18,6 +18,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.runner.runner import run
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 MINORS = {"0": "0000:19:00.0", "1": "0000:3b:00.0", "5": "0000:bb:00.0"}
 THEIRS, MINE, SHARED = "GPU 5 (0000:bb:00.0)", "GPU 0 (0000:19:00.0)", "mlx5_3 port 1"
 

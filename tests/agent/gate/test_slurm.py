@@ -19,6 +19,8 @@ from support.materialise import materialise
 from laggard.agent.gate.slurm import Slurm, SlurmError, parse_node
 from laggard.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 SHOW = """\
 NodeName=n1 Arch=x86_64 CoresPerSocket=8
    CPUAlloc=0 CPUEfctv=8 CPUTot=8 CPULoad=1.00

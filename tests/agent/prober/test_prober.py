@@ -43,6 +43,7 @@ def python(script: str) -> list[str]:
     return [sys.executable, "-c", script]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "message"),
     [

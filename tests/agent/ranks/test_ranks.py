@@ -281,6 +281,7 @@ def test_users_with_one_job_name_are_told_apart(files: RankFiles, start_rank: St
     assert [(row.job_id, row.rank, row.owner) for row in files.read().ranks] == [("j1", 0, USER), ("j1", 0, OTHER)]
 
 
+@pytest.mark.slow
 @ROOT
 @pytest.mark.parametrize("names", ["0{}.rank", "zz{}.rank"])
 def test_junk_does_not_hide_another_users_rank(

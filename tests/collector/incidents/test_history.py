@@ -159,6 +159,7 @@ def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
     assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
 
 
+@pytest.mark.slow
 def test_a_disk_that_fails_loses_nothing_that_goes_on(make: Make, clock: Clock, tmp_path: Path) -> None:
     history = make()
     database = history._database

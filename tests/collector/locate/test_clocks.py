@@ -62,6 +62,7 @@ def answer(location: Location) -> tuple[object, ...]:
     return location.verdict, named, tuple(note.kind for note in location.notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "form", "fault"),
     [

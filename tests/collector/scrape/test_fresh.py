@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.locate.verdict import locate
 from laggard.collector.scrape.targets import parse_targets
@@ -13,6 +15,7 @@ from laggard.collector.scrape_loop import FRESH_SECONDS, ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 
 
+@pytest.mark.slow
 def test_where_rounds_take_long_no_client_waits_for_the_end_of_one(fake_agent: Callable[..., Any], make: Any) -> None:
     agent = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"), delay=FRESH_SECONDS)
 

@@ -29,6 +29,8 @@ from laggard.probes.registry import PROBES
 from laggard.probes.runner.runner import Runner, run
 from laggard.probes.runner.worker import observe
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 Machine = Callable[[str], Path]
 Check = Callable[..., dict[str, Any]]
 

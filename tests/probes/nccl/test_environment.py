@@ -16,6 +16,8 @@ from laggard.cli import main
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import read_rank_processes
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 RANK = """
 import sys, time
 file = open("/dev/nvidia0" if len(sys.argv) < 2 else sys.argv[1])

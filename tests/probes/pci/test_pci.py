@@ -22,6 +22,8 @@ from laggard.probes.pci.model.lspci import parse_lspci
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
 from laggard.probes.pci.rules.acs_faults import PathType, find_acs_faults, peer_paths
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 Copy = Callable[[str], Path]
 PROBES = ("pcie_links", "pcie_requests", "pcie_errors", "acs", "iommu", "numa")
 

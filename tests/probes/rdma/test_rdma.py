@@ -26,6 +26,8 @@ from laggard.probes.rdma.model.node_ports import nearest_ports, node_ports
 from laggard.probes.rdma.model.port import ACTIVE, Port, PortKind, parse_rate, parse_state
 from laggard.probes.rdma.ports import severity_if_down
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 PROBES = ("rdma_devices", "rdma_ports", "rdma_net", "rdma_errors", "roce_pfc", "roce_ecn")
 
 

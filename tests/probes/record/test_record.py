@@ -44,6 +44,7 @@ def report(root: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.slow
 def test_this_machine_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = record(tmp_path / "machine")
     assert done.returncode == 0, done.stderr
@@ -54,6 +55,7 @@ def test_this_machine_replays(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert not list((tmp_path / "machine").rglob(".notes*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
@@ -132,6 +134,7 @@ sys.exit(main(["record", sys.argv[1]]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
 def test_what_is_forbidden_replays_as_forbidden() -> None:
     """Recorded live as user nobody, who may not read configuration space beyond 64 bytes, other users' environments and

@@ -28,6 +28,8 @@ from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.runner.runner import run
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 BOOT = "0b7d8c5e-1111-4222-8333-944455566677"
 
 

@@ -136,6 +136,7 @@ def test_a_hung_probe_costs_its_own_deadline(check: Callable[[Host, Any], Items]
     assert hung.elapsed_seconds >= 0.3 and report.elapsed_seconds < 0.3 + GENEROUS_SECONDS
 
 
+@pytest.mark.slow
 def test_the_deadline_bounds_everything() -> None:
     started = time.monotonic()
     report = run_probes(*(probe(check) for check in HANGING), deadline=0.5)
@@ -143,6 +144,7 @@ def test_the_deadline_bounds_everything() -> None:
     assert {result.verdict for result in report.probes} == {Verdict.UNKNOWN} and report.verdict is Verdict.UNKNOWN
 
 
+@pytest.mark.slow
 def test_hung_probes_and_their_children_leave_no_process_behind(tmp_path: Path) -> None:
     note = tmp_path / "pids"
 

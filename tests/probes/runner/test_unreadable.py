@@ -15,6 +15,8 @@ from support.damage import garble, remove
 
 from laggard.cli import main
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 Copy = Callable[[str], Path]
 
 NEEDED = {

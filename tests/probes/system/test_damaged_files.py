@@ -19,6 +19,8 @@ from laggard.probes.errors import Unknown
 from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.system.swap import parse_swaps
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 Copy = Callable[[str], Path]
 
 NEEDED = [

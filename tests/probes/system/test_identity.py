@@ -16,6 +16,8 @@ from laggard.collector.fleet.compared_facts import COMPARED_FACTS, hardware_of, 
 from laggard.collector.fleet.consensus import consensus
 from laggard.probes.system.identity import colon_lines, cpu, distribution, driver
 
+pytestmark = pytest.mark.usefixtures("without_processes")
+
 Machine = Callable[[str], Path]
 
 OPEN = """NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.54.15  Release Build  (dvs-builder@U16-A23)
@@ -153,6 +155,7 @@ def test_the_collector_compares_the_facts_of_the_probes(
     assert hardware_of(odd) == "NVIDIA DGXH100 with NVIDIA H100 80GB HBM3"
 
 
+@pytest.mark.slow
 def test_a_gpu_node_reports_nearly_all_comparable_facts(copy_of: Machine, capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong path in COMPARED_FACTS would compare nothing, and go unnoticed."""
     root = with_software(copy_of("hgx_h100"))

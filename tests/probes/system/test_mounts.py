@@ -50,6 +50,7 @@ def report_with_hung_mounts(tmp_path: Path, profile: Path) -> dict[str, Any]:
     return dict(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 def test_a_real_hung_mount_is_found_in_time(tmp_path: Path, profile: Path) -> None:
     report = report_with_hung_mounts(tmp_path, profile)
     (finding,) = report["findings"]
@@ -82,6 +83,7 @@ def test_each_server_has_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert replies["/well"] == replies["/fine"] == type(replies["/fine"])()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_still_silent_is_not_asked_a_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that SIGKILL does not end is left behind; the next run finds it by its socket."""
     server = f"stuck-{os.getpid()}"

@@ -61,6 +61,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GLOO_IS_RECORDED, reason="this torch's Flight Recorder does not hold gloo's collectives")
 @pytest.mark.parametrize("step", [4, 8])
 def test_what_ddp_launches_into_a_graph_is_neither_asked_about_nor_recorded(

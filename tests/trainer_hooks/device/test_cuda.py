@@ -206,6 +206,7 @@ def test_a_torch_without_the_functions_needed_is_timed_on_the_host(torch: Any) -
     assert recorder.live.device is None and recorder.totals.errors == 0 and len(kept.steps) == 6
 
 
+@pytest.mark.slow
 def test_autograd_alone_is_inside_a_graph_task() -> None:
     """By that the hooks know autograd's threads."""
     source = pytest.importorskip("torch")

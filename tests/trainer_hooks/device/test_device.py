@@ -163,6 +163,7 @@ def usual(steps: list[Step], of: Callable[[Step], float]) -> float:
     return quantiles([of(step) for step in steps[1:]], n=4, method="inclusive")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first_to_launch", [0, 1, 2])
 def test_who_is_late_is_decided_on_the_device_and_not_by_the_hosts_launches(
     job: Callable[..., list[Recorded]], first_to_launch: int
@@ -217,6 +218,7 @@ def test_a_collective_hidden_behind_computation_is_no_wait(rank: Rank) -> None:
     assert all(it["end"] - it["start"] > 19.9 * MS for it in seen.collectives)
 
 
+@pytest.mark.slow
 def test_the_exposed_part_of_a_half_hidden_collective_is_waited(tmp_path: Path) -> None:
     rank = Rank(0, tmp_path, takes(30 * MS))
 
@@ -233,6 +235,7 @@ def test_the_exposed_part_of_a_half_hidden_collective_is_waited(tmp_path: Path) 
     assert usual(seen.steps, lambda step: step.own) == about(15 * MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("computed", "waited"), [(30 * MS, 0.0), (5 * MS, 15 * MS)])
 def test_on_a_second_stream_only_what_the_main_stream_waits_for_is_waited(
     tmp_path: Path, computed: float, waited: float
@@ -287,6 +290,7 @@ def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
     assert usual(seen.steps, lambda step: step.own) == about(10 * MS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
 def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: float, exposed: float) -> None:
     rank.recorder.saw_loader = True
@@ -299,6 +303,7 @@ def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: 
     assert usual(steps, lambda step: step.phases_ns[FORWARD] / 1e9) == about(computed)
 
 
+@pytest.mark.slow
 def test_collectives_of_the_host_keep_the_hosts_clock(rank: Rank) -> None:
     """gloo on tensors in the host's memory, in a job that computes on a device: it blocks the caller."""
 

@@ -149,6 +149,7 @@ states = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(states, min_size=1, max_size=6))
 def test_only_ranks_that_died_are_named_and_never_more_than_died(ranks: list[RankState]) -> None:
     found = judge(*ranks)

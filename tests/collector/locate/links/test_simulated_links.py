@@ -13,6 +13,7 @@ from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "fault", "seed"),
     [
@@ -32,6 +33,7 @@ def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fa
     assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("fault", "seed"), [(Fault("slow_link", 0.1), 1351581465), (Fault("slow_nic", 0.1), 98917168)])
 def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, fault: Fault, seed: int) -> None:
     """The clocks of the simulated machines are seconds apart."""

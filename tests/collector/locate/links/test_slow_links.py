@@ -116,6 +116,7 @@ def test_where_one_group_alone_is_slow_any_of_its_members_may_be_the_place() -> 
     assert culprit.node is None and culprit.confidence <= 0.5
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 9999))
 @settings(max_examples=20, deadline=None)
 def test_even_networks_accuse_nothing_and_slow_ranks_no_link(seed: int) -> None:

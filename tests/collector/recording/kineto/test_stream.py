@@ -67,6 +67,7 @@ def peak_bytes(path: Path) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "CHUNK_BYTES", 1 << 16)
     one = json.dumps({"ph": "X", "name": "n" * 80, "args": {"External id": 1}}) + ",\n"
