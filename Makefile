@@ -6,9 +6,9 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
-# More processes than there are cores, since many tests wait for others, the slow ones most; which tests stay together,
+# A process for each core, and two MORE for the whole suite, since slow tests wait for others; which tests stay together,
 # tests/conftest.py says. WORKERS=0: all in this process.
-MORE := 1
+MORE := 0
 WORKERS ?= $(shell expr $$(nproc) + $(MORE))
 RUN_TESTS = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 PYTEST = $(BIN)/python $(RUN_TESTS)

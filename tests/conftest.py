@@ -23,13 +23,6 @@ pytest_plugins = (
     "support.warm",
     "support.launch",
 )
-    "support.machines",
-    "support.judge",
-    "support.agents",
-    "support.collectors",
-    "support.warm",
-    "support.launch",
-)
 
 TOGETHER = ("slurm", "kubernetes")
 ALONE = (

@@ -53,7 +53,7 @@ class Runner:
             answers,
             node=host.node(),
             elapsed_seconds=time.monotonic() - started,
-            facts=_facts(answers, store),
+            facts=collect_facts(answers, store),
             warnings_fail=warnings_fail,
         )
 
@@ -95,7 +95,7 @@ def _groups(probes: Sequence[Probe]) -> list[list[Probe]]:
     return list(groups.values())
 
 
-def _facts(answers: Sequence[ProbeAnswer], store: HistoryStore) -> dict[str, Any]:
+def collect_facts(answers: Sequence[ProbeAnswer], store: HistoryStore) -> dict[str, Any]:
     """What the probes read, by probe, and what their counters were compared with. That counters cannot be saved stands
     there once."""
     facts = {answer.name: answer.observation.facts for answer in answers}

@@ -18,6 +18,7 @@ from laggard.probes.probe import Probe
 from laggard.probes.profiles import DEFAULT, choose_probes, find_profile
 from laggard.probes.runner.history_store import HistoryStore
 from laggard.probes.runner.report import ProbeAnswer, build_report
+from laggard.probes.runner.runner import collect_facts
 from laggard.probes.runner.worker import Observation, encode, observe
 from support.materialise import expectation
 
@@ -40,7 +41,7 @@ def judge_host(host: Host, probes: Iterable[Probe], warnings_fail: bool = False)
     for probe in probes:
         host.counter_history = store.history(probe.name)
         answers.append(ProbeAnswer(probe.name, wire.decode(encode(observe(probe, host)), Observation), 0.0))
-    facts = {answer.name: answer.observation.facts for answer in answers if answer.observation.facts}
+    facts = collect_facts(answers, store)
     return build_report(answers, node=host.node(), elapsed_seconds=0.0, facts=facts, warnings_fail=warnings_fail)
 
 

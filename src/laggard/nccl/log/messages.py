@@ -182,7 +182,7 @@ def _parse_ring(builder: ProcessBuilder, text: str) -> None:
 
 
 def _parse_version(builder: ProcessBuilder, text: str) -> None:
-    match = re.match(r"NCCL version (\d{1,4}\.\d{1,4}(?:\.\d{1,4})?)[\w.]{0,40}\+\w", text)
+    match = re.match(r"NCCL version (\d\.\d{1,3}\.\d{1,3})[\w.]{0,40}\+\w", text)
     if match:
         builder.version = match[1]
 
