@@ -16,6 +16,7 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ranks.safety import secure
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
+from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.http.listen import bind, split_address, url_of
@@ -61,7 +62,8 @@ def main(arguments: argparse.Namespace) -> int:
         ranks = RankFiles(settings.rank_dir, settings.node, exits=ExitWatch())
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
-        router = Router(settings.node, ranks, cached_ranks, probe_loop, ras)
+        traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
+        router = Router(settings.node, ranks, cached_ranks, probe_loop, ras, traffic)
         server = Server(listener, router.handle, error_response)
         log.info("listening on %s", url_of(listener))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
@@ -70,11 +72,13 @@ def main(arguments: argparse.Namespace) -> int:
         probe_loop.start()
         if ras:
             ras.start()
+        traffic.start()
         server.start()
         with supervised(url_of(listener)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()
+        traffic.stop()
         if ras:
             ras.stop()
         prober.stop()

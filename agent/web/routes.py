@@ -20,6 +20,7 @@ from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
 from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ras.asker import RasAsker
+from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page
 from laggard.agent.web.metrics import agent_metrics
 from laggard.http.message import HttpError, Request, Response
@@ -52,12 +53,14 @@ class Router:
         cached_ranks: RankCache,
         probe_loop: ProbeLoop,
         ras: RasAsker | None = None,
+        traffic: TrafficWatch | None = None,
     ) -> None:
         self._node = node
         self._ranks = ranks
         self._cached_ranks = cached_ranks
         self._probe_loop = probe_loop
         self._ras = ras
+        self._traffic = traffic
         self._transports = JobTransports()
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
@@ -116,8 +119,12 @@ class Router:
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""
         transports = self._transports.findings(ranks.ranks, self._probe_loop.latest.report)
-        findings = transports + hook_blind_findings(ranks.ranks)
-        return structs.replace(ranks, findings=findings) if findings else ranks
+        told = {(found.code, found.device) for found in transports}  # by NCCL itself, with the cause
+        seen = self._traffic.findings if self._traffic else ()
+        carried = tuple(found for found in seen if (found.code, found.device) not in told)
+        findings = transports + carried + hook_blind_findings(ranks.ranks)
+        traffic = self._traffic.traffic if self._traffic else ()
+        return structs.replace(ranks, findings=findings, traffic=traffic) if findings or traffic else ranks
 
 
 def error_response(error: HttpError) -> Response:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
@@ -176,9 +177,38 @@ def move_traffic() -> None:
     server.wait(300)
 
 
+IB_WRITE = "ib_write_bw -d rxe0 -n 300 -s 65536 & sleep 2; ib_write_bw -d rxe0 -n 300 -s 65536 10.77.0.1; wait"
+SUPPORT = Path(__file__).resolve().parents[1] / "support"
+MB = 1 << 20
+
+
+def traffic_steps(steps: Steps) -> None:
+    """What the agent's watch makes of a job with one other node, 10.77.1.1, while it uses RDMA, TCP, or reads a file
+    from 10.77.0.1 over TCP. Both addresses are this machine's: who connects to one binds the other."""
+    peer, storage = "10.77.1.1", "10.77.0.1"
+    serve = [sys.executable, str(SUPPORT / "exchanging_rank.py"), "serve"]
+    servers = [subprocess.Popen([*serve, host, "5000"], stdout=subprocess.PIPE) for host in (peer, storage)]
+    for server in servers:
+        assert server.stdout is not None and server.stdout.readline() == b"done\n"
+    exchange, read = [peer, 5000, storage, 32 * MB, 32 * MB], [storage, 5000, peer, 1024, 8 * MB]
+    talk = [peer, 5000, storage, 1024, 1024]
+    plan = {
+        "rdma and a file over tcp": [{"exchange": [talk, read], "command": IB_WRITE}] * 2,
+        "tcp": [{"exchange": [exchange]}] * 2,
+    }
+    everything = [step for part in plan.values() for step in part]
+    job = json.dumps({"sys": "/sys", "nodes": peer, "steps": everything})
+    command = [sys.executable, str(SUPPORT / "traffic_seen.py")]
+    done = subprocess.run(command, input=job, capture_output=True, text=True, timeout=300)
+    for server in servers:
+        server.kill()
+    seen = json.loads(done.stdout.partition("SEEN:")[2] or json.dumps([done.stderr] * 4))
+    steps["traffic"] = {"rdma and a file over tcp": seen[:2], "tcp": seen[2:]}
+
+
 def main() -> None:
     steps: Steps = {}
-    parts: tuple[Callable[[Steps], None], ...] = (first_rdma_steps, acs_steps, other_steps, rdma_steps)
+    parts: tuple[Callable[[Steps], None], ...] = (first_rdma_steps, acs_steps, traffic_steps, other_steps, rdma_steps)
     for part in parts:
         try:
             part(steps)

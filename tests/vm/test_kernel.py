@@ -139,3 +139,18 @@ def test_a_port_that_is_up_again_is_flapping(steps: dict[str, Any]) -> None:
     step = steps["rdma, eth0 up again"]
     assert findings(step) == [("RDMA_LINK_FLAPPING", "rxe0")], reason(step)
     assert step["status"] == 0, "one loss of the link is a warning"
+
+
+def test_a_job_over_rdma_that_reads_a_file_over_tcp_has_not_fallen_back(steps: dict[str, Any]) -> None:
+    for step in steps["traffic"]["rdma and a file over tcp"]:
+        (traffic,) = step["traffic"]
+        assert step["findings"] == [] and traffic.get("unknown", "") == "", traffic
+        assert traffic["rdma_bytes"] > traffic["tcp_other_bytes"] > 8 << 20, traffic
+
+
+def test_a_job_that_exchanges_over_tcp_has_fallen_back(steps: dict[str, Any]) -> None:
+    first, second = steps["traffic"]["tcp"]
+    assert first["findings"] == []
+    ((code, device, evidence),) = second["findings"]
+    assert (code, device, evidence["nodes"]) == ("TCP_FALLBACK", "job 17", ["10.77.1.1"])
+    assert evidence["tcp_bytes_with_the_jobs_nodes"] > 60 << 20 > evidence["rdma_bytes"]

@@ -8,6 +8,7 @@ import msgspec
 
 from laggard.model import Finding, RankEnd
 from laggard.wire.ras import RasSource
+from laggard.wire.traffic import JobTraffic
 
 RANKS_SCHEMA = "laggard.ranks/1"
 
@@ -155,4 +156,6 @@ class RanksDocument(msgspec.Struct, frozen=True):
     """About the jobs that run here, from what their ranks report. The node's own findings are in its report."""
     ras: RasSource | None = None
     """Jobs without hooks, as NCCL RAS tells of them; None from agents that do not ask it."""
+    traffic: tuple[JobTraffic, ...] = ()
+    """Of jobs on several nodes, where this one has RDMA devices that are up."""
     schema: str = RANKS_SCHEMA

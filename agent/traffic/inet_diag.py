@@ -1,0 +1,126 @@
+"""TCP sockets as the kernel's sock_diag tells them over netlink: the request, and a parser of the replies. Pure.
+
+The layouts are the kernel's (include/uapi/linux/netlink.h, sock_diag.h, inet_diag.h, tcp.h), in the machine's own byte
+order but for ports and addresses. `bytes_acked` and `bytes_received` are in tcp_info since Linux 4.1.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+MOST_SOCKETS: Final = 1 << 17
+
+_HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
+_REQUEST: Final = struct.Struct("=BBBxI48x")  # family, protocol, extensions, states, a socket's identity: any
+_SOCKET: Final = struct.Struct("=BBBB")  # family, state, timer, retransmits
+_PORTS: Final = struct.Struct(">HH")
+_ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
+_TCP_BYTES: Final = struct.Struct("=QQ")  # bytes_acked, bytes_received
+_TCP_BYTES_AT: Final = 120
+_SOCKET_BYTES: Final = 72
+_INODE: Final = struct.Struct("=I")
+_INODE_AT: Final = 68
+_ADDRESS_BYTES: Final[dict[int, int]] = {socket.AF_INET: 4, socket.AF_INET6: 16}
+
+_BY_FAMILY: Final = 20
+_ERROR, _DONE = 2, 3
+_FLAGS: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+_INFO: Final = 2
+_INFO_BIT: Final = 1 << (_INFO - 1)
+_ESTABLISHED: Final = 1 << 1
+
+
+class TcpSocket(NamedTuple):
+    """An established connection, and how many bytes it has carried since it was made. Addresses are in digits, an IPv4
+    address within IPv6 as IPv4."""
+
+    inode: int
+    local: str
+    remote: str
+    local_port: int
+    remote_port: int
+    sent_bytes: int
+    received_bytes: int
+
+
+class Reply(NamedTuple):
+    """`done`: the kernel has nothing more to say; `error`: its errno, 0 for none."""
+
+    sockets: tuple[TcpSocket, ...]
+    done: bool
+    error: int = 0
+
+
+def request(family: int) -> bytes:
+    """Returns the message that asks for all established TCP connections of AF_INET or AF_INET6, with their tcp_info."""
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, _INFO_BIT, _ESTABLISHED)
+    return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _FLAGS, 1, 0) + body
+
+
+def parse_reply(data: bytes) -> Reply:
+    """Parses one datagram. What is cut off, or of another form, is left out: no input raises."""
+    found: list[TcpSocket] = []
+    for kind, body in _messages(data):
+        if kind == _DONE:
+            return Reply(tuple(found), True)
+        if kind == _ERROR:
+            number = struct.unpack_from("=i", body)[0] if len(body) >= 4 else -1
+            return Reply(tuple(found), True, abs(number))
+        if kind == _BY_FAMILY:
+            found += _socket(body)
+    return Reply(tuple(found), False)
+
+
+def _messages(data: bytes) -> Iterator[tuple[int, bytes]]:
+    at = 0
+    while at + _HEADER.size <= len(data):
+        length, kind, _, _, _ = _HEADER.unpack_from(data, at)
+        if length < _HEADER.size or at + length > len(data):
+            return
+        yield kind, data[at + _HEADER.size : at + length]
+        at += (length + 3) & ~3
+
+
+def _socket(body: bytes) -> Iterator[TcpSocket]:
+    if len(body) < _SOCKET_BYTES:
+        return
+    size = _ADDRESS_BYTES.get(body[0])
+    carried = _carried(body[_SOCKET_BYTES:])
+    if size is None or carried is None:
+        return
+    local_port, remote_port = _PORTS.unpack_from(body, 4)
+    local, remote = _address(body[8 : 8 + size]), _address(body[24 : 24 + size])
+    yield TcpSocket(_INODE.unpack_from(body, _INODE_AT)[0], local, remote, local_port, remote_port, *carried)
+
+
+def _carried(attributes: bytes) -> tuple[int, int] | None:
+    """The bytes that the connection has carried; None where the kernel does not tell."""
+    at = 0
+    while at + _ATTRIBUTE.size <= len(attributes):
+        length, kind = _ATTRIBUTE.unpack_from(attributes, at)
+        if length < _ATTRIBUTE.size or at + length > len(attributes):
+            return None
+        info = attributes[at + _ATTRIBUTE.size : at + length]
+        if kind == _INFO and len(info) >= _TCP_BYTES_AT + _TCP_BYTES.size:
+            sent, received = _TCP_BYTES.unpack_from(info, _TCP_BYTES_AT)
+            return int(sent), int(received)
+        at += (length + 3) & ~3
+    return None
+
+
+def _address(raw: bytes) -> str:
+    return plain_address(str(ipaddress.ip_address(raw)))
+
+
+def plain_address(text: str) -> str:
+    """Returns an address in the form in which two are compared: an IPv4 address within IPv6 as IPv4, without a zone."""
+    try:
+        address = ipaddress.ip_address(text.partition("%")[0])
+    except ValueError:
+        return ""
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return str(mapped or address)

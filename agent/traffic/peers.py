@@ -1,0 +1,41 @@
+"""Which addresses are the other nodes of a job, by what its launcher told the ranks: SLURM's list of nodes, and
+MASTER_ADDR. With torchrun the first node also sees who is connected to its store."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from laggard.agent.traffic.inet_diag import TcpSocket, plain_address
+from laggard.rings.membership import expand_hosts
+
+VARIABLES: Final = frozenset({"SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "MASTER_ADDR", "MASTER_PORT"})
+_MOST_NAMES: Final = 1024
+
+
+def named_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Returns the names of the job's nodes that a rank's environment holds, this node's among them. Pure."""
+    nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
+    master = variables.get("MASTER_ADDR", "")
+    return tuple(dict.fromkeys((*expand_hosts(nodes)[:_MOST_NAMES], *((master,) if master else ()))))
+
+
+def addresses_of(names: Iterable[str], resolve: Callable[[str], Iterable[str]] | None = None) -> frozenset[str]:
+    """Returns the addresses of the names, as the name service tells them; a name that it does not know has none."""
+    resolve = resolve or _resolve
+    return frozenset(plain_address(address) for name in names for address in resolve(name)) - {""}
+
+
+def clients_of_store(sockets: Iterable[TcpSocket], variables: Mapping[str, str]) -> frozenset[str]:
+    """Returns who is connected to the port of torchrun's store on this machine: the job's nodes. Pure."""
+    port = variables.get("MASTER_PORT", "")
+    number = int(port) if port.isdecimal() and len(port) < 6 else 0
+    return frozenset(each.remote for each in sockets if number and each.local_port == number)
+
+
+def _resolve(name: str) -> list[str]:
+    with contextlib.suppress(OSError, UnicodeError):
+        return [str(found[4][0]) for found in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)]
+    return []
