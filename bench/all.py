@@ -9,7 +9,19 @@ from pathlib import Path
 
 BENCHES = (
     *("hook", "hook_step", "hook_peers", "hook_job", "beat"),
-    *("healthcheck", "agent", "collector", "locate", "sources", "prometheus", "diagnose", "nccl_lines", "ring", "demo"),
+    *(
+        "healthcheck",
+        "agent",
+        "collector",
+        "locate",
+        "sources",
+        "prometheus",
+        "diagnose",
+        "nccl_lines",
+        "recommend",
+        "ring",
+        "demo",
+    ),
 )
 
 

@@ -22,6 +22,7 @@ CONFIG: dict[str, Any] = {
     "gradient_accumulation_steps": 16,
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000, "overlap_comm": False},
 }
+from laggard.recommend.describe import render_recommendation
 
 
 def written(tmp_path: Path, name: str, content: Any) -> str:
@@ -154,6 +155,7 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     found = recommend(situation(0.3, culprits=(culprit,)))
     assert found.items[0].gain.basis == "measured" and found.items[0].gain.ratio == pytest.approx(4 / 3)
     assert found.items[0].apply == "look at it" and not found.blocked_by
+    assert render_recommendation(found).startswith("Repair rank 3 on n1: 1.50 times its peers' time (host)")
 
 
 def test_waiting_for_input_is_measured() -> None:

@@ -45,7 +45,8 @@ def _headline(found: Recommendation) -> str:
 
 def _change(item: Item) -> str:
     if item.repairs and item.recommended is None and item.target != "nccl_env":
-        return f"Repair {item.key} ({item.target})"
+        now = "" if item.current is None else f": {_value(item.current)}"
+        return f"Repair {item.key}{now} ({item.target})"
     if item.recommended is None:
         return f"Remove {item.key}={item.current} ({item.target})"
     now = "" if item.current is None else f", now {_value(item.current)}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,15 +16,16 @@ from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recording.kinds import kind_of
 from laggard.collector.recording.reader import read_recording
 from laggard.deepspeed_config import find_problems, parse_config
-from laggard.diagnose.command import diagnose
 from laggard.diagnose.deepspeed import read_json
-from laggard.diagnose.document import Diagnosis
 from laggard.diagnose.environment import parse_environment
 from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
 from laggard.model import REPORT_SCHEMA, Finding, Report
 from laggard.nccl.variables import parse_version
 from laggard.rings.document import RING_SCHEMA, Ring
+
+if TYPE_CHECKING:
+    from laggard.diagnose.document import Diagnosis
 
 
 class Inputs(NamedTuple):
@@ -38,7 +39,7 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
     """Raises UsageError for what is no file, and for several DeepSpeed configurations."""
     recordings, files = _split(paths)
     documents, rest = _own_documents(files)
-    diagnosis = diagnose([InputFile(path) for path in rest]) if rest else None
+    diagnosis = _diagnose(rest) if rest else None
     situation = _from_diagnosis(diagnosis, documents)
     if recordings:
         situation = _with_recording(situation, recordings)
@@ -68,6 +69,12 @@ def _split(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def _is_recording(path: str) -> bool:
     return os.path.isfile(path) and kind_of(Path(path)) is not None
+
+
+def _diagnose(paths: Iterable[str]) -> Diagnosis:
+    from laggard.diagnose.command import diagnose  # a third of the time of a recording, which does not need it
+
+    return diagnose([InputFile(path) for path in paths])
 
 
 def _own_documents(paths: Sequence[str]) -> tuple[list[Report | Ring], list[str]]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from laggard.collector.describe import culprit_name, culprit_text
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
-from laggard.text.words import ranks_text
 
 SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
 
@@ -18,13 +18,12 @@ def judge(situation: Situation) -> Iterator[Item]:
         share = culprit.recoverable_ratio
         known = share is not None and 0 < share < 1
         ratio = 1 / (1 - share) if known and share is not None else None
-        where = " on ".join(filter(None, (ranks_text(culprit.ranks), culprit.node or "")))
         yield Item(
             target="host",
-            key=f"{culprit.kind} {where}".strip(),
-            current=culprit.slowdown_ratio,
-            recommended=1.0,
-            reason=f"{where or 'a link'} makes the others wait",
+            key=culprit_name(culprit),
+            current=f"{culprit.slowdown_ratio:.2f} times its peers' time" if culprit.slowdown_ratio else None,
+            recommended=None,
+            reason=f"{culprit_text(culprit)}, and the others wait for it ({culprit.kind})",
             evidence=culprit.evidence[:4],
             gain=Gain("measured", ratio, 1.0 if ratio else None, ratio),
             risk="None, if another node takes its place.",
