@@ -15,6 +15,7 @@ from laggard.collector.recommend.advice.situation import JobProfile, Situation
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
+from laggard.recommend.describe import render_recommendation
 from laggard.wire import encode
 
 CONFIG: dict[str, Any] = {
@@ -22,7 +23,6 @@ CONFIG: dict[str, Any] = {
     "gradient_accumulation_steps": 16,
     "zero_optimization": {"stage": 2, "reduce_bucket_size": 1000000, "overlap_comm": False},
 }
-from laggard.recommend.describe import render_recommendation
 
 
 def written(tmp_path: Path, name: str, content: Any) -> str:
