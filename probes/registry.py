@@ -18,6 +18,7 @@ from laggard.probes.gpu import (
     xid,
 )
 from laggard.probes.nccl import environment as nccl_environment
+from laggard.probes.nccl import last_ring
 from laggard.probes.nvlink import error_counters as nvlink_error_counters
 from laggard.probes.nvlink import fabric_manager, fabric_state, links, p2p
 from laggard.probes.pci import acs, aer, iommu, max_read_request, numa
@@ -37,6 +38,7 @@ PROBES: Final[tuple[Probe, ...]] = (
     cpu_affinity.PROBE,
     peermem.PROBE,
     nccl_environment.PROBE,
+    last_ring.PROBE,
     xid.PROBE,  # the first of the GPU group: mostly it does not call the driver, which may hang
     driver.PROBE,
     count.PROBE,

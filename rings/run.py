@@ -11,6 +11,7 @@ from laggard.model import EXIT_CODES
 from laggard.rings.coordinator import Coordinator, NotAllCame
 from laggard.rings.document import Ring
 from laggard.rings.gang import share_of
+from laggard.rings.keep import keep_share
 from laggard.rings.member import Member, MemberSettings, RingBroken
 from laggard.rings.messages import NodeShare
 from laggard.rings.progress import Progress
@@ -30,15 +31,19 @@ class Ended(NamedTuple):
     text: str
     ring: Ring | None = None
     share: NodeShare | None = None
-    """Of what a gang found, where it came to an end."""
+    """Of what the ring found, where it came to an end."""
 
 
 def run_node(settings: MemberSettings, join_seconds: float) -> Ended:
-    """Runs this node's part to its end. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
+    """Runs this node's part to its end, and leaves what accuses this node for its agent, where the nodes had to know a
+    secret. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
     try:
-        return asyncio.run(_until_signal(settings, join_seconds))
+        ended = asyncio.run(_until_signal(settings, join_seconds))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    if ended.share is not None and settings.token and settings.place.nodes > 1:
+        keep_share(ended.share)
+    return ended
 
 
 async def _until_signal(settings: MemberSettings, join_seconds: float) -> Ended:
@@ -104,7 +109,7 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
     finally:
         progress.clear()
     reasons = [f"{finding.device} {finding.summary}" for finding in ring.findings] or [ring.unknown]
-    shares = {node.number: share_of(ring, node.number) for node in ring.nodes} if settings.options.gang else {}
+    shares = {node.number: share_of(ring, node.number) for node in ring.nodes}
     await coordinator.end(EXIT_CODES[ring.verdict], reasons[0], shares)
     return ring
 

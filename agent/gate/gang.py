@@ -45,7 +45,10 @@ def check_gang_flags(arguments: argparse.Namespace) -> None:
         raise UsageError("--gang loads the GPUs of all nodes: add --active")
     check_join_seconds(arguments)
     _place(arguments)
-    read_token(arguments.token_file)
+    if not read_token(arguments.token_file) and arguments.drain:
+        raise UsageError(
+            "--gang with --drain needs --token-file: without a secret, anybody who can reach the port may accuse nodes"
+        )
 
 
 def run_gang(report: Report, arguments: argparse.Namespace, deadline: float | None, more_follows: bool) -> Report:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from msgspec import structs
 
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.ring_request import ring_request
 from laggard.model import Culprit
 
 _COMPUTING = (
@@ -30,6 +31,8 @@ _STOPPING = (
     "HUGE_SWAP", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
 )  # fmt: skip
 
+_MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
+
 _ADVICE = {
     "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
     "on the machine",
@@ -44,8 +47,7 @@ _ADVICE = {
     "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
     "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
     "thermal throttling",
-    "slow_link": "check the adapters, cables and switch ports on the way for errors and rate, and test the pair alone "
-    "(sendrecv_perf of nccl-tests)",
+    "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
     "dead": "read its log and its machine's kernel log from the time of its end",
 }
@@ -55,7 +57,10 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     """`culprit`, with the findings that can be its cause, and with what to do first."""
     nodes = [culprit.node] if culprit.node else [end.get("node", "") for end in culprit.link or ()]
     found = dict.fromkeys(code for node in nodes for code in _explaining_findings(culprit, node, timings))
-    return structs.replace(culprit, findings=tuple(found), advice=advice(culprit, tuple(found)))
+    to_do = [advice(culprit, tuple(found))]
+    if culprit.kind == "slow_link" and not any(code in found for code in _MEASURED_BY_RINGS):
+        to_do.append(ring_request(culprit, timings.nodes))
+    return structs.replace(culprit, findings=tuple(found), advice="; ".join(filter(None, to_do)))
 
 
 def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
@@ -89,7 +94,7 @@ def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> It
     causes = _causes(culprit)
     for code in codes:
         shared = bool(others) and all(code in theirs for theirs in others)
-        if code.startswith(causes) and not shared:
+        if code.startswith(causes) and (not shared or code in _MEASURED_BY_RINGS):  # a ring compares nodes itself
             yield code
 
 

@@ -10,7 +10,7 @@ DISABLED=/etc/laggard/disabled
 GATE_SECONDS=15
 GANG_SECONDS=200
 GANG_JOIN_SECONDS=60
-GANG_TOKEN=
+GANG_TOKEN=/etc/laggard/slurm/gang-token
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
 

@@ -67,6 +67,9 @@ def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
     cluster.configure(mode="enforce", flags="--only disks --no-agent --verbose")
     cluster.set_laggard(IN_PROLOG.format(source=REPOSITORY / "src", python=sys.executable, folder=folder))
     try:
+        (folder / "token").write_text("secret")
+        with (folder / "gate/gate.conf").open("a") as conf:
+            conf.write(f"GANG_TOKEN={folder}/token\n")
         prolog.write_text((folder / "gate/prolog-gang.sh").read_text())
         done = cluster.srun("n1", "n2", "n3")
     finally:

@@ -19,8 +19,6 @@ FACTS_ONLY: Final = frozenset({"identity", "inventory"})
 ELSEWHERE: Final = {
     "FLEET_OUTLIER": "the collector",
     "HOOK_BLIND": "the agent",
-    "RING_FAILED": "`laggard ring`",
-    "RING_SLOW": "`laggard ring --pairs`",
     **{code: "`laggard diagnose` (NCCL logs)" for code in LOG_CODES},
     "DEEPSPEED_CONFIG": "`laggard diagnose` (DeepSpeed's configuration)",
     **{code: "`laggard diagnose` (tuner tables)" for code in ("NCCL_TUNER_ONE_CHANNEL", "NCCL_TUNER_TABLE")},

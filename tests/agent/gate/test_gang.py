@@ -20,6 +20,7 @@ from laggard.cli import main
 Node = subprocess.Popen[str]
 Start = Callable[..., list[Node]]
 LONG = 240.0
+PLACE = ("--rendezvous", "127.0.0.1:9", "--nodes", "2", "--node-rank", "1")
 
 
 @pytest.fixture
@@ -126,6 +127,7 @@ def test_nobody_waits_beyond_the_deadline(start: Start) -> None:
         (("--active", "--gang", "--nodes", "2"), "need --rendezvous HOST:PORT"),
         (("--active", "--gang", "--rendezvous", "a:1", "--nodes", "2", "--node-rank", "2"), "go from 0 to N-1"),
         (("--rendezvous", "a:1"), "are for --gang"),
+        (("--active", "--gang", "--drain", "--gate", "enforce", *PLACE), "--gang with --drain needs --token-file"),
     ],
 )
 def test_flags_that_make_no_sense_are_told(

@@ -6,6 +6,7 @@ import pytest
 from support.timings import job
 
 from laggard.collector.locate.explanation import explained
+from laggard.collector.locate.ring_request import ring_request
 from laggard.collector.locate.verdict import locate
 from laggard.model import Culprit
 
@@ -56,3 +57,26 @@ def test_the_findings_at_either_end_of_a_link_are_joined() -> None:
     assert explained(Culprit("slow_link", (7, 8), link=link, phase="collective"), timings).findings == (
         "RDMA_ERRORS_RISING",
     )
+
+
+def test_a_ring_explains_a_slow_link_and_a_slow_gpu_also_where_it_named_both_machines_of_the_job() -> None:
+    link = ({"node": "n0"}, {"node": "n1"})
+    timings = job(16, findings_by_node={node: ("RING_SLOW", "GPU_SLOW") for node in ("n0", "n1")})
+    found = explained(Culprit("slow_link", (7, 8), link=link, phase="collective"), timings)
+    assert found.findings == ("RING_SLOW",) and found.advice.startswith("follow RING_SLOW first")
+    assert "laggard ring" not in found.advice.partition("(")[0]
+    alone = job(16, findings_by_node={"n0": ("RING_SLOW", "GPU_SLOW")})
+    assert explained(Culprit("slow_compute", (2,), "n0", phase="forward"), alone).findings == ("GPU_SLOW",)
+
+
+def test_a_slow_link_asks_for_a_ring_of_its_suspects_with_others_of_the_job() -> None:
+    link = ({"node": "n2"}, {"node": "n5"})
+    found = explained(Culprit("slow_link", (7, 8), link=link, phase="collective"), job(64))
+    assert found.advice.endswith("srun -w n2,n5,n0,n1 -N4 --ntasks-per-node=1 laggard ring --pairs")
+    machine = explained(Culprit("slow_link", (7,), "n1", phase="collective"), job(64))
+    assert machine.advice.endswith("srun -w n1,n0,n2,n3 -N4 --ntasks-per-node=1 laggard ring --pairs")
+
+
+@pytest.mark.parametrize("names", [("n0", "n1"), ("n0", "n1", "n2; rm"), ("n0", None, "-x")])
+def test_no_ring_is_asked_for_where_there_are_too_few_machines_or_odd_names(names: tuple[str | None, ...]) -> None:
+    assert ring_request(Culprit("slow_link", (7,), "n0"), names) == ""

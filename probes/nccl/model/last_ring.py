@@ -1,0 +1,19 @@
+"""The result of the last ring in which this node took part, as a file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from laggard.model import Finding
+
+LAST_RING_PATH: Final = "/run/laggard/last_ring.json"
+
+
+class LastRing(msgspec.Struct, frozen=True):
+    """`at`: when it ended, Unix time; `nodes`: how many were measured; `findings`: those that accuse this node."""
+
+    at: float
+    nodes: int
+    findings: tuple[Finding, ...]

@@ -1,0 +1,45 @@
+"""What a ring leaves on its nodes, for their agents."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from laggard import wire
+from laggard.model import Severity
+from laggard.probes.nccl.model.last_ring import LastRing
+from laggard.probes.probe import finding
+from laggard.rings.keep import keep_share
+from laggard.rings.messages import NodeShare
+
+SLOW = finding("RING_SLOW", "node 1", "is slow", evidence={}, fix="", severity=Severity.CRITICAL)
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's rings count")
+
+
+@needs_root
+def test_the_last_ring_that_judged_this_node_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "laggard/last_ring.json"
+    keep_share(NodeShare((SLOW,), (), "", 4), str(path))
+    assert wire.decode(path.read_bytes(), LastRing).findings == (SLOW,)
+    keep_share(NodeShare((), (), "too few nodes", 2), str(path))
+    assert wire.decode(path.read_bytes(), LastRing).nodes == 4
+    keep_share(NodeShare((), ("RING_SLOW node 2",), "", 5), str(path))
+    left = wire.decode(path.read_bytes(), LastRing)
+    assert (left.findings, left.nodes) == ((), 5)
+    assert [each.name for each in path.parent.iterdir()] == ["last_ring.json"]
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+@needs_root
+def test_where_nothing_can_be_written_nothing_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "file/last_ring.json"))
+
+
+def test_another_users_ring_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "last_ring.json"))
+    assert not list(tmp_path.iterdir())
