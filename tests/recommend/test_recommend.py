@@ -256,3 +256,67 @@ def test_diagnose_reads_a_deepspeed_configuration(tmp_path: Path, capsys: pytest
     found = json.loads(capsys.readouterr().out)
     assert found["files"][0]["kind"] == "DeepSpeed config"
     assert [each["code"] for each in found["findings"]] == ["DEEPSPEED_CONFIG"]
+
+
+ROCE = Situation(environment_known=True, lossless_priorities=frozenset({3}))
+
+
+@pytest.mark.parametrize(
+    ("given", "recommended"),
+    [
+        (None, "106"),
+        ("0", "106"),
+        ("-1", "106"),
+        ("41", "106"),
+        ("106", None),
+        ("96", None),
+        ("x", None),
+        ("900", None),
+    ],
+)
+def test_rdma_belongs_in_a_priority_with_flow_control(given: str | None, recommended: str | None) -> None:
+    environment = {} if given is None else {"NCCL_IB_TC": given}
+    items = recommend(ROCE._replace(environment=environment)).items
+    assert [(item.key, item.recommended) for item in items] == ([("NCCL_IB_TC", recommended)] if recommended else [])
+
+
+def test_without_the_environment_or_flow_control_no_traffic_class_is_wrong() -> None:
+    assert not recommend(ROCE._replace(environment_known=False)).items
+    assert not recommend(ROCE._replace(lossless_priorities=frozenset())).items
+    assert not recommend(ROCE._replace(lossless_priorities=frozenset({0}))).items
+
+
+def test_the_priorities_of_all_nodes_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    environment = tmp_path / "env"
+    environment.write_text("NCCL_DEBUG=WARN\nPATH=/bin\nHOME=/root\n")
+    for name, on in (("a", [3, 4]), ("b", [3])):
+        facts = {"roce_pfc": {"priorities": {"eth0": on, "eth1": on}}, "identity": {"product": 7}}
+        (tmp_path / name).write_bytes(encode(Report(Verdict.OK, name, 0.1, (), (), facts)))
+    _, found = run(capsys, str(tmp_path / "a"), str(tmp_path / "b"), str(environment))
+    assert keys(found)["NCCL_IB_TC"]["evidence"][0] == "priority flow control: 3"
+
+
+@pytest.mark.parametrize("facts", [{"roce_pfc": 3}, {"roce_pfc": {"priorities": {"eth0": ["x"]}}}, {"identity": []}])
+def test_facts_of_any_form_are_no_crash(
+    facts: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path, "report.json", encode(Report(Verdict.OK, "a", 0.1, (), (), facts)))
+    assert run(capsys, path)[0] == 0
+
+
+def test_a_providers_list_is_an_option_for_its_machines_alone() -> None:
+    azure = Situation(environment_known=True, products=frozenset({"Microsoft Corporation Virtual Machine"}))
+    found = {item.key: item for item in recommend(azure).items}
+    assert found["NCCL_IB_PCI_RELAXED_ORDERING"].recommended == "1"
+    assert "nccl.env" not in recommend(azure).files
+    assert not recommend(azure._replace(products=frozenset({"Dell Inc. PowerEdge XE9680"}))).items
+    google = Situation(environment_known=True, networks=("gIB",), environment={"NCCL_IB_TC": "52"})
+    assert "NCCL_IB_TC" not in {item.key for item in recommend(google).items}
+
+
+def test_quantised_gradients_come_where_stage_3_waits_for_the_network() -> None:
+    stage_3 = {**CONFIG, "zero_optimization": {"stage": 3, "zero_quantized_weights": True}}
+    assert "zero_optimization.zero_quantized_gradients" in {
+        item.key for item in recommend(situation(0.4, stage_3)).items
+    }
+    assert not [item for item in recommend(situation(0.05, stage_3)).items if "quantized" in item.key]

@@ -29,7 +29,8 @@ def recommended_files(items: Sequence[Item], situation: Situation) -> dict[str, 
 
 
 def _variable_files(items: Sequence[Item], environment: Mapping[str, str]) -> dict[str, str]:
-    changes = {item.key: item.recommended for item in items if item.target == "nccl_env" and _is_name(item.key)}
+    own = [item for item in items if item.target == "nccl_env" and _is_name(item.key) and not _may_lose(item)]
+    changes = {item.key: item.recommended for item in own}
     if not changes:
         return {}
     after = {name: value for name, value in environment.items() if name not in changes}
@@ -40,6 +41,11 @@ def _variable_files(items: Sequence[Item], environment: Mapping[str, str]) -> di
         "nccl.env": unset + "".join(f"export {name}={shlex.quote(value)}\n" for name, value in sorted(after.items())),
         "nccl.conf": "".join(f"{name}={_one_line(value)}\n" for name, value in sorted(after.items())),
     }
+
+
+def _may_lose(item: Item) -> bool:
+    """Such an item is an option to be measured: it is in no file."""
+    return not item.repairs and item.gain.low is not None and item.gain.low < 1
 
 
 def _is_name(key: str) -> bool:

@@ -39,6 +39,10 @@ class Situation(NamedTuple):
     deepspeed_problems: tuple[str, ...] = ()
     profile: JobProfile | None = None
     culprits: tuple[Culprit, ...] = ()
+    lossless_priorities: frozenset[int] = frozenset()
+    """For which the RoCE ports have priority flow control, 0 to 7; of nodes that differ, those that all have."""
+    products: frozenset[str] = frozenset()
+    """What the nodes are, by their firmware (DMI): vendor and product."""
     kind_of_node: Mapping[str, str] = {}
     """The kind of each node's NICs: InfiniBand, RoCE, Socket."""
     node_of_rank: Mapping[int, str] = {}

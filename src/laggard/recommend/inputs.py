@@ -4,7 +4,7 @@ laggard, and a recording."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,7 +40,9 @@ def read_inputs(paths: Sequence[str]) -> Inputs:
     recordings, files = _split(paths)
     documents, rest = _own_documents(files)
     diagnosis = _diagnose(rest) if rest else None
-    situation = _from_diagnosis(diagnosis, documents)
+    situation = _with_facts(
+        _from_diagnosis(diagnosis, documents), [each for each in documents if isinstance(each, Report)]
+    )
     if recordings:
         situation = _with_recording(situation, recordings)
     unknown = [f"{file.path}: {file.unknown}" for file in diagnosis.files if file.unknown] if diagnosis else []
@@ -118,6 +120,28 @@ def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ri
         nodes=len(hosts) or None,
         ranks=max((each["ranks"] for each in facts if isinstance(each.get("ranks"), int)), default=None),
     )
+
+
+def _with_facts(situation: Situation, reports: Sequence[Report]) -> Situation:
+    """Takes what the nodes' reports say of themselves. What they say may have any form: only what is right counts."""
+    by_node = [set(found) for report in reports if (found := list(_priorities(report)))]
+    products = {_facts(report, "identity").get("product") for report in reports}
+    return situation._replace(
+        lossless_priorities=frozenset(set.intersection(*by_node)) if by_node else frozenset(),
+        products=frozenset(product for product in products if isinstance(product, str) and product),
+    )
+
+
+def _priorities(report: Report) -> Iterator[int]:
+    """Yields the priorities for which all RoCE ports of a node have flow control."""
+    ports = _facts(report, "roce_pfc").get("priorities")
+    lists = [each for each in ports.values() if isinstance(each, list)] if isinstance(ports, dict) else []
+    yield from (priority for priority in range(8) if lists and all(priority in each for each in lists))
+
+
+def _facts(report: Report, probe: str) -> Mapping[str, Any]:
+    found = report.facts.get(probe)
+    return found if isinstance(found, dict) else {}
 
 
 def _paths(diagnosis: Diagnosis | None, kind: str) -> list[str]:
