@@ -208,7 +208,7 @@ def _attempt(action: str, call: Callable[[], T]) -> T:
     """Returns what `call` returns. An OSError becomes NotFound or Unknown; `action` is what the message says of it."""
     try:
         return call()
-    except (FileNotFoundError, NotADirectoryError) as error:
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError) as error:  # the last: a process that has ended
         raise NotFound(f"cannot {action}: {error.strerror}") from None
     except OSError as error:
         raise Unknown(f"cannot {action}: {error.strerror or error}") from None

@@ -29,8 +29,20 @@ class KernelMessage(NamedTuple):
 
 
 def read_kmsg() -> str:
-    """All records that the kernel still holds. Raises OSError. A container without all devices has no /dev/kmsg, or may
-    not open it; with CAP_SYSLOG it gets the same from syslog(2)."""
+    """All records that the kernel still holds. Raises OSError, where laggard's reader cannot help either."""
+    try:
+        return read_own_kmsg()
+    except OSError as error:
+        if error.errno not in _NO_DEVICE:
+            raise
+        from laggard.probes.host.reader import with_reader  # sockets are slow to import, and root needs none
+
+        return with_reader(error, "kernel_log").decode(errors="replace")
+
+
+def read_own_kmsg() -> str:
+    """The same as this process may read it. A container without all devices has no /dev/kmsg, or may not open it; with
+    CAP_SYSLOG it gets the same from syslog(2). Raises OSError."""
     try:
         return _read_records()
     except OSError as error:

@@ -167,7 +167,7 @@ def _reason(tree: PciTree, addresses: tuple[str, ...] | list[str]) -> str:
         return device.config_error or f"nothing is known of {device.address}"
     if not device.config.responds:
         return f"{device.address} does not answer: its configuration space reads as ones"
-    return f"the kernel shows all of {device.folder or device.address}/config only to root"
+    return f"the kernel shows all of {device.folder or device.address}/config only to root and to `laggard reader`"
 
 
 PROBE: Final = Probe("acs", check, AcsThresholds())

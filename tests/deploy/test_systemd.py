@@ -18,11 +18,13 @@ import pytest
 from support.paths import REPOSITORY
 
 from laggard.http.listen import url_of
+from laggard.probes.host.reader import SOCKET
 from laggard.service_manager import supervised, watchdog_seconds
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
-MOST_EXPOSED = {"laggard-agent.service": 3.2, "laggard-collector.service": 1.5}
-"""By `systemd-analyze security`, from 0 to 10. The agent has capabilities: PCI configuration space, all rank files."""
+MOST_EXPOSED = {"laggard-agent.service": 1.7, "laggard-collector.service": 1.5, "laggard-reader.service": 1.8}
+"""By `systemd-analyze security`, from 0 to 10. The reader has capabilities, and no network."""
+DAEMONS = ("laggard-agent.service", "laggard-collector.service")
 PATIENCE_SECONDS = 300.0
 
 needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
@@ -39,7 +41,9 @@ def with_a_program(unit: Path, folder: Path) -> Path:
 @pytest.mark.parametrize("name", MOST_EXPOSED)
 def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -> None:
     unit = with_a_program(UNITS / name, tmp_path)
-    verified = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, timeout=300)
+    units = [str(unit), shutil.copy(UNITS / "laggard-reader.socket", tmp_path)]
+    with_a_program(UNITS / "laggard-reader.service", tmp_path)  # which systemd looks for beside its socket
+    verified = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, timeout=300)
     assert unit.name not in verified.stderr, verified.stderr
     judged = subprocess.run(
         ["systemd-analyze", "security", "--offline=yes", str(unit)], capture_output=True, text=True, timeout=300
@@ -49,10 +53,28 @@ def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -
     assert float(score[1]) <= MOST_EXPOSED[name]
 
 
+def directives(unit: str) -> dict[str, str]:
+    """The last value of each key."""
+    return dict(line.split("=", 1) for line in (UNITS / unit).read_text().splitlines() if re.match(r"\w+=", line))
+
+
+def test_privileges_are_apart_from_the_network() -> None:
+    agent, reader = directives("laggard-agent.service"), directives("laggard-reader.service")
+    assert agent["CapabilityBoundingSet"] == agent["AmbientCapabilities"] == ""
+    assert reader["CapabilityBoundingSet"] == "CAP_SYS_ADMIN CAP_SYS_PTRACE CAP_SYSLOG"
+    assert reader["PrivateNetwork"] == "yes" and reader["RestrictAddressFamilies"] == "AF_UNIX"
+    assert reader["User"] != agent["User"], "else the agent could trace the reader"
+    assert f"--allow-user {agent['User']}" in reader["ExecStart"]
+    listens = directives("laggard-reader.socket")
+    assert listens["ListenStream"] == SOCKET and listens["SocketGroup"] == agent["User"]
+    users = re.findall(r"^u ([\w-]+)", (UNITS.parent / "sysusers.d" / "laggard.conf").read_text(), re.M)
+    assert users == [agent["User"], reader["User"]]
+
+
 def test_each_unit_names_a_command_and_a_user_that_exist() -> None:
     user = re.search(r"^u (\w+)", (UNITS.parent / "sysusers.d" / "laggard.conf").read_text(), re.M)
     assert user is not None
-    for name in MOST_EXPOSED:
+    for name in DAEMONS:
         text = (UNITS / name).read_text()
         command = re.search(r"^ExecStart=/opt/laggard/bin/laggard (\w+) --config /etc/laggard/(\w+)\.yaml$", text, re.M)
         assert command is not None and command[1] == command[2] == name.removeprefix("laggard-").partition(".")[0]

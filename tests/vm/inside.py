@@ -6,13 +6,15 @@ Prints one line of JSON: the exit status and the report of each step. See suppor
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,6 +91,24 @@ def acs(endpoints: Sequence[str], virtual: bool | None = False, privileged: bool
     return gate("--only", "acs", thresholds={"acs": chosen}, privileged=privileged)
 
 
+@contextlib.contextmanager
+def reader() -> Iterator[None]:
+    """`laggard reader`, which has the capability that the gate then lacks, in a forked process."""
+    path = "/run/reader.sock"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(cli.main(["reader", "--socket", path, "--allow-user", "0"]))
+    os.environ["LAGGARD_READER"] = path
+    while not os.path.exists(path):
+        time.sleep(0.05)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+        del os.environ["LAGGARD_READER"]
+
+
 def set_acs(port: str, control: int) -> None:
     subprocess.run(["setpci", "-s", port, f"ECAP_ACS+6.w={control:04x}"], check=True)
 
@@ -106,6 +126,8 @@ def acs_steps(steps: Steps) -> None:
     steps["acs on, virtual"] = acs(apart, virtual=True)
     steps["acs on, virtual unknown"] = acs(apart, virtual=None)
     steps["acs on, not root"] = acs(apart, privileged=False)
+    with reader():
+        steps["acs on, not root, by the reader"] = acs(apart, privileged=False)
     set_acs("00:03.0", 0x01)
     steps["source validation alone"] = acs(apart)
     set_acs("00:03.0", 0x00)

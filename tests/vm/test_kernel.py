@@ -109,6 +109,12 @@ def test_without_root_it_is_unknown(steps: dict[str, Any]) -> None:
     assert "only to root" in reason(step)
 
 
+def test_the_reader_tells_who_is_not_root_the_same(steps: dict[str, Any]) -> None:
+    step, as_root = steps["acs on, not root, by the reader"], steps["acs on"]
+    assert (findings(step), step["status"]) == (findings(as_root), as_root["status"])
+    assert findings(step), reason(step)
+
+
 def test_a_machine_without_gpu_and_rdma_nic_is_skipped(steps: dict[str, Any]) -> None:
     (probe,) = steps["no endpoint named"]["report"]["probes"]
     assert probe["verdict"] == "skipped", probe

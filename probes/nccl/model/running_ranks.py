@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
+import msgspec
+
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.nccl.conf import NcclConf, parse_conf
 from laggard.nccl.variable_table import SECRET, Version
@@ -41,7 +43,21 @@ class RankProcesses(NamedTuple):
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
-    """Raises Unknown where /proc cannot be listed."""
+    """Of all users, where this process may read their environments or laggard's reader does. Raises Unknown where /proc
+    cannot be listed."""
+    own = read_own_rank_processes(host)
+    if own.not_permitted and not host.recorded:
+        from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
+
+        try:
+            return msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
+        except (NoReader, msgspec.MsgspecError):
+            pass
+    return own
+
+
+def read_own_rank_processes(host: Host) -> RankProcesses:
+    """Of the processes whose environment this process may read. Raises Unknown where /proc cannot be listed."""
     processes: list[RankProcess] = []
     not_permitted = 0
     for name in host.entries("/proc"):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
-from laggard.probes.pci.model.config_space import parse_config, read_needed_bytes
+from laggard.probes.pci.model.config_space import STANDARD_BYTES, parse_config, read_needed_bytes
 from laggard.probes.pci.model.tree import LinkState, PciDevice, PciTree
 
 _DEVICES: Final = "/sys/bus/pci/devices"
@@ -52,13 +52,26 @@ def with_links(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:
 
 
 def with_config(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:
-    """Reads configuration space. Without root the kernel shows 64 bytes, and later registers are not known."""
+    """Reads configuration space. Without root the kernel shows 64 bytes; where laggard's reader does not run either,
+    later registers are not known."""
     for device in devices:
         try:
             data = host.read_parts(f"{device.folder}/config", read_needed_bytes)
+            if len(data) < STANDARD_BYTES and not host.recorded:
+                data = _from_reader(device.address, data)
             yield device._replace(config=parse_config(data))
         except Unknown as error:
             yield device._replace(config_error=str(error))
+
+
+def _from_reader(address: str, own: bytes) -> bytes:
+    """The device's registers by laggard's reader; `own`, where it does not answer."""
+    from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
+
+    try:
+        return ask(f"pci_config {address}")
+    except NoReader:
+        return own
 
 
 def with_numa_nodes(host: Host, devices: Iterable[PciDevice]) -> Iterator[PciDevice]:

@@ -1,0 +1,112 @@
+"""What the reader answers: a fixed list of questions. No question holds a path, and what is read with privileges leaves
+this file only as the few values that are asked for."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from laggard.agent.ranks.exit_status import zombie_status
+from laggard.errors import UsageError
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+from laggard.probes.host.kernel_log import read_own_kmsg
+from laggard.probes.host.reader import MAX_ANSWER_BYTES
+from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
+from laggard.probes.pci.model.config_space import read_needed_bytes
+
+_ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_CAP_SYS_PTRACE: Final = 19  # capability.h
+_PID: Final = re.compile(r"[1-9][0-9]{0,9}")
+
+
+class Refused(Exception):
+    """The question is not answered. The text is one line."""
+
+
+def answer(question: str, host: Host) -> bytes:
+    """The answer to one question. Raises Refused."""
+    name, _, argument = question.partition(" ")
+    reply = _REPLIES.get(name)
+    if reply is None:
+        raise Refused(f"no such question; there are {', '.join(_REPLIES)}")
+    try:
+        body = reply(host, argument)
+    except Unknown as error:
+        raise Refused(str(error)) from None
+    except OSError as error:
+        raise Refused(f"the kernel refuses: {error.strerror}") from None
+    if len(body) > MAX_ANSWER_BYTES:
+        raise Refused(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+    return body
+
+
+def _pci_config(host: Host, address: str) -> bytes:
+    if not _ADDRESS.fullmatch(address):
+        raise Refused("that is no address of a PCI device")
+    return host.read_parts(f"/sys/bus/pci/devices/{address}/config", read_needed_bytes)
+
+
+def _kernel_log(host: Host, argument: str) -> bytes:
+    """The end of the log, where it is too long for one answer."""
+    _without(argument)
+    return read_own_kmsg().encode()[-MAX_ANSWER_BYTES:]
+
+
+def _rank_processes(host: Host, argument: str) -> bytes:
+    _without(argument)
+    return msgspec.json.encode(read_own_rank_processes(host))
+
+
+def _clock(host: Host, argument: str) -> bytes:
+    _without(argument)
+    return msgspec.json.encode(host.clock())
+
+
+def _exit_status(host: Host, pid: str) -> bytes:
+    if not _PID.fullmatch(pid):
+        raise Refused("that is no process id")
+    status = zombie_status(int(pid), _may_trace())
+    if status is None:
+        raise Refused("no process of that id has ended and waits for its parent")
+    return str(status).encode()
+
+
+def _may_trace() -> bool:
+    """Whether this process has CAP_SYS_PTRACE."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        effective = next((line.split()[1] for line in file if line.startswith("CapEff:")), "0")
+    return bool(int(effective, 16) >> _CAP_SYS_PTRACE & 1)
+
+
+def _without(argument: str) -> None:
+    if argument:
+        raise Refused("that question stands alone")
+
+
+_REPLIES: Final[Mapping[str, Callable[[Host, str], bytes]]] = {
+    "pci_config": _pci_config,
+    "kernel_log": _kernel_log,
+    "rank_processes": _rank_processes,
+    "exit_status": _exit_status,
+    "clock": _clock,
+}
+
+
+def allowed_users(names: tuple[str, ...]) -> frozenset[int]:
+    """The uids of `names`, each a user's name or a uid, with root's and this process's own. Raises UsageError."""
+    return frozenset({0, os.geteuid(), *map(_uid, names)})
+
+
+def _uid(name: str) -> int:
+    if name.isdecimal():
+        return int(name)
+    try:
+        return pwd.getpwnam(name).pw_uid
+    except KeyError:
+        raise UsageError(f"no user {name}: name one that exists with --allow-user") from None

@@ -1,0 +1,86 @@
+"""Serves the reader's answers over a Unix socket, to the users that may ask, each question within bounds."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from laggard.agent.reader.answers import Refused
+from laggard.probes.host.reader import MAX_QUESTION_BYTES
+from laggard.text.words import ascii_line
+
+log = logging.getLogger("laggard.reader")
+
+QUESTION_SECONDS: Final = 1.0
+ANSWER_SECONDS: Final = 5.0
+MAX_CONNECTIONS: Final = 16
+_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
+_REASON_CHARACTERS: Final = 300
+
+
+class ReaderServer:
+    """`users` are the uids that may ask; others are told so. `answer` may raise Refused."""
+
+    def __init__(self, listener: socket.socket, users: frozenset[int], answer: Callable[[str], bytes]) -> None:
+        self._listener = listener
+        self._users = users
+        self._answer = answer
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+
+    def serve(self) -> None:
+        """Until the listener is closed."""
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self._free.acquire(blocking=False):
+                connection.close()
+                continue
+            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        try:
+            with connection, contextlib.suppress(OSError):  # who asked is gone, or takes too long
+                connection.settimeout(ANSWER_SECONDS)
+                connection.sendall(self._reply(connection))
+        except Exception:  # one question must not end the others
+            log.exception("a defect in laggard, while answering")
+        finally:
+            self._free.release()
+
+    def _reply(self, connection: socket.socket) -> bytes:
+        pid, uid, _ = _CREDENTIALS.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        )
+        question = _read_question(connection)  # in any case: unread, it would make the kernel drop the answer
+        if uid not in self._users:
+            log.warning("process %d of user %d may not ask", pid, uid)
+            return b"no this user may not ask\n"
+        log.debug("process %d of user %d asks %s", pid, uid, question)
+        try:
+            body = self._answer(question)
+        except Refused as error:
+            return f"no {ascii_line(str(error))[:_REASON_CHARACTERS]}\n".encode("ascii")
+        return f"ok {len(body)}\n".encode("ascii") + body
+
+
+def _read_question(connection: socket.socket) -> str:
+    """The line, within QUESTION_SECONDS; what is too long or no text is a question that nobody knows."""
+    deadline = time.monotonic() + QUESTION_SECONDS
+    data = b""
+    while b"\n" not in data and len(data) <= MAX_QUESTION_BYTES:
+        connection.settimeout(max(0.001, deadline - time.monotonic()))
+        part = connection.recv(MAX_QUESTION_BYTES + 1)
+        if not part:
+            break
+        data += part
+    connection.settimeout(ANSWER_SECONDS)
+    line, end, _ = data.partition(b"\n")
+    return ascii_line(line.decode("ascii", "replace")) if end and len(line) <= MAX_QUESTION_BYTES else ""
