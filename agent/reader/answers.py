@@ -12,6 +12,8 @@ from typing import Final
 import msgspec
 
 from laggard.agent.ranks.exit_status import zombie_status
+from laggard.agent.traffic.peers import VARIABLES
+from laggard.agent.traffic.sockets import process_sockets, process_variables
 from laggard.errors import UsageError
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
@@ -63,15 +65,28 @@ def _rank_processes(host: Host, argument: str) -> bytes:
     return msgspec.json.encode(read_own_rank_processes(host))
 
 
+def _sockets(host: Host, pid: str) -> bytes:
+    return msgspec.json.encode(process_sockets(_pid(pid)))
+
+
+def _job_variables(host: Host, pid: str) -> bytes:
+    """What says who the job's other nodes are, and no other variable."""
+    return msgspec.json.encode(process_variables(_pid(pid), VARIABLES))
+
+
+def _pid(text: str) -> int:
+    if not _PID.fullmatch(text):
+        raise Refused("that is no process id")
+    return int(text)
+
+
 def _clock(host: Host, argument: str) -> bytes:
     _without(argument)
     return msgspec.json.encode(host.clock())
 
 
 def _exit_status(host: Host, pid: str) -> bytes:
-    if not _PID.fullmatch(pid):
-        raise Refused("that is no process id")
-    status = zombie_status(int(pid), _may_trace())
+    status = zombie_status(_pid(pid), _may_trace())
     if status is None:
         raise Refused("no process of that id has ended and waits for its parent")
     return str(status).encode()
@@ -95,6 +110,8 @@ _REPLIES: Final[Mapping[str, Callable[[Host, str], bytes]]] = {
     "rank_processes": _rank_processes,
     "exit_status": _exit_status,
     "clock": _clock,
+    "sockets": _sockets,
+    "job_variables": _job_variables,
 }
 
 

@@ -1,16 +1,23 @@
 """The TCP connections of processes on this machine, as the kernel tells them: sock_diag for what they carried,
-/proc/PID/fd for whose they are."""
+/proc/PID/fd, or laggard's reader, for whose they are."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
+
+import msgspec
 
 from laggard.agent.traffic.inet_diag import MOST_SOCKETS, TcpSocket, parse_reply, request
+from laggard.probes.host.reader import with_reader
+
+T = TypeVar("T")
 
 _SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
 _ANSWER_SECONDS: Final = 2.0
@@ -48,31 +55,64 @@ def _read_answers(netlink: socket.socket, found: dict[int, TcpSocket]) -> None:
             return
 
 
+class ProcessSockets(NamedTuple):
+    """`network`: the inode of the process's network namespace; `inodes`: of the sockets that it holds open."""
+
+    network: int
+    inodes: tuple[int, ...]
+
+
 def socket_inodes(pid: int, proc: str = "/proc") -> frozenset[int]:
-    """Returns the inodes of the sockets that a process holds open. Raises SocketsUnknown where this user may not see
-    them, or they are in another network namespace."""
+    """Returns the inodes of the sockets that a process holds open. Raises SocketsUnknown where neither this user nor
+    laggard's reader may see them, or they are in another network namespace."""
     try:
-        if os.stat(f"{proc}/{pid}/ns/net").st_ino != os.stat(f"{proc}/self/ns/net").st_ino:
-            raise SocketsUnknown("the ranks have a network namespace of their own")
-        names = os.listdir(f"{proc}/{pid}/fd")[:_MOST_FILES]
-    except FileNotFoundError:
+        found = _or_by_reader(lambda: process_sockets(pid, proc), f"sockets {pid}", ProcessSockets)
+        here = os.stat(f"{proc}/self/ns/net").st_ino
+    except (FileNotFoundError, ProcessLookupError):
         return frozenset()  # it ended
     except OSError as error:
         raise SocketsUnknown(f"the ranks' connections may not be seen: {error.strerror}") from None
+    if found.network != here:
+        raise SocketsUnknown("the ranks have a network namespace of their own")
+    return frozenset(found.inodes)
+
+
+def process_sockets(pid: int, proc: str = "/proc") -> ProcessSockets:
+    """As far as this process may see them. Raises OSError."""
+    network = os.stat(f"{proc}/{pid}/ns/net").st_ino
     inodes = set()
-    for name in names:
+    for name in os.listdir(f"{proc}/{pid}/fd")[:_MOST_FILES]:
         with contextlib.suppress(OSError):
             link = _LINK.fullmatch(os.readlink(f"{proc}/{pid}/fd/{name}"))
             if link:
                 inodes.add(int(link[1]))
-    return frozenset(inodes)
+    return ProcessSockets(network, tuple(sorted(inodes)))
 
 
 def read_variables(pids: Iterable[int], names: frozenset[str], proc: str = "/proc") -> Mapping[str, str]:
     """Returns the variables `names` of the first of `pids` that may be read, and nothing else of its environment."""
     for pid in pids:
-        with contextlib.suppress(OSError), open(f"{proc}/{pid}/environ", "rb") as file:
-            words = file.read(1 << 20).decode(errors="replace").split("\0")
-            pairs = (word.partition("=") for word in words)
-            return {name: value for name, _, value in pairs if name in names}
+        with contextlib.suppress(OSError):
+            question = f"job_variables {pid}"
+            found = _or_by_reader(partial(process_variables, pid, names, proc), question, dict[str, str])
+            return {name: value for name, value in found.items() if name in names}
     return {}
+
+
+def process_variables(pid: int, names: frozenset[str], proc: str = "/proc") -> dict[str, str]:
+    """Those of `names` that the process was started with. Raises OSError."""
+    with open(f"{proc}/{pid}/environ", "rb") as file:
+        words = file.read(1 << 20).decode(errors="replace").split("\0")
+    return {name: value for name, _, value in (word.partition("=") for word in words) if name in names}
+
+
+def _or_by_reader(read: Callable[[], T], question: str, kind: type[T]) -> T:
+    """What `read` returns; where that is not permitted, what laggard's reader answers. Raises OSError."""
+    try:
+        return read()
+    except PermissionError as error:
+        answer = with_reader(error, question)
+    try:
+        return msgspec.json.decode(answer, type=kind)
+    except msgspec.MsgspecError:
+        raise OSError(errno.EPROTO, "laggard's reader answers something else") from None

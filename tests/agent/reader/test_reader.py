@@ -116,7 +116,8 @@ def as_nobody(code: str, path: Path) -> str:
     """What `code` prints as a user without privileges. All is imported before: another user may not read our Python."""
     imports = (
         "import os, json\nimport laggard.agent.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
-        "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\nfrom laggard.cli import main\n"
+        "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
+        "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
         "with contextlib.redirect_stdout(io.StringIO()):\n"
         "    main(['healthcheck', '--only', 'nccl_env', '--format', 'json'])\n"
@@ -144,10 +145,12 @@ def test_it_knows_a_few_questions_and_none_with_a_path(serve: Callable[..., Path
         "exit_status -1",
         "exit_status 1",  # it lives
         "clock now",
+        "sockets self",
+        "job_variables 1/environ",
     ):
         with pytest.raises(NoReader, match="laggard's reader says: "):
             ask(question, environ(path))
-    with pytest.raises(NoReader, match="there are pci_config, kernel_log, rank_processes, exit_status, clock"):
+    with pytest.raises(NoReader, match="there are pci_config, kernel_log, rank_processes, exit_status, clock, sockets"):
         ask("help", environ(path))
 
 
@@ -334,6 +337,37 @@ def test_of_another_users_process_ncclss_variables_come_and_nothing_else(
         held.unlink()
         if made:
             ranks.rmdir()
+
+
+SOCKETS = """
+from laggard.agent.traffic.peers import VARIABLES
+from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes
+try:
+    print(sorted(socket_inodes({pid})), read_variables([{pid}], VARIABLES))
+except SocketsUnknown as error:
+    print(error)
+"""
+
+
+@pytest.mark.slow
+@as_root
+def test_whose_a_connection_is_and_who_the_jobs_nodes_are_comes_through_the_reader(
+    start_reader: Callable[..., Path],
+) -> None:
+    path = start_reader("--allow-user", str(NOBODY))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        number = listener.fileno()
+        variables = {"MASTER_ADDR": "n7", "SECRET": "hidden"}
+        rank = subprocess.Popen(["/bin/sleep", "600"], env=variables, user=OTHER, pass_fds=(number,))
+        try:
+            inode = os.fstat(number).st_ino
+            with_reader = as_nobody(SOCKETS.format(pid=rank.pid), path)
+            assert with_reader == f"[{inode}] {{'MASTER_ADDR': 'n7'}}\n"
+            without = as_nobody(SOCKETS.format(pid=rank.pid), Path("/nowhere"))
+            assert without.startswith("the ranks' connections may not be seen: Permission denied; laggard's reader")
+        finally:
+            rank.kill()
+            rank.communicate()
 
 
 @pytest.mark.slow

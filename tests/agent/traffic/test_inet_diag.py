@@ -113,6 +113,7 @@ def test_a_process_that_is_gone_has_no_sockets_and_one_that_may_not_be_seen_is_u
     with pytest.raises(SocketsUnknown, match="a network namespace of their own"):
         other = f"{tmp_path}/7/ns"
         os.makedirs(other)
+        os.makedirs(f"{tmp_path}/7/fd")
         os.makedirs(f"{tmp_path}/self/ns")
         for folder in (other, f"{tmp_path}/self/ns"):
             open(f"{folder}/net", "w").close()
