@@ -1,4 +1,5 @@
-"""Leaves what a ring found about this node for its agent, where the ring was root's."""
+"""Leaves what a ring found about this node for its agent, where the ring was root's, or of the user whose folder
+/run/laggard/rings is: root decides who that is (deploy/systemd/tmpfiles.d)."""
 
 from __future__ import annotations
 
@@ -13,13 +14,14 @@ from laggard.rings.messages import NodeShare
 
 def keep_share(share: NodeShare, path: str = LAST_RING_PATH) -> None:
     """Replaces the result of the ring before. A ring that could not judge this node replaces none, unless it accuses
-    it; and one of another user than root leaves nothing: its findings would be told as this machine's own."""
-    if os.geteuid() != 0 or (share.unknown and not share.findings):
+    it; and one of another user leaves nothing: its findings would be told as this machine's own."""
+    if share.unknown and not share.findings:
         return
     data = wire.encode(LastRing(time.time(), share.judged, share.findings))
     new = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):  # a read-only /run: the ring's own answer says the same
-        os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
+        if os.geteuid() == 0:
+            os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         with open(new, "wb", opener=_private) as file:
             file.write(data)
         os.replace(new, path)

@@ -1,8 +1,8 @@
 """RING_SLOW, RING_FAILED, and slow or wrong computing, as the last ring found them in which this node took part: what
 a ring says is about the node until another ring says otherwise, or it is too old.
 
-Rings that root started count (`laggard ring`, and the gate's gang): they leave their result in /run/laggard, where
-nobody else can write.
+Rings that root or the user laggard started count (`laggard ring`, and the gate's gang): they leave their result in
+/run/laggard/rings, where nobody else can write.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check(host: Host, thresholds: RingThresholds) -> Iterator[Finding | Fact]:
     try:
         ring = wire.decode(host.read_bytes(LAST_RING_PATH), LastRing)
     except NotFound:
-        raise NotApplicable("no ring of root's has measured this node since it started") from None
+        raise NotApplicable("no ring of root's or laggard's has measured this node since it started") from None
     except wire.WireError as error:
         raise Unknown(f"{LAST_RING_PATH} is damaged: {error}") from None
     age = host.time() - ring.at

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ import yaml
 from support.paths import REPOSITORY
 
 from laggard.cli import main
+from laggard.rings import command as ring
 
 FOLDERS = ("base", "overlays/report-only", "overlays/taint")
 SCHEMAS = ("1.30", "1.37")
@@ -163,3 +165,32 @@ def test_collector_and_controller_are_restricted_and_the_agent_is_not(cluster: A
         verdicts[name] = answer.status_code
         assert answer.is_success or 'violates PodSecurity "restricted' in answer.json()["message"], answer.text
     assert verdicts == {"laggard-agent": 403, "laggard-collector": 201, "laggard-controller": 201}
+
+
+@pytest.mark.parametrize("version", SCHEMAS)
+@pytest.mark.parametrize(
+    "path", sorted((REPOSITORY / "deploy/kubernetes/examples").glob("*.yaml")), ids=lambda it: it.stem
+)
+def test_the_examples_hold_against_the_schemas(path: Path, version: str) -> None:
+    validate = pytest.importorskip("kubernetes_validate", reason="needs kubernetes-validate, of the dev group")
+    for item in yaml.safe_load_all(path.read_text()):
+        validate.validate(item, version, strict=True)
+
+
+def test_idle_rings_put_nobody_out_and_their_command_is_one_that_laggard_takes() -> None:
+    documents = yaml.safe_load_all((REPOSITORY / "deploy/kubernetes/examples/idle-rings.yaml").read_text())
+    items = {item["kind"]: item for item in documents}
+    assert items["PriorityClass"]["preemptionPolicy"] == "Never" and items["PriorityClass"]["value"] < 0
+    job = items["CronJob"]["spec"]
+    spec = job["jobTemplate"]["spec"]
+    pod = spec["template"]["spec"]
+    assert job["suspend"] is True
+    assert pod["priorityClassName"] == items["PriorityClass"]["metadata"]["name"]
+    assert pod["subdomain"] == items["Service"]["metadata"]["name"]
+    (text,) = pod["containers"][0]["args"]
+    words = text.replace('"', "").replace("$JOB_COMPLETION_INDEX", "3").replace("${JOB_NAME}", "laggard-ring-1").split()
+    parser = argparse.ArgumentParser()
+    ring.configure(parser)
+    arguments = parser.parse_args(words[3:])
+    assert arguments.nodes == spec["completions"] == spec["parallelism"] and arguments.pairs
+    assert arguments.deadline < spec["activeDeadlineSeconds"] and arguments.rendezvous.startswith("laggard-ring-1-0.")

@@ -41,5 +41,5 @@ def test_where_nothing_can_be_written_nothing_is_said(tmp_path: Path) -> None:
 
 def test_another_users_ring_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "last_ring.json"))
-    assert not list(tmp_path.iterdir())
+    keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "rings/last_ring.json"))
+    assert not list(tmp_path.iterdir()), "root alone makes the folder, and decides whose it is"

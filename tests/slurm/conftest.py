@@ -57,6 +57,8 @@ MailProg=/bin/true
 ReturnToService=0
 SlurmdParameters=config_overrides
 SchedulerParameters=nohold_on_prolog_fail
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
 Prolog={folder}/gate/prolog.sh
 Epilog={folder}/gate/epilog.sh
 PrologFlags=Alloc,DeferBatch
@@ -66,7 +68,8 @@ HealthCheckInterval=2
 HealthCheckNodeState=ANY
 {gres}
 NodeName=n[1-4] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{ports}] {node_gres} CPUs=8 Boards=1 SocketsPerBoard=1 CoresPerSocket=8 ThreadsPerCore=1 RealMemory=2000 State=UNKNOWN
-PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE PriorityTier=10 PreemptMode=OFF State=UP
+PartitionName=laggard-idle Nodes=ALL MaxTime=15 PriorityTier=1 State=UP
 """  # noqa: E501
 
 GATE_CONF = """
@@ -124,7 +127,7 @@ class Cluster:
 
     def state(self, node: str) -> str:
         """Returns `idle`, `drained`, `draining`, ... and the reason, if any: `drained laggard: ...`."""
-        text = self.run("sinfo", "-h", "-N", "-n", node, "-o", "%T %E").stdout.strip()
+        text = self.run("sinfo", "-h", "-N", "-p", "debug", "-n", node, "-o", "%T %E").stdout.strip()
         return text.removesuffix(" none")
 
     def wait_settled(self, node: str) -> str:

@@ -30,7 +30,7 @@ def test_the_setup_is_checked_once_after_a_boot_and_what_is_said_is_one_line(tmp
     assert all(line.startswith("/a/slurm.conf healthcheck ") for line in words)
 
 
-@pytest.mark.parametrize("name", [*ENTRIES, "check.sh", "gate.sh", "gate.conf"])
+@pytest.mark.parametrize("name", [*ENTRIES, "check.sh", "gate.sh", "gate.conf", "idle-rings.sh", "idle-ring.sh"])
 def test_shellcheck_finds_nothing(name: str) -> None:
     if shutil.which("shellcheck") is None:
         pytest.skip("needs shellcheck: scripts/setup --system installs it on Debian")

@@ -8,7 +8,7 @@ import msgspec
 
 from laggard.model import Finding
 
-LAST_RING_PATH: Final = "/run/laggard/last_ring.json"
+LAST_RING_PATH: Final = "/run/laggard/rings/last_ring.json"
 
 
 class LastRing(msgspec.Struct, frozen=True):
