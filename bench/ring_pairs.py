@@ -119,7 +119,8 @@ def _ring(spaces: Namespaces, fault: Fault) -> list[str]:
 
 def _named(document: dict[str, Any]) -> Fault:
     pairs = document["pairs"] or {"slow_nodes": (), "slow_links": (), "slow_compute": ()}
-    compute = next(iter(pairs["slow_compute"]), None)
+    computing = pairs["slow_compute"]
+    compute = (computing[0] if len(computing) == 1 else -1) if computing else None
     nodes = tuple(node for node in pairs["slow_nodes"] if node not in pairs["slow_compute"])
     links = [tuple(link) for link in pairs["slow_links"]]
     return Fault(nodes, (links[0] if len(links) == 1 else None) if len(links) < 2 else (-1, -1), compute)

@@ -61,14 +61,20 @@ def judge_compute(computed: Mapping[int, Computed], names: Mapping[int, str]) ->
     findings += [_device_slow(names[rank], computed[rank].per_second, typical) for rank in sorted(slow)]
     if len(seconds) < 3 and not errors:
         errors = [f"{len(seconds)} devices are too few to compare their computing speed"]
-    centre = centre_of(seconds.values())
-    if centre is not None and centre.limit > _BLUNT * centre.seconds:
-        times = centre.limit / centre.seconds
+    if is_blunt(computed):
+        centre = centre_of(seconds.values())
+        times = centre.limit / centre.seconds if centre else 0.0
         errors.append(
             f"the devices' computing speeds differ so much that only one {times:.1f} times slower would stand out: "
             "measure again where nothing else runs"
         )
     return findings, set(slow), "; ".join(errors)
+
+
+def is_blunt(computed: Mapping[int, Computed]) -> bool:
+    """Whether the devices' speeds are so uneven that only one which is many times slower would stand out."""
+    centre = centre_of(1 / each.per_second for each in computed.values() if each.per_second > 0)
+    return centre is not None and centre.limit > _BLUNT * centre.seconds
 
 
 def severity_of_ratio(ratio: float) -> Severity:

@@ -23,6 +23,8 @@ from laggard.rings.transport import judge_transport_used
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
 """Of the warm-up, and of the measurement after it."""
+_LONGER: Final = {"cpu": 2.0, "cuda": 1.0}
+"""How much longer each further measurement is: what disturbs a CPU lasts for longer than a tenth of a second."""
 _COMPUTE_PATIENCE: Final = 60.0
 _MOST_COMPUTES: Final = 6
 """How often a device that looks slow is measured before it is called slow."""
@@ -112,16 +114,18 @@ class Session:
         await self.coordinator.ask(joins, Done, seconds)
 
     async def _compute(self) -> None:
-        """Measures each rank's device; those that look slow again, since noise only makes slower, and the best counts.
+        """Measures each rank's device, and again those that look slow, or all where their speeds are too uneven to tell
+        one that is slow: noise only makes slower, and the best counts.
         CPUs that are one machine's take turns, each rank's GPU is its own."""
         ranks = set(range(self.coordinator.world))
-        for _ in range(_MOST_COMPUTES):
+        for attempt in range(_MOST_COMPUTES):
             for turn in self._turns(ranks):
                 self.progress.show(0.0, f"computing, {len(self.computed)} of {self.coordinator.world}")
-                await self._compute_once(turn)
+                await self._compute_once(turn, _COMPUTE_SECONDS[self.device] * _LONGER[self.device] ** attempt)
             names = {rank: self._device_name(rank) for rank in self.computed}
             findings, self.slow_ranks, unknown = judge.judge_compute(self.computed, names)
-            ranks = self.slow_ranks
+            is_blunt = judge.is_blunt(self.computed)
+            ranks = set(self.computed) if is_blunt else self.slow_ranks
             if not ranks:
                 break
         of_device = {name: self.coordinator.index_of(rank) for rank, name in names.items()}
@@ -130,8 +134,8 @@ class Session:
         if self.options.pairs:  # the sweep's answer is about what ranks exchange
             self.unknown.append(unknown)
 
-    async def _compute_once(self, ranks: list[int]) -> None:
-        command = Compute(_COMPUTE_SECONDS[self.device])
+    async def _compute_once(self, ranks: list[int], seconds: float) -> None:
+        command = Compute(seconds)
         patience = min(_COMPUTE_PATIENCE, self._seconds_left())
         for rank, new in (await self.coordinator.ask(dict.fromkeys(ranks, command), Computed, patience)).items():
             old = self.computed.get(rank, new)
