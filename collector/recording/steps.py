@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.collector.locate.waiting import Waits
 from laggard.collector.recording.columns import OTHER, Table
 from laggard.constants import PHASES
 
@@ -26,50 +26,11 @@ class RankSteps(NamedTuple):
     sparse: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Waits:
-    """When a rank waited, as intervals that do not overlap: sends and receives that it waits for together are one
-    wait."""
-
-    starts: Times
-    ends: Times
-    before: Times  # how long it had waited before each of them
-
-    @classmethod
-    def of(cls, collectives: Table) -> Waits:
-        """A wait is over when its collective ends, and began `waited` before; where that is not known, when the
-        collective began."""
-        finished = np.isfinite(collectives["end"])
-        ends = collectives["end"][finished]
-        lengths = np.where(np.isnan(collectives["waited"]), collectives["end"] - collectives["start"],
-                           collectives["waited"])[finished]  # fmt: skip
-        order = np.argsort(ends - lengths, kind="stable")
-        starts, ends = (ends - lengths)[order], ends[order]
-        latest = np.maximum.accumulate(ends)
-        apart = np.ones(len(starts), np.bool_)
-        apart[1:] = starts[1:] > latest[:-1]
-        first = np.flatnonzero(apart)
-        starts, ends = starts[first], latest[np.append(first[1:], len(latest)) - 1] if len(latest) else latest
-        return cls(starts, ends, np.concatenate(([0.0], np.cumsum(ends - starts)[:-1])) if len(starts) else starts)
-
-    def until(self, times: Times) -> Times:
-        """How long the rank had waited by each of `times`."""
-        if not len(self.starts):
-            return np.zeros(len(times))
-        place = np.searchsorted(self.starts, times, "right") - 1
-        within = np.minimum(times, self.ends[place]) - self.starts[place]
-        return np.where(place < 0, 0.0, self.before[place] + within)
-
-    def within(self, starts: Times, ends: Times) -> Times:
-        """How long the rank waited between each of `starts` and of `ends`."""
-        return self.until(ends) - self.until(starts)
-
-
 def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tuple[float, ...]]) -> RankSteps:
     """The steps of one rank from its records. `own` has the own times of steps that carry them."""
     sparse = not len(steps["step"])
     numbers, starts, ends = _gapless_bounds(spans, collectives) if sparse else _bounds(steps)
-    waits = Waits.of(collectives)
+    waits = Waits.of(collectives["start"], collectives["end"], collectives["waited"])
     waited = waits.within(starts, ends)
     phases = _phases(numbers, spans, waits)
     phases[:, OTHER] += np.maximum(ends - starts - waited - phases.sum(axis=1), 0.0)

@@ -38,20 +38,24 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    timings: JobTimings, channels: Sequence[Channel], slow: Mapping[int, float], tested: frozenset[int]
+    timings: JobTimings,
+    channels: Sequence[Channel],
+    slow: Mapping[int, float],
+    tested: frozenset[int],
+    equals: Sequence[frozenset[int]],
 ) -> Explanation | None:
     """The places that explain most of what `slow` channels cost (seconds, by their number), and through which few of
     those that were `tested` are fast. What costs more counts more: waiting for a slow link shows in other pairs, too.
-    None where no place fits."""
+    `equals` are the channels that were compared with each other. None where no place fits."""
     best: list[Place] = []
     most = 0.0
     for place in _places(timings, channels, frozenset(slow)):
-        affected = place.channels & tested
-        explained = affected & slow.keys()
-        fast = len(affected) - len(explained)
-        if not explained or fast > MISFITS * len(affected):
+        explained = place.channels & tested & slow.keys()
+        fast = len(_fast(place, tested - slow.keys(), equals))
+        affected = len(explained) + fast
+        if not explained or fast > MISFITS * affected:
             continue
-        worth = sum(slow[number] for number in explained) * (1 - fast / len(affected))
+        worth = sum(slow[number] for number in explained) * (1 - fast / affected)
         if worth > most * (1 + EQUAL):
             best, most = [place], worth
         elif worth > most * (1 - EQUAL) and place.kind == best[0].kind:
@@ -59,6 +63,13 @@ def explain(
     if not best:
         return None
     return Explanation(tuple(best), frozenset()).with_all(slow.keys())
+
+
+def _fast(place: Place, fast: frozenset[int], equals: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Those of the channels `fast` that would be slower than an equal one if the place were slow. Where all equal ones
+    go through it, as all data-parallel groups do through a rail, they would be slow together, and none stand out."""
+    compared = (each for each in equals if not each <= place.channels)
+    return place.channels & fast & frozenset().union(*compared)
 
 
 def _places(timings: JobTimings, channels: Sequence[Channel], slow: frozenset[int]) -> Iterator[Place]:

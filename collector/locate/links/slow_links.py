@@ -20,7 +20,7 @@ from laggard.collector.locate.links.payoff import link_payoff
 from laggard.collector.locate.links.places import Explanation, explain
 from laggard.collector.locate.links.transfers import ROUND_TRIP_ROLE, Category, Channel, channels_and_categories
 from laggard.collector.locate.slow.medians import deviation, median, median_over_steps, others_median
-from laggard.collector.locate.slow.significance import Slowdown, confidence, slowdown, typical_noise
+from laggard.collector.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.collector.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
@@ -65,6 +65,7 @@ class SlowChannel(NamedTuple):
 class _Findings:
     slow: Mapping[int, SlowChannel]
     tested: frozenset[int]
+    equals: tuple[frozenset[int], ...]  # channels that were compared with each other
 
 
 def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
@@ -76,7 +77,7 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
     culprits = list[Culprit]()
     while left and len(culprits) < MAX_LINKS:
-        found = explain(timings, channels, left, tested)
+        found = explain(timings, channels, left, tested, findings.equals)
         if found is None:
             break
         if _cost(channels, left, found) > COST_RATIO * float(np.median(steps.duration)):
@@ -99,13 +100,10 @@ def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Expla
 def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
     """The channels that are slow for any operation and size, and those of which that could be told."""
     slow: dict[int, SlowChannel] = {}
-    tested: set[int] = set()
-    for category in categories:
-        if len(category.channels) < 2:
-            continue
+    compared = [category for category in categories if len(category.channels) > 1]
+    for category in compared:
         equals = others_median(category.seconds)
         excess = category.seconds - equals
-        tested.update(category.channels)
         medians = median_over_steps(excess)
         floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
         for place in np.flatnonzero(medians > floor / 2).tolist():
@@ -113,14 +111,15 @@ def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
             found = _slow_channel(category, excess, equals, place, steps)
             if found is not None and (channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess):
                 slow[channel] = found
-    return _Findings(slow, frozenset(tested))
+    equal_channels = tuple(frozenset(category.channels) for category in compared)
+    return _Findings(slow, frozenset().union(*equal_channels), equal_channels)
 
 
 def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int, steps: Steps) -> SlowChannel | None:
     others = np.delete(np.arange(len(category.channels)), place)
     own, typical = median(category.seconds[:, place]), median(equals[:, place])
     spread = deviation(median_over_steps(category.seconds[:, others] - equals[:, place, None]))
-    found = slowdown(excess[:, place], steps.duration, typical_noise(excess, others), spread, CHANNEL_COST_RATIO)
+    found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)
     least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else TIMES_THE_OTHER - 1
     if found is None or found.excess < least * typical:
         return None

@@ -1,7 +1,8 @@
 """Finds ranks that are slow again and again, and not all the time. Pure.
 
 In a few steps any rank may be slow. Who is so far more often than the others would be by chance is the culprit: it
-pauses, throttles for moments, or reads from a slow disk now and then.
+pauses, throttles for moments, or reads from a slow disk now and then. Steps are compared as a whole, and piece by piece
+(pieces.py).
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import median, median_over_steps
+from laggard.collector.locate.slow.medians import deviations, last_axis_median, median, median_over_steps
 from laggard.collector.locate.slow.peers import node_numbers
+from laggard.collector.locate.slow.pieces import piece_excesses
 from laggard.collector.locate.slow.ranks import MOST, Slow
-from laggard.collector.locate.slow.significance import SLOW_RATIO, typical_noise
+from laggard.collector.locate.slow.significance import MAD_TO_SIGMA, SLOW_RATIO, typical_noise
 from laggard.collector.locate.slow.steps import Steps
 
 
@@ -29,8 +32,16 @@ class Level(NamedTuple):
     sigmas: float
 
 
-LEVELS = Level(0.04, 4.0), Level(0.02, 2.5)
-"""Hits by the second happen to everybody, more rarely than to a rank with a habit of small ones."""
+LEVELS = Level(0.04, 4.0), Level(0.03, 3.25), Level(0.02, 2.5)
+"""Hits by the last happen to everybody, more rarely than to a rank with a habit of small ones."""
+
+TESTS = 2
+"""For so many tests the probability that is allowed is divided: there are more, but all of them look at the same
+steps."""
+
+PIECE_SHARE = 0.5
+"""Where a piece of a step is longer by a level's share of the step, the whole is by so much of it at least: what a rank
+does in forward in place of backward makes it no slower."""
 
 MIN_EPISODES = 3
 """So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
@@ -65,20 +76,21 @@ MIN_SECONDS = 2.0
 """The same for a recording: on that a verdict is drawn once, and not again and again until such a moment comes."""
 
 
-def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequence[Slow]) -> list[Slow]:
+def intermittent_ranks(
+    steps: Steps, nodes: Sequence[str | None], found: Sequence[Slow], collectives: Collectives | None = None
+) -> list[Slow]:
     """The ranks, and machines, that are slow now and then; none of those that were `found` slow all the time."""
     if float(steps.duration.sum()) < (MIN_LIVE_SECONDS if steps.live else MIN_SECONDS):
         return []
     sometimes: list[Slow] = []
-    chance = LIVE_CHANCE if steps.live else CHANCE
-    for level in LEVELS:
-        hits = _hits(steps, level)
+    chance = (LIVE_CHANCE if steps.live else CHANCE) / TESTS
+    for level, hits in _hits_by_level(steps, collectives):
         hits[:, [column for each in (*found, *sometimes) for column in each.columns]] = False
         columns = sorted(
             {
                 column
                 for evidence in EVIDENCE
-                for column in _habits(hits, chance * evidence.chance / len(LEVELS))
+                for column in _habits(hits, chance * evidence.chance)
                 if _cost(steps, hits, column) > evidence.cost
             }
         )
@@ -86,17 +98,39 @@ def intermittent_ranks(steps: Steps, nodes: Sequence[str | None], found: Sequenc
     return sometimes
 
 
-def _hits(steps: Steps, level: Level) -> NDArray[np.bool_]:
-    """[S, R]: in which steps each rank was slow, beyond what it always is while that is too little to accuse it: a GPU
-    that is a hundredth slower than others, as GPUs are, would pass a low level more often."""
-    ranks = np.arange(steps.excess.shape[1])
-    noise = typical_noise(steps.excess, ranks)
-    least = np.maximum(level.ratio * steps.duration, level.sigmas * noise)[:, None]
-    found: NDArray[np.bool_] = steps.excess > least
+def _hits_by_level(steps: Steps, collectives: Collectives | None) -> Iterator[tuple[Level, NDArray[np.bool_]]]:
+    """For each level [S, R]: in which steps each rank was slow as a whole; then, in which it was slow in a piece, and
+    slower than its peers as a whole."""
+    noise = np.full(steps.excess.shape[1], typical_noise(steps.excess))
+    for level in LEVELS:
+        yield level, _hits(steps, steps.excess, level, noise)
+    pieces = np.zeros((len(LEVELS), *steps.excess.shape), np.bool_)
+    for excess in piece_excesses(steps, collectives, LEVELS[-1].ratio * float(steps.duration.min())):
+        noise = _noise_of_peers(steps, excess)
+        for level, hits in zip(LEVELS, pieces, strict=True):
+            hits |= _hits(steps, excess, level, noise)
+    for level, hits in zip(LEVELS, pieces, strict=True):
+        yield level, hits & (steps.excess > PIECE_SHARE * level.ratio * steps.duration[:, None])
+
+
+def _noise_of_peers(steps: Steps, excess: Floats) -> Floats:
+    """[R]: the standard deviation over time that the series `excess` [S, R] of a rank and its peers have."""
+    found = np.zeros(excess.shape[1])
+    single = deviations(excess)
+    for columns in steps.peers.classes:
+        found[columns] = MAD_TO_SIGMA * last_axis_median(single[columns])[:, None]
+    return found
+
+
+def _hits(steps: Steps, excess: Floats, level: Level, noise: Floats) -> NDArray[np.bool_]:
+    """[S, R]: in which steps each rank was slow by its series of `excess` [S, R] with a standard deviation of `noise`
+    [R], beyond what it always is while that is too little to accuse it: a GPU that is a hundredth slower than others,
+    as GPUs are, would pass a low level more often."""
+    least = np.maximum(level.ratio * steps.duration[:, None], level.sigmas * noise)
+    found: NDArray[np.bool_] = excess > least
     some = np.flatnonzero(found.sum(axis=0) >= MIN_EPISODES)
-    excess = steps.excess[:, some]
-    usual = np.clip(median_over_steps(excess), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
-    found[:, some] = excess - usual > least
+    usual = np.clip(median_over_steps(excess[:, some]), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
+    found[:, some] = excess[:, some] - usual > least[:, some]
     return found
 
 

@@ -17,11 +17,10 @@ from laggard.collector.locate.slow.medians import deviation, last_axis_median, m
 from laggard.collector.locate.slow.moments import is_brief, outlasts_moments
 from laggard.collector.locate.slow.peers import node_numbers
 from laggard.collector.locate.slow.significance import (
-    MAD_TO_SIGMA,
+    MAX_SERIES,
     SLOW_RATIO,
     Slowdown,
     slowdown,
-    typical_noise,
     windows,
 )
 from laggard.collector.locate.slow.steps import Steps
@@ -37,6 +36,12 @@ MAX_ROUNDS = 8
 
 HAS_PHASE = 0.005
 """A rank whose phase takes less of the step does not have that phase."""
+
+ALIKE = 0.5
+"""Ranks of one machine that have so much of each other's excess have the same cause."""
+
+FEW_SLOW, FEW_ALIKE = 2, 3
+"""With so many slow ranks, or so many alike of which one is slow, a machine is named."""
 
 NOTICEABLE = 0.02
 """The median of peers of which culprits are a smaller share is as good as that without them."""
@@ -80,12 +85,13 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
             break
         steps = steps.without(culprits, disturbed)
         medians = medians.updated(steps, disturbed)
-    return sorted(_merged_by_phase(steps, found, machine), key=lambda each: -each.excess)
+    return sorted(_merged_by_machine(steps, found, machine), key=lambda each: -each.excess)
 
 
-def _merged_by_phase(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> Iterator[Slow]:
-    """`found`, with one machine in place of its ranks where they are slow in a phase that only some of its ranks have,
-    as the stages of a pipeline that load input, and most of these are slow."""
+def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> Iterator[Slow]:
+    """`found`, with one machine in place of its ranks where most that have the phase in which they are slow have at
+    least half of their excess in it: their machine slows all of them, and some pass the threshold. The others may not
+    have the phase, as the stages of a pipeline that load no input."""
     by_cause: dict[tuple[int, int], list[Slow]] = {}
     for each in found:
         by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
@@ -93,18 +99,43 @@ def _merged_by_phase(steps: Steps, found: Sequence[Slow], machine: NDArray[np.in
         mates = np.flatnonzero(machine == host)
         floor = HAS_PHASE * float(np.median(steps.duration))
         having = mates[median_over_steps(steps.phases[:, mates, phase]) > floor]
-        if len(group) < 2 or group[0].whole_host or len(group) < MOST * len(having) or len(mates) == len(machine):
+        if group[0].whole_host or len(mates) == len(machine) or len(having) < 2:
             yield from group
             continue
-        columns = tuple(sorted(each.columns[0] for each in group))
-        since = min(each.since for each in group)
-        series = last_axis_median(np.stack([each.series for each in group], axis=1))
-        whole = Slowdown(since, median(series[since:]), max(each.margin for each in group))
-        yield dataclasses.replace(
-            _slow(steps, columns, True, whole, series, series[:, None]),
-            machine=tuple(int(column) for column in mates),
-            brief=all(each.brief for each in group),
-        )
+        excess = _excesses_elsewhere(steps, having, phase, min(each.since for each in group), machine)
+        own = np.isin(having, [each.columns[0] for each in group])
+        alike = own | (excess > ALIKE * float(np.min(excess[own])))
+        if len(group) < FEW_SLOW and alike.sum() < FEW_ALIKE or alike.sum() < MOST * len(having):
+            yield from group
+            continue
+        yield _machine_of(steps, group, having[alike], mates if len(having) < len(mates) else having[:0])
+
+
+def _excesses_elsewhere(
+    steps: Steps, columns: NDArray[np.int64], phase: int, since: int, machine: NDArray[np.int64]
+) -> Floats:
+    """[N]: by how many seconds a step each of `columns` [N] takes longer in a phase, from step index `since` on, than
+    its peers on other machines; nan where it has none."""
+    found = np.full(len(columns), np.nan)
+    for place, column in enumerate(columns.tolist()):
+        same = (steps.peers.number == steps.peers.number[column]) & (machine != machine[column])
+        peers = np.flatnonzero(same)
+        peers = peers[:: max(1, len(peers) // MAX_COMPARED)]
+        theirs = last_axis_median(steps.phases[since:][:, peers, phase])
+        found[place] = median(steps.phases[since:, column, phase] - theirs)
+    return found
+
+
+def _machine_of(steps: Steps, group: Sequence[Slow], slow: NDArray[np.int64], mates: NDArray[np.int64]) -> Slow:
+    """The machine of the ranks `group`, of which the columns `slow` are slow; `mates` are all where others are not."""
+    since = min(each.since for each in group)
+    series = last_axis_median(steps.excess[:, slow])
+    whole = Slowdown(since, median(series[since:]), max(each.margin for each in group))
+    return dataclasses.replace(
+        _slow(steps, tuple(slow.tolist()), True, whole, series, series[:, None]),
+        machine=tuple(mates.tolist()),
+        brief=all(each.brief for each in group),
+    )
 
 
 def _slowest_phase(steps: Steps, each: Slow) -> int:
@@ -168,8 +199,8 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
         others = np.flatnonzero(same & ~culprits)
         others = others[others != column]
         spread = _spread(steps, others) if len(others) >= FEW_PEERS else deviation(medians.whole[~same & ~culprits])
-        noise = typical_noise(steps.excess, others)
-        found = slowdown(steps.excess[:, column], steps.duration, noise, spread, peers=len(others))
+        compared = steps.excess[:, others[:: max(1, len(others) // MAX_SERIES)]]
+        found = slowdown(steps.excess[:, column], steps.duration, compared, spread)
         if found is not None:
             compared = steps.excess[:, np.append(others, column)]
             yield _slow(steps, (int(column),), False, found, steps.excess[:, column], compared)
@@ -201,17 +232,12 @@ def _slow_hosts(
         others = [by_machine.columns(other) for other in some if other != host]
         spread = deviation(np.array([median(medians.whole[each]) for each in others]))
         theirs = np.stack([last_axis_median(steps.excess[:, each]) for each in others], axis=1)
-        found = slowdown(series, steps.duration, _typical_deviation(theirs), spread, peers=len(others))
+        found = slowdown(series, steps.duration, theirs, spread)
         if found is not None and _most_are_slow(steps, columns, found) and (best is None or found.excess > best.excess):
             compared = np.column_stack((theirs, series))
             best = _slow(steps, tuple(int(column) for column in columns), True, found, series, compared)
     if best is not None:
         yield best
-
-
-def _typical_deviation(series: Floats) -> float:
-    """The standard deviation over time of the series [S, N], in seconds: the median of theirs."""
-    return MAD_TO_SIGMA * median(np.array([deviation(each) for each in series.T]))
 
 
 def _most_are_slow(steps: Steps, columns: NDArray[np.int64], found: Slowdown) -> bool:

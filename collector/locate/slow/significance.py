@@ -8,9 +8,10 @@ the last steps is above each of
 - STANDARD_ERRORS of that median (1.2533 standard deviations over the root of the independent steps, for normal data),
   so that noise does not accuse, and small slowdowns are found as the steps allow. What disturbs a machine lasts: where
   neighbouring steps are alike, fewer of them are independent (_alike). And where the standard deviation is
-  known from few values itself, it takes more of them (student());
+  known from few values itself, it takes more of them (student()). Noise comes on top of what healthy ranks differ
+  by: half of SLOW_RATIO and four fifths of these standard errors are exceeded, too;
 - SPREADS times the median absolute deviation of its peers' own medians, so that who is within what the peers differ by
-  is not accused.
+  is not accused: four standard deviations, which one of 64 equal ranks exceeds in one job of 500.
 """
 
 from __future__ import annotations
@@ -20,18 +21,22 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import deviation, deviations, median
+from laggard.collector.locate.slow.medians import deviation, deviations, median, median_over_steps
 from laggard.collector.locate.slow.steps import MIN_STEPS
 
 SLOW_RATIO = 0.025
 STANDARD_ERRORS = 5.0
-SPREADS = 5.0
+SPREADS = 6.0
+
+BESIDE_HEALTHY = 0.8
+"""A healthy rank may itself be half of SLOW_RATIO slower, three standard deviations of what GPUs differ by; an excess
+beyond that takes four standard errors of noise in place of five."""
 
 MAD_TO_SIGMA = 1.4826  # for normal data
 MEDIAN_ERROR = 1.2533  # the standard error of a median over that of a mean, for normal data
+MAX_SERIES = 64
 CLEARER = 4
 """So many more steps must fall on the right side of a change in the window for it to be the onset."""
 
@@ -52,12 +57,12 @@ def windows(steps: int) -> Iterator[int]:
 
 
 def slowdown(
-    excess: Floats, duration: Floats, noise: float, spread: float, ratio: float = SLOW_RATIO, peers: int = 1
+    excess: Floats, duration: Floats, others: Floats, spread: float, ratio: float = SLOW_RATIO
 ) -> Slowdown | None:
     """Whether the series `excess` [S] (seconds, nan where unknown), of steps of `duration` [S], is slow up to now.
-    `noise` is the standard deviation that the peers' own series have, at least which this one is taken to have;
-    `spread` the median absolute deviation among the peers' medians; `ratio` the least excess, in step times; `peers`:
-    how many series `noise` was estimated from."""
+    `others` [S, N] are the peers' own series: the standard deviation that these have about their levels is the least
+    that this one is taken to have. `spread` is the median absolute deviation among the peers' medians, `ratio` the
+    least excess, in step times."""
     for length in windows(len(excess)):
         last = excess[-length:]
         known = int(np.isfinite(last).sum())
@@ -69,13 +74,24 @@ def slowdown(
             continue
         since = _onset(excess, typical)
         alike = _alike(_residual(excess, since))
-        sigma = max(noise, MAD_TO_SIGMA * deviation(last))
-        errors = student(peers * len(excess) / alike - 1)
-        threshold = max(floor, errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5)
+        sigma = max(_noise(others, since), MAD_TO_SIGMA * deviation(last))
+        errors = student(max(1, others.shape[1]) * len(excess) / alike - 1)
+        noise = errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5
+        healthy = ratio / 2 * float(np.median(duration[-length:]))
+        threshold = max(floor, noise, healthy + BESIDE_HEALTHY * noise)
         if typical > threshold:
             typical = median(excess[since:])
             return Slowdown(since, typical, typical / threshold)
     return None
+
+
+def _noise(others: Floats, since: int) -> float:
+    """The standard deviation over time of the series `others` [S, N], the median over at most MAX_SERIES of them; 0.0
+    without any. Each is taken about its median before step index `since`, and about that from there on: where there are
+    few peers, their excess falls as the culprit's rises."""
+    some = others[:, :: max(1, others.shape[1] // MAX_SERIES)]
+    parts = [part - median_over_steps(part) for part in (some[:since], some[since:]) if len(part)]
+    return float(np.nan_to_num(MAD_TO_SIGMA * median(deviations(np.concatenate(parts)))))
 
 
 def _residual(excess: Floats, since: int) -> Floats:
@@ -129,8 +145,7 @@ def confidence(margin: float) -> float:
     return min(0.99, 1 - 0.4 * float(2.0 ** (1 - max(margin, 1.0))))
 
 
-def typical_noise(excess: Floats, columns: NDArray[np.int64]) -> float:
-    """The standard deviation over time that the series `excess` [S, R] of `columns` have: the median over at most 64 of
+def typical_noise(excess: Floats) -> float:
+    """The standard deviation over time that the series `excess` [S, N] have: the median over at most MAX_SERIES of
     them."""
-    some = columns[:: max(1, len(columns) // 64)]
-    return MAD_TO_SIGMA * median(deviations(excess[:, some]))
+    return MAD_TO_SIGMA * median(deviations(excess[:, :: max(1, excess.shape[1] // MAX_SERIES)]))

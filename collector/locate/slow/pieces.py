@@ -1,0 +1,79 @@
+"""Cuts what ranks do in a step into pieces: their phases, and their work between one collective and the next. Pure.
+
+A pause falls into one piece, whose ordinary noise is a fraction of that of the whole step: there it stands out where
+the step as a whole would hide it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.job_timings import Floats
+from laggard.collector.locate.slow.steps import Steps
+from laggard.collector.locate.waiting import Waits
+
+MAX_VALUES = 1 << 23
+"""So many pieces of work between collectives are looked at at most: 64 MiB."""
+
+
+def piece_excesses(steps: Steps, collectives: Collectives | None, least: float) -> Iterator[Floats]:
+    """For each piece of a step [S, R]: by how much longer than its peers each rank took for it, in seconds; nan where
+    that is not known. Pieces that nowhere take `least` seconds are left out."""
+    for piece in (*_phases(steps), *_between_collectives(steps, collectives)):
+        if np.nanmax(piece, initial=0.0) > least:
+            yield piece - steps.peers.medians(piece)
+
+
+def _phases(steps: Steps) -> Iterator[Floats]:
+    if steps.phased:
+        yield from (steps.phases[:, :, phase] for phase in steps.judged_phases)
+
+
+def _between_collectives(steps: Steps, collectives: Collectives | None) -> Floats:
+    """[K, S, R]: the work before each of the K collectives of a rank's step, in the order in which it began them, since
+    it began the one before; nan in steps that have another number of them than most steps of the rank's peers."""
+    shape = len(steps.numbers), steps.busy.shape[1]
+    if collectives is None:
+        return np.zeros((0, *shape))
+    rows, work = _work(collectives)
+    row = np.minimum(np.searchsorted(steps.numbers, collectives.step[rows]), shape[0] - 1)
+    known = steps.numbers[row] == collectives.step[rows]
+    cell, work = (row * shape[1] + collectives.column[rows])[known], work[known]
+    count = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
+    usual = steps.peers.medians(np.where(count > 0, count, np.nan))
+    most = int(np.nanmax(usual, initial=0.0))
+    if not 0 < most * shape[0] * shape[1] <= MAX_VALUES:
+        return np.zeros((0, *shape))
+    alike = (count == usual).reshape(-1)[cell]
+    found = np.full((most, *shape), np.nan)
+    found.reshape(most, -1)[_turn(cell)[alike], cell[alike]] = work[alike]
+    return found
+
+
+def _turn(cell: NDArray[np.int64]) -> NDArray[np.int64]:
+    """For each of `cell` [N], of which equal ones follow each other, how many like it stand before it."""
+    place = np.arange(len(cell))
+    first = np.ones(len(cell), np.bool_)
+    first[1:] = cell[1:] != cell[:-1]
+    return place - np.maximum.accumulate(np.where(first, place, 0))
+
+
+def _work(collectives: Collectives) -> tuple[NDArray[np.int64], Floats]:
+    """The rows of the collectives that ended, by rank in the order of their begin; and before each of them the seconds
+    since its rank began the one before, without those that it waited. nan for a rank's first."""
+    rows = np.flatnonzero(np.isfinite(collectives.end) & (collectives.step >= 0))
+    rows = rows[np.lexsort((collectives.peer[rows], collectives.op[rows], collectives.start[rows],
+                            collectives.column[rows]))]  # fmt: skip
+    work = np.full(len(rows), np.nan)
+    bounds = np.flatnonzero(np.diff(collectives.column[rows], prepend=-1, append=-1)).tolist()
+    for first, last in itertools.pairwise(bounds):
+        own = rows[first:last]
+        starts = collectives.start[own]
+        waits = Waits.of(starts, collectives.end[own], collectives.waited[own])
+        work[first + 1 : last] = np.maximum(np.diff(starts) - np.diff(waits.until(starts)), 0.0)
+    return rows, work
