@@ -160,9 +160,7 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
         ).replace("%", " %")
     all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
     if each.machine:
-        all_slow = (
-            f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow: those that have this phase",
-        )
+        all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
     return (
         *all_slow,
         f"{compared.own:.3f} s a step in {PHASES[compared.phase]}, its peers {compared.peers:.3f} s",

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import deviations, last_axis_median, median, median_over_steps
+from laggard.collector.locate.slow.medians import median, median_over_steps
 from laggard.collector.locate.slow.peers import node_numbers
-from laggard.collector.locate.slow.pieces import piece_excesses
+from laggard.collector.locate.slow.pieces import Piece, pieces
 from laggard.collector.locate.slow.ranks import MOST, Slow
-from laggard.collector.locate.slow.significance import MAD_TO_SIGMA, SLOW_RATIO, typical_noise
+from laggard.collector.locate.slow.significance import SLOW_RATIO, typical_noise
 from laggard.collector.locate.slow.steps import Steps
 
 
@@ -102,35 +102,28 @@ def _hits_by_level(steps: Steps, collectives: Collectives | None) -> Iterator[tu
     """For each level [S, R]: in which steps each rank was slow as a whole; then, in which it was slow in a piece, and
     slower than its peers as a whole."""
     noise = np.full(steps.excess.shape[1], typical_noise(steps.excess))
-    for level in LEVELS:
-        yield level, _hits(steps, steps.excess, level, noise)
-    pieces = np.zeros((len(LEVELS), *steps.excess.shape), np.bool_)
-    for excess in piece_excesses(steps, collectives, LEVELS[-1].ratio * float(steps.duration.min())):
-        noise = _noise_of_peers(steps, excess)
-        for level, hits in zip(LEVELS, pieces, strict=True):
-            hits |= _hits(steps, excess, level, noise)
-    for level, hits in zip(LEVELS, pieces, strict=True):
+    yield from zip(LEVELS, _hits(steps, Piece(steps.excess, noise)), strict=True)
+    found = np.zeros((len(LEVELS), *steps.excess.shape), np.bool_)
+    for piece in pieces(steps, collectives, LEVELS[-1].ratio * float(steps.duration.min())):
+        found |= _hits(steps, piece)
+    for level, hits in zip(LEVELS, found, strict=True):
         yield level, hits & (steps.excess > PIECE_SHARE * level.ratio * steps.duration[:, None])
 
 
-def _noise_of_peers(steps: Steps, excess: Floats) -> Floats:
-    """[R]: the standard deviation over time that the series `excess` [S, R] of a rank and its peers have."""
-    found = np.zeros(excess.shape[1])
-    single = deviations(excess)
-    for columns in steps.peers.classes:
-        found[columns] = MAD_TO_SIGMA * last_axis_median(single[columns])[:, None]
-    return found
-
-
-def _hits(steps: Steps, excess: Floats, level: Level, noise: Floats) -> NDArray[np.bool_]:
-    """[S, R]: in which steps each rank was slow by its series of `excess` [S, R] with a standard deviation of `noise`
-    [R], beyond what it always is while that is too little to accuse it: a GPU that is a hundredth slower than others,
-    as GPUs are, would pass a low level more often."""
-    least = np.maximum(level.ratio * steps.duration[:, None], level.sigmas * noise)
-    found: NDArray[np.bool_] = excess > least
-    some = np.flatnonzero(found.sum(axis=0) >= MIN_EPISODES)
-    usual = np.clip(median_over_steps(excess[:, some]), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
-    found[:, some] = excess[:, some] - usual > least[:, some]
+def _hits(steps: Steps, piece: Piece) -> NDArray[np.bool_]:
+    """[L, S, R]: in which steps each rank was slow by each level, in a piece or as a whole, beyond what it always is
+    while that is too little to accuse it: a GPU that is a hundredth slower than others, as GPUs are, would pass a low
+    level more often."""
+    found = np.zeros((len(LEVELS), *piece.excess.shape), np.bool_)
+    lowest = LEVELS[-1]
+    above = piece.excess > (lowest.ratio * steps.duration[:, None]).astype(piece.excess.dtype)
+    above &= piece.excess > lowest.sigmas * piece.noise.astype(piece.excess.dtype)
+    some = np.flatnonzero(above.any(axis=0))
+    excess = piece.excess[:, some]
+    excess = excess - np.clip(median_over_steps(excess), 0.0, SLOW_RATIO * float(np.median(steps.duration)))
+    for level, hits in zip(LEVELS, found, strict=True):
+        least = np.maximum(level.ratio * steps.duration[:, None], level.sigmas * piece.noise[some])
+        hits[:, some] = excess > least
     return found
 
 

@@ -8,25 +8,68 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats
+from laggard.collector.locate.slow.medians import deviations, last_axis_median
+from laggard.collector.locate.slow.significance import MAD_TO_SIGMA
 from laggard.collector.locate.slow.steps import Steps
 from laggard.collector.locate.waiting import Waits
 
+MAX_COMPARED = 64
 MAX_VALUES = 1 << 23
 """So many pieces of work between collectives are looked at at most: 64 MiB."""
 
 
-def piece_excesses(steps: Steps, collectives: Collectives | None, least: float) -> Iterator[Floats]:
-    """For each piece of a step [S, R]: by how much longer than its peers each rank took for it, in seconds; nan where
-    that is not known. Pieces that nowhere take `least` seconds are left out."""
-    for piece in (*_phases(steps), *_between_collectives(steps, collectives)):
-        if np.nanmax(piece, initial=0.0) > least:
-            yield piece - steps.peers.medians(piece)
+class Piece(NamedTuple):
+    """A piece of a step. `excess` [S, R]: by how much longer than its peers each rank took for it, in seconds, nan
+    where that is not known. `noise` [R]: the standard deviation over time that this has among the rank's peers."""
+
+    excess: Floats
+    noise: Floats
+
+
+def pieces(steps: Steps, collectives: Collectives | None, least: float) -> Iterator[Piece]:
+    """The pieces of a step; those in which no rank ever takes `least` seconds longer than a peer are left out."""
+    for seconds in (*_phases(steps), *_between_collectives(steps, collectives)):
+        if np.nanmax(seconds, initial=0.0) > least and _differs(steps, seconds, least):
+            yield _piece(steps, seconds)
+
+
+def _differs(steps: Steps, seconds: Floats, least: float) -> bool:
+    for columns in steps.peers.classes:
+        some = seconds[:, columns]  # [S, K, M]
+        apart = np.fmax.reduce(some, axis=2) - np.fmin.reduce(some, axis=2)
+        if (apart > least).any():
+            return True
+    return False
+
+
+def _piece(steps: Steps, seconds: Floats) -> Piece:
+    """A rank of a large class is compared with some of it: a verdict on ten thousand ranks is drawn again and again."""
+    excess, noise = np.full(seconds.shape, np.nan, seconds.dtype), np.zeros(seconds.shape[1])
+    small = steps.peers.sizes <= MAX_COMPARED
+    if small.any():
+        excess = seconds - steps.peers.medians(seconds, of=small)
+    for columns in steps.peers.classes:
+        some = columns[:, :: max(1, columns.shape[1] // MAX_COMPARED)]
+        if columns.shape[1] > MAX_COMPARED:
+            for members, compared in zip(columns, some, strict=True):
+                own = _as_slice(members)
+                excess[:, own] = seconds[:, own] - last_axis_median(seconds[:, compared])[:, None]
+        single = deviations(excess[:, some.reshape(-1)]).reshape(some.shape)
+        noise[columns] = MAD_TO_SIGMA * last_axis_median(single)[:, None]
+    return Piece(excess, noise)
+
+
+def _as_slice(columns: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """`columns` [M], ascending; as a slice where they are neighbours, for which nothing is copied."""
+    neighbours = columns[-1] - columns[0] == len(columns) - 1
+    return slice(int(columns[0]), int(columns[-1]) + 1) if neighbours else columns
 
 
 def _phases(steps: Steps) -> Iterator[Floats]:

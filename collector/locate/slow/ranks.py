@@ -108,7 +108,7 @@ def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.
         if len(group) < FEW_SLOW and alike.sum() < FEW_ALIKE or alike.sum() < MOST * len(having):
             yield from group
             continue
-        yield _machine_of(steps, group, having[alike], mates if len(having) < len(mates) else having[:0])
+        yield _machine_of(steps, group, having[alike], mates)
 
 
 def _excesses_elsewhere(
@@ -127,13 +127,13 @@ def _excesses_elsewhere(
 
 
 def _machine_of(steps: Steps, group: Sequence[Slow], slow: NDArray[np.int64], mates: NDArray[np.int64]) -> Slow:
-    """The machine of the ranks `group`, of which the columns `slow` are slow; `mates` are all where others are not."""
+    """The machine of the ranks `group`, of which the columns `slow` of `mates` are slow."""
     since = min(each.since for each in group)
     series = last_axis_median(steps.excess[:, slow])
     whole = Slowdown(since, median(series[since:]), max(each.margin for each in group))
     return dataclasses.replace(
         _slow(steps, tuple(slow.tolist()), True, whole, series, series[:, None]),
-        machine=tuple(mates.tolist()),
+        machine=tuple(mates.tolist()) if len(slow) < len(mates) else (),
         brief=all(each.brief for each in group),
     )
 

@@ -74,7 +74,7 @@ def test_a_machine_whose_input_is_slow_is_one_culprit_though_some_of_its_ranks_l
     (culprit,) = locate(timings).culprits
     assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_host", "n3", tuple(range(24, 32)))
     assert culprit.phase == "input"
-    assert culprit.evidence[0] == "4 of the 8 ranks of the machine are slow: those that have this phase"
+    assert culprit.evidence[0] == "4 of the 8 ranks of the machine are slow in this phase"
 
 
 def test_the_slower_half_of_a_job_on_two_machines_is_the_culprit() -> None:
