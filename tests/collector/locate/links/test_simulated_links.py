@@ -43,3 +43,13 @@ def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, f
     (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
     assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
     assert culprit.recoverable_ratio is None
+
+
+def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) -> None:
+    """The groups are slow together, so that none is slower than the others: the pairs show it."""
+    layout = "dp=16,pp=3,schedule=interleaved,micro=3,chunks=2,blocks=1"
+    simulated = simulate(Case(layout, "host", seed=4, faults=(Fault("slow_rail", 0.1),), steps=14))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))

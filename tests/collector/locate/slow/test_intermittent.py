@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from simulator.case import Case, simulate
+from simulator.faults import Fault, When
+from simulator.recording import write
 from support.timings import job
 
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_recording
 from laggard.model import Verdict
 
 STEP = 0.315  # seconds, about
@@ -58,6 +63,29 @@ def test_a_regular_habit_that_costs_less_than_a_hundredth_is_named() -> None:
     """A garbage collection in every seventh step, say, of 5 % of it."""
     (culprit,) = locate(disturbed(100, {9: np.arange(3, 100, 7)}, 0.055 * STEP)).culprits
     assert culprit.ranks == (9,) and (culprit.recoverable_ratio or 0) < 0.01
+
+
+def test_a_pause_shows_in_its_phase_where_the_noise_of_the_others_hides_it() -> None:
+    """Its steps are 6 % longer; backward differs by more than that from rank to rank."""
+    timings = disturbed(80, {9: np.arange(3, 80, 7)}, 0.06 * STEP)
+    timings.phase_seconds[:, :, 2] *= np.random.default_rng(1).normal(1, 0.1, (80, 32))
+    (culprit,) = locate(timings).culprits
+    assert (culprit.ranks, culprit.phase, culprit.persistence) == ((9,), "forward", "intermittent")
+
+
+def test_what_a_rank_does_in_one_phase_in_place_of_another_is_no_habit() -> None:
+    timings = disturbed(80, {9: np.arange(3, 80, 7)}, 0.06 * STEP)
+    timings.phase_seconds[3:80:7, 9, 2] -= 0.06 * STEP
+    assert locate(timings).culprits == ()
+
+
+@pytest.mark.parametrize("form", ["sparse", "device"])
+def test_a_pause_shows_between_two_collectives(form: str, tmp_path: Path) -> None:
+    """In steps whose work differs by 3 % from rank to rank."""
+    fault = Fault("garbage", 0.05, rank=5, when=When(every=6.6))
+    write(simulate(Case("ddp16", form, seed=77, faults=(fault,))), tmp_path)
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.ranks, culprit.persistence) == ((5,), "intermittent")
 
 
 def test_of_eight_ranks_one_that_is_slow_five_times_is_named() -> None:

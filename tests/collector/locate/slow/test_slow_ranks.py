@@ -77,6 +77,24 @@ def test_a_machine_whose_input_is_slow_is_one_culprit_though_some_of_its_ranks_l
     assert culprit.evidence[0] == "4 of the 8 ranks of the machine are slow in this phase"
 
 
+def test_a_machine_of_which_only_some_ranks_pass_the_threshold_is_one_culprit() -> None:
+    slow = [([24, 27], 0.04), ([25, 26, 28, 29, 30, 31], 0.023)]
+    assert named(job(steps=40, slow=slow)) == [("slow_host", tuple(range(24, 32)))]
+
+
+def test_of_two_machines_the_one_that_becomes_slower_in_mid_run_is_the_culprit() -> None:
+    """The other's ranks are compared with it, so that theirs is less than nothing from then on."""
+    timings = job(16, 38, slow=[(tuple(range(8)), 0.06)], since=19)
+    timings.phase_seconds[:] *= np.random.default_rng(0).normal(1, 0.08, (38, 16))[:, :, None]
+    assert named(timings) == [("slow_host", tuple(range(8)))]
+
+
+def test_a_rank_that_is_a_little_slower_is_not_accused_of_noise_besides() -> None:
+    """In some of these jobs the second half of its steps alone would pass for 2.5 %, by five standard errors."""
+    accused = [seed for seed in range(60) if named(job(32, 38, seed=seed, slow=[([15], 0.016)]))]
+    assert len(accused) <= 2, accused
+
+
 def test_the_slower_half_of_a_job_on_two_machines_is_the_culprit() -> None:
     assert named(job(16, slow=[(tuple(range(8, 16)), 0.1)])) == [("slow_host", tuple(range(8, 16)))]
 
