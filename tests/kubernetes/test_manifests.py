@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,10 @@ from laggard.rings import command as ring
 FOLDERS = ("base", "overlays/report-only", "overlays/taint")
 SCHEMAS = ("1.30", "1.37")
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
+
+
+POWERS = {"reader": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG"], "directories": ["CHOWN"]}
+"""By container; all others have none."""
 
 
 def workloads(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -61,7 +65,7 @@ def test_no_container_has_a_power_that_is_not_named(kubernetes_tools: Any) -> No
             context = container["securityContext"]
             assert context["allowPrivilegeEscalation"] is False and context["readOnlyRootFilesystem"] is True
             assert context["capabilities"]["drop"] == ["ALL"] and "privileged" not in context
-            added = {"agent": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG"]}.get(container["name"], [])
+            added = POWERS.get(container["name"], [])
             assert context["capabilities"].get("add", []) == added
             assert "memory" in container["resources"]["limits"] and ":" in container["image"]
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -74,19 +78,34 @@ def test_the_agent_writes_nowhere_on_its_host_but_its_own_state(kubernetes_tools
     agent, start = pod["containers"][0], pod["initContainers"][0]
     written = {on_host[it["name"]] for it in agent["volumeMounts"] if it["name"] in on_host and not it.get("readOnly")}
     assert written == {"/var/lib/laggard"}
-    assert {on_host[it["name"]] for it in start["volumeMounts"]} == {"/run/laggard"}
+    assert {on_host[it["name"]] for it in start["volumeMounts"]} == {"/run/laggard", "/var/lib/laggard"}
     assert {"operator": "Exists"} in pod["tolerations"], "an agent that left a tainted node would not see it recover"
 
 
 def test_the_rank_directory_is_made_as_everybodys(kubernetes_tools: Any, tmp_path: Path) -> None:
     pod = workloads(kubernetes_tools.render("base"))["laggard-agent"]
     path = tmp_path / "ranks"
-    command = [word.replace("/run/laggard/ranks", str(path)) for word in pod["initContainers"][0]["command"]]
-    if shutil.which(command[0]) is None or subprocess.run(["id", "-u"], capture_output=True).stdout != b"0\n":
+    own = tmp_path / "agent"
+    places = {"/run/laggard/ranks": str(path), "/var/lib/laggard/agent": str(own)}
+    command = [
+        re.sub("|".join(places), lambda found: places[found[0]], it) for it in pod["initContainers"][0]["command"]
+    ]
+    if os.geteuid() != 0:
         pytest.skip("needs root")
     for _ in range(2):  # also when it is there
         subprocess.run(command, check=True, timeout=300)
     assert path.stat().st_mode & 0o7777 == 0o1777
+    user = pod["containers"][0]["securityContext"]["runAsUser"]
+    assert (own.stat().st_mode & 0o7777, own.stat().st_uid) == (0o700, user)
+
+
+def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) -> None:
+    agent, reader = workloads(kubernetes_tools.render("base"))["laggard-agent"]["containers"]
+    environment = {it["name"]: it.get("value") for it in agent["env"]}
+    assert environment["LAGGARD_READER"] in reader["args"] and not reader.get("ports")
+    assert reader["args"][reader["args"].index("--allow-user") + 1] == str(agent["securityContext"]["runAsUser"])
+    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert {it["name"] for it in reader["volumeMounts"]} == {"reader"}
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml")), ids=str)

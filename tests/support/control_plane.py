@@ -21,6 +21,8 @@ from typing import Any
 
 import httpx
 
+from support.paths import SHARED
+
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 HOW = (
     "a real control plane: put kube-apiserver and kube-controller-manager (any of 1.30 and newer, as built from their "
@@ -37,8 +39,8 @@ def missing() -> list[str]:
 
 
 def _find(name: str) -> Path | None:
-    folder = os.environ.get("KUBE_BIN")
-    for path in (Path(folder, name), Path(folder, f"{name}.xz")) if folder else ():
+    folder = Path(os.environ.get("KUBE_BIN") or SHARED / "lab" / "kubernetes")
+    for path in (folder / name, folder / f"{name}.xz"):
         if path.is_file():
             return path
     found = shutil.which(name)
