@@ -6,11 +6,12 @@ both directions. A slow link between two nodes is a veth of their own, which onl
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -45,6 +46,20 @@ class Namespaces:
 
     def address(self, node: int) -> str:
         return f"10.77.{node}.2"
+
+    def path(self, node: int) -> str:
+        """The file of a node's namespace, for enter()."""
+        return f"/run/netns/{self._node(node)}"
+
+    @contextmanager
+    def in_the_middle(self) -> Iterator[None]:
+        """Moves this thread, with the processes that it starts meanwhile, to where all nodes can be reached from."""
+        with open("/proc/thread-self/ns/net") as own:
+            enter(f"/run/netns/{self._hub}")
+            try:
+                yield
+            finally:
+                enter(f"/proc/self/fd/{own.fileno()}")
 
     def start(
         self, node: int, command: Sequence[str], environ: Mapping[str, str], tasks: Path | None = None, **how: Any
@@ -104,6 +119,7 @@ class Namespaces:
 
     def _make(self) -> None:
         _ip("netns", "add", self._hub)
+        _ip("-n", self._hub, "link", "set", "lo", "up")
         _ip("netns", "exec", self._hub, "sysctl", "-qw", "net.ipv4.ip_forward=1")
         for node in range(self.count):
             space = self._node(node)
@@ -131,6 +147,13 @@ def can_make() -> bool:
     if done is None or done.returncode:
         return False
     return subprocess.run(["ip", "netns", "delete", "laggard-try"]).returncode == 0
+
+
+def enter(path: str) -> None:
+    """Moves this thread to the network namespace of that file. What is mounted stays as it is, unlike with ip."""
+    with open(path) as space:
+        if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter {path}")
 
 
 def _ip(*words: str) -> None:
