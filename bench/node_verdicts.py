@@ -213,7 +213,8 @@ def is_right(location: Mapping[str, Any], fault: Fault, kinds: Sequence[str], vi
     culprits = location["culprits"]
     if [each["ranks"] for each in culprits] != [[victim]] or culprits[0]["kind"] not in kinds:
         return False
-    return (not fault.phase or culprits[0]["phase"] == fault.phase) and culprits[0]["node"] == f"n{victim}"
+    phase, node = culprits[0]["phase"], culprits[0]["node"]
+    return node == f"n{victim}" and (not fault.phase or phase == fault.phase)
 
 
 def follow(job: Job, fault: Fault, victim: int) -> dict[str, Any]:

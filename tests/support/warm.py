@@ -33,6 +33,7 @@ from support.warm_server import LARGEST
 _PROGRAM = Path(__file__).with_name("warm_server.py")
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "DS_ACCELERATOR": "cpu"}
 _BY_AN_OPTIMIZER = "torch._dynamo"  # its first step imports this, which takes as long as torch
+_LOOK_SECONDS = 0.2
 _READ_AT_IMPORT = ("TORCH_LOGS", "PYTHONWARNINGS", "PYTHONHASHSEED", "LD_PRELOAD", "MKL_NUM_THREADS")
 
 
@@ -64,7 +65,8 @@ class WarmProcess:
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
                 raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
-            self._server.receive(left)
+            # Not for long: another thread may have taken this answer, and waits for the server meanwhile.
+            self._server.receive(_LOOK_SECONDS if left is None else min(left, _LOOK_SECONDS))
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
