@@ -19,6 +19,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,7 +178,8 @@ def nothing(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
 
 class Fault(NamedTuple):
     """`begin` does it. `kinds`: what the culprit may be called, nothing where nobody is to be named; `phase`: where it
-    is slow; `words`: what the sentence must say. `recorded`: what it is called in the ranks' recordings."""
+    is slow; `words`: what the sentence must say. `recorded`: what it is called in the ranks' recordings. `allowed`: the
+    live verdicts where nobody is to be named."""
 
     begin: Begin
     kinds: tuple[str, ...] = ()
@@ -185,6 +187,7 @@ class Fault(NamedTuple):
     words: tuple[str, ...] = ()
     recorded: tuple[str, ...] = ()
     layout: str = "data"
+    allowed: tuple[str, ...] = ("ok",)
 
 
 _SLOW = ("slow_compute", "slow_host")
@@ -195,7 +198,7 @@ FAULTS: Mapping[str, Fault] = {
     "input": Fault(late("input"), ("slow_input",), "input", recorded=("slow_input",)),
     "sometimes": Fault(late("forward", share=0.25), _SLOW, "forward", recorded=_SLOW),
     "hog": Fault(hogs, _SLOW, recorded=_SLOW),
-    "link": Fault(slow_link, recorded=("slow_link",), layout="pairs"),
+    "link": Fault(slow_link, recorded=("slow_link",), layout="pairs", allowed=("ok", "unknown")),
     "SIGSTOP": Fault(by_signal(signal.SIGSTOP), ("hung",), words=("stopped",)),
     "SIGKILL": Fault(by_signal(signal.SIGKILL), ("dead",), words=("killed by SIGKILL",), recorded=("dead",)),
 }
@@ -209,7 +212,7 @@ class Case(NamedTuple):
 def is_right(location: Mapping[str, Any], fault: Fault, kinds: Sequence[str], victim: int) -> bool:
     """Whether that rank alone is named, as it should be. Where no kind is expected: whether nobody is."""
     if not kinds:
-        return location["verdict"] == "ok"
+        return location["verdict"] in fault.allowed
     culprits = location["culprits"]
     if [each["ranks"] for each in culprits] != [[victim]] or culprits[0]["kind"] not in kinds:
         return False
@@ -227,8 +230,8 @@ def follow(job: Job, fault: Fault, victim: int) -> dict[str, Any]:
         seconds = time.monotonic() - began
         if without_numbers(said(location)) != without_numbers(told[-1][1]):
             told.append((round(seconds, 1), said(location)))
-        wrong = location["verdict"] != "ok" if healthy else location["verdict"] == "fail"
-        if wrong or seconds > (LOOKED_AT_SECONDS if healthy else NAMED_SECONDS):
+        over = location["verdict"] not in fault.allowed if healthy else location["verdict"] == "fail"
+        if over or seconds > (LOOKED_AT_SECONDS if healthy else NAMED_SECONDS):
             break
         time.sleep(0.5)
     named = is_right(location, fault, fault.kinds, victim) and all(word in said(location) for word in fault.words)
@@ -252,7 +255,8 @@ def agreement(job: Job, fault: Fault) -> str:
     return f"API: {said(location)} Text: {sentence} ({text.returncode}) Page: {shown and shown[1]}"
 
 
-def try_case(case: Case, spaces: Namespaces, warm: Warm) -> dict[str, Any]:
+def try_case(case: Case, spaces: Namespaces, warm: Warm, kept: Path | None = None) -> dict[str, Any]:
+    """`kept`: where recordings are copied to that tell something else than they should."""
     fault, victim = FAULTS[case.what], case.number % NODES
     with contextlib.ExitStack() as stack:
         memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
@@ -274,6 +278,8 @@ def try_case(case: Case, spaces: Namespaces, warm: Warm) -> dict[str, Any]:
             found = job.recorded()
             result["recorded"] = is_right(found, fault, fault.recorded, victim)
             result["told"] = said(found)
+            if not result["recorded"] and kept is not None:
+                shutil.copytree(folder / "recording", kept / f"{case.what}-{case.number}", dirs_exist_ok=True)
     result["right"] = bool(
         result["named"] and not result["disagree"] and result["healthy_before"] is True
         and result.get("recorded", True) and not result.get("held")
@@ -308,7 +314,7 @@ def run_all(todo: Sequence[Case], out: Path, end: float) -> None:
                 if time.monotonic() + SETTLE_SECONDS + NAMED_SECONDS > end:
                     return
                 try:
-                    result = try_case(case, spaces, warm)
+                    result = try_case(case, spaces, warm, out.with_suffix(".wrong"))
                 except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
                     print(f"{case}: not measured, {error}", file=sys.stderr, flush=True)
                     continue

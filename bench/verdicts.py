@@ -58,6 +58,7 @@ class Job:
         """`warm`: what starts the ranks, which then record, too."""
         self.folder = folder
         self._warm = warm
+        self.notes: dict[str, float] = {}
         self._daemons: list[subprocess.Popen[str]] = []
         self.ranks: list[subprocess.Popen[str] | WarmProcess] = []
         try:
@@ -235,7 +236,7 @@ def by_signal(number: signal.Signals) -> Callable[[Job, int, contextlib.ExitStac
 
 
 @contextlib.contextmanager
-def cgroup(controller: str, process: subprocess.Popen[str] | WarmProcess, **limits: int) -> Iterator[None]:
+def cgroup(controller: str, process: subprocess.Popen[str] | WarmProcess, **limits: int) -> Iterator[Path]:
     """The process alone in a cgroup of version 1."""
     path = CGROUPS / controller / f"laggard-bench-{process.pid}"
     path.mkdir()
@@ -243,7 +244,7 @@ def cgroup(controller: str, process: subprocess.Popen[str] | WarmProcess, **limi
         for name, value in limits.items():
             (path / name.replace("__", ".")).write_text(str(value))
         (path / "cgroup.procs").write_text(str(process.pid))
-        yield
+        yield path
     finally:
         process.kill()
         process.wait()
@@ -257,8 +258,16 @@ def out_of_memory(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
 
 
 def quota(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
-    limits = {"cpu__cfs_period_us": 100_000, "cpu__cfs_quota_us": 10_000}
-    stack.enter_context(cgroup("cpu", job.ranks[rank], **limits))
+    """A twentieth of a core. Where other work leaves the ranks no more than that, a quota does not bind: the result has
+    the share of periods in which it did, `bound`."""
+    limits = {"cpu__cfs_period_us": 100_000, "cpu__cfs_quota_us": 5_000}
+    path = stack.enter_context(cgroup("cpu", job.ranks[rank], **limits))
+
+    def note() -> None:
+        statistics = dict(line.split() for line in (path / "cpu.stat").read_text().splitlines())
+        job.notes["bound"] = round(int(statistics["nr_throttled"]) / max(int(statistics["nr_periods"]), 1), 2)
+
+    stack.callback(note)
 
 
 def hogged(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
@@ -313,7 +322,7 @@ def try_fault(case: Case, options: argparse.Namespace) -> dict[str, Any]:
     again = "yes" if live_record == text else "no" if fault.held else ""
     return {
         "named": named, "recorded": recorded, "again": again, "seconds": round(seconds, 1), "said": text,
-        "told": told, "live_record": live_record,
+        "told": told, "live_record": live_record, **job.notes,
     }  # fmt: skip
 
 

@@ -117,7 +117,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits = with_host_facts(timings, culprits)
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
     notes = (*brief_notes(timings, brief), *(rank_zero_note(timings, each) for each in logging))
-    return _SlowRanks((*culprits, *links), notes, round(ratio, 3), seen_healthy)
+    by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), seen_healthy)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:

@@ -131,6 +131,16 @@ def _slow_rank(seed: int) -> JobTimings:
     return timings
 
 
+def test_who_costs_most_is_named_first() -> None:
+    timings = recorded({2: 40.0})
+    timings.phase_seconds[:, 9, 1] += 0.03
+    timings.step_seconds[:] += 0.03
+    found = culprits(timings)
+    assert [(each.kind, each.ranks) for each in found] == [("slow_link", (2,)), ("slow_compute", (9,))]
+    saved = [each.recoverable_ratio or 0.0 for each in found]
+    assert saved[0] > saved[1] > 0
+
+
 def test_congestion_that_all_share_accuses_nothing() -> None:
     timings = recorded()
     collectives = timings.collectives
