@@ -8,14 +8,16 @@ import os
 import time
 
 from laggard import wire
+from laggard.environment import ENV_STATE_DIR
 from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
 from laggard.rings.messages import NodeShare
 
 
 def keep_share(share: NodeShare, path: str = LAST_RING_PATH) -> None:
     """Replaces the result of the ring before. A ring that could not judge this node replaces none, unless it accuses
-    it; and one of another user leaves nothing: its findings would be told as this machine's own."""
-    if share.unknown and not share.findings:
+    it; one of another user leaves nothing, since its findings would be told as this machine's own, nor does one whose
+    state is elsewhere (LAGGARD_STATE_DIR)."""
+    if (share.unknown and not share.findings) or os.environ.get(ENV_STATE_DIR):
         return
     data = wire.encode(LastRing(time.time(), share.judged, share.findings))
     new = f"{path}.{os.getpid()}"

@@ -16,6 +16,12 @@ from laggard.rings.messages import NodeShare
 
 SLOW = finding("RING_SLOW", "node 1", "is slow", evidence={}, fix="", severity=Severity.CRITICAL)
 
+
+@pytest.fixture(autouse=True)
+def no_state_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGGARD_STATE_DIR", raising=False)
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root's rings count")
 
 
@@ -43,3 +49,10 @@ def test_another_users_ring_leaves_nothing(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "rings/last_ring.json"))
     assert not list(tmp_path.iterdir()), "root alone makes the folder, and decides whose it is"
+
+
+@needs_root
+def test_a_ring_whose_state_is_elsewhere_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
+    keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "rings/last_ring.json"))
+    assert not list(tmp_path.iterdir())

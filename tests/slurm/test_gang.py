@@ -15,7 +15,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 600.0
 
 IN_PROLOG = """#!/bin/bash
-export LAGGARD_NODE=$SLURMD_NODENAME MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
+export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_STATE_DIR={folder}
+export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
 words=()
 while [ $# -gt 0 ]; do
     case $1 in --host-root) shift ;; *) words+=("$1") ;; esac # the gang loads this machine, and no recorded one
