@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
@@ -94,7 +95,16 @@ class AgentState:
             verdict=self._verdict(),
             findings=tuple(dict.fromkeys(finding.code for finding in self.report.findings)) if self.report else (),
             ranks=self.ranks,
+            ring_age_seconds=self._ring_age(now),
         )
+
+    def _ring_age(self, now: float) -> float | None:
+        """How long ago a ring measured the node: by the fact of the probe `ring`, and the age of the report."""
+        fact = self.report.facts.get("ring") if self.report else None
+        age = fact.get("age_seconds") if isinstance(fact, dict) else None
+        if not isinstance(age, (int, float)) or not 0 <= age < math.inf or self.report_at is None:
+            return None
+        return round(age + now - self.report_at, 1)
 
     def _verdict(self) -> str | None:
         """The verdict of the node's report; unknown where the report is from before the agent fell silent."""

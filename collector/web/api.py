@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from laggard.collector.fleet.drain_cap import drains_document
+from laggard.collector.fleet.ring_plan import FEWEST, MOST, plan_rings
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
@@ -55,6 +56,7 @@ class Api:
             Route("/api/v1/nodes", self.nodes),
             Route("/api/v1/findings", self.findings),
             Route("/api/v1/drains", self.drains),
+            Route("/api/v1/rings", self.rings),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
             Route("/api/v1/summary", self.summary),
@@ -74,6 +76,13 @@ class Api:
     def drains(self, request: Request) -> Response:
         node = request.query_params.get("node")
         return _json(drains_document(self.source.snapshot, self.settings.max_drain_ratio, node))
+
+    def rings(self, request: Request) -> Response:
+        hours = _number(request.query_params.get("hours", "24"), 8760)
+        size = _number(request.query_params.get("nodes", "8"), MOST)
+        if not hours or size is None or size < FEWEST or size % 1:
+            return PlainTextResponse(f"hours is a number up to 8760, nodes one from {FEWEST} to {MOST}\n", 400)
+        return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, int(size)))
 
     async def location(self, request: Request) -> Response:
         fresh = await self._refresh_if_asked(request)

@@ -22,7 +22,7 @@ from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, 
 from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
 from laggard.wire import decode
-from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument
+from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument, RingsDocument
 from laggard.wire.ras import RasCommunicator, RasJob, RasRank, RasSource
 
 pytestmark = pytest.mark.slow  # a collector for each test
@@ -399,3 +399,17 @@ def test_a_job_with_rank_files_is_not_judged_by_launch_counts(
     collector = _collect(start_collector, fake_agent(told, make.report("n0")).address)
     location = _location(collector)
     assert (location.ranks_seen, location.culprits) == (2, ())
+
+
+def test_the_nodes_that_are_due_for_a_ring(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    ages = (10.0, 200_000.0, "no number", 90_000.0)
+    reports = [
+        structs.replace(make.report(f"n{i}"), facts={"ring": {"age_seconds": age}}) for i, age in enumerate(ages)
+    ]
+    agents = [fake_agent(make.ranks_document(f"n{i}", []), report) for i, report in enumerate(reports)]
+    collector = _collect(start_collector, *(agent.url for agent in agents))
+    plan = decode(collector.get("/api/v1/rings", hours=24, nodes=3).content, RingsDocument)
+    assert (plan.rings, plan.due, plan.measured, plan.busy) == ((("n2", "n1", "n3"),), 3, 1, 0)
+    assert decode(collector.get("/api/v1/rings", hours=100).content, RingsDocument).rings == (("n2", "n1", "n3"),)
+    for name, wrong in (("nodes", "2"), ("nodes", "3.5"), ("nodes", "99"), ("hours", "0"), ("hours", "x")):
+        assert collector.get("/api/v1/rings", **{name: wrong}).status_code == 400

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.later import Later
 
-from laggard.rings.judge import judge_compute, wrong_results
+from laggard.rings.judge import is_blunt, judge_compute, wrong_results
 from laggard.rings.messages import Computed
 from laggard.rings.results import measured, ring_result
 from laggard.rings.worker.collectives import Exchange
@@ -113,3 +113,10 @@ def test_devices_whose_speeds_vary_too_much_cannot_be_compared() -> None:
     rates = {0: 1e9, 1: 2.2e9, 2: 0.5e9, 3: 3e9, 4: 0.4e9}
     _, slow, unknown = judge_compute({rank: computed(rate) for rank, rate in rates.items()}, dict.fromkeys(rates, "a"))
     assert not slow and "times slower would stand out" in unknown
+
+
+def test_speeds_that_are_too_uneven_to_compare_are_no_answer_yet() -> None:
+    """A ring then measures all of them again, and not only those that look slow."""
+    assert is_blunt({rank: computed(rate) for rank, rate in enumerate((1e9, 2.2e9, 0.5e9, 3e9, 0.4e9))})
+    assert not is_blunt({rank: computed(rate) for rank, rate in enumerate((1e9, 1.02e9, 0.98e9, 1e9, 0.1e9))})
+    assert not is_blunt({0: computed(1e9), 1: computed(1e8)})

@@ -16,6 +16,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     verdict: str | None
     findings: tuple[str, ...]
     ranks: tuple[int, ...]
+    ring_age_seconds: float | None = None
+    """How long ago a ring measured the node, as its agent tells; None: it tells of none."""
 
 
 class NodesDocument(msgspec.Struct, frozen=True):
@@ -40,3 +42,18 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     asker_fails: bool = False
     """Whether the collector knows that the asking node fails. Until then other nodes do not count it, so it waits."""
     schema: str = "laggard.drains/1"
+
+
+class RingsDocument(msgspec.Struct, frozen=True):
+    """`laggard.rings/1`: which nodes are to measure each other next (`rings`, nodes by name), so that each is measured
+    once in `period_seconds`. Of the nodes that answer, `due` are free and were measured too long ago, `measured` lately
+    enough, `busy` run ranks, `failing` fail their checks; `silent` do not answer."""
+
+    period_seconds: float
+    rings: tuple[tuple[str, ...], ...]
+    due: int
+    measured: int
+    busy: int
+    failing: int
+    silent: int
+    schema: str = "laggard.rings/1"
