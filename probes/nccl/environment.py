@@ -43,7 +43,8 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     environments = _environments(host, etc, ranks)
     yield Fact("ranks", len(ranks.processes))
     if ranks.not_permitted:
-        yield Fact("not_permitted", f"the environment of {ranks.not_permitted} processes is not for this user to read")
+        told = f"the environment of {ranks.not_permitted} processes is not for this user to read"
+        yield Fact("not_permitted", f"{told}; {ranks.no_reader}" if ranks.no_reader else told)
     yield from _judge_conf(ETC, etc)
     for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
         yield from _judge_conf(path, conf)

@@ -40,6 +40,8 @@ class RankProcesses(NamedTuple):
     processes: tuple[RankProcess, ...]
     not_permitted: int
     """How many processes have an environment that this user may not read."""
+    no_reader: str = ""
+    """Why laggard's reader did not read them; empty where it was not asked."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -51,8 +53,10 @@ def read_rank_processes(host: Host) -> RankProcesses:
 
         try:
             return msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
-        except (NoReader, msgspec.MsgspecError):
-            pass
+        except NoReader as error:
+            return own._replace(no_reader=str(error.strerror))
+        except msgspec.MsgspecError:
+            return own._replace(no_reader="laggard's reader answers something else")
     return own
 
 
