@@ -103,10 +103,11 @@ def _hits_by_level(steps: Steps, collectives: Collectives | None) -> Iterator[tu
     slower than its peers as a whole."""
     noise = np.full(steps.excess.shape[1], typical_noise(steps.excess))
     yield from zip(LEVELS, _hits(steps, Piece(steps.excess, noise)), strict=True)
-    found = np.zeros((len(LEVELS), *steps.excess.shape), np.bool_)
+    found: NDArray[np.bool_] | None = None
     for piece in pieces(steps, collectives, LEVELS[-1].ratio * float(steps.duration.min())):
-        found |= _hits(steps, piece)
-    for level, hits in zip(LEVELS, found, strict=True):
+        hits = _hits(steps, piece)
+        found = hits if found is None else found | hits
+    for level, hits in zip(LEVELS, found, strict=True) if found is not None else ():
         yield level, hits & (steps.excess > PIECE_SHARE * level.ratio * steps.duration[:, None])
 
 

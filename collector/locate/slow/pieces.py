@@ -20,6 +20,10 @@ from laggard.collector.locate.slow.significance import MAD_TO_SIGMA
 from laggard.collector.locate.slow.steps import Steps
 from laggard.collector.locate.waiting import Waits
 
+MAX_STEPS = 1 << 21
+"""So many steps of ranks are looked at piece by piece, as 128 steps of 16,384 ranks: with more, a verdict would take
+twice as long."""
+
 MAX_COMPARED = 64
 MAX_VALUES = 1 << 23
 """So many pieces of work between collectives are looked at at most: 64 MiB."""
@@ -34,7 +38,10 @@ class Piece(NamedTuple):
 
 
 def pieces(steps: Steps, collectives: Collectives | None, least: float) -> Iterator[Piece]:
-    """The pieces of a step; those in which no rank ever takes `least` seconds longer than a peer are left out."""
+    """The pieces of a step; those in which no rank ever takes `least` seconds longer than a peer are left out. None
+    where there are too many ranks and steps."""
+    if steps.busy.size > MAX_STEPS:
+        return
     for seconds in (*_phases(steps), *_between_collectives(steps, collectives)):
         if np.nanmax(seconds, initial=0.0) > least and _differs(steps, seconds, least):
             yield _piece(steps, seconds)
