@@ -6,7 +6,7 @@ BIN := .venv/bin
 unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
-# A process for each core, and two MORE for the whole suite, since slow tests wait for others; which tests stay together,
+# A process for each core, and three MORE for the whole suite, since slow tests wait for others; which tests stay together,
 # tests/conftest.py says. WORKERS=0: all in this process.
 MORE := 0
 WORKERS ?= $(shell expr $$(nproc) + $(MORE))
@@ -17,7 +17,7 @@ demo:
 	@scripts/setup
 	@$(BIN)/laggard demo $(ARGS)
 
-test: MORE := 2
+test: MORE := 3
 test:
 	@scripts/setup --system
 	$(PYTEST) $(TESTS)

@@ -70,7 +70,7 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     found = decode(collector.get("/api/v1/findings").content, NodeFindingsDocument).findings
     assert [(one.node, one.finding.code) for one in found] == [("n1", "GPU_THROTTLED")]
     advised = decode(collector.get("/api/v1/recommendation").content, Recommendation)
-    assert advised.items[0].key == "slow_compute rank 2 on n1" and not advised.blocked_by
+    assert advised.items[0].key == "rank 2 on n1" and not advised.blocked_by
     assert advised.items[0].gain.ratio == pytest.approx(
         1 / (1 - (location.culprits[0].recoverable_ratio or 0)), rel=0.2
     )

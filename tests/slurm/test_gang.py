@@ -17,12 +17,13 @@ LONG = 600.0
 IN_PROLOG = """#!/bin/bash
 export LAGGARD_NODE=$SLURMD_NODENAME LAGGARD_STATE_DIR={folder}
 export MASTER_ADDR=127.0.0.1 OMP_NUM_THREADS=1 PYTHONPATH={source}
-words=()
+words=() said=/dev/null
+case "$*" in *--gang*) said={folder}/said-prolog-$SLURMD_NODENAME ;; esac # not that of SLURM's health check
 while [ $# -gt 0 ]; do
     case $1 in --host-root) shift ;; *) words+=("$1") ;; esac # the gang loads this machine, and no recorded one
     shift
 done
-{python} -m laggard "${{words[@]}}" | tee {folder}/said-prolog-$SLURMD_NODENAME
+{python} -m laggard "${{words[@]}}" | tee $said
 exit ${{PIPESTATUS[0]}}
 """
 
@@ -31,7 +32,7 @@ export MASTER_ADDR=10.77.0.2 OMP_NUM_THREADS=1 PYTHONPATH={source}
 enter=({spaces})
 [ "$SLURMD_NODENAME" = n4 ] && exit 0
 ip netns exec ${{enter[SLURM_PROCID]}} {python} -m laggard healthcheck --active --gang --only disks --no-agent \
-    --gate enforce --collector none --join-seconds 40 > {folder}/said-$SLURMD_NODENAME
+    --gate enforce --collector none --join-seconds 25 > {folder}/said-$SLURMD_NODENAME
 echo $? > {folder}/status-$SLURMD_NODENAME
 """
 

@@ -77,7 +77,7 @@ def wait_for_pairs(node: Node) -> None:
 @pytest.mark.slow
 def test_who_is_killed_in_the_middle_fails_and_who_never_comes_is_named(start: Start) -> None:
     """Node 3 of four never comes; a rank of node 2 is killed while the others measure."""
-    nodes = start((0, 1, 2), 4, "--join-seconds", "40", "--gate", "enforce", "--collector", "none")
+    nodes = start((0, 1, 2), 4, "--join-seconds", "25", "--gate", "enforce", "--collector", "none")
     wait_for_pairs(nodes[2])
     workers_of(nodes[2])[0].send_signal(signal.SIGKILL)
     said = outputs(nodes)
