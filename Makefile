@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check hooks bench bench-locate demo-table others-suites gpu-check format clean
+.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -40,9 +40,14 @@ test-torch:
 
 check:
 	@scripts/setup
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync types style
+
+types:
+	$(BIN)/mypy
+
+style:
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # Puts `make check` before every commit of this clone.
