@@ -19,8 +19,9 @@ from torch.distributed import distributed_c10d as c10d
 
 calls: list[str] = []
 kept: list[Any] = []
-ENDING_CAN_HANG = torch.__version__ < (2, 6)
-"""Whether a group's destructor can hang, without hooks too: then the groups are kept, and the process ends at once."""
+ENDING_CAN_HANG = torch.__version__ < (2, 9)
+"""Whether a group's destructor can hang, without hooks too (pytorch#154976): then the groups are kept, and the process
+ends at once."""
 
 
 def tensor() -> Any:
