@@ -142,11 +142,12 @@ class Namespaces:
 
 
 def can_make() -> bool:
-    """Whether this process may make namespaces: as root, with iproute2."""
-    done = subprocess.run(["ip", "netns", "add", "laggard-try"], capture_output=True) if os.geteuid() == 0 else None
+    """Whether this process may make namespaces: as root, with iproute2. Others may ask at the same time."""
+    name = f"try-{os.getpid()}"
+    done = subprocess.run(["ip", "netns", "add", name], capture_output=True) if os.geteuid() == 0 else None
     if done is None or done.returncode:
         return False
-    return subprocess.run(["ip", "netns", "delete", "laggard-try"]).returncode == 0
+    return subprocess.run(["ip", "netns", "delete", name]).returncode == 0
 
 
 def enter(path: str) -> None:

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from namespaces import Namespaces
+from resumed import results
 from verdicts import LAGGARD, get, hog, pin, said
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
@@ -295,16 +296,6 @@ def held_again(job: Job) -> str:
     return "" if live == again else f"live: {live} again: {again}"
 
 
-def results(path: Path) -> dict[Case, dict[str, Any]]:
-    """The results there are; a line that was cut off is none."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError):
-            document = json.loads(line)
-            found[Case(*document["case"])] = document
-    return found
-
-
 def run_all(todo: Sequence[Case], out: Path, end: float) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     warm = Warm("deepspeed", "torch._dynamo")
@@ -369,9 +360,9 @@ def main() -> int:
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
-        done = results(options.out)
+        done = results(options.out, Case)
         run_all([case for case in cases(options) if case not in done], options.out, end)
-    found = results(options.out)
+    found = results(options.out, Case)
     print(table(found))
     return 0 if set(cases(options)) <= set(found) and all(each["right"] for each in found.values()) else 1
 

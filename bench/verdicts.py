@@ -33,6 +33,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from resumed import results
+
 from laggard.collector.describe import sentence
 from laggard.model import Location
 from laggard.wire import decode, encode
@@ -345,16 +347,6 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
             yield from (Case(what, "ddp", options.fault_ranks, number) for number in range(options.times))
 
 
-def results(path: Path) -> dict[Case, dict[str, Any]]:
-    """The results there are; a line that was cut off is none."""
-    found = {}
-    for line in path.read_text().splitlines() if path.exists() else ():
-        with contextlib.suppress(ValueError):
-            document = json.loads(line)
-            found[Case(*document["case"])] = document
-    return found
-
-
 def run_all(todo: Sequence[Case], options: argparse.Namespace, end: float) -> None:
     """Runs the cases, `together` at once; each adds its result to the file. None is begun that would end too late."""
     for what, group in itertools.groupby(todo, lambda case: (case.what, case.hog)):
@@ -450,10 +442,10 @@ def main() -> int:
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
-        done = results(options.out)
+        done = results(options.out, Case)
         with contextlib.closing(Warm("deepspeed", "torch._dynamo")) as options.warm:
             run_all([case for case in cases(options) if case not in done], options, end)
-    found = results(options.out)
+    found = results(options.out, Case)
     text = table(found)
     options.out.with_suffix(".md").write_text(text + "\n")
     print(text)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.waiting import Waits
+from laggard.collector.locate.intervals import Intervals, waits
 from laggard.collector.recording.columns import OTHER, Table
 from laggard.constants import PHASES
 
@@ -30,9 +30,9 @@ def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tup
     """The steps of one rank from its records. `own` has the own times of steps that carry them."""
     sparse = not len(steps["step"])
     numbers, starts, ends = _gapless_bounds(spans, collectives) if sparse else _bounds(steps)
-    waits = Waits.of(collectives["start"], collectives["end"], collectives["waited"])
-    waited = waits.within(starts, ends)
-    phases = _phases(numbers, spans, waits)
+    waiting = waits(collectives["start"], collectives["end"], collectives["waited"])
+    waited = waiting.within(starts, ends)
+    phases = _phases(numbers, spans, waiting)
     phases[:, OTHER] += np.maximum(ends - starts - waited - phases.sum(axis=1), 0.0)
     if not sparse:
         place = np.searchsorted(numbers, steps["step"])
@@ -61,14 +61,14 @@ def _gapless_bounds(spans: Table, collectives: Table) -> tuple[NDArray[np.int64]
     return numbers[follows + 1], latest[follows], latest[follows + 1]
 
 
-def _phases(numbers: NDArray[np.int64], spans: Table, waits: Waits) -> Times:
+def _phases(numbers: NDArray[np.int64], spans: Table, waiting: Intervals) -> Times:
     """[S, P]: the time of each step in spans of each phase, without the part of it that the rank waited."""
     count = len(PHASES)
     if not len(numbers) or not len(spans["step"]):
         return np.zeros((len(numbers), count))
     place = np.minimum(np.searchsorted(numbers, spans["step"]), len(numbers) - 1)
     known = numbers[place] == spans["step"]
-    seconds = spans["end"] - spans["start"] - waits.within(spans["start"], spans["end"])
+    seconds = spans["end"] - spans["start"] - waiting.within(spans["start"], spans["end"])
     cells = (place * count + spans["phase"])[known]
     found: Times = np.bincount(cells, seconds[known], len(numbers) * count).astype(np.float64)
     return found.reshape(len(numbers), count)

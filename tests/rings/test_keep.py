@@ -40,9 +40,10 @@ def test_the_last_ring_that_judged_this_node_is_kept(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_where_nothing_can_be_written_nothing_is_said(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_nothing_is_said(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "file/last_ring.json"))
+    assert capfd.readouterr() == ("", "") and (tmp_path / "file").read_text() == ""
 
 
 def test_another_users_ring_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

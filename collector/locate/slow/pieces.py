@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.intervals import waits
 from laggard.collector.locate.job_timings import Floats
 from laggard.collector.locate.slow.medians import deviations, last_axis_median
 from laggard.collector.locate.slow.significance import MAD_TO_SIGMA
 from laggard.collector.locate.slow.steps import Steps
-from laggard.collector.locate.waiting import Waits
 
 MAX_STEPS = 1 << 21
 """So many steps of ranks are looked at piece by piece, as 128 steps of 16,384 ranks: with more, a verdict would take
@@ -124,6 +124,6 @@ def _work(collectives: Collectives) -> tuple[NDArray[np.int64], Floats]:
     for first, last in itertools.pairwise(bounds):
         own = rows[first:last]
         starts = collectives.start[own]
-        waits = Waits.of(starts, collectives.end[own], collectives.waited[own])
-        work[first + 1 : last] = np.maximum(np.diff(starts) - np.diff(waits.until(starts)), 0.0)
+        waiting = waits(starts, collectives.end[own], collectives.waited[own])
+        work[first + 1 : last] = np.maximum(np.diff(starts) - np.diff(waiting.until(starts)), 0.0)
     return rows, work

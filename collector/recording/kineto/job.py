@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.recording.columns import Table
 from laggard.collector.recording.job import RecordedJob, RecordedPart
-from laggard.collector.recording.kineto.trace import Group, Times, Trace
+from laggard.collector.recording.kineto.trace import Group, Trace
 from laggard.collector.recording.records import Group as DeclaredGroup
 from laggard.collector.recording.records import Head, RankLine
 from laggard.collector.recording.torch_names import UNKNOWN
@@ -94,7 +94,7 @@ def _add_collectives(part: RecordedPart, trace: Trace, countable: set[tuple[str,
     part.columns.collectives.append({name: values[known] for name, values in table.items()})
 
 
-def _steps_at(times: Times, trace: Trace) -> NDArray[np.int64]:
+def _steps_at(times: NDArray[np.float64], trace: Trace) -> NDArray[np.int64]:
     """The step in which each of `times` lies; -1 where it is none."""
     numbers = np.array(sorted(trace.steps), np.int64)
     if not len(numbers):

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from laggard.collector.locate.intervals import Intervals
 from laggard.collector.recording.kineto.stream import NoTrace, TraceStream
 from laggard.collector.recording.records import MAX_RANKS
 from laggard.collector.recording.torch_names import BYTES_OF_TYPE, UNKNOWN, op_place
@@ -35,8 +35,6 @@ _PHASE_WORDS = {
 }
 
 _ROUNDING_SECONDS = 1e-6  # old traces have whole microseconds
-
-Times = NDArray[np.float64]
 
 
 class Interval(NamedTuple):
@@ -192,7 +190,6 @@ class _Events:
         if not on_device and len(self._groups) == 1:  # gloo's events do not tell their group
             (only,) = self._groups
             collectives = [each._replace(group=only) for each in collectives]
-        busy = _Busy(self._kernels if on_device else self._operators)
         node = head.get("host_name")
         return Trace(
             str(path),
@@ -201,7 +198,7 @@ class _Events:
             node[:256] if isinstance(node, str) else None,
             self._steps,
             tuple(self._spans(on_device)),
-            tuple(busy.with_waits(collectives)),
+            tuple(_with_waits(collectives, self._kernels if on_device else self._operators)),
             self._groups,
             on_device,
             tuple(lacks),
@@ -288,30 +285,10 @@ def _rank(information: dict[str, Any], path: Path) -> int:
     return int(named[1])
 
 
-class _Busy:
-    """When anything but collectives ran, as intervals that do not overlap."""
-
-    def __init__(self, intervals: array[float]) -> None:
-        both = np.frombuffer(intervals, np.float64).reshape(-1, 2)
-        order = np.argsort(both[:, 0], kind="stable")
-        starts, ends = both[order, 0], np.maximum.accumulate(both[order, 1]) if len(order) else both[:, 1]
-        new = np.ones(len(starts), np.bool_)
-        new[1:] = starts[1:] > ends[:-1]
-        first = np.flatnonzero(new)
-        self._starts = starts[first]
-        self._ends = ends[np.append(first[1:], len(ends)) - 1] if len(ends) else ends
-        lengths = self._ends - self._starts
-        self._before = np.concatenate(([0.0], np.cumsum(lengths)[:-1])) if len(lengths) else lengths
-
-    def with_waits(self, collectives: list[Collective]) -> Iterable[Collective]:
-        starts, ends = (np.array([each[place] for each in collectives], np.float64) for place in (4, 5))
-        waited = np.maximum(ends - starts - (self._until(ends) - self._until(starts)), 0.0)
-        return (each._replace(waited=float(wait)) for each, wait in zip(collectives, waited, strict=True))
-
-    def _until(self, times: Times) -> Times:
-        """How long anything had run by each of `times`."""
-        if not len(self._starts):
-            return np.zeros(len(times))
-        place = np.searchsorted(self._starts, times, "right") - 1
-        within = np.minimum(times, self._ends[place]) - self._starts[place]
-        return np.where(place < 0, 0.0, self._before[place] + within)
+def _with_waits(collectives: list[Collective], others: array[float]) -> Iterable[Collective]:
+    """Each waited for as long as nothing of `others` ran beside it."""
+    both = np.frombuffer(others, np.float64).reshape(-1, 2)
+    busy = Intervals.of(both[:, 0], both[:, 1])
+    starts, ends = (np.array([each[place] for each in collectives], np.float64) for place in (4, 5))
+    waited = np.maximum(ends - starts - busy.within(starts, ends), 0.0)
+    return (each._replace(waited=float(wait)) for each, wait in zip(collectives, waited, strict=True))

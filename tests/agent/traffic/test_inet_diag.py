@@ -66,8 +66,10 @@ def test_what_is_cut_off_is_left_out_and_the_rest_is_kept(many: list[TcpSocket],
 
 @given(st.binary(max_size=600))
 def test_no_answer_raises(data: bytes) -> None:
-    parse_reply(data)
-    parse_reply(encoded(TcpSocket(1, "10.0.0.1", "10.0.0.2", 1, 2, 3, 4))[:88] + data)
+    begun = encoded(TcpSocket(1, "10.0.0.1", "10.0.0.2", 1, 2, 3, 4))[:88]
+    for each in (*parse_reply(data).sockets, *parse_reply(begun + data).sockets):
+        assert ipaddress.ip_address(each.local) and ipaddress.ip_address(each.remote)
+        assert min(each.sent_bytes, each.received_bytes) >= 0
 
 
 def test_a_kernel_that_does_not_count_tells_of_no_socket_and_an_error_is_told() -> None:

@@ -30,7 +30,9 @@ def judge(situation: Situation) -> Iterator[Item]:
                 risk="Without it the job may run out of memory: try with the same micro-batch first.",
                 source=SOURCE,
             )
-    if config.stage == 3 and exposed is not None and exposed >= _MIN_EXPOSED and not config.quantized_weights:
+    if config.stage != 3 or exposed is None or exposed < _MIN_EXPOSED:
+        return
+    if not config.quantized_weights:
         yield setting(
             "zero_optimization.zero_quantized_weights",
             False,
@@ -40,7 +42,7 @@ def judge(situation: Situation) -> Iterator[Item]:
             risk="It changes results a little: an option to be measured, with the loss beside it.",
             source=SOURCE,
         )
-    if config.stage == 3 and exposed is not None and exposed >= _MIN_EXPOSED and not config.quantized_gradients:
+    if not config.quantized_gradients:
         yield setting(
             "zero_optimization.zero_quantized_gradients",
             False,
