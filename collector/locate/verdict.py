@@ -108,7 +108,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if timings.unseen_waits:
         return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
     found = slow_ranks(steps, timings.nodes)
-    sometimes = intermittent_ranks(steps, timings.nodes, found, timings.collectives)
+    lasting = found if steps.live else [rank for rank in found if not rank.brief]
+    sometimes = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
+    again = {column for each in sometimes for column in each.columns}
+    found = [rank for rank in found if not (rank.brief and again >= set(rank.columns))]
     logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
     found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]

@@ -106,7 +106,7 @@ def merge_parts(parts: Sequence[Columns]) -> Tables:
         own += part.own
     once = _once(steps, STEP_COLUMNS, ("rank", "step"))
     spans = [table for part in parts for table in part.spans]
-    spans_once = _once(spans, SPAN_COLUMNS, ("rank", "step", "phase", "start"))
+    spans_once = _once(spans, SPAN_COLUMNS, ("rank", "step", "phase", "start", "end"))
     collectives = [table for part in parts for table in part.collectives]
     collectives_once = _once(collectives, COLLECTIVE_COLUMNS, ("rank", "group", "op", "peer", "seq"))
     each = (once, spans_once, collectives_once)

@@ -141,6 +141,14 @@ def test_one_number_for_two_ranks_is_told_and_judged_by_neither(tmp_path: Path, 
     assert any(gap.startswith("rank 1 recorded twice") for gap in recording.gaps)
 
 
+def test_a_span_of_no_length_beside_one_that_begins_with_it_is_no_contradiction(tmp_path: Path) -> None:
+    """As of a wait for a collective that was over before."""
+    empty = [{**record, "end": record["start"]} for record in SLOW if record["kind"] == "span"]
+    once, _ = judged(write(tmp_path / "once", SLOW))
+    with_empty, recording = judged(write(tmp_path / "with", SLOW + empty))
+    assert (with_empty, recording.gaps) == (once, ())
+
+
 def only(*kinds: str) -> Callable[[dict[str, Any]], bool]:
     return lambda record: record["kind"] in ("rank", *kinds)
 

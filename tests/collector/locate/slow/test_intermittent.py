@@ -22,8 +22,16 @@ from laggard.model import Verdict
 STEP = 0.315  # seconds, about
 
 
-def disturbed(steps: int, hits: dict[int, np.ndarray], seconds: float, seed: int = 0, phase: int = 1) -> JobTimings:
-    timings = job(32, steps, seed=seed)
+def disturbed(
+    steps: int,
+    hits: dict[int, np.ndarray],
+    seconds: float,
+    seed: int = 0,
+    phase: int = 1,
+    ranks: int = 32,
+    per_node: int = 8,
+) -> JobTimings:
+    timings = job(ranks, steps, seed=seed, per_node=per_node)
     for rank, of_rank in hits.items():
         timings.phase_seconds[of_rank, rank, phase] += seconds
         timings.step_seconds[of_rank] += seconds
@@ -46,6 +54,14 @@ def test_a_rank_that_is_slow_every_few_steps_is_named_with_how_often(seed: int, 
 def test_a_rank_that_is_slow_in_random_steps_is_named() -> None:
     hits = np.random.default_rng(3).random(60) < 0.3
     (culprit,) = locate(disturbed(60, {9: hits}, 0.3 * STEP)).culprits
+    assert (culprit.ranks, culprit.persistence) == ((9,), "intermittent")
+
+
+def test_a_rank_with_a_habit_is_named_at_the_end_of_one_of_its_spells_too() -> None:
+    """The last spell alone would be a moment like those before."""
+    hits = np.flatnonzero((np.arange(120) % 20 >= 10) & (np.arange(120) % 20 < 16))
+    hits = np.append(hits[hits < 111], np.arange(111, 120))
+    (culprit,) = locate(disturbed(120, {9: hits}, 0.3 * STEP, seed=1, ranks=10, per_node=5)).culprits
     assert (culprit.ranks, culprit.persistence) == ((9,), "intermittent")
 
 
