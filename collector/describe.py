@@ -3,6 +3,8 @@ words."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
 from laggard.text.rank_end import end_text
 from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
@@ -42,13 +44,29 @@ def details(location: Location) -> list[str]:
 
 
 def evidence_lines(location: Location) -> list[str]:
+    """Of each culprit: what to do, then what shows it."""
+    return _of_each(location, lambda it: ((f"what to do: {it.advice}",) if it.advice else ()) + _shown_by(it, location))
+
+
+def advice_lines(location: Location) -> list[str]:
+    """What to do, a line for each culprit that has advice."""
+    return _of_each(location, lambda culprit: (culprit.advice,) if culprit.advice else ())
+
+
+def support_lines(location: Location) -> list[str]:
+    """What shows the culprits, without what to do."""
+    return _of_each(location, lambda culprit: _shown_by(culprit, location))
+
+
+def _of_each(location: Location, lines_of: Callable[[Culprit], Iterable[str]]) -> list[str]:
+    """The lines of all culprits, each under its culprit's name where there are several."""
     several = len(location.culprits) > 1
-    lines = []
-    for culprit in location.culprits:
-        prefix = f"{culprit_name(culprit)}: " if several else ""
-        to_do = (f"what to do: {culprit.advice}",) if culprit.advice else ()
-        lines += [f"{prefix}{line}" for line in (*to_do, *culprit.evidence, *_consequences(culprit, location))]
-    return [capital(printable_line(line)) for line in lines]
+    named = ((f"{culprit_name(it)}: " if several else "", line) for it in location.culprits for line in lines_of(it))
+    return [capital(printable_line(prefix + line)) for prefix, line in named]
+
+
+def _shown_by(culprit: Culprit, location: Location) -> tuple[str, ...]:
+    return (*culprit.evidence, *_consequences(culprit, location))
 
 
 def note_lines(location: Location) -> list[str]:

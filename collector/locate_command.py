@@ -10,16 +10,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from laggard import wire
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid, user_text
 from laggard.collector.describe import details, sentence
-from laggard.collector.locate.slow.last_arrivals import locate_arrivals
-from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_recording
+from laggard.collector.judged_recording import JudgedRecording, judge_recording
+from laggard.collector.locate.job_timings import JobTimings
 from laggard.errors import UsageError
-from laggard.model import EXIT_CODES, Location, Note
+from laggard.model import EXIT_CODES, Location
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
@@ -57,6 +54,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="[USER:]NAME",
         help=JOB_HELP,
     )
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write the answer as one page that loads nothing, to mail or to attach"
+    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
 
 
@@ -64,7 +64,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.record and (arguments.trace or arguments.prometheus):
         raise UsageError("--record copies from a collector: leave out --trace and --prometheus")
     job = by_uid(arguments.job)
-    location = _location(arguments, job)
+    location, timings = _judged(arguments, job)
+    if arguments.html:
+        _write_page(arguments, location, timings)
     if arguments.record:
         _record(arguments.collector, job or _key(location), arguments.record)
     if arguments.format == "json":
@@ -80,15 +82,28 @@ def main(arguments: argparse.Namespace) -> int:
     return EXIT_CODES[location.verdict]
 
 
-def _location(arguments: argparse.Namespace, job: str | None) -> Location:
+def _judged(arguments: argparse.Namespace, job: str | None) -> tuple[Location, JobTimings | None]:
+    """The verdict, and where a recording is its source, what that holds."""
     if arguments.trace:
-        return _from_recording(arguments.trace)
+        return judge_recording(arguments.trace)
     asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
     if arguments.prometheus:
-        return _from_prometheus(arguments.prometheus, job, *asked)
+        return _from_prometheus(arguments.prometheus, job, *asked), None
     if any(asked):
         raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
-    return _ask(arguments.collector, job)
+    return _ask(arguments.collector, job), None
+
+
+def _write_page(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> None:
+    from laggard.collector.keep import page_of_collector, page_of_counters, page_of_recording, write_page
+
+    if timings is not None:
+        page = page_of_recording(JudgedRecording(location, timings), arguments.trace)
+    elif arguments.prometheus:
+        page = page_of_counters(location, arguments.prometheus)
+    else:
+        page = page_of_collector(arguments.collector, location, by_uid(arguments.job) or _key(location))
+    write_page(arguments.html, page)
 
 
 def _from_prometheus(
@@ -123,15 +138,6 @@ def _recommend_command(arguments: argparse.Namespace) -> str:
     else:
         words = ["--collector", arguments.collector, *(["--job", arguments.job] if arguments.job else [])]
     return printable_line(shlex.join(["laggard", "recommend", *words]), 300)
-
-
-def _from_recording(paths: list[str]) -> Location:
-    recording = read_recording(paths)
-    if recording.arrivals is not None:
-        return locate_arrivals(recording.arrivals, recording.gaps)
-    location = locate(recording.timings)
-    gaps = tuple(Note("lacks", text) for text in recording.gaps)
-    return msgspec.structs.replace(location, notes=location.notes + gaps, owner=recording.owner)
 
 
 def _key(location: Location) -> str | None:

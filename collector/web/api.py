@@ -7,7 +7,7 @@ import dataclasses
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import structs
 from starlette.requests import Request
@@ -20,12 +20,14 @@ from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.documents import NodeFindingsDocument
-from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, empty_heatmap, heatmap_document
+from laggard.collector.web.documents import NodeFindingsDocument, TimelineDocument
+from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, ORDERS, MapView, empty_heatmap, heatmap_document
 from laggard.collector.web.http_sd import scrape_targets
+from laggard.collector.web.kept_page import culprit_ranks
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
+from laggard.collector.web.timeline import MAX_RANKS, timeline_document
 from laggard.model import Note
 from laggard.text.words import seconds_text
 from laggard.wire import encode
@@ -61,6 +63,7 @@ class Api:
             Route("/api/v1/recording", self.recording),
             Route("/api/v1/summary", self.summary),
             Route("/api/v1/ranks", self.ranks),
+            Route("/api/v1/timeline", self.timeline),
             Route("/api/v1/targets", self.targets),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/recommendation", self.recommendation),
@@ -116,17 +119,31 @@ class Api:
         return _json(summary_document(snapshot, job_name(request), interval))
 
     def ranks(self, request: Request) -> Response:
-        measure, rows = request.query_params.get("measure", "own"), request.query_params.get("rows", "256")
-        if measure not in MEASURES:
-            return PlainTextResponse(f"measure is one of {', '.join(MEASURES)}\n", 400)
-        if not (rows.isascii() and rows.isdigit() and len(rows) < 9 and 1 <= int(rows) <= MAX_ROWS):
-            return PlainTextResponse(f"rows is a number from 1 to {MAX_ROWS}\n", 400)
+        asked = _map_asked(request)
+        if isinstance(asked, str):
+            return PlainTextResponse(f"{asked}\n", 400)
         if refusal := self._refusal(request):
             return refusal
         job = self.source.snapshot.job(job_name(request))
         if job is None:
-            return _json(empty_heatmap(measure))
-        return _json(heatmap_document(str(job.key), job.timings, measure, int(rows)))
+            return _json(empty_heatmap(asked.measure))
+        return _json(heatmap_document(str(job.key), job.timings, *asked))
+
+    def timeline(self, request: Request) -> Response:
+        """`?ranks=3,7`: these ranks; without, those of the culprits."""
+        numbers = [_number(part, 2.0**31) for part in request.query_params.get("ranks", "").split(",") if part]
+        before = _number(request.query_params.get("before", ""), 2.0**53)
+        if None in numbers or len(numbers) > MAX_RANKS or ("before" in request.query_params and before is None):
+            text = f"ranks is up to {MAX_RANKS} numbers with commas between them, before the number of a step\n"
+            return PlainTextResponse(text, 400)
+        if refusal := self._refusal(request):
+            return refusal
+        job = self.source.snapshot.job(job_name(request))
+        if job is None:
+            return _json(TimelineDocument(None, [], ()))
+        ranks = [int(number) for number in numbers if number is not None] or culprit_ranks(job.location)
+        last = None if before is None else int(before)
+        return _json(timeline_document(str(job.key), job.timings, ranks, before=last))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
@@ -170,6 +187,28 @@ class Api:
 def job_name(request: Request) -> str | None:
     """`?job=`: a job's key or id; None for the job that progressed last."""
     return request.query_params.get("job") or None
+
+
+class _MapAsked(NamedTuple):
+    measure: str
+    rows: int
+    view: MapView
+
+
+def _map_asked(request: Request) -> _MapAsked | str:
+    """Which heat map is asked for, or what is wrong with that."""
+    asked = request.query_params
+    measure, order, rows = asked.get("measure", "own"), asked.get("order", "rank"), asked.get("rows", "256")
+    if measure not in MEASURES:
+        return f"measure is one of {', '.join(MEASURES)}"
+    if order not in ORDERS:
+        return f"order is one of {', '.join(ORDERS)}"
+    if not (rows.isascii() and rows.isdigit() and len(rows) < 9 and 1 <= int(rows) <= MAX_ROWS):
+        return f"rows is a number from 1 to {MAX_ROWS}"
+    start, stop = (_number(asked.get(name, ""), 2.0**31) for name in ("start", "stop"))
+    if ("start" in asked and start is None) or ("stop" in asked and stop is None):
+        return "start and stop are places in the order, from 0"
+    return _MapAsked(measure, int(rows), MapView(order, int(start or 0), None if stop is None else int(stop)))
 
 
 def _number(text: str, most: float) -> float | None:

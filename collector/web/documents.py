@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Verdict
+from laggard.wire.ranks import InFlight
 
 
 class JobLine(Struct, frozen=True):
@@ -21,7 +22,7 @@ class JobLine(Struct, frozen=True):
 
 class SummaryDocument(Struct, frozen=True):
     """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
-    how the nodes compare, a line each."""
+    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice."""
 
     version: str
     age_seconds: float | None
@@ -33,11 +34,14 @@ class SummaryDocument(Struct, frozen=True):
     jobs: tuple[JobLine, ...]
     location: Location
     fleet: tuple[str, ...] = ()
+    todo: tuple[str, ...] = ()
     schema: str = "laggard.summary/1"
 
 
 class HeatRow(Struct, frozen=True):
-    """A row of the heat map: one rank, or the ranks from `first` to `last` where several are folded into one row."""
+    """A row of the heat map: one rank, or several that are folded into one row, `first` the least and `last` the
+    largest. `spans`: all of them, as ranges. `at`: the place of its first rank in the map's order, to zoom by.
+    `position`: that of ranks that do the same work, in the order by it."""
 
     first: int
     last: int
@@ -45,13 +49,17 @@ class HeatRow(Struct, frozen=True):
     node: str | None
     gpu: str | None
     state: str
+    spans: tuple[tuple[int, int], ...] = ()
+    at: int = 0
+    position: int | None = None
 
 
 class HeatDocument(Struct, frozen=True):
     """One job's window as R rows by S steps. `seconds`: of each phase and `waited`, [R][S], null where a rank has no
     row for the step. `median_seconds`: over all ranks, [S], of the same and of `own` (all phases) and `step`. Where
     several ranks are folded into one row, a cell shows the rank of them that stands out in `measure`, and `shown`
-    [R][S] is that rank; else `shown` is null."""
+    [R][S] is that rank; else `shown` is null. Where `step_fold` is above 1, a column is the mean of so many steps, and
+    `steps` has the first of each. `start` and `stop`: which ranks are shown, by place in `order`."""
 
     job: str | None
     measure: str
@@ -61,7 +69,48 @@ class HeatDocument(Struct, frozen=True):
     seconds: dict[str, list[list[float | None]]]
     median_seconds: dict[str, list[float | None]]
     shown: list[list[int]] | None
+    step_fold: int = 1
+    order: str = "rank"
+    start: int = 0
+    stop: int = 0
     schema: str = "laggard.heat/1"
+
+
+class TimelineRow(Struct, frozen=True):
+    """One rank's last steps. `role`: `asked` of a rank that was asked for, `peer` of the one beside it: the median of
+    the ranks that do the same work, by own time. `seconds`: of each phase and `waited`, [S], null where it has no row
+    for the step. `waits`: what it waited in over these steps, the longest first, where the source has single
+    collectives."""
+
+    rank: int
+    role: str
+    node: str | None
+    gpu: str | None
+    state: str
+    stopped: bool
+    last_step: int | None
+    phase: str | None
+    in_flight: InFlight | None
+    seconds: dict[str, list[float | None]]
+    waits: tuple[CollectiveWait, ...] = ()
+
+
+class CollectiveWait(Struct, frozen=True):
+    """All collectives of one operation in one group that a rank was in, and how long it waited in them."""
+
+    op: str
+    group: str
+    count: int
+    seconds: float
+
+
+class TimelineDocument(Struct, frozen=True):
+    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps."""
+
+    job: str | None
+    steps: list[int]
+    rows: tuple[TimelineRow, ...]
+    schema: str = "laggard.timeline/1"
 
 
 class NodeFindingsDocument(Struct, frozen=True):

@@ -3,7 +3,8 @@ rows."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,27 +18,115 @@ MEASURES = ("own", "waited", *PHASES)
 
 MAX_ROWS = 4096
 
+COLUMNS = 160
+"""Steps are folded into so many columns at most: the answer stays small, whatever the length of a step."""
+
+
+ORDERS = ("rank", "host", "position")
+
+
+class MapView(NamedTuple):
+    """Which of a job's ranks are shown, from `start` to before `stop` in the order of `order`: rank, host (all of a
+    host beside each other), position (all that do the same work, as a pipeline's stage)."""
+
+    order: str = "rank"
+    start: int = 0
+    stop: int | None = None
+
+
+BY_RANK = MapView()
+
 
 def empty_heatmap(measure: str = "own") -> HeatDocument:
     return HeatDocument(None, measure, 0, [], (), {}, {}, None)
 
 
-def heatmap_document(job: str, timings: JobTimings, measure: str = "own", rows: int = 256) -> HeatDocument:
-    """The heat map with at most `rows` rows; `measure` is one of MEASURES."""
-    layers = _layers(timings)
+def heatmap_document(
+    job: str, timings: JobTimings, measure: str = "own", rows: int = 256, view: MapView = BY_RANK
+) -> HeatDocument:
+    """The heat map with at most `rows` rows, or one a group where `view` groups the ranks and has more of these;
+    `measure` is one of MEASURES."""
+    layers, step_fold = _folded_steps(_layers(timings))
     medians = {name: _listed(_low_median(layer)) for name, layer in layers.items()}
-    fold = -(-len(timings.ranks) // max(1, rows)) if len(timings.ranks) else 1
-    shown = _standing_out(layers[measure], fold, least=measure == "waited")
+    order, groups = _ordered(timings, view.order)
+    stop = len(order) if view.stop is None else min(view.stop, len(order))
+    start = min(view.start, stop)
+    order, groups = order[start:stop], groups[start:stop]
+    bounds = _bounds(groups, rows)
+    shown = _standing_out(layers[measure], order, bounds, least=measure == "waited")
+    folds = bool(np.any(np.diff(bounds) > 1))
     return HeatDocument(
         job=job,
         measure=measure,
         ranks_seen=len(timings.ranks),
-        steps=timings.steps.tolist(),
-        rows=tuple(_row(timings, start, fold) for start in range(0, len(timings.ranks), fold)),
+        steps=timings.steps[::step_fold].tolist(),
+        rows=tuple(
+            _row(timings, order[begin:end], start + begin, view.order, groups[begin])
+            for begin, end in itertools.pairwise(bounds.tolist())
+        ),
         seconds={name: _listed(_pick(layers[name], shown)) for name in (*PHASES, "waited")},
         median_seconds=medians,
-        shown=timings.ranks[shown].tolist() if fold > 1 else None,
+        shown=timings.ranks[shown].tolist() if folds else None,
+        step_fold=step_fold,
+        order=view.order,
+        start=start,
+        stop=stop,
     )
+
+
+def _folded_steps(layers: dict[str, Floats]) -> tuple[dict[str, Floats], int]:
+    """The layers with at most COLUMNS columns, and how many steps make one: its value is their mean."""
+    count = layers["own"].shape[1]
+    fold = -(-count // COLUMNS) if count else 1
+    if fold == 1:
+        return layers, 1
+    return {name: _means(layer, fold) for name, layer in layers.items()}, fold
+
+
+def _means(layer: Floats, fold: int) -> Floats:
+    """The mean of each `fold` columns, without those that are nan."""
+    starts = np.arange(0, layer.shape[1], fold)
+    known = ~np.isnan(layer)
+    count = np.add.reduceat(known, starts, axis=1, dtype=np.int64)
+    total = np.add.reduceat(np.where(known, layer, 0.0), starts, axis=1)
+    means: Floats = np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    return means
+
+
+def _ordered(timings: JobTimings, order: str) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
+    """The columns of the ranks in the map's order, and the group of each: its host or its position; one for all by
+    rank."""
+    numbers = np.arange(len(timings.ranks))
+    if order == "host":
+        _, codes = np.unique(np.array([node or "" for node in timings.nodes], dtype=object), return_inverse=True)
+        groups = np.asarray(codes, dtype=np.int64).reshape(-1)
+    elif order == "position" and timings.positions is not None:
+        groups = timings.positions.astype(np.int64)
+    else:
+        groups = np.zeros(len(numbers), dtype=np.int64)
+    places = np.argsort(groups, kind="stable")
+    return places, groups[places]
+
+
+def _bounds(groups: NDArray[np.int64], rows: int) -> NDArray[np.int64]:
+    """Where each row begins, and the end of the last. A row holds ranks of one group while there is room for a row for
+    each."""
+    count = len(groups)
+    if not count:
+        return np.zeros(1, dtype=np.int64)
+    first = np.flatnonzero(np.concatenate([[True], np.diff(groups) != 0]))
+    fold = -(-count // max(1, rows))
+    if len(first) == 1 or len(first) > rows:
+        return np.append(np.arange(0, count, fold), count)
+    sizes = np.diff(np.append(first, count))
+    if len(sizes) < count and _rows_of(sizes, fold) > rows:  # the ends of groups take rows of their own
+        fold = next(it for it in range(fold, int(sizes.max()) + 1) if _rows_of(sizes, it) <= rows)
+    starts = [np.arange(begin, begin + size, fold) for begin, size in zip(first, sizes, strict=True)]
+    return np.append(np.concatenate(starts), count)
+
+
+def _rows_of(sizes: NDArray[np.int64], fold: int) -> int:
+    return int((-(-sizes // fold)).sum())
 
 
 def _layers(timings: JobTimings) -> dict[str, Floats]:
@@ -58,32 +147,35 @@ def _low_median(layer: Floats) -> Floats:
     return middle
 
 
-def _standing_out(layer: Floats, fold: int, least: bool) -> NDArray[np.intp]:
-    """[rows, S]: for each cell the index of the rank to show, the largest of its row or with `least` the smallest: the
+def _standing_out(layer: Floats, order: NDArray[np.intp], bounds: NDArray[np.int64], least: bool) -> NDArray[np.intp]:
+    """[rows, S]: for each cell the column of the rank to show, the largest of its row or with `least` the smallest: the
     rank that waits least is the one that others wait for."""
-    ranks, steps = layer.shape
-    rows = -(-ranks // fold) if ranks else 0
-    padded = np.full((rows * fold, steps), np.nan)
-    padded[:ranks] = -layer if least else layer
-    folded = np.where(np.isnan(padded), -np.inf, padded).reshape(rows, fold, steps)
-    best = folded.argmax(axis=1) if rows else np.zeros((0, steps), dtype=np.intp)
-    return best + np.arange(0, rows * fold, fold)[:, None]
+    ordered = (-layer if least else layer)[order]
+    known = np.where(np.isnan(ordered), -np.inf, ordered)
+    best = [known[begin:end].argmax(axis=0) + begin for begin, end in itertools.pairwise(bounds.tolist())]
+    return order[np.stack(best)] if best else np.zeros((0, layer.shape[1]), dtype=np.intp)
 
 
 def _pick(layer: Floats, shown: NDArray[np.intp]) -> Floats:
     return np.take_along_axis(layer, shown, axis=0) if layer.size else layer
 
 
-def _row(timings: JobTimings, start: int, fold: int) -> HeatRow:
-    end = min(start + fold, len(timings.ranks))
-    nodes, states = set(timings.nodes[start:end]), {state.state for state in timings.states[start:end]}
+def _row(timings: JobTimings, columns: NDArray[np.intp], at: int, order: str, group: np.int64) -> HeatRow:
+    nodes = {timings.nodes[column] for column in columns}
+    states = {timings.states[column].state for column in columns}
+    ranks = np.sort(timings.ranks[columns])
+    breaks = np.flatnonzero(np.diff(ranks) != 1)
+    firsts, lasts = ranks[np.append(0, breaks + 1)], ranks[np.append(breaks, len(ranks) - 1)]
     return HeatRow(
-        first=int(timings.ranks[start]),
-        last=int(timings.ranks[end - 1]),
-        count=end - start,
+        first=int(ranks[0]),
+        last=int(ranks[-1]),
+        count=len(columns),
         node=nodes.pop() if len(nodes) == 1 else None,
-        gpu=timings.gpus[start] if end - start == 1 else None,
+        gpu=timings.gpus[int(columns[0])] if len(columns) == 1 else None,
         state=states.pop() if len(states) == 1 else "mixed",
+        spans=tuple(zip(firsts.tolist(), lasts.tolist(), strict=True)),
+        at=at,
+        position=int(group) if order == "position" and timings.positions is not None else None,
     )
 
 

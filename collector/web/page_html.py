@@ -16,25 +16,42 @@ MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+
 """Media types by suffix. The machine's own table is not used: it may be wrong, and a browser runs no script of a wrong
 type."""
 
+_NO_SCRIPT = (
+    "The heat map and the nodes need JavaScript; the same facts are at "
+    '<a href="/api/v1/ranks">/api/v1/ranks</a> and <a href="/api/v1/nodes">/api/v1/nodes</a>.'
+)
+
 
 def render(summary: SummaryDocument) -> str:
     """The page as HTML. Everything that came from an agent is escaped."""
-    return _template().substitute(
+    return template("index.html").substitute(
         sentence=escape(summary.sentence),
-        verdict=escape(summary.location.verdict.value),
-        evidence=_items(summary.evidence),
-        notes=_items(summary.notes),
+        answer=answer_html(summary),
+        heat=template("heat.html").substitute(noscript=_NO_SCRIPT),
+        notes=items(summary.notes),
         version=escape(summary.version),
     )
 
 
-def _items(lines: Iterable[str]) -> str:
+def answer_html(summary: SummaryDocument) -> str:
+    """The sentence, what to do and the evidence."""
+    return template("answer.html").substitute(
+        sentence=escape(summary.sentence),
+        verdict=escape(summary.location.verdict.value),
+        todo=items(summary.todo),
+        todo_hidden="" if summary.todo else " hidden",
+        evidence=items(summary.evidence),
+    )
+
+
+def items(lines: Iterable[str]) -> str:
     return "".join(f"<li>{escape(line)}</li>" for line in lines)
 
 
 @cache
-def _template() -> Template:
-    return Template((PAGE_DIR / "index.html").read_text(encoding="utf-8"))
+def template(name: str) -> Template:
+    """A part of the page's HTML."""
+    return Template((PAGE_DIR / name).read_text(encoding="utf-8"))
 
 
 @cache

@@ -6,10 +6,11 @@ from __future__ import annotations
 import time
 
 from laggard import __version__
-from laggard.collector.describe import evidence_lines, note_lines, sentence
+from laggard.collector.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.web.documents import JobLine, SummaryDocument
+from laggard.model import Location
 
 
 def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_seconds: float) -> SummaryDocument:
@@ -24,10 +25,27 @@ def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_secon
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
         interval_seconds=interval_seconds,
         sentence=sentence(location),
-        evidence=tuple(evidence_lines(location)),
+        evidence=tuple(support_lines(location)),
         notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
         jobs=tuple(lines),
         location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
+        todo=tuple(advice_lines(location)),
+    )
+
+
+def recorded_summary(location: Location) -> SummaryDocument:
+    """The same of a job that no collector watches."""
+    return SummaryDocument(
+        version=__version__,
+        age_seconds=None,
+        interval_seconds=0.0,
+        sentence=sentence(location),
+        evidence=tuple(support_lines(location)),
+        notes=tuple(note_lines(location)),
+        job=location.job_id,
+        jobs=(),
+        location=location,
+        todo=tuple(advice_lines(location)),
     )

@@ -12,6 +12,8 @@ export function showAnswer(summary) {
   setText(byId("badge"), badgeOf(location));
   setText(byId("sentence"), summary.sentence);
   document.title = `${summary.sentence} · laggard`;
+  setLines(byId("todo"), summary.todo);
+  byId("todo-box").hidden = !summary.todo.length;
   setLines(byId("evidence"), summary.evidence);
   setLines(byId("notes"), summary.notes);
   showFigures(figuresOf(location));

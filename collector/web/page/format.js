@@ -41,7 +41,13 @@ export function ranges(numbers) {
   return words.join(", ") + (runs.length > 6 ? ", ..." : "");
 }
 
+// The ranks of a row of the heat map.
+export function spansText({ spans }) {
+  const words = spans.slice(0, 3).map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
+  return words.join(", ") + (spans.length > 3 ? ", …" : "");
+}
+
 export function rankName(row) {
-  const ranks = row.count > 1 ? `Ranks ${row.first}–${row.last}` : `Rank ${row.first}`;
+  const ranks = row.count > 1 ? `Ranks ${spansText(row)}` : `Rank ${row.first}`;
   return row.node ? `${ranks} on ${row.node}` : ranks;
 }

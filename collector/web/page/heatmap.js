@@ -1,6 +1,7 @@
 // Draws the heat map on its canvas: cells, labels, axis, frames around the culprits. tip.js shows single cells.
 
 import { palette, pick } from "./colours.js";
+import { spansText } from "./format.js";
 
 const AXIS = 26;
 const FONT = "12px system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'Liberation Sans', sans-serif";
@@ -37,7 +38,9 @@ export function drawLegend(canvas, scale) {
 
 export const isDark = () => window.matchMedia("(prefers-color-scheme: dark)").matches;
 
-export const holds = (row, ranks) => ranks.some((rank) => rank >= row.first && rank <= row.last);
+export const has = (row, rank) => row.spans.some(([first, last]) => rank >= first && rank <= last);
+
+export const holds = (row, ranks) => ranks.some((rank) => has(row, rank));
 
 function themeOf(canvas) {
   const style = getComputedStyle(canvas);
@@ -160,10 +163,11 @@ function writeLabel(pen, shape, text, y, colour, bold) {
 
 // The label of a row; a folded row that holds a culprit has the culprit's.
 function labelOf(row, culprit) {
-  const rank = culprit?.ranks.find((each) => each >= row.first && each <= row.last);
-  const numbers = row.count > 1 ? `${row.first}–${row.last}` : `${row.first}`;
+  const rank = culprit?.ranks.find((each) => has(row, each));
+  const numbers = spansText(row);
   const node = rank === undefined ? row.node : culprit.node;
-  return [rank === undefined ? numbers : `${rank}`, node].filter((part) => part !== null && part !== undefined).join(" · ");
+  const place = row.position === null ? null : `position ${row.position}`;
+  return [place, rank === undefined ? numbers : `${rank}`, node].filter((part) => part !== null && part !== undefined).join(" · ");
 }
 
 function fitted(pen, text, width) {

@@ -3,12 +3,9 @@
 import { showAnswer } from "./answer.js";
 import { byId, element, setText } from "./dom.js";
 import { age } from "./format.js";
-import { drawHeat, drawLegend } from "./heatmap.js";
+import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
-import { MEASURES, scaleOf } from "./measures.js";
 import { showNodes } from "./nodes.js";
-import { fillRanksTable } from "./ranks_table.js";
-import { followPointer } from "./tip.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
@@ -19,12 +16,17 @@ const state = {
   measure: "own",
   summary: null,
   heat: null,
-  drawn: null,
   answeredAt: null,
   lostAt: null,
 };
 
-const updateTip = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => state.drawn);
+const drawHeat = heatView({
+  measure: state.measure,
+  onMeasure: (measure) => {
+    state.measure = measure;
+    refresh();
+  },
+});
 
 async function ask(path, parameters = {}) {
   const query = new URLSearchParams(parameters);
@@ -48,7 +50,7 @@ async function refresh() {
     Object.assign(state, { summary, heat, answeredAt: performance.now(), lostAt: null });
     showAnswer(summary);
     showJobs(summary);
-    showHeat();
+    drawHeat(heat, summary, emptyText(heat, summary.location));
     showNodes(nodes.nodes, summary.fleet);
     showIncidents(incidents, !state.job);
   } catch {
@@ -76,38 +78,10 @@ function jobLabel(line, jobs) {
   return remark ? `${line.job_id} (${remark})` : line.job_id;
 }
 
-function showHeat() {
-  const { heat, summary } = state;
-  const hasCells = heat !== null && heat.rows.length > 0 && heat.steps.length > 0;
-  for (const id of ["heat", "legend", "heat-alternative", "measures"]) byId(id).hidden = !hasCells;
-  setText(byId("heat-empty"), hasCells ? "" : emptyText(heat, summary.location));
-  if (!hasCells) {
-    state.drawn = null;
-    setText(byId("heat-explain"), "");
-    return;
-  }
-  const culprits = summary.location.culprits;
-  const scale = scaleOf(heat.measure, heat);
-  state.drawn = { heat, scale, shape: drawHeat(byId("heat-canvas"), heat, scale, culprits) };
-  showLegend(scale, culprits.some((culprit) => culprit.ranks.length));
-  const folded = heat.shown ? ` ${heat.ranks_seen} ranks; each row folds ${heat.rows[0].count} of them and shows the one that stands out.` : "";
-  setText(byId("heat-explain"), scale.explain + folded);
-  byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells.`);
-  setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
-  updateTip();
-}
-
 function emptyText(heat, { notes }) {
   if (heat === null) return "Several users have a job of this name: choose one of them above.";
   if (notes.some((note) => note.kind === "no_agent")) return "No ranks are known while no agent answers.";
   return heat.rows.length ? "No step has been finished yet." : "No ranks yet. They appear when a job starts under laggard run.";
-}
-
-function showLegend(scale, hasCulprit) {
-  drawLegend(byId("legend-bar"), scale);
-  ["low", "middle", "high"].forEach((name, place) => setText(byId(`legend-${name}`), scale.labels[place]));
-  setText(byId("legend-words"), scale.words);
-  byId("legend-culprit").hidden = !hasCulprit;
 }
 
 function showFreshness() {
@@ -126,31 +100,16 @@ function showFreshness() {
   }
 }
 
-function makeMeasures() {
-  for (const { name, label } of MEASURES) {
-    const input = element("input", { type: "radio", name: "measure", value: name });
-    input.checked = name === state.measure;
-    input.addEventListener("change", () => {
-      state.measure = name;
-      refresh();
-    });
-    byId("measures").append(element("label", {}, input, element("span", { text: label })));
-  }
-}
-
 async function keepRefreshing() {
   if (!document.hidden) await refresh();
   setTimeout(keepRefreshing, 1000 * Math.min(5, Math.max(1, state.summary?.interval_seconds ?? 1)));
 }
 
-makeMeasures();
 byId("job").addEventListener("change", (event) => {
   state.job = event.target.value;
   history.replaceState(null, "", `?${new URLSearchParams({ job: state.job })}`);
   refresh();
 });
-new ResizeObserver(() => state.drawn && showHeat()).observe(document.querySelector("main"));
-window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => state.heat && showHeat());
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 setInterval(showFreshness, 1000);
 keepRefreshing();

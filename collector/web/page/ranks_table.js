@@ -1,7 +1,7 @@
 // The heat map as a table, for screen readers and exact numbers: each rank's medians over the window.
 
 import { element } from "./dom.js";
-import { percent, seconds, times } from "./format.js";
+import { percent, seconds, spansText, times } from "./format.js";
 import { PHASES, cellOf, lowMedian } from "./measures.js";
 import { holds } from "./heatmap.js";
 
@@ -35,7 +35,7 @@ function lineOf({ row, own, ratio, waited, most }, culprits) {
   return element(
     "tr",
     { className: isCulprit ? "culprit" : "" },
-    cell(row.count > 1 ? `${row.first}–${row.last}` : `${row.first}`),
+    cell(spansText(row)),
     cell(row.node ?? "–"),
     cell(row.state),
     cell(seconds(own), "number"),

@@ -1,15 +1,16 @@
 // The tip: the values of the cell under the pointer, or of the cell reached with the arrow keys.
 
 import { element } from "./dom.js";
-import { rankName, seconds } from "./format.js";
+import { rankName, seconds, spansText } from "./format.js";
 import { PHASES, cellOf } from "./measures.js";
 
 const LINES = [...PHASES, "waited"];
 const NAMES = { waited: "waiting" };
 
-// getDrawn: () => {heat, scale, shape} as last drawn, or null. Returns a function that shows the tip again after a new
+// getDrawn: () => {heat, scale, shape} as last drawn, or null. onOpen: called with a cell {row, column} that is clicked,
+// or entered with the keyboard. Returns a function that shows the tip again after a new
 // drawing.
-export function followPointer(canvas, cursor, tip, getDrawn) {
+export function followPointer(canvas, cursor, tip, getDrawn, onOpen) {
   let at = null;
 
   const show = (cell) => {
@@ -32,12 +33,17 @@ export function followPointer(canvas, cursor, tip, getDrawn) {
 
   canvas.addEventListener("pointermove", (event) => show(find(event)));
   canvas.addEventListener("pointerdown", (event) => show(find(event)));
+  canvas.addEventListener("click", (event) => {
+    const cell = find(event);
+    if (cell) onOpen(cell);
+  });
   canvas.addEventListener("pointerleave", () => show(null));
   canvas.addEventListener("blur", () => show(null));
   canvas.addEventListener("keydown", (event) => {
     const drawn = getDrawn();
     const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
     if (event.key === "Escape") show(null);
+    if (event.key === "Enter" && drawn && at) onOpen(at);
     if (!drawn || !move) return;
     event.preventDefault();
     const from = at ?? { row: 0, column: drawn.shape.columns - 1 };
@@ -52,13 +58,13 @@ export function followPointer(canvas, cursor, tip, getDrawn) {
 function linesOf({ heat, scale }, { row, column }) {
   const cell = cellOf(heat, row, column);
   const rank = heat.rows[row];
-  const one = heat.shown ? { ...rank, first: heat.shown[row][column], count: 1 } : rank;
+  const one = heat.shown ? { ...rank, first: heat.shown[row][column], count: 1, node: rank.node } : rank;
   const title = element("strong", { text: rankName(one) });
   const step = `Step ${heat.steps[column]}`;
   if (!cell) return [title, element("p", { text: `${step}: not seen` })];
   const median = Object.fromEntries([...LINES, "own", "step"].map((name) => [name, heat.median_seconds[name][column]]));
   const longest = Math.max(...LINES.map((name) => Math.max(cell[name], median[name] ?? 0)), 1e-9);
-  const folded = heat.shown ? `, of ranks ${rank.first}–${rank.last}` : "";
+  const folded = heat.shown ? `, of ranks ${spansText(rank)}` : "";
   return [
     title,
     element("p", { text: `${step}${folded}: ${scale.describe(cell, median)}` }),

@@ -2,78 +2,40 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from msgspec import structs
+from support.browsing import Browsed, needs_chromium
 
-CHROMIUM = shutil.which("chromium") or "/usr/bin/chromium"
-OUT = Path(os.environ.get("LAGGARD_TEST_OUT", "out"))
-ARGUMENTS = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
 HOSTILE = "<script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not os.path.exists(CHROMIUM), reason="NO CHROMIUM: the page is NOT tested; apt-get install chromium"
-    ),
+    needs_chromium,
 ]
 
 Start = Callable[..., Any]
 
 
-class Browsed:
-    """A page, with all errors and warnings of the browser."""
-
-    def __init__(self, browser: Any, url: str, **context: Any) -> None:
-        options = {"viewport": {"width": 1280, "height": 800}, **context}
-        self.page = browser.new_context(**options).new_page()
-        self.errors: list[str] = []
-        self.page.on("console", lambda message: self._on_console(message.type, message.text))
-        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("requestfailed", lambda request: self.errors.append(f"failed: {request.url}"))
-        self.page.on("dialog", lambda dialog: (self.errors.append("a dialog"), dialog.dismiss()))
-        self.page.goto(url)
-        self.page.wait_for_selector("#nodes tbody tr")
-
-    def _on_console(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning"):  # violations of the content security policy come as errors
-            self.errors.append(text)
-
-    def screenshot(self, name: str) -> None:
-        OUT.mkdir(parents=True, exist_ok=True)
-        self.page.screenshot(path=OUT / f"{name}.png", full_page=True)
-
-    def row_colours(self, rows: int) -> list[list[list[int]]]:
-        """The colours along the middle of each row of the map, well inside of it."""
-        return self.page.evaluate(  # type: ignore[no-any-return]
-            """(rows) => {
-                const canvas = document.getElementById("heat-canvas");
-                const pen = canvas.getContext("2d");
-                const height = (canvas.height - 26 * devicePixelRatio) / rows;
-                const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data;
-                const at = (x, y) => {
-                    const place = 4 * (Math.floor(y) * canvas.width + Math.floor(x));
-                    return Array.from(pixels.slice(place, place + 3));
-                };
-                const columns = Array.from({ length: 40 }, (_, n) => canvas.width * (0.3 + 0.6 * n / 40));
-                return Array.from({ length: rows }, (_, r) => columns.map((x) => at(x, height * (r + 0.35))));
-            }""",
-            rows,
-        )
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield launched
-        launched.close()
+def row_colours(page: Any, rows: int) -> list[list[list[int]]]:
+    """The colours along the middle of each row of the map, well inside of it."""
+    return page.evaluate(  # type: ignore[no-any-return]
+        """(rows) => {
+            const canvas = document.getElementById("heat-canvas");
+            const pen = canvas.getContext("2d");
+            const height = (canvas.height - 26 * devicePixelRatio) / rows;
+            const pixels = pen.getImageData(0, 0, canvas.width, canvas.height).data;
+            const at = (x, y) => {
+                const place = 4 * (Math.floor(y) * canvas.width + Math.floor(x));
+                return Array.from(pixels.slice(place, place + 3));
+            };
+            const columns = Array.from({ length: 40 }, (_, n) => canvas.width * (0.3 + 0.6 * n / 40));
+            return Array.from({ length: rows }, (_, r) => columns.map((x) => at(x, height * (r + 0.35))));
+        }""",
+        rows,
+    )
 
 
 def _collector(start_collector: Start, *targets: str) -> Any:
@@ -102,7 +64,7 @@ def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> N
     page = browsed.page
     assert page.text_content("h1").startswith("Rank 2 on n1 is slow in forward: ")
     assert page.get_attribute("#answer", "data-verdict") == "fail"
-    rows = browsed.row_colours(4)
+    rows = row_colours(page, 4)
     medians = [sorted(row, key=sum)[len(row) // 2] for row in rows]
     for other in (0, 1, 3):
         assert _distance(medians[2], medians[other]) > 150

@@ -1,0 +1,31 @@
+"""Reads a recording, of whatever kind, and judges the job in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.slow.last_arrivals import locate_arrivals
+from laggard.collector.locate.verdict import locate
+from laggard.collector.recording.reader import read_recording
+from laggard.model import Location, Note
+
+
+class JudgedRecording(NamedTuple):
+    location: Location
+    timings: JobTimings
+
+
+def judge_recording(paths: Sequence[str]) -> JudgedRecording:
+    """The verdict on the recording in files or directories, with what it is based on. Raises UsageError where there is
+    none."""
+    recording = read_recording(paths)
+    if recording.arrivals is not None:
+        return JudgedRecording(locate_arrivals(recording.arrivals, recording.gaps), recording.timings)
+    location = locate(recording.timings)
+    gaps = tuple(Note("lacks", text) for text in recording.gaps)
+    whole = msgspec.structs.replace(location, notes=location.notes + gaps, owner=recording.owner)
+    return JudgedRecording(whole, recording.timings)

@@ -1,0 +1,103 @@
+"""Gathers what the page of `laggard locate --html` shows, from a collector or a recording, and writes it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from laggard import wire
+from laggard.collector.ask import answer, user_text
+from laggard.collector.judged_recording import JudgedRecording
+from laggard.collector.node_finding import NodeFinding
+from laggard.collector.recommend.advice.values import Recommendation
+from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
+from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
+from laggard.collector.web.kept_page import ROWS, KeptPage, culprit_ranks, kept_html
+from laggard.collector.web.summary import recorded_summary
+from laggard.collector.web.timeline import timeline_document
+from laggard.errors import UsageError
+from laggard.model import Location
+from laggard.text.words import printable_line
+
+Document = TypeVar("Document")
+
+
+def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage:
+    """The page of the job that a collector has just given `location` of. Raises UsageError."""
+    query = {"job": job} if job else {}
+    summary = _ask(url, "summary", query, SummaryDocument)
+    findings = _ask(url, "findings", {}, NodeFindingsDocument)
+    return KeptPage(
+        summary=summary,
+        heat=_ask(url, "ranks", {**query, "rows": str(ROWS)}, HeatDocument),
+        timeline=_ask(url, "timeline", query, TimelineDocument),
+        findings=_of_culprits(findings.findings, summary.location),
+        recommendation=_ask(url, "recommendation", query, Recommendation),
+        job=_job_text(location),
+        source=f"From the collector at {url}.",
+        written=_now(),
+    )
+
+
+def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage:
+    location, timings = judged
+    key = str(location.job_id)
+    return _without_collector(
+        location,
+        heatmap_document(key, timings, rows=ROWS),
+        timeline_document(key, timings, culprit_ranks(location)),
+        f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"
+        + (f" and {len(paths) - 3} more." if len(paths) > 3 else "."),
+    )
+
+
+def page_of_counters(location: Location, url: str) -> KeptPage:
+    """The page of a verdict alone: Prometheus' counters have no steps."""
+    return _without_collector(location, empty_heatmap(), TimelineDocument(None, [], ()), f"From Prometheus at {url}.")
+
+
+def _without_collector(location: Location, heat: HeatDocument, timeline: TimelineDocument, source: str) -> KeptPage:
+    return KeptPage(recorded_summary(location), heat, timeline, (), None, _job_text(location), source, _now())
+
+
+def write_page(path: str, page: KeptPage) -> None:
+    """Writes the page in one step: whoever opens the file meanwhile has the old one or the new one, and a full disk
+    leaves the old one. Raises UsageError."""
+    new = Path(path).with_name(f".{Path(path).name}.{os.getpid()}.new")
+    try:
+        with open(new, "xb") as file:
+            file.write(kept_html(page).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(new, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _of_culprits(findings: Sequence[NodeFinding], location: Location) -> tuple[NodeFinding, ...]:
+    nodes = {culprit.node for culprit in location.culprits}
+    nodes |= {end.get("node") for culprit in location.culprits for end in culprit.link or ()}
+    return tuple(found for found in findings if found.node in nodes)
+
+
+def _job_text(location: Location) -> str:
+    owner = f" of {user_text(location.owner)}" if location.owner is not None else ""
+    return printable_line(f"Job {location.job_id}{owner}") if location.job_id else "No job"
+
+
+def _ask(url: str, document: str, query: dict[str, str], kind: type[Document]) -> Document:
+    with answer(url, document, query) as found:
+        try:
+            return wire.decode(found.read(), kind)
+        except wire.WireError as error:
+            raise UsageError(f"the collector at {url} is of another version: {document}: {error}") from None
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M %Z")

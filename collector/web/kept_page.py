@@ -1,0 +1,122 @@
+"""`laggard locate --html`: one page of a job that needs nothing else, to be mailed or attached to a ticket. Pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from functools import cache
+from html import escape
+from typing import NamedTuple
+
+from laggard.collector.node_finding import NodeFinding
+from laggard.collector.recommend.advice.values import Item, Recommendation
+from laggard.collector.web.bundle import bundle
+from laggard.collector.web.documents import HeatDocument, SummaryDocument, TimelineDocument
+from laggard.collector.web.page_html import PAGE_DIR, answer_html, items, template
+from laggard.model import Location
+from laggard.wire import encode
+
+ROWS = 230
+"""Of the heat map: it gets no taller than two pixels for each of so many."""
+
+
+class KeptPage(NamedTuple):
+    """What such a page shows. `findings`: of the culprits' nodes. `source`: where all this is from. `written`: when."""
+
+    summary: SummaryDocument
+    heat: HeatDocument
+    timeline: TimelineDocument
+    findings: Sequence[NodeFinding]
+    recommendation: Recommendation | None
+    job: str
+    source: str
+    written: str
+
+
+def culprit_ranks(location: Location) -> list[int]:
+    """The ranks whose timeline is worth a look: two of each culprit; without a culprit the first rank that a note
+    names."""
+    chosen = [rank for culprit in location.culprits for rank in culprit.ranks[:2]]
+    return chosen or [note.ranks[0] for note in location.notes if note.ranks][:1]
+
+
+def kept_html(page: KeptPage) -> str:
+    """The page as HTML. Everything that came from a job or a node is escaped."""
+    style, script = _style(), _script()
+    title = "The culprit beside its peers" if page.summary.location.culprits else "A rank beside its peers"
+    return template("report.html").substitute(
+        policy=f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:",
+        style=style,
+        script=script,
+        sentence=escape(page.summary.sentence),
+        answer=answer_html(page.summary),
+        heat=template("heat.html").substitute(noscript="The heat map needs JavaScript."),
+        timeline_title=title,
+        findings=_section("findings", "Findings on its node", [_finding_html(it) for it in page.findings]),
+        changes=_section("changes", "What to change", _change_parts(page.recommendation)),
+        notes=items(page.summary.notes),
+        version=escape(page.summary.version),
+        job=escape(page.job),
+        written=escape(page.written),
+        source=escape(page.source),
+        documents=_embedded(page),
+    )
+
+
+def _embedded(page: KeptPage) -> str:
+    """The documents as JSON in which nothing can end the element that holds it."""
+    documents = {"summary": page.summary, "heat": page.heat, "timeline": page.timeline}
+    return encode(documents).decode().replace("<", "\\u003c")
+
+
+def _section(name: str, title: str, parts: Sequence[str]) -> str:
+    if not parts:
+        return ""
+    head = f'<div class="card-head"><h2 id="{name}-title">{title}</h2></div>'
+    body = f'<div class="findings-list">{"".join(parts)}</div>'
+    return f'  <section class="card" aria-labelledby="{name}-title">{head}{body}</section>\n'
+
+
+def _finding_html(found: NodeFinding) -> str:
+    it = found.finding
+    return _article(
+        f"{it.code} {it.device} on {found.node}",
+        [it.summary, it.fix.text, f"laggard findings explain {it.code} has more."],
+        it.fix.commands,
+    )
+
+
+def _change_parts(recommendation: Recommendation | None) -> list[str]:
+    if recommendation is None:
+        return []
+    blocked = recommendation.blocked_by
+    first = [f"<p>Repair first: {escape(', '.join(blocked))}.</p>"] if blocked else []
+    return [*first, *(_change_html(item) for item in recommendation.items)] if recommendation.items else []
+
+
+def _change_html(item: Item) -> str:
+    """An item as a diff of its setting."""
+    lines = [(sign, value) for sign, value in (("-", item.current), ("+", item.recommended)) if value is not None]
+    diff = "\n".join(f"{sign} {item.key}={value}" for sign, value in lines)
+    return _article(f"{item.target}: {item.key}", [item.reason, item.risk], [diff, item.apply])
+
+
+def _article(title: str, lines: Iterable[str], commands: Iterable[str]) -> str:
+    paragraphs = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
+    blocks = "".join(f"<pre>{escape(command)}</pre>" for command in commands if command)
+    return f'<article class="finding"><h3>{escape(title)}</h3>{paragraphs}{blocks}</article>'
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@cache
+def _style() -> str:
+    return (PAGE_DIR / "page.css").read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    return bundle("report.js", {path.name: path.read_text(encoding="utf-8") for path in PAGE_DIR.glob("*.js")})

@@ -1,0 +1,15 @@
+// The page to keep: shows the documents that lie in it, and asks nobody.
+
+import { showAnswer } from "./answer.js";
+import { byId } from "./dom.js";
+import { heatView } from "./heat_view.js";
+import { showTimeline } from "./timeline.js";
+
+const { summary, heat, timeline } = JSON.parse(byId("documents").textContent);
+
+const show = heatView({ measure: heat.measure, onMeasure: (measure) => show({ ...heat, measure }, summary) });
+
+showAnswer(summary);
+show(heat, summary, "The source has no steps: no heat map.");
+showTimeline(byId("timeline"), timeline);
+window.addEventListener("beforeprint", () => showTimeline(byId("timeline"), timeline));

@@ -1,0 +1,131 @@
+// Draws what some ranks did in the last steps, each beside its peer: bars by step, then the same as a table.
+
+import { element } from "./dom.js";
+import { count, seconds } from "./format.js";
+import { PHASES } from "./measures.js";
+
+const PARTS = [...PHASES, "waited"];
+const NAMES = { waited: "waiting", other: "other work" };
+const BAR = 26;
+const ROW = 56;
+const AXIS = 24;
+const nameOf = (part) => NAMES[part] ?? part;
+
+// `timeline`: a laggard.timeline/1 document. Fills `box`, an element that it owns.
+export function showTimeline(box, timeline) {
+  if (!timeline?.rows.length) {
+    box.replaceChildren(element("p", { className: "empty", text: "Nothing is recorded of single ranks." }));
+    return;
+  }
+  const hasSteps = timeline.steps.length > 0;
+  box.replaceChildren(...(hasSteps ? [legend(), drawing(box, timeline), explanation()] : []), table(timeline, hasSteps));
+}
+
+function explanation() {
+  const text = "Each rank's steps on its own clock. Within a step the phases stand one after the other, waiting last; in truth they alternate.";
+  return element("p", { className: "explain", text });
+}
+
+function legend() {
+  const keys = PARTS.map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}` }), nameOf(part)));
+  return element("div", { className: "legend" }, ...keys);
+}
+
+function drawing(box, timeline) {
+  const width = Math.max(280, box.clientWidth || 900);
+  const total = Math.max(...timeline.rows.map((row) => sum(timeline.steps.map((_, at) => sum(partsOf(row, at)))))) || 1;
+  const picture = svg("svg", { width: "100%", height: timeline.rows.length * ROW + AXIS, role: "img", class: "timeline" });
+  picture.setAttribute("viewBox", `0 0 ${width} ${timeline.rows.length * ROW + AXIS}`);
+  picture.setAttribute("aria-label", `Steps ${timeline.steps[0]} to ${timeline.steps.at(-1)} of ${count(timeline.rows.length, "rank")}; the table below has the numbers.`);
+  picture.append(hatching());
+  timeline.rows.forEach((row, place) => picture.append(...barsOf(row, timeline.steps, place * ROW, width / total)));
+  picture.append(...axisOf(timeline, width / total));
+  return picture;
+}
+
+// Stripes tell waiting from work without colour.
+function hatching() {
+  const stripes = svg("pattern", { id: "waiting", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" });
+  stripes.append(svg("rect", { width: 6, height: 6, class: "waiting-ground" }), svg("rect", { width: 2, height: 6, class: "waiting-stripe" }));
+  const definitions = svg("defs", {});
+  definitions.append(stripes);
+  return definitions;
+}
+
+function barsOf(row, steps, top, scale) {
+  const label = svg("text", { x: 0, y: top + 18, class: row.role === "asked" ? "row-label asked" : "row-label" });
+  label.textContent = labelOf(row);
+  const drawn = [label];
+  let at = 0;
+  steps.forEach((step, column) => {
+    partsOf(row, column).forEach((value, place) => {
+      if (value <= 0) return;
+      const part = PARTS[place];
+      const width = Math.max(0.5, value * scale);
+      const bar = svg("rect", { x: at, y: top + 24, width, height: BAR, class: `part-${part}` });
+      if (part === "waited") bar.setAttribute("fill", "url(#waiting)");
+      const title = svg("title", {});
+      title.textContent = `Step ${step}: ${seconds(value)} ${nameOf(part)}`;
+      bar.append(title);
+      drawn.push(bar);
+      at += value * scale;
+    });
+    drawn.push(svg("rect", { x: at - 1, y: top + 22, width: 2, height: BAR + 4, class: "step-end" }));
+  });
+  return drawn;
+}
+
+function axisOf(timeline, scale) {
+  const y = timeline.rows.length * ROW + 16;
+  let at = 0;
+  let free = -1;
+  return timeline.steps.flatMap((step, column) => {
+    const width = sum(partsOf(timeline.rows[0], column)) * scale;
+    const middle = at + width / 2;
+    at += width;
+    if (middle - 30 < free) return [];
+    free = middle + 30;
+    const text = svg("text", { x: middle, y, class: "axis" });
+    text.textContent = `step ${step}`;
+    return [text];
+  });
+}
+
+function table(timeline, hasSteps) {
+  const columns = hasSteps ? [...PARTS.map(nameOf), "waits in"] : ["state", "last step", "phase", "in a collective"];
+  const head = element("tr", {}, element("th", { text: "Rank", scope: "col" }), ...columns.map((text) => element("th", { text, scope: "col", className: hasSteps && text !== "waits in" ? "number" : "" })));
+  const body = timeline.rows.map((row) => lineOf(row, timeline, hasSteps));
+  const caption = element("caption", { text: hasSteps ? `Mean of a step, over ${count(timeline.steps.length, "step")}` : "Where each rank is" });
+  const made = element("table", { className: "timeline-table" }, caption, element("thead", {}, head), element("tbody", {}, ...body));
+  return element("div", { className: "scroll", tabindex: "0", role: "region", "aria-label": "The ranks' times as a table" }, made);
+}
+
+function lineOf(row, timeline, hasSteps) {
+  const name = element("th", { text: labelOf(row), scope: "row" });
+  const cell = (text, className = "") => element("td", { text, className });
+  if (!hasSteps) return element("tr", {}, name, cell(stateOf(row)), cell(`${row.last_step ?? "–"}`), cell(row.phase ?? "–"), cell(flightOf(row)));
+  const means = PARTS.map((part) => cell(seconds(meanOf(row.seconds[part])), "number"));
+  const waits = row.waits.map((wait) => `${wait.op} of ${wait.group}, ${wait.count} times, ${seconds(wait.seconds)}`).join("; ");
+  return element("tr", {}, name, ...means, cell(waits || flightOf(row)));
+}
+
+const stateOf = (row) => (row.stopped ? "stopped by a signal or a debugger" : row.state);
+
+const flightOf = ({ in_flight: flight }) => (flight ? `${flight.op} of ${flight.group}, number ${flight.seq}, for ${seconds(flight.seconds)}` : "–");
+
+const labelOf = (row) => `Rank ${row.rank}${row.node ? ` on ${row.node}` : ""}${row.role === "peer" ? ", a peer" : ""}`;
+
+const partsOf = (row, column) => PARTS.map((part) => row.seconds[part][column] ?? 0);
+
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+
+function meanOf(values) {
+  const known = values.filter((value) => value !== null);
+  return known.length ? sum(known) / known.length : null;
+}
+
+function svg(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}

@@ -1,0 +1,155 @@
+"""`laggard locate --html`: one page that loads nothing, from every source, in a real browser."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.browsing import Browsed, needs_chromium
+from support.flight_recorder import dump, entry, write_dumps
+from support.kineto import document, gpu_rank
+from support.kineto import write as write_trace
+from support.recordings import lines, write
+
+from laggard.collector.web.bundle import bundle
+
+HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
+
+pytestmark = pytest.mark.slow
+
+
+def _recording(tmp_path: Path, ranks: int = 4, slow: int | None = 2) -> Path:
+    records = [record for rank in range(ranks) for record in lines(rank, 0.08 if rank == slow else 0.0)]
+    for record in records:
+        if record["kind"] == "rank":
+            record["groups"]["g"]["ranks"] = list(range(ranks))
+    return write(tmp_path / "job.jsonl", records)
+
+
+def _locate(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "laggard", "locate", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def _opened(browser: Any, file: Path, **context: Any) -> Browsed:
+    browsed = Browsed(browser, file.as_uri(), ready="#timeline > *", **context)
+    assert browsed.requests == [file.as_uri()], "the page asked for something beside itself"
+    return browsed
+
+
+@needs_chromium
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_path: Path, scheme: str) -> None:
+    found = _locate("--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
+    assert found.returncode == 1 and found.stderr == ""
+    browsed = _opened(browser, tmp_path / "job.html", color_scheme=scheme)
+    page = browsed.page
+    assert page.inner_text("h1").startswith("Rank 2 on n2 is slow in forward: fixing it would save 80 ms")
+    assert "CPU cores" in page.inner_text("#todo")
+    assert "0.180 s a step in forward, its peers 0.100 s" in page.inner_text("#evidence")
+    rows = page.locator(".timeline-table tbody tr").all_inner_texts()
+    assert rows[0].startswith("Rank 2 on n2\t0\t0.180 s") and "all_reduce of g, 8 times" in rows[0]
+    assert rows[1].startswith("Rank 0 on n0, a peer\t0\t100.0 ms")
+    page.check("input[value=waited]", force=True)
+    assert "of the step" in page.inner_text("#legend-words")
+    browsed.screenshot(f"kept-page-{scheme}")
+    assert browsed.barriers() == []
+    assert browsed.errors == []
+
+
+@needs_chromium
+def test_without_scripts_the_answer_is_there(browser: Any, tmp_path: Path) -> None:
+    _locate("--trace", _recording(tmp_path), "--html", tmp_path / "job.html")
+    page = browser.new_context(java_script_enabled=False).new_page()
+    page.goto((tmp_path / "job.html").as_uri())
+    assert page.inner_text("h1").startswith("Rank 2 on n2 is slow in forward")
+    assert "CPU cores" in page.inner_text("#todo") and "Ranks 0-1 and 3 wait for it" in page.inner_text("#evidence")
+
+
+@needs_chromium
+def test_a_collectors_job_brings_findings_and_what_to_change(
+    browser: Any, tmp_path: Path, start_collector: Callable[..., Any], fake_agent: Callable[..., Any], make: Any
+) -> None:
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2, job_id=HOSTILE), make.report("n0", ["GPU_TOO_HOT"])),
+        fake_agent(make.node("n1", [2, 3], slow=2, job_id=HOSTILE), make.report("n1", ["GPU_THROTTLED"])),
+    ]
+    flags = [word for agent in agents for word in ("--target", agent.address)]
+    collector = start_collector(*flags, "--interval", "0.5")
+    collector.wait_ready()
+    found = _locate("--collector", collector.url, "--html", tmp_path / "job.html")
+    assert found.returncode == 1, found.stderr
+    browsed = _opened(browser, tmp_path / "job.html")
+    page = browsed.page
+    assert page.inner_text("h1").startswith("Rank 2 on n1 is slow in forward")
+    assert "GPU_THROTTLED gpu0 on n1" in page.inner_text(".findings-list") and "replace it" in page.inner_text("main")
+    assert "GPU_TOO_HOT" not in page.inner_text("main")  # of a node that is no culprit
+    assert HOSTILE in page.inner_text(".job") and page.title() != "taken" and page.locator("img").count() == 0
+    assert browsed.errors == []
+
+
+@needs_chromium
+def test_a_hang_from_dumps_has_a_page_without_steps(browser: Any, tmp_path: Path) -> None:
+    group = ("0", "default_pg", (0, 1))
+    dumps = {
+        0: dump([group], [entry(("0", "default_pg"), "all_reduce", 7, "started")], {0: (7, 6)}),
+        1: dump([group], [entry(("0", "default_pg"), "all_reduce", 6)], {0: (6, 6)}),
+    }
+    folder = write_dumps(tmp_path / "dumps", dumps)
+    found = _locate("--trace", folder, "--html", tmp_path / "hang.html")
+    assert found.returncode in (1, 2), found.stderr
+    browsed = _opened(browser, tmp_path / "hang.html")
+    assert "ank 1" in browsed.page.inner_text("h1") and "×" not in browsed.page.inner_text("#answer")
+    assert "no heat map" in browsed.page.inner_text("#heat-empty")
+    browsed.screenshot("kept-page-hang")
+    assert browsed.barriers() == []
+    assert browsed.errors == []
+
+
+@needs_chromium
+def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
+    for rank in range(4):
+        events = gpu_rank(rank, 0.08 if rank == 1 else 0.06, 0.08, group=range(4))
+        write_trace(tmp_path / f"{rank}.json.gz", document(rank, 4, events))
+    found = _locate("--trace", *sorted(tmp_path.glob("*.json.gz")), "--html", tmp_path / "traces.html")
+    assert found.returncode == 1, found.stderr
+    browsed = _opened(browser, tmp_path / "traces.html")
+    assert "Rank 1 is slow" in browsed.page.inner_text("h1")
+    assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
+    assert browsed.errors == []
+
+
+def test_what_cannot_be_written_leaves_the_old_page(tmp_path: Path) -> None:
+    recording = _recording(tmp_path)
+    page = tmp_path / "job.html"
+    page.mkdir()
+    (page / "kept").touch()
+    found = _locate("--trace", recording, "--html", page)
+    assert found.returncode == 64 and found.stderr.count("\n") == 1 and "cannot write" in found.stderr
+    gone = tmp_path / "no" / "job.html"
+    assert "No such file or directory" in _locate("--trace", recording, "--html", gone).stderr
+    assert sorted(os.listdir(tmp_path)) == ["job.html", "job.jsonl"], "a half-written file was left"
+
+
+def test_json_stays_one_document_beside_the_page(tmp_path: Path) -> None:
+    found = _locate("--trace", _recording(tmp_path, slow=None), "--html", tmp_path / "job.html", "--format", "json")
+    assert found.returncode == 0 and found.stdout.count("\n") == 1 and found.stdout.startswith("{")
+    assert "No rank is slow" in (tmp_path / "job.html").read_text()
+
+
+def test_modules_are_bundled_in_the_order_of_their_imports() -> None:
+    modules = {
+        "a.js": 'import { two } from "./b.js";\nimport { one } from "./c.js";\nconst x = one + two;\n',
+        "b.js": 'import { one } from "./c.js";\nconst x = 1;\nexport const two = one + x;\n',
+        "c.js": "export function one() {}\n",
+    }
+    script = bundle("a.js", modules)
+    assert script.index("module_c =") < script.index("module_b =") < script.index("module_a =")
+    assert "import" not in script and "export" not in script
+    with pytest.raises(ValueError, match="cannot be bundled"):
+        bundle("a.js", {"a.js": 'import * as all from "./b.js";\n'})
