@@ -1,0 +1,126 @@
+"""What a search knows: every configuration's times and failures, corrected for the machine's drift. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+
+from laggard.tune.outcome import Outcome, Status
+from laggard.tune.space import Configuration, Parameter, Space, Value, allowed, is_active, key, normal
+from laggard.tune.statistics import Drift, drift_of, level_at, noise_of
+
+_FAILURES_OF_A_VALUE = 2
+"""A value that failed in so many configurations, and worked in none, is not tried any more."""
+
+
+class Board:
+    """Grows with each outcome. Times are logarithms of seconds."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.default = normal(space, space.default)
+        self.configurations: dict[str, dict[str, Value]] = {}
+        self.failed: dict[str, Status] = {}
+        self.spent = 0
+        self._times: dict[str, list[tuple[int, float]]] = {}
+        self._worked: Counter[tuple[str, str]] = Counter()
+        self._broke: Counter[tuple[str, str]] = Counter()
+        self._wrong: list[frozenset[tuple[str, str]]] = []
+        self._suspects: frozenset[tuple[str, str]] = frozenset()
+
+    def add(self, configuration: Configuration, outcome: Outcome) -> None:
+        name = key(configuration)
+        self.configurations[name] = dict(configuration)
+        if outcome.status is Status.OK and outcome.seconds is not None:
+            self._times.setdefault(name, []).append((self.spent, math.log(outcome.seconds)))
+        else:
+            self.failed[name] = outcome.status
+        if outcome.status is not Status.OUT_OF_MEMORY:
+            counts = self._worked if outcome.status is Status.OK else self._broke
+            counts.update(self._changed(configuration))
+        if outcome.status is Status.WRONG:
+            self._wrong.append(frozenset(self._changed(configuration)))
+            self._suspects = self._explain_wrong()
+        self.spent += 1
+
+    def _explain_wrong(self) -> frozenset[tuple[str, str]]:
+        """Returns values such that every wrong result had one of them: of each the value that is wrong most often.
+        Some results are wrong only now and then, so that a configuration that was right may have such a value."""
+        suspects: set[tuple[str, str]] = set()
+        while open_ones := [each for each in self._wrong if each and not each & suspects]:
+            counts = Counter(value for each in open_ones for value in each)
+            suspects.add(
+                max(counts, key=lambda each: (counts[each] / (counts[each] + self._worked[each]), counts[each], each))
+            )
+        return frozenset(suspects)
+
+    def seconds(self, configuration: Configuration) -> list[float]:
+        """Returns the times as they were measured, in their order."""
+        return [math.exp(each) for _, each in self._times.get(key(configuration), ())]
+
+    def mean(self, configuration: Configuration) -> float | None:
+        """Returns the mean logarithm, relative to the default where the machine drifts; None: it has no time, failed
+        once, or has a value that made results wrong."""
+        name = key(configuration)
+        if name in self.failed or name not in self._times or self.is_suspect(configuration):
+            return None
+        if self.drift() is None:
+            return fmean(each for _, each in self._times[name])
+        anchors = self._times[key(self.default)]
+        first = anchors[0][1]
+        return fmean(each - level_at(place, anchors) + first for place, each in self._times[name])
+
+    def repeats(self, configuration: Configuration) -> int:
+        return len(self._times.get(key(configuration), ()))
+
+    def drift(self) -> Drift | None:
+        return drift_of(self.seconds(self.default))
+
+    def noise(self) -> float:
+        """Returns the standard deviation of a time's logarithm, by all repeats."""
+        found = noise_of([[math.exp(time) for _, time in each] for each in self._times.values()])
+        return 0.01 if found is None else max(found, 1e-4)
+
+    def ranking(self) -> list[dict[str, Value]]:
+        """Returns the configurations that never failed, the fastest first."""
+        known = [(mean, name) for name, each in self.configurations.items() if (mean := self.mean(each)) is not None]
+        return [self.configurations[name] for _, name in sorted(known)]
+
+    def may_try(self, configuration: Configuration) -> bool:
+        """Returns whether the configuration is allowed, and nothing known speaks against it."""
+        if key(configuration) in self.failed or not allowed(self.space, configuration):
+            return False
+        if self.is_suspect(configuration) or any(map(self._is_bad, self._changed(configuration))):
+            return False
+        more = self.space.needs_as_much_memory
+        return more is None or not any(more(configuration, each) for each in self._out_of_memory())
+
+    def is_suspect(self, configuration: Configuration) -> bool:
+        """Returns whether it has a value that made results wrong. Such a one is never tried again nor recommended."""
+        return not self._suspects.isdisjoint(self._changed(configuration))
+
+    @property
+    def suspects(self) -> list[tuple[str, str]]:
+        """The values that made results wrong, as (name, value)."""
+        return sorted(self._suspects)
+
+    def _is_bad(self, pair: tuple[str, str]) -> bool:
+        """Returns whether this value broke what worked without it, more than once."""
+        return self._broke[pair] >= _FAILURES_OF_A_VALUE and not self._worked[pair]
+
+    def _out_of_memory(self) -> Iterable[Configuration]:
+        return (self.configurations[name] for name, why in self.failed.items() if why is Status.OUT_OF_MEMORY)
+
+    def _changed(self, configuration: Configuration) -> Iterable[tuple[str, str]]:
+        return ((name, repr(value)) for name, value in configuration.items() if value != self.default[name])
+
+
+def with_value(space: Space, configuration: Configuration, parameter: Parameter, value: Value) -> dict[str, Value]:
+    return normal(space, {**configuration, parameter.name: value})
+
+
+def newly_active(space: Space, before: Configuration, after: Mapping[str, Value]) -> list[Parameter]:
+    """Returns the parameters that act in `after` and not in `before`."""
+    return [each for each in space.parameters if is_active(each, after) and not is_active(each, before)]

@@ -1,0 +1,90 @@
+"""The best few beside the default, in turns: the only times on which a recommendation rests. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from laggard.tune.outcome import Status
+from laggard.tune.search.board import Board
+from laggard.tune.search.plan import Finalist, Found, Part, Plan, Proposal, Settings, Steps
+from laggard.tune.space import key
+from laggard.tune.statistics import Comparison, Word, compare
+
+FINALISTS: Final = 3
+_FEWEST_ROUNDS: Final = 4
+_MOST_REPLACED: Final = 6
+Times = dict[str, list[float]]
+"""Seconds by configuration, one a round."""
+
+
+def confirm(board: Board, plan: Plan) -> Steps:
+    """Measures the best few and the default in rounds, until they are told apart. One that fails once is out, after
+    however many right results, and the next best has to stand all rounds beside the others."""
+    finalists, times, rounds, failures = _finalists(board), Times(), 0, 0
+    while finalists and rounds < plan.rounds and not _default_is_wrong(board):
+        yield from _round(board, finalists, times, backwards=rounds % 2 == 1)
+        rounds += 1
+        if any(board.mean(each) is None for each in finalists):
+            failures += 1
+            more = failures < _MOST_REPLACED
+            right = [each for each in finalists if board.mean(each) is not None]
+            finalists, rounds, times = (_finalists(board), 0, Times()) if more else (right, rounds, times)
+        elif rounds >= _FEWEST_ROUNDS:
+            finalists = _still_open(finalists, times, plan)
+            if _is_decided(board, finalists, times, plan):
+                break
+    return _found(board, finalists, times, plan)
+
+
+def _finalists(board: Board) -> list[Settings]:
+    return [each for each in board.ranking() if each != board.default][:FINALISTS]
+
+
+def _round(board: Board, finalists: Sequence[Settings], times: Times, backwards: bool) -> Part:
+    """Measures the default and the finalists one after the other. Only a round in which all ran counts."""
+    turn = [board.default, *finalists]
+    own = {}
+    for each in turn[::-1] if backwards else turn:
+        outcome = yield Proposal(dict(each), "confirm")
+        board.add(each, outcome)
+        if outcome.status is Status.OK and outcome.seconds is not None:
+            own[key(each)] = outcome.seconds
+    if len(own) == len(turn):
+        for name, seconds in own.items():
+            times.setdefault(name, []).append(seconds)
+
+
+def _default_is_wrong(board: Board) -> bool:
+    return board.failed.get(key(board.default)) is Status.WRONG
+
+
+def _between(old: Settings, new: Settings, times: Times, plan: Plan) -> Comparison:
+    return compare(times.get(key(old), []), times.get(key(new), []), plan.tie)
+
+
+def _order(board: Board, finalists: Iterable[Settings], times: Times, plan: Plan) -> list[Settings]:
+    return sorted(finalists, key=lambda each: -_between(board.default, each, times, plan).ratio)
+
+
+def _still_open(finalists: Sequence[Settings], times: Times, plan: Plan) -> list[Settings]:
+    """Returns the fastest and those that are not slower for certain, the fastest first."""
+    first, *others = sorted(finalists, key=lambda each: sum(times.get(key(each), [])))
+    return [first, *(each for each in others if _between(first, each, times, plan).word is not Word.SLOWER)]
+
+
+def _is_decided(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> bool:
+    if _between(board.default, finalists[0], times, plan).word is Word.OPEN:
+        return False
+    return all(_between(finalists[0], each, times, plan).word is not Word.OPEN for each in finalists[1:])
+
+
+def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> Found:
+    ordered = _order(board, finalists, times, plan)
+    shown = tuple(Finalist(each, _between(board.default, each, times, plan)) for each in ordered)
+    if _default_is_wrong(board):
+        return Found(None, shown, (), "the default itself gave wrong results: the machine has to be repaired first")
+    best = shown[0] if shown and shown[0].comparison.word is Word.FASTER else None
+    words = (Word.TIE, Word.OPEN)
+    tied = tuple(each for each in ordered[1:] if _between(ordered[0], each, times, plan).word in words)
+    return Found(best, shown, tied, "")

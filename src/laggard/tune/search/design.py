@@ -1,0 +1,217 @@
+"""The search: what to measure next, until the best few are confirmed. A generator: it yields proposals and is sent
+their outcomes, and does nothing else, so that a campaign resumes by being sent again what was measured.
+
+The default first, several times: the noise. Then what the cost model recommends. Then passes over the parameters,
+group by group, each value measured beside the best so far; a value that looks better is repeated until it is, or is
+not. Then, among the parameters that mattered: other values with the rest fitted to them, pairs, and guesses by TPE. At
+last the best few and the default in turns, on which the answer alone rests: no first look that was lucky counts in it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Generator, Iterable, Sequence
+from typing import Final
+
+from laggard.tune.outcome import Outcome
+from laggard.tune.search.board import Board, newly_active, with_value
+from laggard.tune.search.confirm import FINALISTS, confirm
+from laggard.tune.search.guess import guess
+from laggard.tune.search.plan import Found, Part, Plan, Proposal, Settings, Steps
+from laggard.tune.space import Parameter, Space, is_active, key
+
+_DEFAULT_FIRST: Final = 3
+_DEFAULT_EVERY: Final = 12
+"""After so many trials the default is measured again: the machine may have changed."""
+_MOST_DUELS: Final = 5
+_PASSES: Final = 3
+_BRANCHES: Final = 2
+_PATIENCE: Final = 12
+
+
+class Search:
+    """One search. `board` may be read at any time; `run` makes the generator."""
+
+    def __init__(self, space: Space, plan: Plan) -> None:
+        self.space, self.plan, self.board = space, plan, Board(space)
+        self.best: Settings = self.board.default
+        self.phase = "default"
+        self._spread: dict[str, float] = {}
+        self._groups: list[str] = []
+
+    def run(self) -> Steps:
+        for _ in range(_DEFAULT_FIRST):
+            yield from self._measure(self.board.default, "default")
+        if not self.board.repeats(self.board.default) or key(self.board.default) in self.board.failed:
+            why = self.board.failed[key(self.board.default)].value
+            return Found(None, (), (), f"the default itself does not run ({why}): nothing can be compared with it")
+        yield from self._explore()
+        found = yield from confirm(self.board, self.plan)
+        return found._replace(ended=found.ended or self._ending(bool(found.finalists)), groups_done=tuple(self._groups))
+
+    def left(self) -> int:
+        """Returns the evaluations that are left before the confirmation."""
+        return 0 if self.plan.out_of_time() else self.plan.trials - self.board.spent - self._reserve()
+
+    def _reserve(self) -> int:
+        rounds = min(self.plan.rounds, max(2, self.plan.trials // 12))
+        return (FINALISTS + 1) * rounds
+
+    def _explore(self) -> Part:
+        yield from self._try(self.plan.starts, "model")
+        for group in self.space.groups:
+            yield from self._pass([each for each in self.space.parameters if each.group == group], group or "all")
+            if self.left() > 0:
+                self._groups.append(group)
+        for turn in range(1, _PASSES):
+            before = self.best
+            yield from self._pass(self._important(), f"pass {turn + 1}")
+            if self.best == before:
+                break
+        yield from self._branches()
+        yield from self._pairs()
+        yield from self._guesses()
+
+    def _measure(self, configuration: Settings, phase: str) -> Part:
+        self.phase = phase
+        outcome = yield Proposal(dict(configuration), phase)
+        self.board.add(configuration, outcome)
+
+    def _look(self, configuration: Settings, phase: str) -> Generator[Proposal, Outcome, float | None]:
+        """Measures a configuration once, if it was not; returns its mean, None where it may not be tried or failed."""
+        if not self.board.may_try(configuration):
+            return None
+        if not self.board.repeats(configuration):
+            if self.left() <= 0:
+                return None
+            if self.board.spent % _DEFAULT_EVERY == 0:
+                yield from self._measure(self.board.default, "default")
+            yield from self._measure(configuration, phase)
+        return self.board.mean(configuration)
+
+    def _try(self, candidates: Iterable[Settings], phase: str) -> Part:
+        """Looks at candidates, and takes the best of them where it beats the best so far."""
+        looks = []
+        for each in candidates:
+            mean = yield from self._look(each, phase)
+            if mean is not None:
+                looks.append((mean, key(each), each))
+        for _, _, candidate in sorted(looks)[:2]:
+            yield from self._duel(candidate, phase)
+
+    def _duel(self, candidate: Settings, phase: str) -> Part:
+        """Repeats the candidate and the best so far in turns, until one is faster or the noise allows no answer."""
+        while True:
+            new, old = self.board.mean(candidate), self.board.mean(self.best)
+            if new is None or candidate == self.best:
+                return
+            if old is None:
+                self._fall_back()
+                continue
+            repeats = [self.board.repeats(each) for each in (candidate, self.best)]
+            error = self.board.noise() * math.sqrt(sum(1 / each for each in repeats))
+            sure = abs(new - old) > 2.5 * error
+            if new - old > error or sure or min(repeats) >= _MOST_DUELS or self.left() <= 0:
+                if new < old - (0 if sure else error):
+                    self.best = dict(candidate)
+                return
+            fewer = candidate if repeats[0] <= repeats[1] else self.best
+            yield from self._measure(fewer, phase)
+
+    def _fall_back(self) -> None:
+        """The best so far failed when it was repeated: the next one takes its place."""
+        self.best = next(iter(self.board.ranking()), self.board.default)
+
+    def _pass(self, parameters: Sequence[Parameter], phase: str) -> Part:
+        for parameter in parameters:
+            if self.left() <= 0:
+                return
+            if is_active(parameter, self.best):
+                candidates = list(self._neighbours(parameter, self.best))
+                yield from self._try(candidates, phase)
+                self._note_spread(parameter, candidates)
+
+    def _neighbours(self, parameter: Parameter, base: Settings) -> Iterable[Settings]:
+        """Yields the base with the parameter's other values; where a value turns other parameters on, with theirs."""
+        for value in parameter.choices:
+            changed = with_value(self.space, base, parameter, value)
+            if changed == base:
+                continue
+            yield changed
+            for child in newly_active(self.space, base, changed):
+                for other in child.choices:
+                    if other != child.default:
+                        yield with_value(self.space, changed, child, other)
+
+    def _note_spread(self, parameter: Parameter, candidates: Iterable[Settings]) -> None:
+        means = [mean for each in candidates if (mean := self.board.mean(each)) is not None]
+        own = self.board.mean(self.best)
+        if means and own is not None:
+            spread = max([*means, own]) - min([*means, own])
+            self._spread[parameter.name] = max(spread, self._spread.get(parameter.name, 0.0))
+
+    def _important(self) -> list[Parameter]:
+        """Returns the parameters whose values differ by more than the noise, the most important first."""
+        least = max(2.5 * self.board.noise(), self.plan.tie / 2)
+        known = [each for each in self.space.parameters if self._spread.get(each.name, 0.0) > least]
+        return sorted(known, key=lambda each: -self._spread[each.name])
+
+    def _ranked_values(self, parameter: Parameter) -> list[Settings]:
+        """Returns the best configuration with the parameter's other values, the fastest first."""
+        found = []
+        for value in parameter.choices:
+            changed = with_value(self.space, self.best, parameter, value)
+            mean = self.board.mean(changed)
+            if changed != self.best and mean is not None:
+                found.append((mean, key(changed), changed))
+        return [each for _, _, each in sorted(found)]
+
+    def _branches(self) -> Part:
+        """Gives other values of what matters most a fair chance: the rest is fitted to them before they are judged."""
+        for parameter in self._important()[:_BRANCHES]:
+            for base in self._ranked_values(parameter)[:_BRANCHES]:
+                yield from self._fit_rest(parameter, base)
+
+    def _fit_rest(self, parameter: Parameter, base: Settings) -> Part:
+        local = base
+        for other in self._important():
+            if other == parameter or not is_active(other, local):
+                continue
+            looks = [(self.board.mean(local) or math.inf, key(local), local)]
+            for each in list(self._neighbours(other, local)):
+                mean = yield from self._look(each, "branches")
+                looks += [] if mean is None else [(mean, key(each), each)]
+            local = min(looks)[2]
+        yield from self._duel(local, "branches")
+
+    def _pairs(self) -> Part:
+        """Changes two parameters at once: what each alone does not show."""
+        for one, two in itertools.combinations(self._important()[:4], 2):
+            candidates = [
+                with_value(self.space, first, two, value)
+                for first in self._ranked_values(one)[:2]
+                for value in [each[two.name] for each in self._ranked_values(two)[:2]]
+            ]
+            yield from self._try(candidates, "pairs")
+
+    def _guesses(self) -> Part:
+        idle = 0
+        while idle < _PATIENCE and self.left() > 0:
+            found = guess(self.board, self.plan.seed + self.board.spent)
+            if found is None:
+                return
+            before = self.best
+            yield from self._try([found], "guesses")
+            idle = idle + 1 if self.best == before else 0
+            if self.best != before:
+                yield from self._pass(self._important()[:3], "guesses")
+
+    def _ending(self, any_finalist: bool) -> str:
+        if not any_finalist:
+            return "nothing but the default ran with right results"
+        if self.plan.out_of_time():
+            return "the time was spent"
+        if self.plan.trials - self.board.spent <= self._reserve():
+            return "the trials were spent"
+        return "nothing that was left to try looked better"

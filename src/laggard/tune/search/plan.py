@@ -1,0 +1,52 @@
+"""What a search is told, what it proposes, and what it finds, as values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import NamedTuple
+
+from laggard.tune.outcome import Outcome
+from laggard.tune.space import Value
+from laggard.tune.statistics import TIE, Comparison
+
+Settings = dict[str, Value]
+
+
+class Plan(NamedTuple):
+    trials: int = 120
+    """Evaluations, repeats included."""
+    rounds: int = 8
+    """Most rounds of the confirmation."""
+    seed: int = 0
+    tie: float = TIE
+    starts: tuple[Settings, ...] = ()
+    """What a model recommends, best first."""
+    out_of_time: Callable[[], bool] = lambda: False
+
+
+class Proposal(NamedTuple):
+    configuration: Settings
+    phase: str
+    """default, model, GROUP, branches, pairs, guesses, confirm: why it is measured."""
+
+
+class Finalist(NamedTuple):
+    configuration: Settings
+    comparison: Comparison
+    """With the default, in interleaved pairs."""
+
+
+class Found(NamedTuple):
+    best: Finalist | None
+    """None: nothing is faster than the default, for certain."""
+    finalists: tuple[Finalist, ...]
+    """The fastest first."""
+    tied: tuple[Settings, ...]
+    """Finalists as fast as the best one, or not told apart from it."""
+    ended: str
+    """Why the search ended, one line."""
+    groups_done: tuple[str, ...] = ()
+
+
+Steps = Generator[Proposal, Outcome, "Found"]
+Part = Generator[Proposal, Outcome, None]
