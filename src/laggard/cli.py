@@ -49,6 +49,7 @@ COMMANDS = (
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.collector.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
+    Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
 

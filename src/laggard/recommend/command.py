@@ -41,7 +41,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise UsageError("--apply changes a DeepSpeed configuration: give one as a file")
     found = _recommendation(inputs) if inputs else _ask(arguments.collector, by_uid(arguments.job))
     if arguments.write:
-        _write(found.files, Path(arguments.write))
+        write_files(found.files, Path(arguments.write))
     if arguments.apply and inputs and inputs.deepspeed_path:
         _apply(found.files, Path(inputs.deepspeed_path))
     if arguments.format == "json":
@@ -69,7 +69,8 @@ def _ask(url: str, job: str | None) -> Recommendation:
             raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
 
 
-def _write(files: dict[str, str], directory: Path) -> None:
+def write_files(files: dict[str, str], directory: Path) -> None:
+    """Writes a recommendation's files. Raises UsageError where one is there already."""
     if not files:
         raise UsageError("there is nothing to write: no change has a file")
     try:

@@ -1,12 +1,14 @@
 """Whether one configuration is faster than another on a machine that is noisy and drifts. Pure.
 
 Times are compared by their logarithms, in pairs that ran one after the other: what makes the machine slower for minutes
-makes both of a pair slower. Intervals are Student's, 95 %.
+makes both of a pair slower. Now and then something else runs on a machine for a moment: intervals are those of the
+trimmed mean (Tukey and McLaughlin, 1963; a fifth off each end), 95 %, with fewer than six pairs Student's.
 """
 
 from __future__ import annotations
 
 import enum
+import itertools
 import math
 from collections.abc import Sequence
 from statistics import fmean, median, stdev
@@ -19,6 +21,12 @@ _STUDENT_95: Final = (
     2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
 )  # fmt: skip
 """Two-sided 95 % quantiles of Student's t for 1 to 20 degrees of freedom; above, 2.086 is a little too wide."""
+
+
+_FEWEST_TRIMMED: Final = 6
+_TRIMMED: Final = 0.2
+_NORMAL_MEDIAN: Final = 0.6745
+"""Of the absolute value of a standard normal variable."""
 
 
 class Word(enum.Enum):
@@ -46,7 +54,7 @@ def compare(old_seconds: Sequence[float], new_seconds: Sequence[float], tie: flo
     logs = [math.log(old / new) for old, new in zip(old_seconds, new_seconds, strict=False)]
     if not logs:
         return Comparison(1.0, None, None, 0, Word.OPEN)
-    middle = fmean(logs)
+    middle = trimmed_mean(logs)
     half = half_width(logs)
     if half is None:
         return Comparison(math.exp(middle), None, None, len(logs), Word.OPEN)
@@ -64,21 +72,44 @@ def _word(low: float, high: float, tie: float) -> Word:
 
 
 def half_width(values: Sequence[float]) -> float | None:
-    """Returns half of the interval of the values' mean; None for fewer than two."""
+    """Returns half of the interval of the values' trimmed mean; None for fewer than two."""
     if len(values) < 2:
         return None
-    return _STUDENT_95[min(len(values) - 1, len(_STUDENT_95)) - 1] * stdev(values) / math.sqrt(len(values))
+    cut = _cut(values)
+    ordered = sorted(values)
+    inner = ordered[cut : len(ordered) - cut]
+    winsorised = [inner[0]] * cut + inner + [inner[-1]] * cut
+    freedom = len(inner) - 1
+    error = stdev(winsorised) / ((1 - 2 * cut / len(values)) * math.sqrt(len(values)))
+    return _STUDENT_95[min(freedom, len(_STUDENT_95)) - 1] * error
+
+
+def trimmed_mean(values: Sequence[float]) -> float:
+    cut = _cut(values)
+    return fmean(sorted(values)[cut : len(values) - cut])
+
+
+def _cut(values: Sequence[float]) -> int:
+    """Returns how many values are left out at each end."""
+    return 0 if len(values) < _FEWEST_TRIMMED else int(_TRIMMED * len(values))
+
+
+def without_spikes(logs: Sequence[float], noise: float) -> list[float]:
+    """Returns the times without those that something else on the machine made longer: more than five times the noise,
+    and a tenth, above the shortest."""
+    limit = min(logs) + max(5 * noise, math.log(1.1))
+    return [each for each in logs if each <= limit]
 
 
 def noise_of(repeats: Sequence[Sequence[float]]) -> float | None:
-    """Returns the standard deviation of a time's logarithm, from configurations that were measured several times."""
-    squares, freedom = 0.0, 0
-    for times in repeats:
-        if len(times) > 1:
-            logs = [math.log(each) for each in times]
-            squares += sum((each - fmean(logs)) ** 2 for each in logs)
-            freedom += len(logs) - 1
-    return math.sqrt(squares / freedom) if freedom else None
+    """Returns the standard deviation of a time's logarithm, from configurations that were measured several times. By
+    the median of the differences between repeats, which a few spikes do not move."""
+    differences = [
+        abs(one - other)
+        for times in repeats
+        for one, other in itertools.combinations([math.log(each) for each in times], 2)
+    ]
+    return median(differences) / (_NORMAL_MEDIAN * math.sqrt(2)) if differences else None
 
 
 class Drift(NamedTuple):
@@ -101,7 +132,7 @@ def drift_of(default_seconds: Sequence[float]) -> Drift | None:
     logs = [math.log(each) for each in default_seconds]
     middle = len(logs) // 2
     early, late = logs[:middle], logs[-middle:]
-    change = fmean(late) - fmean(early)
+    change = median(late) - median(early)
     spread = math.hypot(half_width(early) or 0.0, half_width(late) or 0.0)
     if abs(change) <= max(spread, math.log1p(_DRIFT)):
         return None

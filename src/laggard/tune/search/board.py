@@ -9,10 +9,15 @@ from statistics import fmean
 
 from laggard.tune.outcome import Outcome, Status
 from laggard.tune.space import Configuration, Parameter, Space, Value, allowed, is_active, key, normal
-from laggard.tune.statistics import Drift, drift_of, level_at, noise_of
+from laggard.tune.statistics import Drift, drift_of, level_at, noise_of, without_spikes
 
+_BLAME = 4.0
 _FAILURES_OF_A_VALUE = 2
 """A value that failed in so many configurations, and worked in none, is not tried any more."""
+
+
+Pair = tuple[str, str]
+"""A parameter and one of its values, as repr() has it."""
 
 
 class Board:
@@ -25,15 +30,17 @@ class Board:
         self.failed: dict[str, Status] = {}
         self.spent = 0
         self._times: dict[str, list[tuple[int, float]]] = {}
-        self._worked: Counter[tuple[str, str]] = Counter()
-        self._broke: Counter[tuple[str, str]] = Counter()
-        self._wrong: list[frozenset[tuple[str, str]]] = []
-        self._suspects: frozenset[tuple[str, str]] = frozenset()
+        self._worked: Counter[Pair] = Counter()
+        self._broke: Counter[Pair] = Counter()
+        self._wrong: list[frozenset[Pair]] = []
+        self._noise: float | None = None
+        self._suspects: frozenset[Pair] = frozenset()
 
     def add(self, configuration: Configuration, outcome: Outcome) -> None:
         name = key(configuration)
         self.configurations[name] = dict(configuration)
         if outcome.status is Status.OK and outcome.seconds is not None:
+            self._noise = None
             self._times.setdefault(name, []).append((self.spent, math.log(outcome.seconds)))
         else:
             self.failed[name] = outcome.status
@@ -45,16 +52,23 @@ class Board:
             self._suspects = self._explain_wrong()
         self.spent += 1
 
-    def _explain_wrong(self) -> frozenset[tuple[str, str]]:
-        """Returns values such that every wrong result had one of them: of each the value that is wrong most often.
-        Some results are wrong only now and then, so that a configuration that was right may have such a value."""
-        suspects: set[tuple[str, str]] = set()
+    def _explain_wrong(self) -> frozenset[Pair]:
+        """Returns values such that every wrong result had one of them, and that explain most. Some results are wrong
+        only now and then, so that a configuration that was right may have such a value."""
+        suspects: set[Pair] = set()
         while open_ones := [each for each in self._wrong if each and not each & suspects]:
             counts = Counter(value for each in open_ones for value in each)
-            suspects.add(
-                max(counts, key=lambda each: (counts[each] / (counts[each] + self._worked[each]), counts[each], each))
-            )
+            suspects.add(min(counts, key=lambda each: (self._cost(each, counts[each]) / counts[each], each)))
         return frozenset(suspects)
+
+    def _cost(self, pair: Pair, wrong: int) -> float:
+        """Returns what it costs to blame a value: its trials' negative log-likelihood at the rate at which they were
+        wrong, and a constant for each value that is blamed. A few values that are always wrong, or one that is wrong
+        now and then, explain more than a good value that was there whenever something was wrong."""
+        whole = wrong + self._worked[pair]
+        rate = wrong / whole
+        entropy = -sum(each * math.log(each) for each in (rate, 1 - rate) if each > 0)
+        return whole * entropy + _BLAME
 
     def seconds(self, configuration: Configuration) -> list[float]:
         """Returns the times as they were measured, in their order."""
@@ -66,11 +80,12 @@ class Board:
         name = key(configuration)
         if name in self.failed or name not in self._times or self.is_suspect(configuration):
             return None
+        own = self._times[name]
         if self.drift() is None:
-            return fmean(each for _, each in self._times[name])
+            return fmean(without_spikes([each for _, each in own], self.noise()))
         anchors = self._times[key(self.default)]
         first = anchors[0][1]
-        return fmean(each - level_at(place, anchors) + first for place, each in self._times[name])
+        return fmean(without_spikes([each - level_at(place, anchors) + first for place, each in own], self.noise()))
 
     def repeats(self, configuration: Configuration) -> int:
         return len(self._times.get(key(configuration), ()))
@@ -80,8 +95,10 @@ class Board:
 
     def noise(self) -> float:
         """Returns the standard deviation of a time's logarithm, by all repeats."""
-        found = noise_of([[math.exp(time) for _, time in each] for each in self._times.values()])
-        return 0.01 if found is None else max(found, 1e-4)
+        if self._noise is None:
+            found = noise_of([[math.exp(time) for _, time in each] for each in self._times.values()])
+            self._noise = 0.01 if found is None else max(found, 1e-4)
+        return self._noise
 
     def ranking(self) -> list[dict[str, Value]]:
         """Returns the configurations that never failed, the fastest first."""
@@ -102,18 +119,18 @@ class Board:
         return not self._suspects.isdisjoint(self._changed(configuration))
 
     @property
-    def suspects(self) -> list[tuple[str, str]]:
+    def suspects(self) -> list[Pair]:
         """The values that made results wrong, as (name, value)."""
         return sorted(self._suspects)
 
-    def _is_bad(self, pair: tuple[str, str]) -> bool:
+    def _is_bad(self, pair: Pair) -> bool:
         """Returns whether this value broke what worked without it, more than once."""
         return self._broke[pair] >= _FAILURES_OF_A_VALUE and not self._worked[pair]
 
     def _out_of_memory(self) -> Iterable[Configuration]:
         return (self.configurations[name] for name, why in self.failed.items() if why is Status.OUT_OF_MEMORY)
 
-    def _changed(self, configuration: Configuration) -> Iterable[tuple[str, str]]:
+    def _changed(self, configuration: Configuration) -> Iterable[Pair]:
         return ((name, repr(value)) for name, value in configuration.items() if value != self.default[name])
 
 

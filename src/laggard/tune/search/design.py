@@ -26,6 +26,7 @@ _DEFAULT_EVERY: Final = 12
 """After so many trials the default is measured again: the machine may have changed."""
 _MOST_DUELS: Final = 5
 _PASSES: Final = 3
+_MOST_RESTARTS: Final = 3
 _BRANCHES: Final = 2
 _PATIENCE: Final = 12
 
@@ -39,6 +40,7 @@ class Search:
         self.phase = "default"
         self._spread: dict[str, float] = {}
         self._groups: list[str] = []
+        self._fell_back = False
 
     def run(self) -> Steps:
         for _ in range(_DEFAULT_FIRST):
@@ -60,10 +62,11 @@ class Search:
 
     def _explore(self) -> Part:
         yield from self._try(self.plan.starts, "model")
-        for group in self.space.groups:
-            yield from self._pass([each for each in self.space.parameters if each.group == group], group or "all")
-            if self.left() > 0:
-                self._groups.append(group)
+        for _ in range(_MOST_RESTARTS):
+            self._fell_back = False
+            yield from self._all_groups()
+            if not self._fell_back:
+                break
         for turn in range(1, _PASSES):
             before = self.best
             yield from self._pass(self._important(), f"pass {turn + 1}")
@@ -72,6 +75,12 @@ class Search:
         yield from self._branches()
         yield from self._pairs()
         yield from self._guesses()
+
+    def _all_groups(self) -> Part:
+        for group in self.space.groups:
+            yield from self._pass([each for each in self.space.parameters if each.group == group], group or "all")
+            if self.left() > 0 and group not in self._groups:
+                self._groups.append(group)
 
     def _measure(self, configuration: Settings, phase: str) -> Part:
         self.phase = phase
@@ -120,13 +129,17 @@ class Search:
             yield from self._measure(fewer, phase)
 
     def _fall_back(self) -> None:
-        """The best so far failed when it was repeated: the next one takes its place."""
+        """The best so far failed when it was repeated, or has a value that made results wrong: the next one takes its
+        place, and what was looked at beside it has to be looked at again."""
+        self._fell_back = True
         self.best = next(iter(self.board.ranking()), self.board.default)
 
     def _pass(self, parameters: Sequence[Parameter], phase: str) -> Part:
         for parameter in parameters:
             if self.left() <= 0:
                 return
+            if self.board.mean(self.best) is None:
+                self._fall_back()
             if is_active(parameter, self.best):
                 candidates = list(self._neighbours(parameter, self.best))
                 yield from self._try(candidates, phase)

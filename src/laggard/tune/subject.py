@@ -1,0 +1,38 @@
+"""What is tuned: its space, how one configuration is measured, and what a result means for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from laggard.collector.recommend.advice.situation import Situation
+from laggard.tune.campaign import Measure
+from laggard.tune.search.plan import Settings
+from laggard.tune.space import Space, Value
+
+
+class Change(NamedTuple):
+    """One setting to change, as a recommendation names it."""
+
+    target: str
+    """nccl_env, deepspeed."""
+    key: str
+    current: Value
+    recommended: Value
+
+
+class Subject(NamedTuple):
+    kind: str
+    """nccl, zero, deepspeed."""
+    space: Space
+    measure: Measure
+    objective: str
+    """What a time is: `seconds of a step`."""
+    changes: Callable[[Settings], list[Change]]
+    """From the default to a configuration."""
+    situation: Situation = Situation()
+    """What files of a recommendation are written from."""
+    starts: tuple[Settings, ...] = ()
+    notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = {}
+    """What the campaign was started with, as JSON: enough to make the subject again."""
