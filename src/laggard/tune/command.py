@@ -34,12 +34,19 @@ _DEADLINE_SECONDS: Final = 300.0
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
-        "FILES: what `laggard recommend` reads of the job and its nodes; critical findings of the fabric stop the "
-        "tuner. The same command with the same --study goes on where it stopped. Exit status: 0 done, 1 blocked by "
-        "critical findings of the fabric, 2 the default itself does not run, 64 wrong usage."
+        "Critical findings of the fabric, in what --from names, stop the tuner. The same command with the same --study "
+        "goes on where it stopped. Exit status: 0 done, 1 blocked by critical findings of the fabric, 2 the default "
+        "itself does not run, 64 wrong usage."
     )
     parser.add_argument("what", choices=_WHAT, help="nccl: NCCL's variables, by nccl-tests or `laggard ring`")
-    parser.add_argument("files", nargs="*", metavar="FILE", help="what is known of the job and its nodes")
+    parser.add_argument(
+        "--from",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="what is known of the job and its nodes, as `laggard recommend` reads it",
+    )
     _add_campaign(parser)
     _add_nccl(parser.add_argument_group("nccl"))
     parser.add_argument("--write", metavar="DIR", help="write what to apply there, as files; nothing is overwritten")

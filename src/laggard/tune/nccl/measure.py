@@ -22,7 +22,7 @@ from laggard.tune.nccl.messages import Message
 from laggard.tune.outcome import Outcome, Status
 from laggard.tune.space import Configuration
 from laggard.tune.trial.failure import failure_of
-from laggard.tune.trial.process import run_command
+from laggard.tune.trial.process import Ended, run_command
 from laggard.tune.trial.template import fill
 
 NAMES: Final = ("test", "op", "bytes", "env", "mpi_env", "export")
@@ -66,10 +66,7 @@ class Runner(NamedTuple):
         except OSError as error:
             return Outcome(Status.CRASHED, None, f"{words[0]} cannot be started: {error.strerror}")
         (folder / f"{message.label.replace(' ', '-')}.out").write_text(ended.output, errors="replace")
-        wrong = _wrong_results(ended.output)
-        if wrong:
-            return Outcome(Status.WRONG, None, f"{message.label}: {wrong}")
-        return failure_of(ended) or read_time(ended.output, message)
+        return judge(ended, message)
 
 
 def environment(environ: Mapping[str, str], configuration: Configuration) -> dict[str, str]:
@@ -96,9 +93,16 @@ def own_environment() -> dict[str, str]:
     return dict(os.environ)
 
 
+def judge(ended: Ended, message: Message) -> Outcome:
+    """Returns what a run says of a message. Wrong results count before anything else: such a run may also fail."""
+    wrong = _wrong_results(ended.output)
+    if wrong:
+        return Outcome(Status.WRONG, None, f"{message.label}: {wrong}")
+    return failure_of(ended) or _read_time(ended.output, message)
+
+
 def _wrong_results(output: str) -> str:
-    """Returns what says that results were wrong; empty: nothing does. Looked for before anything else: a run that is
-    wrong may also fail."""
+    """Returns what says that results were wrong; empty: nothing does."""
     for match in _OUT_OF_BOUNDS.finditer(output):
         if int(match[1]) or match[2] != "OK":
             return printable_line(match[0].lstrip("# "))
@@ -109,7 +113,7 @@ def _wrong_results(output: str) -> str:
     return f"{wrong} wrong elements" if wrong else ""
 
 
-def read_time(output: str, message: Message) -> Outcome:
+def _read_time(output: str, message: Message) -> Outcome:
     """Returns the time of a message from what a run printed, GARBAGE where it or the check of results is not there."""
     ring = _ring(output)
     if ring is not None:

@@ -8,7 +8,7 @@ from typing import Final
 from laggard.tune.outcome import Status
 from laggard.tune.search.board import Board
 from laggard.tune.search.plan import Finalist, Found, Part, Plan, Proposal, Settings, Steps
-from laggard.tune.space import key
+from laggard.tune.space import changes, key
 from laggard.tune.statistics import Comparison, Word, compare
 
 FINALISTS: Final = 3
@@ -18,10 +18,10 @@ Times = dict[str, list[float]]
 """Seconds by configuration, one a round."""
 
 
-def confirm(board: Board, plan: Plan) -> Steps:
+def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
     """Measures the best few and the default in rounds, until they are told apart. One that fails once is out, after
     however many right results, and the next best has to stand all rounds beside the others."""
-    finalists, times, rounds, failures = _finalists(board), Times(), 0, 0
+    finalists, times, rounds, failures = _finalists(board, best), Times(), 0, 0
     while finalists and rounds < plan.rounds and not _default_is_wrong(board):
         yield from _round(board, finalists, times, backwards=rounds % 2 == 1)
         rounds += 1
@@ -29,7 +29,7 @@ def confirm(board: Board, plan: Plan) -> Steps:
             failures += 1
             more = failures < _MOST_REPLACED
             right = [each for each in finalists if board.mean(each) is not None]
-            finalists, rounds, times = (_finalists(board), 0, Times()) if more else (right, rounds, times)
+            finalists, rounds, times = (_finalists(board, best), 0, Times()) if more else (right, rounds, times)
         elif rounds >= _FEWEST_ROUNDS:
             finalists = _still_open(finalists, times, plan)
             if _is_decided(board, finalists, times, plan):
@@ -37,8 +37,10 @@ def confirm(board: Board, plan: Plan) -> Steps:
     return _found(board, finalists, times, plan)
 
 
-def _finalists(board: Board) -> list[Settings]:
-    return [each for each in board.ranking() if each != board.default][:FINALISTS]
+def _finalists(board: Board, best: Settings) -> list[Settings]:
+    """Returns what the search took for the best, and the fastest of the others."""
+    ranked = [each for each in board.ranking() if each != board.default]
+    return sorted(ranked, key=lambda each: each != best)[:FINALISTS]
 
 
 def _round(board: Board, finalists: Sequence[Settings], times: Times, backwards: bool) -> Part:
@@ -80,11 +82,15 @@ def _is_decided(board: Board, finalists: Sequence[Settings], times: Times, plan:
 
 
 def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> Found:
+    """Of those that are even, the one with the fewest changes is the best."""
     ordered = _order(board, finalists, times, plan)
     shown = tuple(Finalist(each, _between(board.default, each, times, plan)) for each in ordered)
     if _default_is_wrong(board):
         return Found(None, shown, (), "the default itself gave wrong results: the machine has to be repaired first")
-    best = shown[0] if shown and shown[0].comparison.word is Word.FASTER else None
     words = (Word.TIE, Word.OPEN)
-    tied = tuple(each for each in ordered[1:] if _between(ordered[0], each, times, plan).word in words)
-    return Found(best, shown, tied, "")
+    tied = [each for each in ordered[1:] if _between(ordered[0], each, times, plan).word in words]
+    faster = [each for each in shown if each.comparison.word is Word.FASTER]
+    even = [each for each in faster if each.comparison.ratio >= faster[0].comparison.ratio / (1 + plan.tie / 2)]
+    best = min(even, key=lambda each: len(changes(board.space, each.configuration)), default=None)
+    others = [each for each in ordered[:1] + tied if best and each != best.configuration]
+    return Found(best, shown, tuple(others if best else tied), "")

@@ -49,7 +49,7 @@ class Search:
             why = self.board.failed[key(self.board.default)].value
             return Found(None, (), (), f"the default itself does not run ({why}): nothing can be compared with it")
         yield from self._explore()
-        found = yield from confirm(self.board, self.plan)
+        found = yield from confirm(self.board, self.plan, self.best)
         return found._replace(ended=found.ended or self._ending(bool(found.finalists)), groups_done=tuple(self._groups))
 
     def left(self) -> int:
@@ -75,6 +75,7 @@ class Search:
         yield from self._branches()
         yield from self._pairs()
         yield from self._guesses()
+        yield from self._simplify()
 
     def _all_groups(self) -> Part:
         for group in self.space.groups:
@@ -219,6 +220,19 @@ class Search:
             idle = idle + 1 if self.best == before else 0
             if self.best != before:
                 yield from self._pass(self._important()[:3], "guesses")
+
+    def _simplify(self) -> Part:
+        """Takes back what changes nothing, the least important first: nobody should set what does not help."""
+        for parameter in sorted(self.space.parameters, key=lambda each: self._spread.get(each.name, 0.0)):
+            plain = with_value(self.space, self.best, parameter, parameter.default)
+            if plain == self.best or plain == self.board.default:
+                continue
+            mean, own = (yield from self._look(plain, "simplify")), self.board.mean(self.best)
+            repeats = [self.board.repeats(each) for each in (plain, self.best)]
+            if mean is not None and own is not None:
+                error = self.board.noise() * math.sqrt(sum(1 / each for each in repeats))
+                if mean - own <= max(1.5 * error, self.plan.tie / 4):
+                    self.best = plain
 
     def _ending(self, any_finalist: bool) -> str:
         if not any_finalist:
