@@ -22,7 +22,7 @@ def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
     """Measures the best few and the default in rounds, until they are told apart. One that fails once is out, after
     however many right results, and the next best has to stand all rounds beside the others."""
     finalists, times, rounds, failures = _finalists(board, best), Times(), 0, 0
-    while finalists and rounds < plan.rounds and not _default_is_wrong(board):
+    while finalists and rounds < _most_rounds(board, finalists, times, plan) and not _default_is_wrong(board):
         yield from _round(board, finalists, times, backwards=rounds % 2 == 1)
         rounds += 1
         if any(board.mean(each) is None for each in finalists):
@@ -35,6 +35,13 @@ def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
             if _is_decided(board, finalists, times, plan):
                 break
     return _found(board, finalists, times, plan)
+
+
+def _most_rounds(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> int:
+    """Returns twice the rounds where the best looks faster than the default by more than a tie, and is not for certain:
+    the noise is large, and the question worth it."""
+    own = max((_between(board.default, each, times, plan) for each in finalists), key=lambda each: each.ratio)
+    return 2 * plan.rounds if own.word is Word.OPEN and own.ratio > 1 + plan.tie else plan.rounds
 
 
 def _finalists(board: Board, best: Settings) -> list[Settings]:
