@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from laggard import wire
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.situation import Situation
+from laggard.deepspeed_config import find_problems, is_deepspeed_config
+from laggard.diagnose.deepspeed import read_json
+from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
 from laggard.nccl.variable_table import TABLE_VERSION
 from laggard.recommend.command import write_files
@@ -20,15 +23,19 @@ from laggard.tune.campaign import Budget, Campaign
 from laggard.tune.nccl.messages import of_recording, parse_messages
 from laggard.tune.nccl.subject import nccl_subject, settings_of
 from laggard.tune.nccl.variables import TRANSPORTS
-from laggard.tune.report.conclude import conclude
+from laggard.tune.report.conclude import conclude, evidence
 from laggard.tune.report.documents import TuneDocument
 from laggard.tune.report.page import render_page
-from laggard.tune.report.text import progress_line, render
+from laggard.tune.report.text import changes_text, progress_line, render
 from laggard.tune.search.plan import Plan
-from laggard.tune.study.store import Study
+from laggard.tune.space import Value, changes
+from laggard.tune.statistics import compare
+from laggard.tune.study.store import Study, campaign_of
 from laggard.tune.subject import Subject
+from laggard.tune.training.subject import training_subject, tuned
 
-_WHAT: Final = ("nccl",)
+_WHAT: Final = ("nccl", "zero", "deepspeed", "all", "ab")
+_STEPS: Final = ("nccl", "zero", "deepspeed")
 _DEADLINE_SECONDS: Final = 300.0
 
 
@@ -38,7 +45,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "goes on where it stopped. Exit status: 0 done, 1 blocked by critical findings of the fabric, 2 the default "
         "itself does not run, 64 wrong usage."
     )
-    parser.add_argument("what", choices=_WHAT, help="nccl: NCCL's variables, by nccl-tests or `laggard ring`")
+    parser.add_argument(
+        "what",
+        choices=_WHAT,
+        help="nccl: NCCL's variables; zero: stage and micro-batch; "
+        "deepspeed: switches; all: the three, each from the last one's best; ab: a study's best against its default",
+    )
     parser.add_argument(
         "--from",
         dest="files",
@@ -49,6 +61,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     _add_campaign(parser)
     _add_nccl(parser.add_argument_group("nccl"))
+    _add_training(parser.add_argument_group("zero, deepspeed and all"))
     parser.add_argument("--write", metavar="DIR", help="write what to apply there, as files; nothing is overwritten")
     parser.add_argument("--html", metavar="FILE", help="write the report as a page that needs nothing else")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.tune/1")
@@ -92,6 +105,19 @@ def _add_nccl(parser: argparse._ArgumentGroup) -> None:
     parser.add_argument("--leave-out", action="append", default=[], metavar="NAME", help="do not search this variable")
 
 
+def _add_training(parser: argparse._ArgumentGroup) -> None:
+    parser.add_argument("--config", metavar="FILE", help="the DeepSpeed configuration: the default to beat")
+    parser.add_argument("--ranks", type=int, metavar="N", help="that share a batch (default: --gpus)")
+    parser.add_argument("--parameters", type=float, metavar="N", help="of the model: for memory and communication")
+    parser.add_argument(
+        "--gpu-memory", type=float, metavar="BYTES", help="of one GPU: stages that cannot fit are left out"
+    )
+    parser.add_argument("--bus-bandwidth", type=float, metavar="BYTES", help="per second, as nccl-tests has busbw")
+    parser.add_argument(
+        "--nccl-command", metavar="TEMPLATE", help="of `all`: what measures NCCL (default: laggard ring)"
+    )
+
+
 def main(arguments: argparse.Namespace) -> int:
     _check(arguments)
     situation = read_inputs(arguments.files).situation if arguments.files else Situation()
@@ -99,10 +125,83 @@ def main(arguments: argparse.Namespace) -> int:
     if blocked:
         print(f"laggard: repair the fabric before anything is tuned: {', '.join(blocked)}", file=sys.stderr)
         return 1
-    subject = nccl_subject(_nccl_settings(arguments, situation), situation)
-    document, status = _run(subject, arguments)
-    _show(document, arguments)
+    if arguments.what == "ab":
+        return _repeat_final(arguments, situation)
+    if arguments.what == "all":
+        return _all(arguments, situation)
+    settings = _settings(arguments.what, arguments, situation)
+    document, status, _ = _run(_subject(arguments.what, settings, situation), arguments, _study_path(arguments))
+    _show([document], arguments)
     return status
+
+
+def _study_path(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.study or f"laggard-tune-{arguments.what}.db")
+
+
+def _subject(kind: str, settings: Mapping[str, Any], situation: Situation) -> Subject:
+    return nccl_subject(settings, situation) if kind == "nccl" else training_subject(kind, settings, situation)
+
+
+def _settings(kind: str, arguments: argparse.Namespace, situation: Situation) -> dict[str, Any]:
+    return _nccl_settings(arguments, situation) if kind == "nccl" else _training_settings(arguments)
+
+
+def _all(arguments: argparse.Namespace, situation: Situation) -> int:
+    """Runs the three steps, each from the best of those before it, each with a study of its own."""
+    path, documents, gains = _study_path(arguments), [], []
+    environment: dict[str, str] = {}
+    configuration: dict[str, Any] | None = None
+    status = 0
+    for kind in _STEPS:
+        settings = _settings(kind, arguments, situation)
+        if kind != "nccl":
+            settings |= {"environment": environment, "config": configuration or settings["config"]}
+        subject = _subject(kind, settings, situation)
+        document, own, best = _run(subject, arguments, path.with_name(f"{path.stem}-{kind}{path.suffix}"))
+        documents.append(document)
+        if own:
+            return own
+        if kind == "nccl":
+            environment = {name: str(value) for name, value in best.items() if value is not None}
+        else:
+            configuration = tuned(settings, best)
+        items = document.recommendation.items
+        gains.append(
+            f"{kind}: {items[0].gain.ratio:.3f} times" if items and items[0].gain.ratio else f"{kind}: no gain"
+        )
+    _show(documents, arguments)
+    if arguments.format == "text":
+        print(f"\nThe gain of each step: {', '.join(gains)}.")
+    return status
+
+
+def _repeat_final(arguments: argparse.Namespace, situation: Situation) -> int:
+    """Measures a study's best configuration against its default again, in pairs."""
+    if not arguments.study:
+        raise UsageError("--study names the file of the campaign whose end is to be repeated")
+    path = Path(arguments.study)
+    campaign = campaign_of(path)
+    if not campaign.get("best"):
+        raise UsageError(f"{path} has no configuration that is faster than the default: there is nothing to compare")
+    subject = _subject(campaign["kind"], campaign["settings"], situation)
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(arguments.rounds):
+        pair = list(zip((subject.space.default, campaign["best"]), times, strict=True))
+        for place, (configuration, own) in enumerate(pair if turn % 2 == 0 else pair[::-1]):
+            folder = path.with_suffix(".trials") / f"ab-{os.getpid()}-{turn}-{place}"
+            folder.mkdir(parents=True, exist_ok=True)
+            outcome = subject.measure(configuration, folder)
+            if outcome.seconds is None:
+                raise UsageError(f"round {turn + 1} failed, {outcome.status.value}: {outcome.detail}")
+            own.append(outcome.seconds)
+    found = compare(*times)
+    shown = changes_text(changes(subject.space, campaign["best"]))
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode({"schema": "laggard.tune_ab/1", **found._asdict()}) + b"\n")
+    else:
+        print(f"{shown}: {found.word.value}; {evidence(found)}")
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -132,7 +231,7 @@ def _nccl_settings(arguments: argparse.Namespace, situation: Situation) -> dict[
     version = ".".join(map(str, situation.nccl_version or TABLE_VERSION))
     return {
         **settings_of(profile),
-        "command": arguments.template or "",
+        "command": (arguments.nccl_command if arguments.what == "all" else arguments.template) or "",
         "deadline": arguments.deadline,
         "current": {name: value for name, value in environ.items() if name.startswith("NCCL_")},
         "nccl_version": arguments.nccl_version or version,
@@ -157,8 +256,30 @@ def _added(words: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def _run(subject: Subject, arguments: argparse.Namespace) -> tuple[TuneDocument, int]:
-    path = Path(arguments.study or f"laggard-tune-{subject.kind}.db")
+def _training_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    if not arguments.config or not arguments.template:
+        raise UsageError("give --config FILE, and --command 'LAUNCHER ... TRAINING ... {config}'")
+    document = read_json(InputFile(arguments.config).read().text)
+    if not is_deepspeed_config(document):
+        raise UsageError(f"{arguments.config} is no DeepSpeed configuration")
+    problems = find_problems(document, arguments.ranks or arguments.gpus)
+    if problems:
+        raise UsageError(f"{arguments.config}: {problems[0]}")
+    return {
+        "command": arguments.template,
+        "config": document,
+        "ranks": arguments.ranks or arguments.gpus,
+        "deadline": arguments.deadline,
+        "parameters": arguments.parameters,
+        "gpu_memory": arguments.gpu_memory,
+        "bus_bandwidth": arguments.bus_bandwidth,
+        "nodes": arguments.nodes,
+        "environment": {},
+    }
+
+
+def _run(subject: Subject, arguments: argparse.Namespace, path: Path) -> tuple[TuneDocument, int, dict[str, Value]]:
+    """Returns the document, the exit status, and the best configuration: the default where nothing is faster."""
     budget = Budget(arguments.trials, arguments.minutes, arguments.gpu_hours, arguments.gpus)
     plan = Plan(rounds=arguments.rounds, seed=arguments.seed, starts=subject.starts)
     with Study(path, f"laggard tune {subject.kind}", subject.space) as study:
@@ -166,27 +287,37 @@ def _run(subject: Subject, arguments: argparse.Namespace) -> tuple[TuneDocument,
         study.note_campaign({"kind": subject.kind, "settings": subject.settings})
         campaign = Campaign(subject.space, plan, budget, study, path.with_suffix(".trials"))
         ended = campaign.run(subject.measure, lambda each: print(progress_line(each), file=sys.stderr, flush=True))
+        best = ended.found.best.configuration if ended.found.best else None
+        study.note_campaign({"kind": subject.kind, "settings": subject.settings, "best": best})
         document = conclude(subject, ended, study.trials(), str(path))
-    return document, 0 if ended.found.finalists or ended.search.board.ranking() else 2
+    status = 0 if ended.found.finalists or ended.search.board.ranking() else 2
+    return document, status, best or subject.space.default
 
 
 def _check_same(there: Mapping[str, Any], settings: Mapping[str, Any], path: Path) -> None:
     """Raises UsageError where the study's trials measured something else."""
     for name, value in there.get("settings", settings).items():
-        if name in ("command", "messages") and settings.get(name) != value:
+        if name in ("command", "messages", "config", "environment") and settings.get(name) != value:
             raise UsageError(f"{path} has trials of another --{name}: give --study another file")
 
 
-def _show(document: TuneDocument, arguments: argparse.Namespace) -> None:
-    if arguments.html:
-        try:
-            Path(arguments.html).write_text(render_page(document), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {arguments.html}: {error.strerror}") from None
-    if arguments.write and document.recommendation.files:
-        write_files(document.recommendation.files, Path(arguments.write))
-    if arguments.format == "json":
-        sys.stdout.buffer.write(wire.encode(document) + b"\n")
-    else:
-        sys.stdout.write(render(document))
+def _show(documents: Sequence[TuneDocument], arguments: argparse.Namespace) -> None:
+    for place, document in enumerate(documents):
+        own = f"-{document.kind}" if len(documents) > 1 else ""
+        if arguments.html:
+            path = Path(arguments.html)
+            _write_page(path.with_name(f"{path.stem}{own}{path.suffix}"), document)
+        if arguments.write and document.recommendation.files:
+            write_files(document.recommendation.files, Path(arguments.write + own))
+        if arguments.format == "json":
+            sys.stdout.buffer.write(wire.encode(document) + b"\n")
+        else:
+            sys.stdout.write(("\n" if place else "") + render(document))
     sys.stdout.flush()
+
+
+def _write_page(path: Path, document: TuneDocument) -> None:
+    try:
+        path.write_text(render_page(document), encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

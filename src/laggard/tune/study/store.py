@@ -137,6 +137,23 @@ class Study:
         return queues
 
 
+def campaign_of(path: Path) -> dict[str, Any]:
+    """Returns what the campaign in a file was started with, and its best configuration. Raises UsageError."""
+    import optuna
+
+    if not path.is_file():
+        raise UsageError(f"{path} is not there: give --study the file of a campaign")
+    with _one_line(path), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        storage = optuna.storages.RDBStorage(f"sqlite:///{path.absolute()}")
+        found = [each.user_attrs.get(_CAMPAIGN) for each in optuna.get_all_study_summaries(storage)]
+        storage.remove_session()
+    campaigns = [each for each in found if isinstance(each, dict)]
+    if not campaigns:
+        raise UsageError(f"{path} has no campaign of laggard: give --study the file of one")
+    return campaigns[0]
+
+
 class _Running:
     def __init__(self, number: int) -> None:
         self.number = number
