@@ -209,7 +209,7 @@ def _check(arguments: argparse.Namespace) -> None:
         import optuna  # noqa: F401
     except ImportError:
         raise UsageError("`laggard tune` needs optuna: pip install 'laggard[tune]'") from None
-    least = {"trials": 20, "rounds": 2, "gpus": 1, "deadline": 1, "nodes": 1}
+    least = {"trials": 24, "rounds": 4, "gpus": 1, "deadline": 1, "nodes": 1}
     for name, number in least.items():
         if getattr(arguments, name) < number:
             raise UsageError(f"--{name} {getattr(arguments, name):g}: give {number} or more")

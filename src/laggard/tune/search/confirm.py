@@ -7,12 +7,11 @@ from typing import Final
 
 from laggard.tune.outcome import Status
 from laggard.tune.search.board import Board
-from laggard.tune.search.plan import Finalist, Found, Part, Plan, Proposal, Settings, Steps
+from laggard.tune.search.plan import FEWEST_ROUNDS, Finalist, Found, Part, Plan, Proposal, Settings, Steps
 from laggard.tune.space import changes, key
 from laggard.tune.statistics import Comparison, Word, compare
 
 FINALISTS: Final = 3
-_FEWEST_ROUNDS: Final = 4
 _MOST_REPLACED: Final = 6
 Times = dict[str, list[float]]
 """Seconds by configuration, one a round."""
@@ -30,7 +29,7 @@ def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
             more = failures < _MOST_REPLACED
             right = [each for each in finalists if board.mean(each) is not None]
             finalists, rounds, times = (_finalists(board, best), 0, Times()) if more else (right, rounds, times)
-        elif rounds >= _FEWEST_ROUNDS:
+        elif rounds >= FEWEST_ROUNDS:
             finalists = _still_open(finalists, times, plan)
             if _is_decided(board, finalists, times, plan):
                 break
@@ -41,7 +40,7 @@ def _most_rounds(board: Board, finalists: Sequence[Settings], times: Times, plan
     """Returns twice the rounds where the best looks faster than the default by more than a tie, and is not for certain:
     the noise is large, and the question worth it."""
     own = max((_between(board.default, each, times, plan) for each in finalists), key=lambda each: each.ratio)
-    return 2 * plan.rounds if own.word is Word.OPEN and own.ratio > 1 + plan.tie else plan.rounds
+    return (2 if own.word is Word.OPEN and own.ratio > 1 + plan.tie else 1) * plan.rounds_kept
 
 
 def _finalists(board: Board, best: Settings) -> list[Settings]:

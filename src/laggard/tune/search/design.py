@@ -57,8 +57,7 @@ class Search:
         return 0 if self.plan.out_of_time() else self.plan.trials - self.board.spent - self._reserve()
 
     def _reserve(self) -> int:
-        rounds = min(self.plan.rounds, max(2, self.plan.trials // 12))
-        return (FINALISTS + 1) * rounds
+        return (FINALISTS + 1) * self.plan.rounds_kept
 
     def _explore(self) -> Part:
         yield from self._try(self.plan.starts, "model")

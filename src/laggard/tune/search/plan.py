@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from laggard.tune.outcome import Outcome
 from laggard.tune.space import Value
 from laggard.tune.statistics import TIE, Comparison
 
 Settings = dict[str, Value]
+
+
+FEWEST_ROUNDS: Final = 4
 
 
 class Plan(NamedTuple):
@@ -22,6 +25,11 @@ class Plan(NamedTuple):
     starts: tuple[Settings, ...] = ()
     """What a model recommends, best first."""
     out_of_time: Callable[[], bool] = lambda: False
+
+    @property
+    def rounds_kept(self) -> int:
+        """Rounds for which trials are kept: a third of them, and never fewer than a comparison needs."""
+        return min(self.rounds, max(FEWEST_ROUNDS, self.trials // 12))
 
 
 class Proposal(NamedTuple):
