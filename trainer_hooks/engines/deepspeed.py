@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable
 from typing import Any
 
+from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.engines.engine_methods import end_steps, record_phase
 from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
@@ -31,6 +33,10 @@ def hook(engine: Any, session: Session) -> None:
     else:
         _hook_calls(engine, session, number)
     setattr(engine, _HOOKED, True)
+    if os.environ.get(ENV_REDUCE_SCATTER, "") not in ("", "0"):
+        from laggard.trainer_hooks.engines import deepspeed_reduce_scatter
+
+        deepspeed_reduce_scatter.replace(engine, number)
 
 
 def _hook_calls(engine: Any, session: Session, number: int) -> None:
