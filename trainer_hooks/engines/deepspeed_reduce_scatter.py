@@ -1,12 +1,11 @@
 """A true reduce-scatter of gradients for DeepSpeed's ZeRO stages 1 and 2, where LAGGARD_REDUCE_SCATTER asks for it.
 
 DeepSpeed all-reduces a bucket of gradients, of which each rank keeps the slices that it owns. Here a rank receives its
-slices only, with the same sums: what a bucket's all-reduce would write for a rank is written, and nothing else. A bucket
-that few ranks own is left to DeepSpeed (see `scatters`).
+slices only, with the same sums. A bucket that few ranks own is left to DeepSpeed (see `scatters`).
 
-NCCL has a reduce_scatter_tensor. Gloo's sends as much as an all-reduce (torch makes it of one), so there each rank sends
-the others their slices (all_to_all_single) and adds up what it receives, in the order in which gloo's ring all-reduce
-adds: the sums are equal bit by bit. NCCL chooses its order itself; with two ranks any order gives the same bits.
+NCCL has a reduce_scatter_tensor. With gloo each rank sends the others their slices (all_to_all_single) and adds up what
+it receives, in the order in which gloo's ring all-reduce adds: the sums are equal bit by bit. NCCL chooses its order
+itself; with two ranks any order gives the same bits.
 """
 
 from __future__ import annotations
@@ -25,7 +24,13 @@ log = logging.getLogger("laggard")
 KNOWN_VERSIONS: Final = ("0.19.8",)
 _REPLACED: Final = "allreduce_and_copy_with_multiple_ranks"
 _PARAMETERS: Final = (
-    "small_bucket communication_data_type log divide process_group bucket_ranks output_bucket".split()
+    "small_bucket",
+    "communication_data_type",
+    "log",
+    "divide",
+    "process_group",
+    "bucket_ranks",
+    "output_bucket",
 )
 _AGREE_WITHIN: Final = datetime.timedelta(minutes=2)
 """Ranks come to their first step at different times: a model is read from storage."""
@@ -153,14 +158,20 @@ def reduce_scatter(flat: torch.Tensor, slices: Slices, group: Any) -> torch.Tens
     own = slices.of_rank[dist.get_rank(group)]
     if dist.get_backend(group) == "gloo":
         return _added_up(_exchanged(flat, slices, group), own, first_adders_of(flat, len(slices.of_rank)))
-    share = max(slices.counts())
-    padded = flat.new_zeros(len(slices.of_rank), share)
-    for row, parts in zip(padded, slices.of_rank, strict=True):
+    return scattered_natively(flat, slices, group)
+
+
+def scattered_natively(flat: torch.Tensor, slices: Slices, group: Any) -> torch.Tensor:
+    """The same by the backend's own collective, whose shares are of one size: the largest."""
+    counts = slices.counts()
+    padded = flat.new_zeros(len(counts), max(counts))
+    for row, count, parts in zip(padded, counts, slices.of_rank, strict=True):
         if parts:
-            torch.cat([flat.narrow(0, *part) for part in parts], out=row.narrow(0, 0, sum(n for _, n in parts)))
-    summed = flat.new_empty(share)
-    dist.reduce_scatter_tensor(summed, padded.view(-1), group=group)
-    return summed.narrow(0, 0, sum(count for _, count in own))
+            torch.cat([flat.narrow(0, *part) for part in parts], out=row.narrow(0, 0, count))
+    summed = flat.new_empty(max(counts))
+    collective = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # torch 2.13, and before
+    collective(summed, padded.view(-1), group=group)
+    return summed.narrow(0, 0, counts[dist.get_rank(group)])
 
 
 def first_adders_of(flat: torch.Tensor, ranks: int) -> list[tuple[int, int, int]]:
@@ -212,7 +223,7 @@ def _problem_of(optimizer: Any) -> str:
     method = getattr(optimizer, _REPLACED, None)
     if deepspeed.__version__.partition("+")[0] not in KNOWN_VERSIONS:
         return f"DeepSpeed {deepspeed.__version__} is not known, only {', '.join(KNOWN_VERSIONS)}"
-    if method is None or list(inspect.signature(method).parameters) != _PARAMETERS:
+    if method is None or tuple(inspect.signature(method).parameters) != _PARAMETERS:
         return f"{type(optimizer).__name__} does not average as stages 1 and 2 do"
     if not (optimizer.reduce_scatter and optimizer.use_multi_rank_bucket_allreduce and optimizer.contiguous_gradients):
         return "it needs reduce_scatter, use_multi_rank_bucket_allreduce and contiguous_gradients, all true by default"
@@ -227,7 +238,8 @@ def _problem_of(optimizer: Any) -> str:
 
 def _agreed(group: Any, key: str, problem: str) -> str:
     """Returns the first problem of any rank of the group, on all of them the same; one that says nothing is one."""
-    store = dist.PrefixStore("laggard/reduce_scatter", dist.distributed_c10d._get_default_store())
+    store = dist.distributed_c10d._get_default_store()
+    key = f"laggard/reduce_scatter/{key}"
     members = dist.get_process_group_ranks(group)
     store.set(f"{key}/{dist.get_rank()}", problem or "able")
     keys = [f"{key}/{member}" for member in members]
