@@ -25,37 +25,38 @@ def inferred_indices(collectives: Collectives, ranks: NDArray[np.int64]) -> list
     """For each of `ranks` [R], ascending, its index in its pipeline and in its group of experts; empty where it is in
     none."""
     found: list[dict[str, int]] = [{} for _ in ranks]
-    for role, groups in ((PIPELINE, _pipelines(collectives, ranks)), (EXPERTS, _expert_groups(collectives))):
+    by_rank = dict(zip(ranks.tolist(), found, strict=True))
+    for role, groups in ((PIPELINE, _pipelines(collectives, ranks)), (EXPERTS, _expert_groups(collectives, ranks))):
         for members in groups:
-            for index, column in enumerate(members):
-                found[column][role] = index
+            for index, rank in enumerate(members):
+                by_rank.get(rank, {})[role] = index
     return found
 
 
 def _pipelines(collectives: Collectives, ranks: NDArray[np.int64]) -> Iterator[Sequence[int]]:
-    """The columns of ranks that are connected by sends. A ring in which everybody sends one way, as in context
-    parallelism, is no pipeline: its members do equal work."""
+    """The ranks that are connected by sends, those too that are not seen themselves: without one, those behind it would
+    count as other stages. A ring in which everybody sends one way, as in context parallelism, is no pipeline: its
+    members do equal work."""
     rows = np.flatnonzero((collectives.peer >= 0) & np.isin(collectives.op, (SEND, RECV)))
-    peer = np.searchsorted(ranks, collectives.peer[rows])
-    known = (peer < len(ranks)) & (ranks[np.minimum(peer, len(ranks) - 1)] == collectives.peer[rows])
-    rows, peer = rows[known], peer[known]
-    own, sends = collectives.column[rows].astype(np.int64), collectives.op[rows] == SEND
+    own, peer = ranks[collectives.column[rows]], collectives.peer[rows].astype(np.int64)
+    sends = collectives.op[rows] == SEND
     source, target = np.where(sends, own, peer), np.where(sends, peer, own)
-    ways = {divmod(way, len(ranks)) for way in _regular(source * len(ranks) + target, collectives.step[rows])}
+    width = int(max(source.max(initial=0), target.max(initial=0))) + 1
+    ways = {divmod(way, width) for way in _regular(source * width + target, collectives.step[rows])}
     for members in _connected({way for way in ways if way[::-1] in ways}):
         yield sorted(members)
 
 
-def _expert_groups(collectives: Collectives) -> Iterator[Sequence[int]]:
-    """The columns of the members of each group that does all-to-all, where there are several: one of all ranks leaves
-    nobody to compare with."""
+def _expert_groups(collectives: Collectives, ranks: NDArray[np.int64]) -> Iterator[Sequence[int]]:
+    """The members of each group that does all-to-all, as declared, else those that are seen, where there are several:
+    one of all ranks leaves nobody to compare with."""
     rows = np.flatnonzero(collectives.op == ALL_TO_ALL)
     regular = _regular(collectives.group[rows].astype(np.int64), collectives.step[rows])
     if len(regular) < 2:
         return
     pairs = np.unique(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
     for number in regular:
-        yield pairs[1, pairs[0] == number].tolist()
+        yield collectives.groups[number].ranks or ranks[pairs[1, pairs[0] == number]].tolist()
 
 
 def _regular(keys: NDArray[np.int64], steps: NDArray[np.int64]) -> list[int]:
@@ -69,15 +70,15 @@ def _regular(keys: NDArray[np.int64], steps: NDArray[np.int64]) -> list[int]:
 
 
 def _connected(ways: set[tuple[int, int]]) -> Iterator[set[int]]:
-    """The sets of columns that ways connect."""
+    """The sets of ranks that ways connect."""
     neighbours: dict[int, set[int]] = {}
     for one, other in ways:
         neighbours.setdefault(one, set()).add(other)
     while neighbours:
         members, waiting = set[int](), [next(iter(neighbours))]
         while waiting:
-            column = waiting.pop()
-            if column not in members:
-                members.add(column)
-                waiting += neighbours.pop(column)
+            rank = waiting.pop()
+            if rank not in members:
+                members.add(rank)
+                waiting += neighbours.pop(rank)
         yield members

@@ -70,6 +70,8 @@ def canonical_role(name: str) -> str | None:
     """The role that a name stands for, as `pp` for `PIPELINE_MODEL_PARALLEL_GROUP` and REPLICAS for `mesh_dp`; None
     where it says nothing."""
     words = set(re.split("[^a-z]+", name.lower()))
+    if "expert" in words and not words & {"tp", "tensor"}:
+        words -= {"mp", "model"}  # EXPERT_MODEL_PARALLEL_GROUP
     return next((role for role, known in _ROLE_WORDS if words & known), None)
 
 

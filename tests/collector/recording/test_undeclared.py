@@ -58,6 +58,31 @@ def test_a_rank_is_compared_with_its_stage_though_no_position_is_declared(tmp_pa
     assert [each.ranks for each in judged(case, tmp_path, change).culprits] == [(13,)]
 
 
+@pytest.mark.parametrize(("layout", "innocent"), [(PIPELINE, "stage_imbalance"), ("moe32", "hot_experts")])
+def test_where_a_rank_was_not_recorded_those_behind_it_keep_their_places(
+    tmp_path: Path, layout: str, innocent: str
+) -> None:
+    def without_positions(record: dict[str, Any]) -> dict[str, Any]:
+        if layout == PIPELINE:
+            return undeclared(record)
+        if record.get("kind") != "rank":
+            return record
+        groups = {
+            name: group | {"role": "EXPERT_MODEL_PARALLEL_GROUP" if group["role"] == "ep" else group["role"]}
+            for name, group in record["groups"].items()
+        }
+        return {key: value for key, value in record.items() if key != "position"} | {"groups": groups}
+
+    case = Case(layout, "host", seed=2, steps=16, innocents=(innocent,))
+    write(simulate(case), tmp_path)
+    (tmp_path / "trace" / "rank-9.jsonl").unlink()
+    for file in (tmp_path / "trace").iterdir():
+        records = [without_positions(json.loads(line)) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    location = locate(read_recording([tmp_path / "trace"]).timings)
+    assert location.culprits == () and location.ranks_seen == 31
+
+
 def test_experts_with_more_tokens_accuse_nobody_though_no_group_is_declared(tmp_path: Path) -> None:
     case = Case("dp=16,ep=4,gpus_per_node=4", "host", seed=2, steps=16, innocents=("hot_experts",))
     assert judged(case, tmp_path, undeclared).culprits == ()
