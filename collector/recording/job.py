@@ -149,6 +149,9 @@ class RecordedJob:
             self.gaps += _lost_gaps(part, tables)
         if tables.repeated:
             self.gaps.append(f"{counted(tables.repeated, 'record')} there more than once, and counted once")
+        if tables.set_back:
+            text = "set back between two steps: what came later is put behind the step before"
+            self.gaps.append(f"the clock of {ranks_text(set(tables.set_back))} was {text}")
         for reason, count in tables.rejected.items():
             self.gaps.append(f"{count} {reason}: left out")
         if not any(len(each.numbers) for each in rows):

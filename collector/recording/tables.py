@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives, ProcessGroup
+from laggard.collector.recording.clock_jumps import in_order_of_steps
 from laggard.collector.recording.columns import (
     COLLECTIVE_COLUMNS,
     SPAN_COLUMNS,
@@ -29,7 +30,8 @@ CONTRADICTED_RECORDS = 3
 
 @dataclasses.dataclass(frozen=True)
 class Tables:
-    """The timed records of a job, ordered by rank. `contradicted` are the ranks whose records contradict each other."""
+    """The timed records of a job, ordered by rank. `contradicted` are the ranks whose records contradict each other,
+    `set_back` those whose clock was set back."""
 
     steps: Table
     spans: Table
@@ -38,6 +40,7 @@ class Tables:
     rejected: Counter[str]
     repeated: int
     contradicted: set[int]
+    set_back: tuple[int, ...] = ()
 
     @property
     def waits_recorded(self) -> bool:
@@ -110,14 +113,14 @@ def merge_parts(parts: Sequence[Columns]) -> Tables:
     collectives = [table for part in parts for table in part.collectives]
     collectives_once = _once(collectives, COLLECTIVE_COLUMNS, ("rank", "group", "op", "peer", "seq"))
     each = (once, spans_once, collectives_once)
+    tables, set_back = in_order_of_steps([found.table for found in each])
     return Tables(
-        once.table,
-        spans_once.table,
-        collectives_once.table,
+        *tables,
         own,
         sum((part.rejected for part in parts), Counter()),
         sum(found.repeated for found in each),
         _contradicted(each),
+        set_back,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,3 +82,29 @@ def test_no_clock_changes_the_verdict(
     timings = recorded(layout, form, fault)
     assert bool(locate(timings).culprits) == bool(fault)
     assert answer(locate(with_clocks(timings, offset, drift))) == answer(locate(timings))
+
+
+@pytest.mark.parametrize("form", ["host", "sparse"])
+@pytest.mark.parametrize("faults", [(), (Fault("slow_gpu", 0.2, rank=6),)])
+def test_clocks_that_are_set_back_in_mid_job_change_no_verdict(
+    tmp_path: Path, form: str, faults: tuple[Fault, ...]
+) -> None:
+    """What came later then overlaps earlier steps, and would be taken for waits of these."""
+    layout = "dp=4,tp=2,pp=2,schedule=1f1b,micro=4,gpus_per_node=4"
+    write(simulate(Case(layout, form, seed=11, steps=40, faults=faults)), tmp_path)
+    for rank in (0, 5):
+        set_back(tmp_path / "trace" / f"rank-{rank}.jsonl")
+    recording = read_recording([tmp_path / "trace"])
+    assert [culprit.ranks for culprit in locate(recording.timings).culprits] == [(fault.rank,) for fault in faults]
+    assert any("the clock of ranks 0 and 5 was set back" in gap for gap in recording.gaps), recording.gaps
+
+
+def set_back(file: Path) -> None:
+    """Sets the clock back by twelve and a half steps at step 20."""
+    records = [json.loads(line) for line in file.read_text().splitlines()]
+    ends = {record["step"]: record["end"] for record in records if "step" in record}
+    back = 12.5 * (ends[15] - ends[5]) / 10
+    for record in records:
+        if record.get("step", 0) >= 20:
+            record |= {name: record[name] - back for name in ("issued", "start", "end") if name in record}
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
