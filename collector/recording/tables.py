@@ -113,9 +113,11 @@ def merge_parts(parts: Sequence[Columns]) -> Tables:
     collectives = [table for part in parts for table in part.collectives]
     collectives_once = _once(collectives, COLLECTIVE_COLUMNS, ("rank", "group", "op", "peer", "seq"))
     each = (once, spans_once, collectives_once)
-    tables, set_back = in_order_of_steps([found.table for found in each])
+    (step_table, span_table, collective_table), set_back = in_order_of_steps([found.table for found in each])
     return Tables(
-        *tables,
+        step_table,
+        span_table,
+        collective_table,
         own,
         sum((part.rejected for part in parts), Counter()),
         sum(found.repeated for found in each),
