@@ -106,8 +106,18 @@ def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     for column, state in enumerate(timings.states):
         if state.step is not None:
             last_step[column] = max(last_step[column], state.step)
-    known &= (collectives.op >= 0) & (collectives.step >= 0)
-    return np.flatnonzero(known & (collectives.step >= last_step[collectives.column]))
+    known &= collectives.op >= 0
+    of_last_step = (collectives.step >= 0) & (collectives.step >= last_step[collectives.column])
+    return np.flatnonzero(known & (of_last_step | ((collectives.step < 0) & _begun_last(collectives))))
+
+
+def _begun_last(collectives: Collectives) -> NDArray[np.bool_]:
+    """[C]: of which records the rank began nothing later that it finished: where none tells its step, this does."""
+    finished = np.flatnonzero(np.isfinite(collectives.end))
+    latest = np.full(int(collectives.column.max(initial=-1)) + 1, -np.inf)
+    np.fmax.at(latest, collectives.column[finished], collectives.start[finished])
+    last: NDArray[np.bool_] = collectives.start >= latest[collectives.column]
+    return last
 
 
 def _attendance(collectives: Collectives, timings: JobTimings, stuck: NDArray[np.int64]) -> dict[_Meeting, _Attendance]:

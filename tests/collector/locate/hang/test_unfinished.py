@@ -63,6 +63,18 @@ def test_who_never_came_is_named_and_those_that_wait_are_its_victims() -> None:
     assert culprit.evidence == (f"never came to {where}, in which ranks 0-5 and 7-15 stayed",)
 
 
+def test_a_hang_is_found_where_no_collective_tells_its_step() -> None:
+    """What rank 0 began in the first step and never waited for is no hang."""
+    others = (rank for rank in range(RANKS) if rank != 6)
+    timings = recorded(entered(others, 0))
+    collectives = timings.collectives
+    assert collectives is not None
+    end = collectives.end.copy()
+    end[0] = np.nan
+    stepless = dataclasses.replace(collectives, step=np.full(len(collectives.step), -1), end=end)
+    assert hung(locate(dataclasses.replace(timings, collectives=stepless))) == [(6,)]
+
+
 def test_through_nested_groups_the_one_at_the_root_is_named() -> None:
     """Rank 6 never came to its tensor group; its mates there never came to the world's collective."""
     last = entered((4, 5, 7), 2) + entered((*range(4), *range(8, 16)), 0)
