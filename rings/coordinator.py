@@ -1,4 +1,4 @@
-"""The coordinator of a ring, in the supervisor of node 0: it lets nodes in, commands their ranks, and hears what
+"""The coordinator of a ring, in the supervisor of the node that leads it, node 0: it lets nodes in, commands their ranks, and hears what
 happens to them.
 
 Whoever connects may send anything: lines are bounded, a stranger has seconds to prove that it knows the token, and a
@@ -33,6 +33,7 @@ from laggard.rings.messages import (
     Failed,
     FromRank,
     Hello,
+    Leave,
     NodeShare,
     RankDied,
     Refused,
@@ -44,7 +45,7 @@ from laggard.wire.codec import WireError
 
 _HELLO_SECONDS: Final = 5.0
 _OWN_SECONDS: Final = 5.0
-"""For how long the other nodes wait for node 0, which starts its processes at the same time."""
+"""For how long the other nodes wait for the leading one, which starts its processes at the same time."""
 _MOST_CONNECTIONS: Final = 4096
 _MOST_REFUSALS: Final = 4
 _CAUSE_SECONDS: Final = 1.5
@@ -58,18 +59,22 @@ class JoinedNode(NamedTuple):
 
 
 class NodeLost(NamedTuple):
+    """`left`: it said that it goes, and why."""
+
     node: int
     text: str
+    left: bool = False
 
 
 class Failure(NamedTuple):
     """A rank or node that failed. `certain`: it ended or is gone; False: it only reports an error, perhaps
-    another's. `silent`: it did not answer in time."""
+    another's. `silent`: it did not answer in time. `left`: it went, and nothing is wrong with it."""
 
     node: int
     text: str
     certain: bool
     silent: bool = False
+    left: bool = False
 
 
 class RingFailed(Exception):
@@ -85,10 +90,12 @@ class NotAllCame(Exception):
 
 
 class Coordinator:
-    """`expected`: the first node to come must be like this one, node 0 itself."""
+    """The first node to come must be like this one, the leading node itself: node 0, or a gang's node 1 where node 0
+    does not come. Its first rank is rank 0."""
 
     def __init__(self, place: Membership, token: str) -> None:
         self._place, self._token = place, token
+        self.lead = place.number
         self.nodes: dict[int, JoinedNode] = {}
         self.first_ranks: dict[int, int] = {}
         self.lost: dict[int, str] = {}
@@ -113,20 +120,20 @@ class Coordinator:
                     f"port {port} is in use on this machine, perhaps by another ring: choose another one for all nodes"
                 ) from None
             raise UsageError(
-                f"node 0 cannot listen on {host}:{port} ({error.strerror or error}): "
-                "name an address of this machine, on which node 0 runs"
+                f"node {self.lead} cannot listen on {host}:{port} ({error.strerror or error}): "
+                f"name an address of this machine, on which node {self.lead} runs"
             ) from None
         return int(self._server.sockets[0].getsockname()[1])
 
     async def gather(self, until: float, fewest: int | None = None) -> None:
-        """Waits for all nodes, and gives them their ranks. `fewest`: how many, node 0 among them, are enough at
+        """Waits for all nodes, and gives them their ranks. `fewest`: how many, this one among them, are enough at
         `until`, on the monotonic clock; None: all. Raises NotAllCame then."""
         while len(self.nodes) < self._place.nodes:
             left = until - time.monotonic()
             try:
                 event = await asyncio.wait_for(self._events.get(), max(0.0, left))
             except asyncio.TimeoutError:
-                if 0 not in self.nodes or len(self.nodes) < (fewest or self._place.nodes):
+                if self.lead not in self.nodes or len(self.nodes) < (fewest or self._place.nodes):
                     raise NotAllCame(self._who_is_missing()) from None
                 self.absent = self._absent_nodes()
                 break
@@ -149,10 +156,10 @@ class Coordinator:
     def index_of(self, rank: int) -> int:
         return next(index for index in self.first_ranks if rank in self.ranks_of(index))
 
-    def address_of_node_0(self) -> str:
-        """The address by which other machines reach node 0, where its own name may lead to itself; empty: any."""
+    def own_address(self) -> str:
+        """The address by which other machines reach this one, where its own name may lead to itself; empty: any."""
         for index, node in self.nodes.items():
-            if index and not ipaddress.ip_address(node.link.own_address.partition("%")[0]).is_loopback:
+            if index != self.lead and not ipaddress.ip_address(node.link.own_address.partition("%")[0]).is_loopback:
                 return node.link.own_address
         return ""
 
@@ -176,7 +183,7 @@ class Coordinator:
                 return Failure(index, f"{self.name(index)}: rank {event.rank}: {event.text}", True)
             if isinstance(event, NodeLost) and event.node not in self.lost:
                 self.lost[event.node] = event.text
-                return Failure(event.node, f"{self.name(event.node)} {event.text}", True)
+                return Failure(event.node, f"{self.name(event.node)} {event.text}", True, left=event.left)
 
     async def ask(self, commands: Mapping[int, Command], kind: type[Report], seconds: float) -> dict[int, Any]:
         """Sends each rank its command, and returns each rank's answer, which is of `kind`. Raises RingFailed where one
@@ -266,7 +273,7 @@ class Coordinator:
             return None
         text = refusal(hello, {}, self._place.nodes, self._token, challenge.nonce)
         if not text:
-            if hello.index != 0:
+            if hello.index != self.lead:
                 await self._wait_for_own_node()
             present = {index: node.hello for index, node in self.nodes.items()}
             text = refusal(hello, present, self._place.nodes, self._token, challenge.nonce)
@@ -277,14 +284,14 @@ class Coordinator:
             link.send(Refused(text))
             return None
         self.nodes[hello.index] = JoinedNode(hello, link)
-        if hello.index == 0:
+        if hello.index == self.lead:
             self._own_came.set()
         link.send(Accepted(coordinator_proof(self._token, challenge.nonce, hello.nonce)))
         self._events.put_nowait(None)
         return hello.index
 
     async def _wait_for_own_node(self) -> None:
-        """Node 0 decides what the others must agree with, also where another one connects a moment before it."""
+        """The leading node decides what the others must agree with, also where one connects a moment before it."""
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._own_came.wait(), _OWN_SECONDS)
 
@@ -295,6 +302,9 @@ class Coordinator:
                 message = messages.read_from_member(await link.read())
                 if isinstance(message, (FromRank, RankDied)) and self._is_own(index, message.rank):
                     self._events.put_nowait(message)
+                elif isinstance(message, Leave):
+                    self._events.put_nowait(NodeLost(index, f"left: {printable_line(message.text, 200)}", True))
+                    return
                 elif not isinstance(message, Beat):
                     raise ConnectionError("sent what it may not")
         except (ConnectionError, WireError) as error:

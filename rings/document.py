@@ -86,4 +86,6 @@ class Ring(msgspec.Struct, frozen=True):
     accused: tuple[Accused, ...] = ()
     absent: tuple[str, ...] = ()
     """The nodes without which a gang measured, with who of them was refused."""
+    left: tuple[str, ...] = ()
+    """The nodes that went before the end with nothing wrong with them, and why: a job came."""
     schema: str = RING_SCHEMA

@@ -27,6 +27,7 @@ def share_of(ring: Ring, number: int) -> NodeShare:
     places = next((each.findings for each in ring.accused if each.node == number), ())
     own = [ring.findings[place] for place in places]
     others = [f"{name} did not come" if name.startswith("node ") else name for name in ring.absent]
+    others += ring.left
     others += [f"{each.code} {each.device} {each.summary}" for each in ring.findings if each not in own]
     return NodeShare(
         findings=tuple(map(_of_one_node, own[:_MOST_FINDINGS])),

@@ -35,6 +35,7 @@ from laggard.rings.messages import (
     Join,
     Learn,
     Learned,
+    Leave,
     Publish,
     RankDied,
     Ready,
@@ -71,16 +72,25 @@ class RingBroken(Exception):
         self.status = status
 
 
+class NotReached(RingBroken):
+    """The leading node does not answer: it did not start, gave up, or cannot be reached."""
+
+
 class Member:
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
+        self._lead = 0
+        self._link: Link | None = None
+        self._is_leaving = False
         self.ready = Ready("", 0, "", "", "")
         self._workers: list[WorkerProcess] = []
         self._first_rank = 0
         self._host = ""
 
     async def start_workers(self) -> None:
-        """Starts the workers. Raises RingBroken where one cannot take part."""
+        """Starts the workers, where they do not run yet. Raises RingBroken where one cannot take part."""
+        if self._workers:
+            return
         place = self.settings.place
         first = self._start(place.device_index or 0)
         self.ready = await self._ready(first)
@@ -95,11 +105,11 @@ class Member:
         store_host, store_port = self.settings.place.store
         await self._ask_first(Publish(store_host, store_port, f"{host} {port}"), Done)
 
-    async def take_part(self, host: str, port: int, connect_seconds: float = 10.0) -> End:
-        """Joins the ring at the coordinator's address, which must answer within `connect_seconds`, and serves it to its
-        end. Raises RingBroken."""
-        self._host = host
-        link = await self._connect(host, port, connect_seconds)
+    async def take_part(self, host: str, port: int, connect_seconds: float = 10.0, lead: int = 0) -> End:
+        """Joins the ring at the address of the node that leads it, which must answer within `connect_seconds`, and
+        serves it to its end. Raises RingBroken; NotReached where nobody answers."""
+        self._host, self._lead = host, lead
+        link = self._link = await self._connect(host, port, connect_seconds)
         tasks: list[asyncio.Task[None]] = []
         try:
             await self._join(link)
@@ -107,7 +117,7 @@ class Member:
             tasks += [asyncio.ensure_future(self._relay(link, number)) for number in range(len(self._workers))]
             return await self._obey(link)
         except (ConnectionError, WireError) as error:
-            raise RingBroken(f"the coordinator, node 0 at {host}:{port}, {error}") from None
+            raise RingBroken(f"the coordinator, node {lead} at {host}:{port}, {error}") from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -124,9 +134,19 @@ class Member:
             raise RingBroken("torchrun's store holds no address of this ring's coordinator")
         return host, int(port)
 
+    def leave(self, text: str) -> None:
+        """Ends the ranks at once, and tells the coordinator that the node goes, and why."""
+        self._is_leaving = True
+        if self._link is not None:
+            self._link.send(Leave(text))
+        self.stop()
+
     def stop(self) -> None:
+        for worker in self._workers:  # all at once: a GPU's process may take long to end
+            worker.signal_kill()
         for worker in self._workers:
             worker.kill()
+        self._workers.clear()
 
     def _start(self, local_rank: int) -> WorkerProcess:
         worker = WorkerProcess.start(self.settings.device, local_rank, self.settings.environ)
@@ -165,8 +185,8 @@ class Member:
             except OSError as error:
                 reason = error.strerror or str(error)
             await asyncio.sleep(_RETRY_SECONDS)
-        raise RingBroken(
-            f"node 0 was not reached at {host}:{port} within {seconds:g} s ({reason}): "
+        raise NotReached(
+            f"node {self._lead} was not reached at {host}:{port} within {seconds:g} s ({reason}): "
             "it did not start, gave up, or a firewall is between"
         )
 
@@ -185,7 +205,7 @@ class Member:
             raise RingBroken(answer.text, EXIT_USAGE)
         expected = coordinator_proof(token, challenge.nonce, hello.nonce)
         if not isinstance(answer, Accepted) or not is_proof(answer.proof, expected):
-            raise RingBroken("node 0 does not know this ring's token", EXIT_USAGE)
+            raise RingBroken(f"node {self._lead} does not know this ring's token", EXIT_USAGE)
 
     def _hello(self, challenge: Challenge) -> Hello:
         settings, nonce = self.settings, new_nonce()
@@ -229,12 +249,14 @@ class Member:
             self._workers[local].command(command)
 
     async def _relay(self, link: Link, local: int) -> None:
+        worker = self._workers[local]
         while True:
             try:
-                report = await self._workers[local].report()
+                report = await worker.report()
                 link.send(FromRank(self._first_rank + local, report))
             except WorkerEnded as error:
-                link.send(RankDied(self._first_rank + local, str(error)))
+                if not self._is_leaving:
+                    link.send(RankDied(self._first_rank + local, str(error)))
                 return
 
     def _seconds_left(self) -> float:

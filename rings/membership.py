@@ -36,11 +36,20 @@ class Membership(NamedTuple):
     """Whether the user gave the address; False: a launcher's environment did."""
     names: tuple[str, ...] = ()
     """The nodes' names by number, where the launcher tells them: who never comes cannot say its own."""
+    second: tuple[str, int] | None = None
+    """Where node 1 listens when a gang's node 0 does not come; None: nobody knows an address of it."""
 
     @property
     def own_name(self) -> str:
         """Empty where the launcher tells none."""
         return self.names[self.number] if self.names else ""
+
+
+def second_leads(place: Membership) -> Membership:
+    """Returns the same place in a ring which node 1 leads, since node 0 did not come."""
+    assert place.second is not None
+    host, port = place.second
+    return place._replace(host=host, port=port, second=None)
 
 
 def alone() -> Membership:
@@ -53,10 +62,18 @@ def from_flags(rendezvous: str, nodes: int | None, node_rank: int | None) -> Mem
         raise UsageError("--rendezvous needs --nodes N and --node-rank I (0 to N-1)")
     if nodes < 1 or not 0 <= node_rank < nodes:
         raise UsageError(f"--node-rank {node_rank} of --nodes {nodes}: ranks of nodes go from 0 to N-1")
-    match = re.fullmatch(r"\[?([^\]\s]+?)\]?:(\d{1,5})", rendezvous)
+    first, *others = rendezvous.split(",")
+    if len(others) > 1:
+        raise UsageError(f"--rendezvous {rendezvous!r}: addresses of node 0 and node 1, and no more")
+    host, port = _address(first)
+    return Membership(node_rank, nodes, host, port, second=_address(others[0]) if others and nodes > 1 else None)
+
+
+def _address(text: str) -> tuple[str, int]:
+    match = re.fullmatch(r"\[?([^\]\s,]+?)\]?:(\d{1,5})", text)
     if match is None or not 0 < int(match[2]) < 65536:
-        raise UsageError(f"--rendezvous {rendezvous!r}: write HOST:PORT, the address of node 0 and a free port there")
-    return Membership(node_rank, nodes, match[1], int(match[2]))
+        raise UsageError(f"--rendezvous {text!r}: write HOST:PORT, the address of node 0 and a free port there")
+    return match[1], int(match[2])
 
 
 def from_environment(environ: Mapping[str, str]) -> Membership | None:
@@ -89,7 +106,7 @@ def _from_slurm(environ: Mapping[str, str]) -> Membership:
     place = place._replace(chosen=False)
     if _number(environ, "SLURM_NTASKS") == _number(environ, "SLURM_STEP_NUM_NODES", 0):
         names = expand_hosts(environ["SLURM_STEP_NODELIST"])
-        return place._replace(names=names if len(names) == place.nodes else ())
+        return _named(place, names) if len(names) == place.nodes else place
     return place._replace(ranks=1, device_index=_number(environ, "SLURM_LOCALID", 0))
 
 
@@ -105,7 +122,12 @@ def from_prolog(environ: Mapping[str, str]) -> Membership | None:
         raise UsageError(f"SLURMD_NODENAME is {own[:80]!r}, which is none of the job's nodes {nodes[:80]!r}")
     default = _PORTS[zlib.crc32(environ.get("SLURM_JOB_ID", "").encode()) % len(_PORTS)]
     host, port = environ.get("MASTER_ADDR") or names[0], _number(environ, "MASTER_PORT", default)
-    return _placed(names.index(own), len(names), host, port)._replace(chosen=False, names=names)
+    return _named(_placed(names.index(own), len(names), host, port)._replace(chosen=False), names)
+
+
+def _named(place: Membership, names: tuple[str, ...]) -> Membership:
+    """The port is the job's own on each of its nodes."""
+    return place._replace(names=names, second=(names[1], place.port) if len(names) > 1 else None)
 
 
 def _placed(index: int, nodes: int, host: str, port: int) -> Membership:

@@ -223,6 +223,12 @@ class RankDied(_Message, frozen=True, tag="rank_died"):
     text: str
 
 
+class Leave(_Message, frozen=True, tag="leave"):
+    """The node has ended its ranks, and goes: nothing is wrong with it. `text`: why."""
+
+    text: str
+
+
 class Beat(_Message, frozen=True, tag="beat"):
     """A sign of life, once a second, from each side."""
 
@@ -246,7 +252,7 @@ class End(_Message, frozen=True, tag="end"):
     share: NodeShare | None = None
 
 
-FromMember: TypeAlias = Hello | FromRank | RankDied | Beat
+FromMember: TypeAlias = Hello | FromRank | RankDied | Leave | Beat
 FromCoordinator: TypeAlias = Challenge | Accepted | Refused | Begin | ToRank | Beat | End
 
 

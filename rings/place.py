@@ -17,7 +17,10 @@ _MOST_TOKEN_BYTES: Final = 4096
 
 def add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--rendezvous", metavar="HOST:PORT", help="an address of node 0 that the others reach, and a free port there"
+        "--rendezvous",
+        metavar="HOST:PORT[,HOST:PORT]",
+        help="an address of node 0 that the others reach, and a free port there; the second, for a gang whose node 0 "
+        "does not come: of node 1",
     )
     group.add_argument("--nodes", type=int, metavar="N", help="how many nodes there are")
     group.add_argument("--node-rank", type=int, metavar="I", help="which of them this one is, from 0 to N-1")

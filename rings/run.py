@@ -1,4 +1,5 @@
-"""A whole ring on this node: its supervisor, and on node 0 the coordinator beside it. Nothing is left running."""
+"""A whole ring on this node: its supervisor, and on the node that leads it the coordinator beside it. Nothing is left
+running."""
 
 from __future__ import annotations
 
@@ -7,12 +8,13 @@ import signal
 import time
 from typing import Final, NamedTuple
 
-from laggard.model import EXIT_CODES
+from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.coordinator import Coordinator, NotAllCame
 from laggard.rings.document import Ring
 from laggard.rings.gang import share_of
 from laggard.rings.keep import keep_share
-from laggard.rings.member import Member, MemberSettings, RingBroken
+from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
+from laggard.rings.membership import Membership, second_leads
 from laggard.rings.messages import NodeShare
 from laggard.rings.progress import Progress
 from laggard.rings.session import Session, broken_ring
@@ -21,11 +23,14 @@ _END_SECONDS: Final = 5.0
 """Of the deadline, kept for telling all nodes."""
 _FEWEST: Final = 2
 """With how many nodes a gang begins, at least."""
+_SHARE_FOR_SECOND: Final = 0.3
+"""Of the time that is left, for how long node 1 is waited for where node 0 did not come; the rest is for measuring."""
+LEAVES: Final = "it was told to end, as a job came"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Ended(NamedTuple):
-    """How the ring ended for this node. `ring`: on node 0."""
+    """How the ring ended for this node. `ring`: on the node that led it."""
 
     status: int
     text: str
@@ -34,11 +39,12 @@ class Ended(NamedTuple):
     """Of what the ring found, where it came to an end."""
 
 
-def run_node(settings: MemberSettings, join_seconds: float) -> Ended:
+def run_node(settings: MemberSettings, join_seconds: float, leave: int | None = None) -> Ended:
     """Runs this node's part to its end, and leaves what accuses this node for its agent, where the nodes had to know a
-    secret. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
+    secret. `leave`: a descriptor; when it can be read, or its other end is closed, this node ends its ranks, and says to
+    the others that it goes. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
     try:
-        ended = asyncio.run(_until_signal(settings, join_seconds))
+        ended = asyncio.run(_until_told(settings, join_seconds, leave))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     if ended.share is not None and settings.token and settings.place.nodes > 1:
@@ -46,20 +52,36 @@ def run_node(settings: MemberSettings, join_seconds: float) -> Ended:
     return ended
 
 
-async def _until_signal(settings: MemberSettings, join_seconds: float) -> Ended:
-    task = asyncio.ensure_future(_run(settings, join_seconds))
+async def _until_told(settings: MemberSettings, join_seconds: float, leave: int | None) -> Ended:
+    member = Member(settings)
+    task = asyncio.ensure_future(_run(member, join_seconds))
     loop = asyncio.get_running_loop()
     for number in _SIGNALS:
         loop.add_signal_handler(number, task.cancel)
-    return await task
+    if leave is None:
+        return await task
+    told = False
 
+    def go() -> None:
+        nonlocal told
+        told = True
+        loop.remove_reader(leave)
+        member.leave(LEAVES)
+        task.cancel()
 
-async def _run(settings: MemberSettings, join_seconds: float) -> Ended:
-    began = time.monotonic()
-    member = Member(settings)
-    coordinator = Coordinator(settings.place, settings.token) if settings.place.number == 0 else None
+    loop.add_reader(leave, go)
     try:
-        return await asyncio.wait_for(_node(member, coordinator, join_seconds), settings.deadline - began)
+        return await task
+    except asyncio.CancelledError:
+        if told:
+            return Ended(EXIT_CODES[Verdict.UNKNOWN], LEAVES)
+        raise
+
+
+async def _run(member: Member, join_seconds: float) -> Ended:
+    settings, began = member.settings, time.monotonic()
+    try:
+        return await asyncio.wait_for(_node(member, join_seconds), settings.deadline - began)
     except asyncio.TimeoutError:
         return _broken(settings, RingBroken(f"the ring did not end within {time.monotonic() - began:.0f} s"), began)
     except RingBroken as error:
@@ -68,26 +90,50 @@ async def _run(settings: MemberSettings, join_seconds: float) -> Ended:
         member.stop()
 
 
-async def _node(member: Member, coordinator: Coordinator | None, join_seconds: float) -> Ended:
-    if coordinator is None:
-        await member.start_workers()
+async def _node(member: Member, join_seconds: float) -> Ended:
+    place, options = member.settings.place, member.settings.options
+    if place.number == 0:
+        return await _lead_and_take_part(member, place, join_seconds)
+    await member.start_workers()
+    try:
         end = await member.take_part(*await member.find_coordinator(), join_seconds)
-        return Ended(end.status, end.text, share=end.share)
+    except NotReached:
+        if not options.gang or place.second is None:
+            raise
+        return await _without_node_0(member, second_leads(place), join_seconds)
+    return Ended(end.status, end.text, share=end.share)
+
+
+async def _without_node_0(member: Member, place: Membership, join_seconds: float) -> Ended:
+    """The others meet at node 1, which names node 0 among those that did not come."""
+    left = member.settings.deadline - time.monotonic()
+    seconds = min(join_seconds, _SHARE_FOR_SECOND * left)
+    if place.number == 1:
+        return await _lead_and_take_part(member, place, seconds)
+    end = await member.take_part(place.host, place.port, seconds, lead=1)
+    return Ended(end.status, end.text, share=end.share)
+
+
+async def _lead_and_take_part(member: Member, place: Membership, join_seconds: float) -> Ended:
+    coordinator = Coordinator(place, member.settings.token)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
     await member.start_workers()
-    host = _reachable_host(member)
-    if member.settings.place.store is not None:
+    host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
+    if place.store is not None:
         await member.publish_address(host, port)
     leading = asyncio.ensure_future(_lead(member, coordinator, join_seconds))
-    taking_part = asyncio.ensure_future(member.take_part(host, port))
+    taking_part = asyncio.ensure_future(member.take_part(host, port, lead=place.number))
     try:
         await asyncio.wait((leading, taking_part), return_when=asyncio.FIRST_COMPLETED)
         if not leading.done():
             taking_part.result()  # raises where this node failed by itself
         ring = await leading
-        return Ended(EXIT_CODES[ring.verdict], "", ring, share_of(ring, 0))
+        return Ended(EXIT_CODES[ring.verdict], "", ring, share_of(ring, place.number))
     except RingBroken as error:
-        await coordinator.end(error.status, f"node 0: {error}")
+        await coordinator.end(error.status, f"node {place.number}: {error}")
+        raise
+    except asyncio.CancelledError:
+        await coordinator.end(EXIT_CODES[Verdict.UNKNOWN], f"node {place.number}, which led the ring, left: {LEAVES}")
         raise
     finally:
         for task in (leading, taking_part):
@@ -112,12 +158,6 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
     shares = {node.number: share_of(ring, node.number) for node in ring.nodes}
     await coordinator.end(EXIT_CODES[ring.verdict], reasons[0], shares)
     return ring
-
-
-def _reachable_host(member: Member) -> str:
-    """Node 0 connects to itself as the others do, so that it knows the address that they use."""
-    place = member.settings.place
-    return place.store[0] if place.store is not None else place.host
 
 
 def _broken(settings: MemberSettings, error: RingBroken, began: float) -> Ended:

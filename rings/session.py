@@ -44,12 +44,13 @@ class Session:
         self.findings: list[Finding] = []
         self.accused: dict[int, list[int]] = {}
         self.unknown: list[str] = []
+        self.left: list[str] = []
         self.pairs: Pairs | None = None
         self.transport_used: dict[str, Any] = {}
 
     @property
     def device(self) -> str:
-        return self.coordinator.nodes[0].hello.device
+        return self.coordinator.nodes[self.coordinator.lead].hello.device
 
     async def run(self) -> Ring:
         """Does all steps. A failure of a rank ends them, and is in the document."""
@@ -69,6 +70,9 @@ class Session:
         """Names who failed. A node is accused that is gone, or that alone did not answer: what a rank reports may be
         another's fault."""
         for failure in error.failures:
+            if failure.left:
+                self.left.append(failure.text)
+                continue
             name = self.coordinator.name(failure.node)
             text = failure.text.removeprefix(name).lstrip(": ")
             evidence = {"said": failure.text, "ended": failure.certain}
@@ -97,6 +101,7 @@ class Session:
             elapsed_seconds=time.monotonic() - self.began,
             accused=tuple(Accused(node, tuple(places)) for node, places in sorted(self.accused.items())),
             absent=self.coordinator.absent,
+            left=tuple(self.left),
         )
 
     async def _connect(self) -> None:
@@ -105,8 +110,8 @@ class Session:
         ranks = range(self.coordinator.world)
         seconds = min(_JOIN_SECONDS, self._seconds_left())
         hosted = await self.coordinator.ask({0: HostStore(self._seconds_left())}, Done, seconds)
-        run_id, address = secrets.token_hex(16), self.coordinator.address_of_node_0()
-        own = set(self.coordinator.ranks_of(0))
+        run_id, address = secrets.token_hex(16), self.coordinator.own_address()
+        own = set(self.coordinator.ranks_of(self.coordinator.lead))
         joins = {
             rank: Join(hosted[0].port, run_id, rank, len(ranks), seconds, address=address if rank in own else "")
             for rank in ranks
@@ -195,7 +200,7 @@ class Session:
             measured,
             len(machines),
             size_bytes,
-            2 * len(machines[0]),
+            2 * len(machines[self.coordinator.lead]),
             {number for number, ranks in machines.items() if self.slow_ranks.intersection(ranks)},
             self.device == "cpu",
             self.coordinator.name,
@@ -204,6 +209,7 @@ class Session:
         for found, nodes in zip(judged.findings, judged.accused, strict=True):
             self._accuse(found, nodes)
         self.unknown += judged.unknown
+        self.left += [failure.text for failure in measured.lost if failure.left]
 
     async def _observe(self) -> None:
         """Asks which transports NCCL used. gloo has one, TCP, and logs nothing."""
@@ -241,7 +247,7 @@ class Session:
         return Verdict.UNKNOWN if any(self.unknown) else Verdict.OK
 
     def _transport(self) -> dict[str, Any]:
-        hello = self.coordinator.nodes[0].hello
+        hello = self.coordinator.nodes[self.coordinator.lead].hello
         backend = "nccl" if hello.device == "cuda" else "gloo"
         return {"backend": backend, "torch": hello.torch, "nccl": hello.nccl or None, **self.transport_used}
 

@@ -77,10 +77,14 @@ class WorkerProcess:
         with contextlib.suppress(BrokenPipeError):  # its end is told by report()
             os.write(self._commands, messages.line(command))
 
-    def kill(self) -> None:
-        """Ends the process, whatever it is in, and waits for it."""
+    def signal_kill(self) -> None:
+        """Has the kernel end the process, whatever it is in."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
+
+    def kill(self) -> None:
+        """Ends the process, whatever it is in, and waits for it."""
+        self.signal_kill()
         self._process.wait()
         for descriptor in (self._commands, self._output):
             with contextlib.suppress(OSError):

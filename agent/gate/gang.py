@@ -91,7 +91,7 @@ def _place(arguments: argparse.Namespace) -> Membership | None:
 
 def _until(arguments: argparse.Namespace, now: float, deadline: float | None, more_follows: bool) -> float:
     if deadline is None:
-        return now + float(arguments.join_seconds) + SECONDS + _EXTRA_SECONDS
+        return now + 2 * float(arguments.join_seconds) + SECONDS + _EXTRA_SECONDS  # twice: node 0 may not come
     return now + max(1.0, (deadline - now) * (_SHARE_OF_DEADLINE if more_follows else 1.0))
 
 

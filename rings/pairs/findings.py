@@ -64,7 +64,7 @@ def judge_measured(
     ring = _Ring(measured, judgement, size_bytes, ranks, name)
     explained = set(slow_compute) if compute_exchanges else set()
     slow_nodes = {node: ratio for node, ratio in judgement.slow_nodes.items() if node not in explained}
-    found = [(_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost]
+    found = [(_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost if not failure.left]
     found += [(_slow_node(ring, node, ratio), (node,)) for node, ratio in slow_nodes.items()]
     links = [(_slow_link(ring, pair, ratio), pair) for pair, ratio in judgement.slow_links.items()]
     accused = [*found, *links, *_wrong(ring)]
@@ -149,10 +149,12 @@ def _lost(text: str, name: str) -> Finding:
 
 def _not_judged(ring: _Ring, explained: Collection[int]) -> list[str]:
     judgement, texts = ring.judgement, []
+    gone = {failure.node for failure in ring.measured.lost if failure.left}
     if judgement.centre is None:
         texts.append("too few nodes were measured to tell what is usual: pairs need three")
-    suspects = [ring.name(node) for node in judgement.suspect_nodes if node not in explained]
-    suspects += [f"the link between {ring.name(one)} and {ring.name(other)}" for one, other in judgement.suspect_links]
+    links = [pair for pair in judgement.suspect_links if gone.isdisjoint(pair)]
+    suspects = [ring.name(node) for node in judgement.suspect_nodes if node not in explained and node not in gone]
+    suspects += [f"the link between {ring.name(one)} and {ring.name(other)}" for one, other in links]
     if suspects:
         texts.append(f"{', '.join(suspects[:4])}: slow so far, and measured too few times to be sure")
     elif not ring.measured.complete:

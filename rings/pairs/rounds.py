@@ -89,15 +89,15 @@ class PairRounds:
             self._take_in(pair, reports[name])
 
     def _send(self, name: str, ranks: tuple[int, ...]) -> None:
-        seconds = _PAIR_SECONDS[self._coordinator.nodes[0].hello.device]
+        seconds = _PAIR_SECONDS[self._coordinator.nodes[self._coordinator.lead].hello.device]
         command = PairCommand(name, ranks, self._size_bytes, seconds, _DEADLINE_SECONDS)
         for rank in ranks:
             self._coordinator.send(rank, command)
 
     def _lose(self, failure: Failure) -> None:
-        """A node is gone. Without node 0 there is no ring."""
+        """A node is gone. Without the leading one there is no ring."""
         number = self._machine_of[self._coordinator.first_ranks[failure.node]]
-        if failure.node == 0:
+        if failure.node == self._coordinator.lead:
             raise RingFailed((failure,))
         self._lost.setdefault(number, failure)
 
