@@ -65,6 +65,17 @@ class CollectorSettings(Settings, frozen=True):
     """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
     """At most this share of the answering nodes may be drained for failing at once, but always one; 0: none."""
+    ring_token_file: str = ""
+    """A file with the secret by which agents prove who they are when they ask whether a ring is due (`laggard
+    idle-rings`, docs/rings.md); empty: no ring is ever due."""
+    ring_period_seconds: float = 86400.0
+    """In which time each idle node is measured once."""
+    ring_nodes: int = 8
+    """How many nodes measure one another, 3 to 32."""
+    ring_ask_seconds: float = 30.0
+    """How often idle nodes ask. A ring begins when all of its nodes have asked once more."""
+    ring_port: int = 19403
+    """Where a ring's first node listens meanwhile."""
     prometheus: str = ""
     """A Prometheus that scrapes agents, as URL: jobs that no target reports are judged by the counters there."""
     prometheus_interval_seconds: float = 60.0
@@ -100,6 +111,8 @@ _POSITIVE = (
     "incidents_max_bytes",
     "incidents_keep_seconds",
     "incident_quiet_seconds",
+    "ring_period_seconds",
+    "ring_ask_seconds",
 )
 
 
@@ -128,4 +141,8 @@ def load_settings(
             raise UsageError(f"{name} is {value}: give a number above 0")
     if not 0 <= settings.max_drain_ratio <= 1:
         raise UsageError(f"max_drain_ratio is {settings.max_drain_ratio}: give a share from 0 to 1")
+    if not 3 <= settings.ring_nodes <= 32:
+        raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
+    if not 0 < settings.ring_port < 65536:
+        raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
     return settings

@@ -1,5 +1,5 @@
-"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces. Standard library
-only, and pure but for the nonces.
+"""Proof that a node knows the ring's token, without sending it: HMAC-SHA256 over both sides' nonces, and over what an
+agent and its collector say to each other. Pure but for the nonces.
 
 It keeps strangers and other rings' nodes out of this one. It does not encrypt, and what ranks then exchange is not
 signed: a ring belongs on the network that the training itself trusts.
@@ -10,6 +10,15 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
+from typing import TypeVar
+
+from msgspec import structs
+
+from laggard.wire.codec import encode
+from laggard.wire.idle_rings import RingAsk, RingDue
+
+Signable = RingAsk | RingDue
+T = TypeVar("T", RingAsk, RingDue)
 
 
 def new_nonce() -> str:
@@ -31,3 +40,23 @@ def is_proof(proof: str, expected: str) -> bool:
 def _proof(token: str, side: str, challenge: str, nonce: str) -> str:
     text = "\0".join(("laggard ring", side, challenge, nonce))
     return hmac.new(token.encode(), text.encode(), hashlib.sha256).hexdigest()
+
+
+def signed(token: str, side: str, document: T) -> T:
+    """Returns the document with its proof: `side` says it (`agent`, `collector`), and knows the token."""
+    return structs.replace(document, proof=_document_proof(token, side, document))
+
+
+def is_signed(token: str, side: str, document: Signable) -> bool:
+    """Whether somebody who knows the token said this, as `side`."""
+    return is_proof(document.proof, _document_proof(token, side, document))
+
+
+def token_of_ring(token: str, ring_id: str) -> str:
+    """Returns the secret of one ring, so that a node which comes late to another one is none of it."""
+    return hmac.new(token.encode(), f"laggard idle ring\0{ring_id}".encode(), hashlib.sha256).hexdigest()
+
+
+def _document_proof(token: str, side: str, document: Signable) -> str:
+    data = encode(structs.replace(document, proof=""))
+    return hmac.new(token.encode(), f"laggard idle rings\0{side}\0".encode() + data, hashlib.sha256).hexdigest()

@@ -55,13 +55,16 @@ def find_place(arguments: argparse.Namespace) -> Membership | None:
 def read_token(path: str | None) -> str:
     """Returns the ring's token: the content of the file, else that of the environment; empty: none. Raises
     UsageError."""
-    if path is None:
-        return os.environ.get(ENV_RING_TOKEN, "").strip()
+    return os.environ.get(ENV_RING_TOKEN, "").strip() if path is None else read_token_file(path, "--token-file")
+
+
+def read_token_file(path: str, where: str) -> str:
+    """`where`: the flag or setting that names the file. Raises UsageError."""
     try:
         with open(path, encoding="utf-8") as file:
             token = file.read(_MOST_TOKEN_BYTES).strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {path} cannot be read: {error}") from None
+        raise UsageError(f"{where} {path} cannot be read: {error}") from None
     if not token:
-        raise UsageError(f"--token-file {path} is empty")
+        raise UsageError(f"{where} {path} is empty")
     return token

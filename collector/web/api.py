@@ -1,4 +1,5 @@
-"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed."""
+"""The handlers of /api/v1: every document is made from the latest snapshot. Nothing is changed, but by agents that ask
+for a ring with the token (idle_rings.py)."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.documents import NodeFindingsDocument, TimelineDocument
 from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, ORDERS, MapView, empty_heatmap, heatmap_document
 from laggard.collector.web.http_sd import scrape_targets
+from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
@@ -59,6 +61,7 @@ class Api:
             Route("/api/v1/findings", self.findings),
             Route("/api/v1/drains", self.drains),
             Route("/api/v1/rings", self.rings),
+            Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
             Route("/api/v1/summary", self.summary),

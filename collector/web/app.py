@@ -1,4 +1,5 @@
-"""The collector's HTTP side: the page, the API, the metrics and the health checks. Nothing is changed by a request."""
+"""The collector's HTTP side: the page, the API, the metrics and the health checks. Nothing is changed by a request, but
+by agents with the token that ask for a ring."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from laggard.collector.web.summary import summary_document
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes."""
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
     routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
     return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
 

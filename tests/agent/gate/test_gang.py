@@ -27,10 +27,13 @@ PLACE = ("--rendezvous", "127.0.0.1:9", "--nodes", "2", "--node-rank", "1")
 def start() -> Iterator[Start]:
     nodes: list[Node] = []
 
-    def run(numbers: Sequence[int], count: int, *words: str, port: int = 0, each: Sequence[str] = ()) -> list[Node]:
+    def run(
+        numbers: Sequence[int], count: int, *words: str, port: int = 0, second: int = 0, each: Sequence[str] = ()
+    ) -> list[Node]:
         port = port or free_port()
+        meet = f"127.0.0.1:{port}" + (f",127.0.0.1:{second}" if second else "")
         for number in numbers:
-            place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(number))
+            place = ("--rendezvous", meet, "--nodes", str(count), "--node-rank", str(number))
             own = each if number == numbers[-1] else ()
             command = ["healthcheck", "--active", "--gang", "--only", "disks", "--no-agent", *place, *words, *own]
             nodes.append(
@@ -86,6 +89,17 @@ def test_who_is_killed_in_the_middle_fails_and_who_never_comes_is_named(start: S
         assert "gang: node 3 did not come\n" in text and "gang: RING_FAILED node 2 (n2) " in text
         assert text.splitlines()[-1].startswith("gate: pass")
     assert said[2].startswith("laggard: RING_FAILED node 2 (n2)") and said[2].endswith("gate: reject\n")
+
+
+@pytest.mark.slow
+def test_the_others_name_node_0_where_it_never_comes_and_pass(start: Start) -> None:
+    """Node 1 leads in its place, at the address that all know beforehand."""
+    nodes = start((1, 2, 3), 4, "--join-seconds", "20", "--gate", "enforce", "--collector", "none", second=free_port())
+    said = outputs(nodes)
+    assert [node.returncode for node in nodes] == [0, 0, 0], said
+    for text in said:
+        assert "gang: node 0 did not come\n" in text and "did not come" not in text.replace("node 0 did", "")
+        assert text.splitlines()[-1].startswith("gate: pass")
 
 
 @pytest.mark.slow

@@ -1,0 +1,81 @@
+"""POST /api/v1/rings/due: an agent whose node is idle asks whether a ring is due. It needs the token, and is off without
+one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+
+from laggard.collector.fleet.idle_rings import IdleRings, IdleRingSettings
+from laggard.collector.incidents.incident import IncidentQuery, MAX_LIMIT
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.source import ClusterSource
+from laggard.rings.authentication import is_signed, signed
+from laggard.rings.place import read_token_file
+from laggard.wire import WireError, decode, encode
+from laggard.wire.idle_rings import RingAsk, RingDue
+
+_MOST_BYTES: Final = 4096
+_OFF: Final = "no ring is ever due here: this collector has no ring_token_file\n"
+_REFUSED: Final = "another token than the collector's\n"
+
+
+def idle_ring_handler(
+    source: ClusterSource, settings: CollectorSettings
+) -> Callable[[Request], Awaitable[Response]]:
+    """Raises UsageError where the token cannot be read."""
+    token = read_token_file(settings.ring_token_file, "ring_token_file") if settings.ring_token_file else ""
+    rings = IdleRings(
+        IdleRingSettings(
+            settings.ring_period_seconds, settings.ring_nodes, settings.ring_ask_seconds, settings.ring_port
+        )
+    )
+
+    async def due(request: Request) -> Response:
+        if not token:
+            return PlainTextResponse(_OFF, 403)
+        try:
+            ask = decode(await _body(request), RingAsk)
+        except (WireError, ClientDisconnect) as error:
+            return PlainTextResponse(f"no question about a ring: {error}\n", 400)
+        if not is_signed(token, "agent", ask):
+            return PlainTextResponse(_REFUSED, 403)
+        refusal = rings.refusal(ask, time.time())
+        if refusal:
+            return PlainTextResponse(f"{refusal}\n", 409)
+        suspects = _suspects(source, time.time() - settings.ring_period_seconds)
+        answer = rings.answer(ask.node, source.snapshot.nodes, suspects, time.monotonic())
+        document = RingDue(ask.nonce, answer.reason, settings.ring_ask_seconds, answer.ring)
+        return Response(encode(signed(token, "collector", document)), media_type="application/json")
+
+    return due
+
+
+async def _body(request: Request) -> bytes:
+    """Raises WireError where it is too long."""
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > _MOST_BYTES:
+            raise WireError(f"more than {_MOST_BYTES} bytes")
+    return bytes(data)
+
+
+def _suspects(source: ClusterSource, since: float) -> frozenset[str]:
+    """The nodes to which slow links of jobs lead that no ring has measured since they were last named."""
+    measured = {
+        row.node: time.time() - row.ring_age_seconds for row in source.snapshot.nodes if row.ring_age_seconds is not None
+    }
+    found = set()
+    for incident in source.incidents.document(IncidentQuery(since=since, limit=MAX_LIMIT)).incidents:
+        culprit = incident.culprit
+        if culprit.kind == "slow_link":
+            ends = [end.get("node") for end in culprit.link or ()]
+            found |= {
+                node for node in (culprit.node, *ends) if node and measured.get(node, 0.0) < incident.seen_at
+            }
+    return frozenset(found)
