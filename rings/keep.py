@@ -22,7 +22,7 @@ def keep_share(share: NodeShare, path: str = LAST_RING_PATH) -> None:
     data = wire.encode(LastRing(time.time(), share.judged, share.findings))
     new = f"{path}.{os.getpid()}"
     with contextlib.suppress(OSError):  # a read-only /run: the ring's own answer says the same
-        if os.geteuid() == 0:
+        if os.geteuid() == 0:  # else the folder's owner is who it is for
             os.makedirs(os.path.dirname(path), mode=0o755, exist_ok=True)
         with open(new, "wb", opener=_private) as file:
             file.write(data)

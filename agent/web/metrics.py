@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from prometheus_client import Metric
 
 from laggard import __version__
+from laggard.agent.idle_rings.state import OUTCOMES, IdleRingsState, StateFolder
 from laggard.agent.prober.loop import ProbeRound
 from laggard.catalogue import rank_metrics
 from laggard.catalogue.exposition import exposition, metric_family
@@ -25,6 +26,7 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
     yield metric_family(rank_metrics.BUILD_INFO.name, [((__version__,), 1)])
     yield metric_family("laggard_rank_files_ignored", [((reason,), n) for reason, n in rejected.items() if n])
     yield from _probe_families(latest, ranks.findings)
+    yield from _ring_families(StateFolder().read())
     for described, samples in rank_metrics.families([_rank_stats(row) for row in ranks.ranks]):
         yield metric_family(described.name, samples)
 
@@ -37,6 +39,16 @@ def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iter
     yield metric_family("laggard_probe_duration_seconds", [((it.name,), it.elapsed_seconds) for it in probes])
     yield metric_family("laggard_probe_last_run_timestamp_seconds", [((it.name,), latest.finished_at) for it in probes])
     yield metric_family("laggard_finding", unique.items())
+
+
+def _ring_families(state: IdleRingsState) -> Iterator[Metric]:
+    """Of `laggard idle-rings`; none where it has not run."""
+    yield metric_family("laggard_idle_rings_total", [((name,), state.rings.get(name, 0)) for name in OUTCOMES] if state.rings else [])
+    for name, value in (
+        ("laggard_idle_ring_last_end_timestamp_seconds", state.ended_at),
+        ("laggard_idle_ring_abort_seconds", state.abort_seconds),
+    ):
+        yield metric_family(name, [] if value is None else [((), value)])
 
 
 def _rank_stats(row: RankRow) -> rank_metrics.RankStats:

@@ -8,6 +8,7 @@ from typing import Final
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
+from laggard.probes.gpu.model.own_ring import is_of_session, own_ring
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
@@ -46,8 +47,11 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
-    """Returns the processes, with their names, that are no ignored service."""
-    named = [(process, _name(host, process.pid)) for process in processes]
+    """Returns the processes, with their names, that are no ignored service. laggard's own ring ends when a job comes."""
+    ring = own_ring(host)
+    named = [
+        (process, _name(host, process.pid)) for process in processes if not is_of_session(host, process.pid, ring)
+    ]
     return [(process, name) for process, name in named if name not in ignore]
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
+from collections import Counter
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -19,6 +21,9 @@ _PAIR_SECONDS: Final = {"cpu": 0.15, "cuda": 0.2}
 _DEADLINE_SECONDS: Final = 20.0
 """When a pair has failed that connected neither quickly nor slowly."""
 _SLACK_SECONDS: Final = 5.0
+_CPUS: Final = os.cpu_count() or 1
+"""Where CPUs exchange data, and several nodes are processes of one machine, so many pairs of it are measured at once:
+more would measure how they share the CPUs."""
 
 
 class PairsMeasured(NamedTuple):
@@ -66,27 +71,57 @@ class PairRounds:
         return PairsMeasured(self._times, self._wrong, self._errors, rounds, tuple(self._lost.values()), complete)
 
     async def _play_round(self, number: int, pairs: list[Pair]) -> None:
-        """Has all pairs measure at once, and takes in what their ranks report."""
-        names = {f"round{number}/{one}-{other}": (one, other) for one, other in pairs}
-        for name, (one, other) in names.items():
-            self._send(name, self._machines[one] + self._machines[other])
-        awaited = {rank: name for name, pair in names.items() for node in pair for rank in self._machines[node]}
+        """Has all pairs measure, as many at once as do not disturb one another, and takes in what their ranks report."""
+        waiting = {f"round{number}/{one}-{other}": (one, other) for one, other in pairs}
+        names = dict(waiting)
+        awaited: dict[int, str] = {}
         reports: dict[str, list[Paired]] = {name: [] for name in names}
-        until = time.monotonic() + _DEADLINE_SECONDS + _SLACK_SECONDS
-        while awaited:
+        until = 0.0
+        while awaited or waiting:
+            if new := self._start_some(waiting, awaited, names):
+                awaited |= new
+                until = time.monotonic() + _DEADLINE_SECONDS + _SLACK_SECONDS
             try:
                 event = await self._coordinator.next_report(until)
             except TimeoutError:
                 self._give_up(set(awaited))
-                break
+                awaited = {}
+                continue
             if isinstance(event, Failure):
                 self._lose(event)
-                awaited = {rank: name for rank, name in awaited.items() if self._machine_of[rank] not in self._lost}
             elif isinstance(event.report, Paired) and awaited.get(event.rank) == event.report.name:
                 del awaited[event.rank]
                 reports[event.report.name].append(event.report)
+            awaited = {rank: name for rank, name in awaited.items() if self._machine_of[rank] not in self._lost}
         for name, pair in names.items():
-            self._take_in(pair, reports[name])
+            if reports[name]:
+                self._take_in(pair, reports[name])
+
+    def _start_some(
+        self, waiting: dict[str, Pair], awaited: Mapping[int, str], names: Mapping[str, Pair]
+    ) -> dict[int, str]:
+        """Takes those from `waiting` that can be measured now, and returns the ranks that are to report."""
+        busy = Counter(host for name in set(awaited.values()) for host in self._hosts(names[name]))
+        started: dict[int, str] = {}
+        for name, pair in list(waiting.items()):
+            hosts = self._hosts(pair)
+            if not self._lost.keys().isdisjoint(pair):
+                del waiting[name]
+            elif all(busy[host] < _CPUS for host in hosts):
+                del waiting[name]
+                busy.update(hosts)
+                self._send(name, self._machines[pair[0]] + self._machines[pair[1]])
+                started |= {rank: name for node in pair for rank in self._machines[node]}
+        return started
+
+    def _hosts(self, pair: Pair) -> set[str]:
+        """The machines whose CPUs the pair shares with other nodes of the ring; GPUs are each node's own."""
+        nodes = self._coordinator.nodes
+        if nodes[self._coordinator.lead].hello.device == "cuda":
+            return set()
+        hosts = Counter(nodes[number].hello.boot_id or str(number) for number in self._machines)
+        own = {nodes[number].hello.boot_id or str(number) for number in pair}
+        return {host for host in own if hosts[host] > 2}
 
     def _send(self, name: str, ranks: tuple[int, ...]) -> None:
         seconds = _PAIR_SECONDS[self._coordinator.nodes[self._coordinator.lead].hello.device]

@@ -33,6 +33,7 @@ COMMANDS = (
     Command("record", "laggard.probes.record.command", "copy what the probes read here into a folder that replays it"),
     Command("agent", "laggard.agent.main", "run the daemon of a node: it serves probes, ranks and metrics"),
     Command("reader", "laggard.agent.reader.command", "read, for an agent without privileges, what takes some"),
+    Command("idle-rings", "laggard.agent.idle_rings.command", "run the daemon that measures a node while it is idle"),
     Command("collector", "laggard.collector.main", "run the daemon that scrapes all agents and names the culprit"),
     Command("run", "laggard.trainer_hooks.run", "run a training script with the hooks attached and no line changed"),
     Command(

@@ -27,6 +27,18 @@ METRICS: tuple[Metric, ...] = (
         "A finding of the last probe run (cached); always 1.",
         ("code", "severity", "device"),
     ),
+    Metric(
+        "laggard_idle_rings_total",
+        "counter",
+        "Rings on the idle node since it started, by outcome: ok, fail, unknown, job_came (ended for it), stopped.",
+        ("outcome",),
+    ),
+    Metric("laggard_idle_ring_last_end_timestamp_seconds", "gauge", "When the last ring on the idle node ended."),
+    Metric(
+        "laggard_idle_ring_abort_seconds",
+        "gauge",
+        "How long the last ring took to end that ended for a job, from when the job was seen.",
+    ),
     Metric("laggard_rank_files_ignored", "gauge", "Rank files that were rejected, by reason.", ("reason",)),
     *RANK_METRICS,
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),

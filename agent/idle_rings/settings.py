@@ -1,0 +1,62 @@
+"""The settings of `laggard idle-rings`: a YAML file. Durations in seconds."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Mapping
+
+from msgspec import structs
+
+from laggard.config import Settings, load
+from laggard.environment import ENV_RING_TOKEN, node_name, rank_dir
+from laggard.errors import UsageError
+from laggard.rings.place import read_token_file
+
+_DEVICES = ("auto", "cuda", "cpu")
+
+
+class IdleRingsSettings(Settings, frozen=True):
+    collector: str = ""
+    """The collector that plans the rings, as http://HOST:PORT. It has to be given."""
+    token_file: str = ""
+    """A file with the secret that the collector's `ring_token_file` has. Where empty: LAGGARD_RING_TOKEN. Without one
+    nothing is asked, and nothing starts."""
+    node: str = ""
+    """The name that this machine's agent reports. Where empty: LAGGARD_NODE, else the host name."""
+    rank_dir: str = ""
+    """Where ranks write their files, as the agent's. Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that
+    exists, else /dev/shm/laggard."""
+    device: str = "auto"
+    """NCCL on GPUs (`cuda`), gloo on CPUs (`cpu`), or what the machine has (`auto`)."""
+    user: str = "laggard"
+    """Whose the ring's own processes are where root starts this; any other user's are his own."""
+
+
+def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> IdleRingsSettings:
+    """Returns the settings with every empty one filled in. Raises UsageError."""
+    settings = load(arguments.config, IdleRingsSettings) if arguments.config else IdleRingsSettings()
+    if arguments.collector is not None:
+        settings = structs.replace(settings, collector=arguments.collector)
+    if not settings.collector.startswith(("http://", "https://")):
+        raise UsageError(f"collector is {settings.collector!r}: give the collector that plans rings, http://HOST:PORT")
+    if settings.device not in _DEVICES:
+        raise UsageError(f"device is {settings.device!r}: one of {', '.join(_DEVICES)}")
+    return structs.replace(
+        settings,
+        collector=settings.collector.rstrip("/"),
+        node=settings.node or node_name(environ),
+        rank_dir=settings.rank_dir or rank_dir(environ),
+    )
+
+
+def find_token(settings: IdleRingsSettings) -> str:
+    """Raises UsageError where there is none."""
+    if settings.token_file:
+        return read_token_file(settings.token_file, "token_file")
+    token = os.environ.get(ENV_RING_TOKEN, "").strip()
+    if not token:
+        raise UsageError(
+            "idle rings are off: no token. Give token_file, with the secret that the collector's ring_token_file has"
+        )
+    return token

@@ -1,0 +1,39 @@
+"""The ring that `laggard idle-rings` runs here, whose processes are no job's."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from laggard import wire
+from laggard.probes.errors import Unknown
+from laggard.probes.host.host import Host
+
+RUNNING_PATH: Final = "/run/laggard/rings/running.json"
+"""Nobody but root and the user laggard can write there."""
+
+
+class RunningRing(msgspec.Struct, frozen=True):
+    """`session`: of all of its processes."""
+
+    session: int
+
+
+def own_ring(host: Host) -> int | None:
+    """Returns the session of the ring that runs here; None: none does."""
+    try:
+        return wire.decode(host.read_bytes(RUNNING_PATH), RunningRing).session
+    except (Unknown, wire.WireError):
+        return None
+
+
+def is_of_session(host: Host, pid: int, session: int | None) -> bool:
+    """Whether the process is of that session (the sixth field of /proc/PID/stat)."""
+    if session is None:
+        return False
+    try:
+        fields = host.read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        return int(fields[3]) == session
+    except (Unknown, ValueError, IndexError):
+        return False
