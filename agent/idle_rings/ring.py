@@ -47,7 +47,11 @@ def run_ring(
     order: RingOrder, user: str, arrivals: Arrivals, state: StateFolder, is_stopped: Callable[[], bool]
 ) -> RingOutcome:
     """Returns when all processes of the ring have ended."""
-    process = _start(order, user)
+    try:
+        process = _start(order, user)
+    except OSError as error:
+        why = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        return RingOutcome("unknown", f"the ring's process cannot be started as its user ({why})")
     state.note_running(process.pid)
     try:
         until = time.monotonic() + order.task.deadline_seconds + _EXTRA_SECONDS

@@ -81,6 +81,8 @@ class PairRounds:
             if new := self._start_some(waiting, awaited, names):
                 awaited |= new
                 until = time.monotonic() + _DEADLINE_SECONDS + _SLACK_SECONDS
+            if not awaited:  # the nodes of those that waited are lost
+                break
             try:
                 event = await self._coordinator.next_report(until)
             except TimeoutError:

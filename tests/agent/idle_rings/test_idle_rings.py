@@ -1,0 +1,278 @@
+"""`laggard idle-rings` on four nodes, each with processes and a /run/laggard of its own: rings that the real collector
+plans, and what ends them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from laggard.cli import main
+from laggard.rings.authentication import is_signed, new_nonce, signed
+from laggard.wire import decode, encode
+from laggard.wire.idle_rings import RingAsk, RingDue
+
+LONG = 240.0
+UNSHARE = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child=SIGKILL")
+RUN_ALONE = """
+mount -t tmpfs -o mode=755 tmpfs /run && mkdir -p /run/laggard /run/python || exit 1
+if [ -n "$CLOSED" ]; then # the interpreter is in a folder of root's, where the ring's user may not go
+    mount --bind "$PYTHON" /run/python && mount -t tmpfs -o mode=755 tmpfs "$CLOSED" &&
+        mkdir -p "$PYTHON" && mount --bind /run/python "$PYTHON" || exit 1
+fi
+exec "$@"
+"""
+
+
+def interpreter() -> dict[str, str]:
+    """The folder on the way to the interpreter that others may not enter, and the interpreter's own."""
+    real = Path(sys.base_prefix).resolve()
+    closed = [str(parent) for parent in real.parents if not parent.stat().st_mode & 0o001]
+    return {"CLOSED": closed[0] if closed else "", "PYTHON": str(real)}
+
+
+def can_unshare() -> bool:
+    words = (*UNSHARE, "sh", "-c", RUN_ALONE, "sh", "true")
+    environ = {**os.environ, **interpreter()}
+    return os.geteuid() == 0 and subprocess.run(words, capture_output=True, env=environ).returncode == 0
+
+
+needs_namespaces = pytest.mark.skipif(not can_unshare(), reason="needs root, and namespaces of mounts and processes")
+
+
+class Node:
+    """A node: its agent, and `laggard idle-rings` beside it, which is process 1's only child."""
+
+    def __init__(self, number: int, folder: Path, start_agent: Any) -> None:
+        self.name, self.ranks, self.log = f"n{number}", folder / f"ranks{number}", folder / f"n{number}.log"
+        self.ranks.mkdir(mode=0o1777)
+        self.agent = start_agent("--rank-dir", str(self.ranks), node=self.name)
+        self._settings = folder / f"n{number}.json"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, collector: str, token: Path) -> None:
+        settings = {
+            "collector": collector, "token_file": str(token), "node": self.name, "rank_dir": str(self.ranks),
+            "device": "cpu", "user": "nobody",
+        }  # fmt: skip
+        self._settings.write_text(json.dumps(settings))
+        command = (
+            sys.executable,
+            "-m",
+            "laggard",
+            "idle-rings",
+            "--config",
+            str(self._settings),
+            "--log.level",
+            "debug",
+        )
+        with self.log.open("w") as log:
+            words = (*UNSHARE, "sh", "-c", RUN_ALONE, "sh", *command)
+            environ = {name: value for name, value in os.environ.items() if name != "LAGGARD_STATE_DIR"}
+            self.process = subprocess.Popen(words, stderr=log, env={**environ, **interpreter()})
+
+    @property
+    def daemon(self) -> psutil.Process:
+        assert self.process is not None
+        return psutil.Process(self.process.pid).children()[0]
+
+    def ring(self) -> list[psutil.Process]:
+        """The ring's processes: its own one, and its ranks."""
+        with contextlib.suppress(psutil.Error, IndexError):
+            return self.daemon.children(recursive=True)
+        return []
+
+    def is_up(self) -> bool:
+        return self.process is None or self.process.poll() is None
+
+    def exchanges_data(self) -> bool:
+        with contextlib.suppress(psutil.Error):
+            return any(len(worker.net_connections("tcp")) >= 3 for worker in self.ring())
+        return False
+
+    def said(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+    def read(self, path: str) -> Any:
+        """A JSON file of the node's own /run."""
+        return json.loads(Path(f"/proc/{self.daemon.pid}/root{path}").read_text())
+
+    def start_here(self, *command: str) -> subprocess.Popen[bytes]:
+        """Starts a process that the node's own processes see."""
+        return subprocess.Popen(["nsenter", "-t", str(self.daemon.pid), "--mount", "--pid", *command])
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+
+Cluster = Callable[..., list[Node]]
+
+
+@pytest.fixture
+def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cluster]:
+    made: list[Node] = []
+    token = tmp_path / "token"
+    token.write_text("a secret of all nodes\n")
+    tmp_path.chmod(0o755)
+
+    def make(count: int, **settings: Any) -> list[Node]:
+        made.extend(Node(number, tmp_path, start_agent) for number in range(count))
+        own = {
+            "ring_token_file": str(token),
+            "ring_ask_seconds": 1.0,
+            "ring_port": free_port(),
+            "interval_seconds": 1.0,
+        }
+        config = tmp_path / "collector.json"
+        config.write_text(json.dumps({**own, "incidents_database": "", **settings}))
+        flags = [word for node in made for word in ("--target", node.agent.url)]
+        collector = start_collector("--config", str(config), *flags)
+        collector.wait_ready()
+        for node in made:
+            node.start(collector.url, token)
+        return made
+
+    yield make
+    for node in made:
+        node.stop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def wait_until(condition: Callable[[], bool], what: str, nodes: list[Node]) -> None:
+    until = time.monotonic() + LONG
+    while not condition():
+        logs = "".join(f"\n{node.name}: {node.log.read_text()[-2000:]}" for node in nodes)
+        assert time.monotonic() < until and all(node.is_up() for node in nodes), what + logs
+        time.sleep(0.02)
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_idle_nodes_measure_one_another_and_their_agents_tell(nodes: Cluster) -> None:
+    """Whoever asks is measured: the result is where the node's agent reads it."""
+    made = nodes(3)
+    wait_until(lambda: all(node.said("the ring ended") for node in made), "no ring ended", made)
+    for node in made:
+        assert node.said("the ring ended, ok: 3 nodes measured one another"), node.log.read_text()
+        last = node.read("/run/laggard/rings/last_ring.json")
+        assert (last["nodes"], last["findings"]) == (3, [])
+        assert node.read("/run/laggard/rings/idle_rings.json")["rings"] == {"ok": 1}
+        assert node.ring() == []
+
+
+@needs_namespaces
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", ["rank file", "SLURM"])
+def test_a_job_ends_the_ring_here_and_the_others_go_on(
+    nodes: Cluster, start_rank: Any, tmp_path: Path, sign: str
+) -> None:
+    made = nodes(4, ring_nodes=4)
+    here, *others = made[1], made[0], *made[2:]
+    wait_until(lambda: all(node.exchanges_data() for node in made), "the ring did not begin", made)
+    step = None
+    if sign == "SLURM":
+        program = tmp_path / "slurmstepd"
+        shutil.copy("/bin/sleep", program)
+        step = here.start_here(str(program), "1000")
+    else:
+        start_rank(directory=here.ranks, job_id="train")
+    try:
+        wait_until(lambda: here.said("ended the ring in "), "the ring went on", made)
+        assert here.ring() == []
+        assert here.said("a job of SLURM" if step else "rank 0 of job train"), here.log.read_text()
+        wait_until(lambda: all(node.said("the ring ended") for node in others), "the others did not end", made)
+    finally:
+        if step is not None:
+            step.kill()
+            step.wait()
+    for node in others:
+        last = node.read("/run/laggard/rings/last_ring.json")
+        assert last["findings"] == [], "who made room for a job is accused of nothing, and nobody else for it"
+    state = here.read("/run/laggard/rings/idle_rings.json")
+    assert state["rings"] == {"job_came": 1} and state["abort_seconds"] > 0
+    assert not here.said("the ring ended,")
+
+
+@needs_namespaces
+@pytest.mark.slow
+def test_nothing_stays_of_a_ring_whose_daemon_is_killed(nodes: Cluster) -> None:
+    """Of the ring's processes those that were the daemon's end, and the others' rings come to their end."""
+    made = nodes(3)
+    wait_until(lambda: all(node.exchanges_data() for node in made), "the ring did not begin", made)
+    ring = made[2].ring()
+    assert len(ring) >= 2
+    made[2].daemon.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, ring)), "a process outlived the daemon", made[:2])
+    wait_until(lambda: all(node.said("the ring ended") for node in made[:2]), "the others did not end", made[:2])
+    assert all(node.ring() == [] for node in made[:2])
+
+
+def is_alive(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def test_without_a_token_nothing_starts(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGGARD_RING_TOKEN", raising=False)
+    assert main(["idle-rings", "--collector", "http://127.0.0.1:1"]) == 64
+    assert "idle rings are off: no token. Give token_file" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_collector_refuses_who_has_no_token_or_repeats_a_question(
+    start_collector: Any, fake_agent: Any, make: Any, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("right")
+    config = tmp_path / "collector.json"
+    agent = fake_agent(make.ranks_document("n0", []), make.report("n0"))
+    config.write_text(json.dumps({"ring_token_file": str(token), "incidents_database": ""}))
+    collector = start_collector("--config", str(config), "--target", agent.address)
+    collector.wait_ready()
+
+    def ask(key: str, **changes: Any) -> Any:
+        values = {"node": "n0", "at": time.time(), "nonce": new_nonce(), **changes}
+        body = encode(signed(key, "agent", RingAsk(**values)))
+        return collector.client.post("/api/v1/rings/due", content=body)
+
+    wrong = ask("wrong")
+    assert (wrong.status_code, wrong.text) == (403, "another token than the collector's\n")
+    nonce = new_nonce()
+    good = ask("right", nonce=nonce)
+    due = decode(good.content, RingDue)
+    assert due.ring is None and due.nonce == nonce and is_signed("right", "collector", due)
+    assert "a ring needs 3" in due.reason
+    assert not is_signed("wrong", "collector", due) and not is_signed("right", "agent", due)
+    assert ask("right", nonce=nonce).status_code == 409
+    old = ask("right", at=time.time() - 3600)
+    assert old.status_code == 409 and "s apart: set them" in old.text
+    assert collector.client.post("/api/v1/rings/due", content=b"{" * 10_000).status_code == 400
+    assert collector.get("/api/v1/rings/due").status_code == 405
+
+
+@pytest.mark.slow
+def test_a_collector_without_a_token_says_so(start_collector: Any) -> None:
+    collector = start_collector("--config", "/dev/null")
+    answer = collector.client.post("/api/v1/rings/due", content=b"{}")
+    assert (answer.status_code, answer.text) == (
+        403, "no ring is ever due here: this collector has no ring_token_file\n",
+    )  # fmt: skip
