@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from laggard.agent.idle_rings.settings import IdleRingsSettings
 from laggard.agent.settings import AgentSettings
 from laggard.collector.settings import CollectorSettings
 from laggard.config import Settings
@@ -29,8 +30,8 @@ HEAD = """\
 # Configuration
 
 Made by `scripts/config_docs.py` from the types that read the files; a test keeps it current. Every key may be left out:
-the default is in the table. An unknown key is an error that lists the valid ones. For agent, collector and controller
-`--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with the flags.
+the default is in the table. An unknown key is an error that lists the valid ones. For agent, idle rings, collector and
+controller `--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with the flags.
 Durations are in seconds, sizes in bytes.
 """
 
@@ -40,6 +41,7 @@ def page() -> str:
     parts = [
         HEAD,
         section("Agent", "`laggard agent --config FILE`", AgentSettings),
+        section("Idle rings", "`laggard idle-rings --config FILE`", IdleRingsSettings),
         section("Collector", "`laggard collector --config FILE`", CollectorSettings),
         section("Controller", "`laggard kubernetes controller --config FILE`", ControllerSettings),
         section("Profile", "`laggard healthcheck --profile FILE`, and `profile` of an agent", Profile),

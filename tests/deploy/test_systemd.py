@@ -17,14 +17,23 @@ from pathlib import Path
 import pytest
 from support.paths import REPOSITORY
 
+from laggard.errors import EXIT_USAGE
 from laggard.http.listen import url_of
+from laggard.probes.gpu.model.own_ring import RUNNING_PATH
 from laggard.probes.host.reader import SOCKET
+from laggard.probes.nccl.model.last_ring import LAST_RING_PATH
 from laggard.service_manager import supervised, watchdog_seconds
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
-MOST_EXPOSED = {"laggard-agent.service": 1.7, "laggard-collector.service": 1.5, "laggard-reader.service": 1.8}
+MOST_EXPOSED = {
+    "laggard-agent.service": 1.7,
+    "laggard-collector.service": 1.5,
+    "laggard-idle-rings.service": 1.8,
+    "laggard-reader.service": 1.8,
+}
 """By `systemd-analyze security`, from 0 to 10. The reader has capabilities, and no network."""
 DAEMONS = ("laggard-agent.service", "laggard-collector.service")
+IDLE_RINGS = "laggard-idle-rings.service"
 PATIENCE_SECONDS = 300.0
 
 needs_systemd = pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze here")
@@ -69,6 +78,16 @@ def test_privileges_are_apart_from_the_network() -> None:
     assert listens["ListenStream"] == SOCKET and listens["SocketGroup"] == agent["User"]
     users = re.findall(r"^u ([\w-]+)", (UNITS.parent / "sysusers.d" / "laggard.conf").read_text(), re.M)
     assert users == [agent["User"], reader["User"]]
+
+
+def test_the_ring_writes_where_the_agent_reads_and_a_missing_token_starts_nothing_again() -> None:
+    ring = directives(IDLE_RINGS)
+    command = "/opt/laggard/bin/laggard idle-rings --config /etc/laggard/idle-rings.yaml"
+    assert (ring["ExecStart"], ring["User"]) == (command, directives("laggard-agent.service")["User"])
+    assert ring["ReadWritePaths"] == os.path.dirname(LAST_RING_PATH) == os.path.dirname(RUNNING_PATH)
+    assert ring["CapabilityBoundingSet"] == "" and ring["RestartPreventExitStatus"] == str(EXIT_USAGE)
+    folders = (UNITS.parent / "tmpfiles.d" / "laggard.conf").read_text()
+    assert f"d {ring['ReadWritePaths']} 0755 {ring['User']} " in folders
 
 
 def test_each_unit_names_a_command_and_a_user_that_exist() -> None:

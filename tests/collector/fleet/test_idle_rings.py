@@ -1,0 +1,103 @@
+"""Which ring the collector has for a node that asks."""
+
+from __future__ import annotations
+
+import pytest
+
+from laggard.collector.fleet.idle_rings import CLOCK_SECONDS, Answer, IdleRings, IdleRingSettings
+from laggard.wire.idle_rings import RingAsk
+from laggard.wire.nodes import NodeRow
+
+DAY = 86400.0
+SETTINGS = IdleRingSettings(DAY, 4, 30.0, 19403)
+
+
+def row(number: int, age: float | None = None, verdict: str = "ok", ranks: int = 0, host: str = "10.0.0") -> NodeRow:
+    url = f"http://{host}.{number + 1}:19400"
+    return NodeRow(url, f"n{number}", "up", "", 0.0, verdict, (), tuple(range(ranks)), age)
+
+
+def ask_all(rings: IdleRings, rows: list[NodeRow], at: float, suspects: tuple[str, ...] = ()) -> dict[str, Answer]:
+    return {row.node or "": rings.answer(row.node or "", rows, suspects, at) for row in rows}
+
+
+def test_all_nodes_of_a_ring_learn_the_same_and_begin_at_one_moment() -> None:
+    rings, rows = IdleRings(SETTINGS), [row(number) for number in range(4)]
+    first = {node: answer.ring for node, answer in ask_all(rings, rows, 0.0).items()}
+    assert [first["n0"], first["n1"], first["n2"]] == [None] * 3, "the first to ask wait for more"
+    then = {node: rings.answer(node, rows, (), 10.0 + 5 * at).ring for at, node in enumerate(("n0", "n1", "n2"))}
+    tasks = {**then, "n3": first["n3"]}
+    begins = {node: task.begin_seconds for node, task in tasks.items() if task}
+    assert begins == {"n0": 25.0, "n1": 20.0, "n2": 15.0, "n3": 35.0}
+    assert [task.number for task in map(tasks.get, ("n0", "n1", "n2", "n3")) if task] == [0, 1, 2, 3]
+    assert {(task.id, task.nodes, task.host, task.second_host) for task in tasks.values() if task} == {
+        (tasks["n0"].id if tasks["n0"] else "", ("n0", "n1", "n2", "n3"), "10.0.0.1", "10.0.0.2")
+    }
+
+
+def test_fewer_than_a_whole_ring_begin_when_all_have_asked() -> None:
+    rings, rows = IdleRings(SETTINGS), [row(number) for number in range(3)]
+    assert all(answer.ring is None for answer in ask_all(rings, rows, 0.0).values())
+    assert all(answer.ring for answer in ask_all(rings, rows, 30.0).values())
+
+
+def test_who_was_measured_fails_or_trains_gets_none_and_is_told_why() -> None:
+    rows = [row(0, 3600.0), row(1, verdict="fail"), row(2, ranks=8), row(3)]
+    rings = IdleRings(SETTINGS)
+    ask_all(rings, rows, 0.0)
+    reasons = {node: answer.reason for node, answer in ask_all(rings, rows, 30.0).items()}
+    assert reasons["n0"] == "a ring measured the node 1.0 hours ago"
+    assert reasons["n1"].startswith("the node fails its checks") and reasons["n2"] == "ranks run on the node"
+    assert reasons["n3"].startswith("4 idle nodes ask, and a ring needs 3")
+    assert rings.answer("elsewhere", rows, (), 30.0).reason.startswith("the collector has no answer of this node's")
+
+
+def test_a_suspect_of_a_slow_link_is_due_at_once_and_takes_others_along() -> None:
+    rows = [row(number, 3600.0) for number in range(4)]
+    rings = IdleRings(SETTINGS)
+    ask_all(rings, rows, 0.0)
+    task = rings.answer("n2", rows, ("n2",), 30.0).ring
+    assert task is not None and task.nodes[0] == "n2" and len(task.nodes) == 3
+
+
+def test_a_ring_that_came_to_nothing_is_not_repeated_at_once() -> None:
+    rings, rows = IdleRings(SETTINGS), [row(number) for number in range(4)]
+    ask_all(rings, rows, 0.0)
+    late = {answer.reason for answer in ask_all(rings, rows, 40.0).values()}
+    assert late == {"the node's ring began without it"}
+    after = ask_all(rings, rows, 400.0)
+    assert all(answer.ring is None for answer in after.values())
+    assert {answer.reason for answer in after.values()} == {"a ring of the node's is not long ago"}
+    ask_all(rings, rows, 1000.0)
+    assert any(answer.ring for answer in ask_all(rings, rows, 1030.0).values())
+
+
+def test_each_idle_node_is_measured_once_in_a_period() -> None:
+    """Twenty nodes that ask each half minute for two hours; their agents tell of their rings a minute later."""
+    rings, measured = IdleRings(SETTINGS), dict[str, list[float]]()
+    for at in range(0, 7200, 30):
+        rows = [
+            row(number, at - measured[name][-1] if (name := f"n{number}") in measured else None) for number in range(20)
+        ]
+        for name, answer in ask_all(rings, rows, float(at)).items():
+            if answer.ring:
+                begins = at + answer.ring.begin_seconds
+                if begins not in measured.setdefault(name, []):
+                    measured[name].append(begins)
+    assert len(measured) == 20 and {len(times) for times in measured.values()} == {1}
+
+
+@pytest.mark.parametrize("host", ["127.0.0", "10.0.0"])
+def test_where_the_first_node_is_the_collectors_own_it_goes_by_its_name(host: str) -> None:
+    rows = [row(0, host="127.0.0"), *(row(number, host=host) for number in range(1, 4))]
+    rings = IdleRings(SETTINGS)
+    task = next(answer.ring for answer in ask_all(rings, rows, 0.0).values() if answer.ring)
+    assert task.host == ("127.0.0.1" if host == "127.0.0" else "n0")
+
+
+def test_a_question_counts_once_and_from_this_time_alone() -> None:
+    rings = IdleRings(SETTINGS)
+    ask = RingAsk("n0", 1000.0, "0123456789abcdef")
+    assert rings.refusal(ask, 1001.0) == "" and rings.refusal(ask, 1002.0) == "this question was asked before"
+    assert "s apart" in rings.refusal(RingAsk("n0", 1000.0, "f" * 32), 1001.0 + CLOCK_SECONDS)
+    assert "s apart" in rings.refusal(RingAsk("n0", float("nan"), "e" * 32), 1000.0)
