@@ -1,5 +1,5 @@
-"""The coordinator of a ring, in the supervisor of the node that leads it, node 0: it lets nodes in, commands their ranks, and hears what
-happens to them.
+"""The coordinator of a ring, in the supervisor of the node that leads it, node 0: it lets nodes in, commands
+their ranks, and hears what happens to them.
 
 Whoever connects may send anything: lines are bounded, a stranger has seconds to prove that it knows the token, and a
 node that is refused learns why in one line, while the ring goes on waiting for the right one.

@@ -41,8 +41,8 @@ class Ended(NamedTuple):
 
 def run_node(settings: MemberSettings, join_seconds: float, leave: int | None = None) -> Ended:
     """Runs this node's part to its end, and leaves what accuses this node for its agent, where the nodes had to know a
-    secret. `leave`: a descriptor; when it can be read, or its other end is closed, this node ends its ranks, and says to
-    the others that it goes. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
+    secret. `leave`: a descriptor; when it can be read, or its other end is closed, this node ends its ranks, and says
+    to the others that it goes. Raises UsageError, and KeyboardInterrupt for signals that end processes."""
     try:
         ended = asyncio.run(_until_told(settings, join_seconds, leave))
     except asyncio.CancelledError:

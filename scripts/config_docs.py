@@ -30,9 +30,9 @@ HEAD = """\
 # Configuration
 
 Made by `scripts/config_docs.py` from the types that read the files; a test keeps it current. Every key may be left out:
-the default is in the table. An unknown key is an error that lists the valid ones. For agent, idle rings, collector and
-controller `--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with the flags.
-Durations are in seconds, sizes in bytes.
+the default is in the table. An unknown key is an error that lists the valid ones. For agent, idle rings, collector
+and controller `--config FILE --check-config` says whether a file is right, and `--dump-config` prints what holds, with
+the flags. Durations are in seconds, sizes in bytes.
 """
 
 

@@ -96,7 +96,9 @@ def find_user(user: str) -> pwd.struct_passwd:
     try:
         entry = pwd.getpwnam(user)
     except KeyError:
-        raise UsageError(f"user {user!r} does not exist: give the user of the ring's processes, who is not root") from None
+        raise UsageError(
+            f"user {user!r} does not exist: give the user of the ring's processes, who is not root"
+        ) from None
     if entry.pw_uid == 0:
         raise UsageError(f"user {user!r} is root: give one without rights for the ring's processes")
     return entry

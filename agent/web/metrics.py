@@ -43,7 +43,9 @@ def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iter
 
 def _ring_families(state: IdleRingsState) -> Iterator[Metric]:
     """Of `laggard idle-rings`; none where it has not run."""
-    yield metric_family("laggard_idle_rings_total", [((name,), state.rings.get(name, 0)) for name in OUTCOMES] if state.rings else [])
+    yield metric_family(
+        "laggard_idle_rings_total", [((name,), state.rings.get(name, 0)) for name in OUTCOMES] if state.rings else []
+    )
     for name, value in (
         ("laggard_idle_ring_last_end_timestamp_seconds", state.ended_at),
         ("laggard_idle_ring_abort_seconds", state.abort_seconds),

@@ -1,5 +1,5 @@
-"""Which ring an agent is to take part in that asks: the collector gathers those that ask, and plans rings among them, so
-that each node is measured once in a period, and at once where a job's slow link leads to it.
+"""Which ring an agent is to take part in that asks: the collector gathers those that ask, and plans rings among them,
+so that each node is measured once in a period, and at once where a job's slow link leads to it.
 
 The nodes of a ring are told of it one after the other, as they ask; all begin at the same moment. Who does not come is
 done without (rings as a gang). Nothing is kept over a restart: when a node was measured its agent tells.
@@ -124,7 +124,12 @@ class IdleRings:
         begins_at = now + self._settings.ask_seconds + _SLACK_SECONDS
         hosts = _hosts(names, {row.node: row.url for row in rows})
         ring = _Ring(
-            secrets.token_hex(8), names, hosts[0], hosts[1], begins_at, begins_at + self._deadline_seconds + _SLACK_SECONDS
+            secrets.token_hex(8),
+            names,
+            hosts[0],
+            hosts[1],
+            begins_at,
+            begins_at + self._deadline_seconds + _SLACK_SECONDS,
         )
         self._rings.append(ring)
         self._tried.update(dict.fromkeys(names, ring.ends_at))

@@ -1,5 +1,5 @@
-"""POST /api/v1/rings/due: an agent whose node is idle asks whether a ring is due. It needs the token, and is off without
-one."""
+"""POST /api/v1/rings/due: an agent whose node is idle asks whether a ring is due. It needs the token, and is off
+without one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from laggard.collector.fleet.idle_rings import IdleRings, IdleRingSettings
-from laggard.collector.incidents.incident import IncidentQuery, MAX_LIMIT
+from laggard.collector.incidents.incident import MAX_LIMIT, IncidentQuery
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.source import ClusterSource
 from laggard.rings.authentication import is_signed, signed
@@ -24,9 +24,7 @@ _OFF: Final = "no ring is ever due here: this collector has no ring_token_file\n
 _REFUSED: Final = "another token than the collector's\n"
 
 
-def idle_ring_handler(
-    source: ClusterSource, settings: CollectorSettings
-) -> Callable[[Request], Awaitable[Response]]:
+def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Callable[[Request], Awaitable[Response]]:
     """Raises UsageError where the token cannot be read."""
     token = read_token_file(settings.ring_token_file, "ring_token_file") if settings.ring_token_file else ""
     rings = IdleRings(
@@ -68,14 +66,14 @@ async def _body(request: Request) -> bytes:
 def _suspects(source: ClusterSource, since: float) -> frozenset[str]:
     """The nodes to which slow links of jobs lead that no ring has measured since they were last named."""
     measured = {
-        row.node: time.time() - row.ring_age_seconds for row in source.snapshot.nodes if row.ring_age_seconds is not None
+        row.node: time.time() - row.ring_age_seconds
+        for row in source.snapshot.nodes
+        if row.ring_age_seconds is not None
     }
     found = set()
     for incident in source.incidents.document(IncidentQuery(since=since, limit=MAX_LIMIT)).incidents:
         culprit = incident.culprit
         if culprit.kind == "slow_link":
             ends = [end.get("node") for end in culprit.link or ()]
-            found |= {
-                node for node in (culprit.node, *ends) if node and measured.get(node, 0.0) < incident.seen_at
-            }
+            found |= {node for node in (culprit.node, *ends) if node and measured.get(node, 0.0) < incident.seen_at}
     return frozenset(found)

@@ -47,11 +47,9 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
 
 
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
-    """Returns the processes, with their names, that are no ignored service. laggard's own ring ends when a job comes."""
+    """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
     ring = own_ring(host)
-    named = [
-        (process, _name(host, process.pid)) for process in processes if not is_of_session(host, process.pid, ring)
-    ]
+    named = [(process, _name(host, process.pid)) for process in processes if not is_of_session(host, process.pid, ring)]
     return [(process, name) for process, name in named if name not in ignore]
 
 

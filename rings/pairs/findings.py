@@ -64,7 +64,9 @@ def judge_measured(
     ring = _Ring(measured, judgement, size_bytes, ranks, name)
     explained = set(slow_compute) if compute_exchanges else set()
     slow_nodes = {node: ratio for node, ratio in judgement.slow_nodes.items() if node not in explained}
-    found = [(_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost if not failure.left]
+    found = [
+        (_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost if not failure.left
+    ]
     found += [(_slow_node(ring, node, ratio), (node,)) for node, ratio in slow_nodes.items()]
     links = [(_slow_link(ring, pair, ratio), pair) for pair, ratio in judgement.slow_links.items()]
     accused = [*found, *links, *_wrong(ring)]

@@ -71,7 +71,7 @@ class PairRounds:
         return PairsMeasured(self._times, self._wrong, self._errors, rounds, tuple(self._lost.values()), complete)
 
     async def _play_round(self, number: int, pairs: list[Pair]) -> None:
-        """Has all pairs measure, as many at once as do not disturb one another, and takes in what their ranks report."""
+        """Has all pairs measure, as many at once as do not disturb one another; takes in what their ranks report."""
         waiting = {f"round{number}/{one}-{other}": (one, other) for one, other in pairs}
         names = dict(waiting)
         awaited: dict[int, str] = {}
