@@ -112,6 +112,27 @@ def test_laggards_own_ring_may_use_a_gpu_in_a_prolog(
 
 
 @pytest.mark.parametrize(
+    ("environ", "reason"),
+    [
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, "a container,"),  # by CDI, outside of Kubernetes
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1"}, "a container of Kubernetes,"),  # nobody set the other variable
+        ({"KUBERNETES_SERVICE_HOST": "10.96.0.1", "NVIDIA_VISIBLE_DEVICES": "all"}, "a container of Kubernetes,"),
+    ],
+)
+def test_a_container_may_be_given_only_some_gpus(
+    environ: dict[str, str], reason: str, machine: Machine, tmp_path: Path, check: Check
+) -> None:
+    """Each sign alone: all processes can be seen, and there is no file of Docker's."""
+    root = tmp_path / "node"
+    shutil.copytree(machine("gpu_missing"), root, symlinks=True)
+    (root / "laggard/facts.json").write_text(json.dumps({"laggard_machine": 1, "time": 1.0, "environ": environ}))
+    (root / "proc/2").mkdir(parents=True, exist_ok=True)
+    (root / "proc/2/comm").write_text("kthreadd\n")
+    report = check(root, "--only", "gpu_count")
+    assert report["findings"] == [] and reason in report["probes"][0]["reason"], report
+
+
+@pytest.mark.parametrize(
     ("name", "probe", "verdict", "reason"),
     [
         ("plain", "gpu_ecc", "skipped", "no NVIDIA GPU among 5 PCI devices"),
