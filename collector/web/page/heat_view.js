@@ -29,7 +29,7 @@ export function heatView({ measure, onMeasure, onRow = () => {} }) {
     drawn = { heat, scale, shape: drawHeat(byId("heat-canvas"), heat, scale, culprits) };
     showLegend(scale, culprits.some((culprit) => culprit.ranks.length));
     setText(byId("heat-explain"), scale.explain + foldText(heat));
-    byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells, Enter opens one.`);
+    byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells.`);
     setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
     updateTip();
   };
