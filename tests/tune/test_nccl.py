@@ -15,6 +15,8 @@ from support.paths import TESTS
 
 from laggard.cli import main
 from laggard.errors import UsageError
+from laggard.model import Verdict
+from laggard.rings.document import Ring, RingResult
 from laggard.tune.nccl.measure import environment, judge
 from laggard.tune.nccl.messages import Message
 from laggard.tune.nccl.variables import Facts, nccl_space
@@ -23,6 +25,7 @@ from laggard.tune.search.design import Search
 from laggard.tune.search.plan import Found, Plan
 from laggard.tune.space import Configuration, Parameter, Space, changes
 from laggard.tune.trial.process import Ended
+from laggard.wire import encode
 
 MIB = 1 << 20
 STAND_IN = TESTS / "support" / "nccl_tests.py"
@@ -215,3 +218,12 @@ def test_output_that_says_nothing_of_results_is_not_believed() -> None:
         assert outcome.status is Status.GARBAGE and why in outcome.detail, f"{why}: {outcome}"
     failed = text.replace("Out of bounds values : 0 OK", "Out of bounds values : 1 FAILED")
     assert judge(Ended(0, failed, "", 1.0), message).status is Status.WRONG, "only the last line says it"
+
+
+def test_a_ring_on_cpus_measures_no_variable_of_nccl() -> None:
+    result = RingResult("all_reduce", MIB, 1e-3, 1e9, 1e9, 0, 10, 1e-3, 1e-3, 1e-3, 1e-3, 1e-3)
+    for backend, status in (("gloo", Status.GARBAGE), ("nccl", Status.OK)):
+        ring = Ring(Verdict.OK, 2, {"backend": backend}, (), (result,), ())
+        outcome = judge(Ended(0, encode(ring).decode(), "", 1.0), Message("all_reduce", MIB))
+        assert outcome.status is status, outcome
+        assert ("on CPUs" in outcome.detail) == (backend == "gloo")

@@ -110,6 +110,14 @@ def test_a_training_that_never_runs_ends_at_once(tmp_path: Path, capsys: pytest.
     assert "the default itself does not run" in captured.out and captured.err.count("crashed") == 3, captured
 
 
+def test_all_three_steps_are_complete_before_the_first_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["tune", "all"]) == 64
+    assert "give --config FILE" in capsys.readouterr().err and list(tmp_path.iterdir()) == []
+
+
 def test_ab_without_a_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "ab", "--study", str(tmp_path / "none.db")]) == 64
     assert "is not there" in capsys.readouterr().err

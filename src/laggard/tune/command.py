@@ -153,8 +153,11 @@ def _all(arguments: argparse.Namespace, situation: Situation) -> int:
     environment: dict[str, str] = {}
     configuration: dict[str, Any] | None = None
     status = 0
+    given = {
+        kind: _settings(kind, arguments, situation) for kind in _STEPS
+    }  # what is missing is told before hours pass
     for kind in _STEPS:
-        settings = _settings(kind, arguments, situation)
+        settings = given[kind]
         if kind != "nccl":
             settings |= {"environment": environment, "config": configuration or settings["config"]}
         subject = _subject(kind, settings, situation)

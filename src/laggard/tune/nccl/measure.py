@@ -36,6 +36,7 @@ _TESTS: Final = {
     "all_to_all": "alltoall_perf",
 }
 _OUT_OF_BOUNDS: Final = re.compile(r"#\s*Out of bounds values\s*:\s*(\d+)\s+(\w+)")
+_ON_CPUS: Final = "on CPUs NCCL's variables change nothing: --command says what runs on GPUs"
 _SIZE_TOLERANCE: Final = 0.02
 """nccl-tests rounds a size down to whole elements of all ranks."""
 
@@ -134,6 +135,8 @@ def _read_time(output: str, message: Message) -> Outcome:
 
 
 def _of_ring(ring: Ring, message: Message) -> Outcome:
+    if ring.transport.get("backend") == "gloo":
+        return Outcome(Status.GARBAGE, None, _ON_CPUS)
     if ring.unknown or ring.verdict is Verdict.UNKNOWN:
         return Outcome(Status.GARBAGE, None, printable_line(ring.unknown or "the ring is unknown", 160))
     own = [each for each in ring.results if each.op == message.op and _is_size(each.size_bytes, message.size_bytes)]
