@@ -113,7 +113,8 @@ class IdleRings:
     def _new_ring(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str], now: float) -> _Ring | None:
         rows = [self._as_planned(row, suspects) for row in nodes if row.node in self._asked]
         rows = [row for row in rows if row.node not in self._tried and self._ring_of(row.node or "") is None]
-        gathered = now - (self._gathering_since or now) >= self._settings.ask_seconds
+        since = now if self._gathering_since is None else self._gathering_since
+        gathered = now - since >= self._settings.ask_seconds
         if not gathered and len(rows) < self._settings.nodes:
             return None  # others ask in a moment
         plan = plan_rings(rows, self._settings.period_seconds, self._settings.nodes)

@@ -35,7 +35,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 def _created_by_demos() -> set[str]:
     places = [place for place in ("/sys/class/net", "/dev/shm", "/run/netns") if os.path.isdir(place)]
     names = {name for place in places for name in os.listdir(place) if name.startswith("laggard")}
-    others = (memory.PREFIX, "laggard-ring-")  # of other test runs, and of rings beside this one
+    others = (memory.PREFIX, "laggard-ring-", "laggard-case-")  # of other test runs, rings and benchmarks beside this
     return {name for name in names if not name.startswith(others)}
 
 

@@ -61,7 +61,7 @@ def outputs(nodes: Nodes) -> list[tuple[str, str]]:
 
 
 def test_a_slow_node_is_named_with_its_share_of_the_usual_rate(spaces: Namespaces) -> None:
-    spaces.shape(2, "10mbit")
+    spaces.shape(2, "4mbit")
     nodes = start(spaces, "--pairs", "--seconds", "300", "--pair-bytes", "256K")
     (text, _), *others = outputs(nodes)
     document = json.loads(text)

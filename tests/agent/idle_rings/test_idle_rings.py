@@ -194,7 +194,7 @@ def test_a_job_ends_the_ring_here_and_the_others_go_on(
 ) -> None:
     made = nodes(4, ring_nodes=4)
     here, *others = made[1], made[0], *made[2:]
-    wait_until(lambda: all(node.exchanges_data() for node in made), "the ring did not begin", made)
+    wait_until(here.exchanges_data, "the ring did not begin", made)
     step, began = None, time.monotonic()
     if sign == "SLURM":
         program = tmp_path / "slurmstepd"
