@@ -136,6 +136,8 @@ def _condition(culprit: Culprit) -> str:
     verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
     if culprit.kind == "dead":
         return f"died first: {end_text(culprit.end)}"
+    if culprit.kind == "hung" and culprit.silent:
+        return "fell silent first, stopped or killed"
     if culprit.kind == "hung":
         stopped = ", stopped by a signal or a debugger" if culprit.stopped else ""
         return f"{verb} hung{stopped}" + (f" in {_place(culprit)}" if _place(culprit) and not stopped else "")
@@ -155,7 +157,8 @@ def _cost(culprit: Culprit, location: Location) -> str:
     if culprit.kind == "dead":
         return ""
     if culprit.kind == "hung":
-        return "the others wait for " + ("them" if len(culprit.ranks) > 1 else "it")
+        verb = "waited" if culprit.silent else "wait"
+        return f"the others {verb} for " + ("them" if len(culprit.ranks) > 1 else "it")
     if not culprit.recoverable_ratio:
         peers = "the others" if culprit.kind in ("slow_link", "slow_host") else _possessive(culprit) + " peers"
         return f"{culprit.slowdown_ratio:.2f} times the time of {peers}" if culprit.slowdown_ratio else ""

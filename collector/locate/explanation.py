@@ -49,6 +49,8 @@ _ADVICE = {
     "thermal throttling",
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
+    "systems that suspend jobs",
     "dead": "read its log and its machine's kernel log from the time of its end",
 }
 
@@ -74,7 +76,7 @@ def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
 
 def _first_look(culprit: Culprit) -> str:
     if culprit.kind in ("slow_link", "hung", "dead"):
-        return _ADVICE[culprit.kind]
+        return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.persistence == "intermittent":
         return _ADVICE["intermittent"]
     if culprit.phase == "input":

@@ -54,6 +54,16 @@ class RankState(NamedTuple):
     cpu_wait: CpuWait | None = None
 
 
+class LastBeat(NamedTuple):
+    """Where a rank that was killed stood when its recording says so for the last time: it had finished no step for
+    `quiet_seconds`, on its own clock. `beat` is as of then."""
+
+    quiet_seconds: float
+    phase: str | None
+    in_flight: InFlight | None
+    beat: BeatRow
+
+
 @dataclasses.dataclass(frozen=True)
 class JobTimings:
     """One job over S steps and R ranks. Times are in seconds, and nan where a rank has no row for a step.
@@ -84,6 +94,8 @@ class JobTimings:
     """Whether a collector watches, or watched, the job: then a verdict is drawn again and again."""
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
+    last_beats: tuple[LastBeat | None, ...] = ()
+    """R, None of ranks that were not killed; empty where nothing recorded says where killed ranks stood."""
     steps_recorded: bool = True
     """Whether the source tells steps at all: a Flight Recorder's dump does not."""
     profiled: bool = False

@@ -21,6 +21,7 @@ import numpy as np
 from msgspec import structs
 
 from laggard.collector.locate.explanation import explained
+from laggard.collector.locate.hang.before_the_end import hung_before_the_end
 from laggard.collector.locate.hang.deaths import dead_ranks
 from laggard.collector.locate.hang.hangs import hung_ranks
 from laggard.collector.locate.hang.mismatched import mismatched_collectives
@@ -74,6 +75,7 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended.
     Where ranks called different collectives, who waits for whom follows from that."""
     found = hung_ranks(timings, _typical_step(steps))
+    found = hung_before_the_end(timings, _typical_step(steps)) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     return unfinished_collectives(timings) if found == NOTHING_FOUND else found
 

@@ -11,32 +11,38 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import ProcessGroup
 from laggard.collector.locate.inferred_positions import inferred_indices
-from laggard.collector.locate.job_timings import JobTimings, RankState, window_length
+from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState, window_length
 from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
-from laggard.collector.recording.records import EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
+from laggard.collector.recording.records import BeatLine, EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
 from laggard.collector.recording.steps import RankSteps
 from laggard.collector.recording.tables import Tables, merge_parts
 from laggard.constants import OPS, PHASES
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import UNSEEN_WAITS
 from laggard.text.words import counted, ranks_text
-from laggard.wire.ranks import InFlight
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
+
+NEXT_BEAT_SECONDS = 1.0
+"""After its last step a rank that lives and finishes no other says for the first time where it stands."""
 
 
 @dataclasses.dataclass
 class RecordedPart:
     """A file of a recording, or what stands in it between one first line and the next: records of one job. `ends`:
-    whether each rank that ended has an end record."""
+    whether each rank that ended has an end record; `beats`: whether each that finished no step for a while says where
+    it stood."""
 
     path: str
     job_id: str | None
     ends: bool
+    beats: bool
     columns: Columns
     lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
     states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
     codes: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
+    beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
@@ -49,6 +55,9 @@ class RecordedPart:
         elif kind == "end":
             end: EndLine = decode_as(line, EndLine)
             self.end_lines[end.rank] = end
+        elif kind == "beat":
+            beat: BeatLine = decode_as(line, BeatLine)
+            self.beat_lines[beat.rank] = beat
         elif kind == "findings":
             findings: FindingsLine = decode_as(line, FindingsLine)
             self.codes[findings.node] = findings.codes
@@ -88,7 +97,7 @@ class RecordedJob:
         self._group_names: dict[str, int] = {}
 
     def begin_part(self, path: str, head: Head) -> RecordedPart:
-        part = RecordedPart(path, head.job_id, bool(head.ends), Columns(self._group_names))
+        part = RecordedPart(path, head.job_id, bool(head.ends), bool(head.beats), Columns(self._group_names))
         self._parts.append(part)
         self.owner = head.owner if self.owner is None else self.owner
         return part
@@ -184,16 +193,18 @@ class _JobFacts:
     states: dict[int, StateLine]
     codes: dict[str, tuple[str, ...]]
     died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
+    last_beats: dict[int, LastBeat]  # by rank, of those that were killed
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {})
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
             ends |= {rank: _end_of(part, rank) for rank, line in part.end_lines.items() if line.exit_code}
             names = tuple(part.columns.group_names)
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
+            facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.killed if part.beats)
             facts.lines.update(part.lines)
             facts.states.update(part.states)
             facts.codes.update(part.codes)
@@ -255,6 +266,18 @@ def _end_of(part: RecordedPart, rank: int) -> RankEnd:
     return RankEnd(max(at, 0.0), 0.0, line.exit_code, "", (line.exception or "")[:256], line.others_failed is True)
 
 
+def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
+    """Where the rank stood when it last said so; where it finished a step later than that, or never said so, just after
+    its last record."""
+    line = part.beat_lines.get(rank)
+    if line is not None and line.last_step == tables.last_step(rank):
+        return LastBeat(line.quiet_seconds, line.phase, line.in_flight, line.beat)
+    entered = tables.entered(rank)
+    names = tuple(part.columns.group_names)
+    lanes = (LaneProgress(OPS[op], names[group], count, count, peer) for (op, group, peer), count in entered.items())
+    return LastBeat(0.0, None, None, BeatRow(0.0, NEXT_BEAT_SECONDS, "absent", tuple(lanes), ()))
+
+
 def _unfinished(tables: Tables, rank: int, group_names: Sequence[str]) -> InFlight | None:
     """The collective that the rank was in when its recording ended. For how long is not recorded."""
     found = tables.unfinished(rank)
@@ -297,6 +320,7 @@ def _timings(
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
         live=bool(facts.states),
+        last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),

@@ -91,6 +91,18 @@ class StateLine(msgspec.Struct):
     cpu_wait: CpuWait | None = None
 
 
+class BeatLine(msgspec.Struct):
+    """Where a rank stood that had finished no step for `quiet_seconds`, and when the next such line was to follow
+    (`beat.interval_seconds`). `last_step`: the last that it had finished."""
+
+    rank: RankNumber
+    quiet_seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+    beat: BeatRow
+    last_step: StepNumber | None = None
+    phase: str | None = None
+    in_flight: InFlight | None = None
+
+
 class FindingsLine(msgspec.Struct):
     node: str
     codes: tuple[str, ...]
@@ -102,6 +114,7 @@ class Head(msgspec.Struct):
     laggard_recording: int
     job_id: str | None = None
     ends: bool | None = None
+    beats: bool | None = None
     owner: int | None = None
 
 

@@ -90,6 +90,20 @@ class Tables:
             return None
         return Unfinished(int(table["op"][last]), int(table["group"][last]), int(table["seq"][last]))
 
+    def entered(self, rank: int) -> dict[tuple[int, int, int], int]:
+        """How many collectives of each operation and group (their places in OPS and among the names), and with which
+        peer, the rank has entered by its records."""
+        table = _of_rank(self.collectives, rank)
+        known = (table["op"] >= 0) & (table["seq"] >= 0)
+        lanes = np.stack([table[name][known].astype(np.int64) for name in ("op", "group", "peer")], axis=1)
+        distinct, lane = np.unique(lanes, axis=0, return_inverse=True)
+        counts = np.zeros(len(distinct), np.int64)
+        np.maximum.at(counts, lane.reshape(-1), table["seq"][known] + 1)
+        return {
+            (op, group, peer): count
+            for (op, group, peer), count in zip(distinct.tolist(), counts.tolist(), strict=True)
+        }
+
 
 class Unfinished(NamedTuple):
     """A collective that never finished: its operation's place in OPS, its group's among the names, its number."""

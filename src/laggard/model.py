@@ -128,6 +128,7 @@ class Culprit(msgspec.Struct, frozen=True):
     advice: str = ""  # what to do, or to look at first
     end: RankEnd | None = None  # of a dead rank
     stopped: bool = False  # a hung rank's process, by a signal or a debugger
+    silent: bool = False  # of a hung rank, by the ranks' recordings: none of its threads ran until the job was killed
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-from laggard.rankfile import BeatRecord, GroupState, RankFileWriter
+from laggard.rankfile import BeatRecord, GroupState
 from laggard.rankfile.layout import FLIGHT_RECORDER, WORD_PROGRESS
 from laggard.trainer_hooks.collectives.flight_recorder import ABSENT, FlightRecorderStatus, read_status
 from laggard.trainer_hooks.record.facts import Facts
@@ -23,22 +23,35 @@ Lanes = Callable[[], tuple[tuple[int, int], ...]]
 """Returns how many collectives of each lane were entered, and how many are done."""
 
 
+class BeatWriter(Protocol):
+    """Where beats go: a RankFileWriter. `words`: the live words."""
+
+    @property
+    def words(self) -> memoryview: ...
+
+    def write_beat(self, beat: BeatRecord) -> None: ...
+
+    def write_facts(self, text: bytes) -> None: ...
+
+
 class Heartbeat:
     """The heartbeat of one rank. Its owner calls beat() every `interval_seconds`, and beat() calls `on_beat`, which may
-    set facts."""
+    set facts. `also`: what else takes each beat."""
 
     def __init__(
         self,
-        writer: RankFileWriter,
+        writer: BeatWriter,
         lanes: Lanes,
         facts: Facts,
         interval_seconds: float,
         on_beat: Callable[[], None] = lambda: None,
+        also: Callable[[BeatRecord], None] = lambda _: None,
     ) -> None:
         self._writer = writer
         self._lanes = lanes
         self._facts = facts
         self._on_beat = on_beat
+        self._also = also
         self._interval_ns = int(interval_seconds * 1e9)
         self._status = FlightRecorderStatus(ABSENT, ())
         self._slow_reads = 0  # in a row
@@ -53,7 +66,9 @@ class Heartbeat:
         lanes = self._lanes()
         self._read_flight_recorder(now, lanes)
         state, groups = self._status.state, tuple(self._moved.values())
-        self._writer.write_beat(BeatRecord(now, self._interval_ns, state, lanes, groups, self._asked_ns))
+        beat = BeatRecord(now, self._interval_ns, state, lanes, groups, self._asked_ns)
+        self._writer.write_beat(beat)
+        self._also(beat)
         self._on_beat()
         facts = self._facts.changed_json()
         if facts is not None:

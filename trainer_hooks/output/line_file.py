@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from typing import Final
 
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
@@ -34,6 +35,7 @@ class LineFile:
         self._size = self._written  # of the file with what is queued
         self._lines: list[str] = []
         self._queue: list[bytes] = []
+        self._queueing = threading.Lock()
         self._stopped = False
         self._reported_lost = 0
         self.lost = 0
@@ -49,16 +51,24 @@ class LineFile:
     def flush(self) -> None:
         """Queues the kept lines for writing, or counts them as lost. Never raises."""
         lines, self._lines = self._lines, []
+        self._enqueue(lines)
+
+    def write_at_once(self, line: str) -> None:
+        """Queues a line for writing, before those that are kept. From any thread. Never raises."""
+        self._enqueue([line])
+
+    def _enqueue(self, lines: list[str]) -> None:
         data = "".join(f"{line}\n" for line in lines).encode()
-        if not self._stopped and self._size + len(data) > self._max_bytes:
-            self._stop_writing(f"it has {self._size} bytes, and the limit is {self._max_bytes}")
-        if not self._stopped and sum(map(len, self._queue)) + len(data) > _MOST_QUEUED:
-            self._stop_writing("its disk is too slow")
-        if self._stopped:
-            self.lost += len(lines)
-        else:
-            self._size += len(data)
-            self._queue.append(data)
+        with self._queueing:
+            if not self._stopped and self._size + len(data) > self._max_bytes:
+                self._stop_writing(f"it has {self._size} bytes, and the limit is {self._max_bytes}")
+            if not self._stopped and sum(map(len, self._queue)) + len(data) > _MOST_QUEUED:
+                self._stop_writing("its disk is too slow")
+            if self._stopped:
+                self.lost += len(lines)
+            else:
+                self._size += len(data)
+                self._queue.append(data)
 
     def _write_queue(self) -> None:
         while self._queue:

@@ -12,6 +12,7 @@ from laggard.rankfile import RankFileWriter
 from laggard.rankfile.directory import own_directory
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
+from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.transport_watch import WATCH
@@ -25,10 +26,12 @@ log = logging.getLogger("laggard")
 def open_outputs(recorder: Recorder, identity: Identity) -> None:
     """Opens the outputs that the environment asks for, and starts the thread that writes them. Never raises."""
     thread = WriterThread(recorder)
-    _open_rank_file(recorder, identity, thread)
     directory = os.environ.get(ENV_RECORD_DIR)
-    if directory:
-        _open_recording(recorder, identity, directory)
+    rank_file = _open_rank_file(recorder, identity)
+    recorded = _open_recording(recorder, identity, directory) if directory else None
+    heartbeat = _heartbeat(recorder, rank_file, recorded)
+    if heartbeat is not None:
+        thread.on_beat.append(heartbeat.beat)
     address = os.environ.get(ENV_EXPORT)
     if address:
         _serve_metrics(recorder, identity, address)
@@ -39,22 +42,34 @@ def open_outputs(recorder: Recorder, identity: Identity) -> None:
     thread.pause_around_forks()
 
 
-def _open_rank_file(recorder: Recorder, identity: Identity, thread: WriterThread) -> None:
+def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | None:
     directory = rank_dir(os.environ)
     try:
         writer = RankFileWriter(own_directory(directory), header(identity))
     except (OSError, ValueError) as error:
         log.warning("laggard: no rank file in %s, the agent cannot see this rank: %s", directory, error)
-        return
+        return None
     recorder.add_sinks([RankFileSink(writer)], writer.words)
-    thread.on_beat.append(Heartbeat(writer, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat).beat)
+    return writer
 
 
-def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> None:
+def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> QuietBeats | None:
     try:
-        recorder.add_sinks([RecordingSink(directory, identity)])
+        sink = RecordingSink(directory, identity)
     except OSError as error:
         log.warning("laggard: no recording in %s: %s", directory, error)
+        return None
+    recorder.add_sinks([sink])
+    return QuietBeats(sink, recorder.live)
+
+
+def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat | None:
+    """One heartbeat for both outputs: it asks torch, which holds the GIL."""
+    if rank_file is None:
+        return Heartbeat(recorded, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat) if recorded else None
+    if recorded is None:
+        return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat)
+    return Heartbeat(rank_file, recorder.progress, FACTS, BEAT_SECONDS, WATCH.beat, recorded.write_beat)
 
 
 def _serve_metrics(recorder: Recorder, identity: Identity, address: str) -> None:

@@ -21,17 +21,24 @@ from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Tot
 
 class RecordingSink:
     """A sink (record/records.py) that writes a recording: JSON lines, one file for each rank. A process that is killed,
-    or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record."""
+    or ends by os._exit, leaves out its last tenth of a second, its unfinished step and the `end` record; where it stood
+    for a while before, write_at_once() has told in what.
+
+    Attributes for that (quiet_beats.py): `quiet_since_ns`, the end of the last step, before it the start, on the clock
+    of the records; `last_step`, None before the first; `lanes`, in the order of their indices.
+    """
 
     def __init__(self, directory: str, identity: Identity) -> None:
         """Raises OSError where the file cannot be created; FileExistsError where the directory holds this rank's
         recording already: nothing is overwritten."""
         os.makedirs(directory, exist_ok=True)
         attempt = f".{identity.attempt}" if identity.attempt else ""
-        head = json.dumps({"laggard_recording": 1, "job_id": identity.job_id, "ends": True})
+        head = json.dumps({"laggard_recording": 1, "job_id": identity.job_id, "ends": True, "beats": True})
         self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"), head)
         self._identity = identity
-        self._lanes: list[Lane] = []
+        self.lanes: list[Lane] = []
+        self.quiet_since_ns = time.perf_counter_ns()
+        self.last_step: int | None = None
         self._groups: dict[str, dict[str, Any]] = {}
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the fact
 
@@ -39,7 +46,7 @@ class RecordingSink:
         self._file.write(json.dumps(value))
 
     def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
-        self._lanes.append(lane)
+        self.lanes.append(lane)
         self._groups[lane.group] = {"role": lane.role, "ranks": list(members)}
 
     def _write_rank_line(self) -> None:
@@ -74,7 +81,7 @@ class RecordingSink:
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._write_rank_line()
         for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
-            lane = self._lanes[word >> LANE_SHIFT]
+            lane = self.lanes[word >> LANE_SHIFT]
             peer = {} if lane.peer < 0 else {"peer": lane.peer}
             self._write(
                 {
@@ -111,7 +118,14 @@ class RecordingSink:
             )
         self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
         self._file.flush()
+        self.quiet_since_ns, self.last_step = record.end, step
         totals.lost += self._file.newly_lost()
+
+    def write_at_once(self, value: Mapping[str, Any]) -> None:
+        """Writes a line of `value`, with the rank and its last step, without waiting for the step's end. For another
+        thread than the other methods', too."""
+        about = {"kind": value["kind"], "rank": self._identity.rank, "last_step": self.last_step}
+        self._file.write_at_once(json.dumps({**about, **value}))
 
     def flush(self, totals: Totals) -> None: ...
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
-from laggard.collector.locate.hang.liveness import is_alive, is_silent, stopped_for_long
+from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
 from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
 from laggard.collector.locate.job_timings import JobTimings, RankState
@@ -48,9 +48,9 @@ class _Victims(NamedTuple):
         return self.longest_for.get(root, self.longest)
 
 
-def hung_ranks(timings: JobTimings, step_seconds: float | None) -> PartialVerdict:
+def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = False) -> PartialVerdict:
     """The ranks that others wait for now. `step_seconds`: how long the job's steps usually take, None where that is not
-    known."""
+    known. `ended`: the states are the last before the job was killed, and a silent rank did not come back."""
     states = timings.states
     stopped = frozenset(column for column, state in enumerate(states) if is_alive(state) and state.stopped)
     if stopped and len(stopped) == len(states):
@@ -62,7 +62,7 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None) -> PartialVerdic
     if not roots:
         return PartialVerdict(notes=tuple(_notes_without_root(timings, waits)))
     victims = _Victims.of(waits)
-    culprits = (_culprit(timings, root, victims, step_seconds) for root in roots)
+    culprits = (_culprit(timings, root, victims, step_seconds, ended) for root in roots)
     root_notes = (root_note(timings, root, victims.wait_for(root)) for root in roots)
     notes = (*root_notes, *waiting_notes(timings, waits))
     return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
@@ -86,12 +86,15 @@ def _notes_without_root(timings: JobTimings, waits: Mapping[int, Wait]) -> Itera
     yield from waiting_notes(timings, waits, "" if deadlocked else "; nobody is known to be missing")
 
 
-def _culprit(timings: JobTimings, root: int, victims: _Victims, step_seconds: float | None) -> Culprit | None:
+def _culprit(
+    timings: JobTimings, root: int, victims: _Victims, step_seconds: float | None, ended: bool
+) -> Culprit | None:
     """The rank as a culprit; None while it may only be late."""
     state, wait = timings.states[root], victims.wait_for(root)
     waited = wait.seconds if wait else 0.0
     at_once = state.stopped and (wait is not None or stopped_for_long(state))
-    if not at_once and waited <= _hung_after(state, step_seconds):
+    silent_to_the_end = ended and is_silent(state) and wait is not None
+    if not (at_once or silent_to_the_end) and waited <= _hung_after(state, step_seconds):
         return None
     rank, node = int(timings.ranks[root]), timings.nodes[root]
     return Culprit(
@@ -103,10 +106,11 @@ def _culprit(timings: JobTimings, root: int, victims: _Victims, step_seconds: fl
         group=state.in_flight.group if state.in_flight else wait.group if wait else None,
         since_step=0 if state.step is None else state.step + 1,
         confidence=0.9 if state.stopped else 0.8 if is_silent(state) else 0.6,
-        evidence=tuple(_evidence(state, root, wait)),
+        evidence=tuple(_evidence(state, root, wait, ended)),
         findings=timings.findings_by_node.get(node or "", ()),
         victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MAX_NAMED_RANKS],
         stopped=state.stopped,
+        silent=silent_to_the_end,
     )
 
 
@@ -116,9 +120,14 @@ def _hung_after(state: RankState, step_seconds: float | None) -> float:
     return max(least, HUNG_STEPS * (step_seconds or 0.0))
 
 
-def _evidence(state: RankState, root: int, wait: Wait | None) -> Iterable[str]:
+def _evidence(state: RankState, root: int, wait: Wait | None, ended: bool) -> Iterable[str]:
     if state.stopped:
         yield "its process is stopped, by a signal or a debugger"
+    elif ended and is_silent(state):
+        yield (
+            f"its last sign of life came at least {seconds_text(silent_seconds(state))} before the others': its process"
+            " was stopped or killed, or none of its threads got to run"
+        )
     elif is_silent(state) and state.beat:
         yield f"its last sign of life is {seconds_text(state.beat.age_seconds)} old: none of its threads gets to run"
     if wait and root in wait.not_arrived:

@@ -50,7 +50,7 @@ def find_waits(timings: JobTimings, step_seconds: float | None, stopped: frozens
     """All waits, by column: first what the hook reports, and for ranks that are in none of its collectives what torch
     reports. `step_seconds`: how long the job's steps usually take, None where that is not known. `stopped`: the columns
     of living processes that the kernel calls so."""
-    least = _least_seconds(step_seconds)
+    least = least_seconds(step_seconds)
     least = min(least, WAITING_BESIDE_STOPPED_SECONDS) if stopped else least
     if not any(_stands_still(state, least) for state in timings.states):
         return {}
@@ -74,7 +74,7 @@ def _operation_text(op: str, group: str, peer: int) -> str:
     return f"{op} of {group} {'to' if op == 'send' else 'from'} rank {peer}"
 
 
-def _least_seconds(step_seconds: float | None) -> float:
+def least_seconds(step_seconds: float | None) -> float:
     """The shortest time in a collective, in seconds, that counts as a wait."""
     if step_seconds is None:
         return WAITING_UNTIMED_SECONDS

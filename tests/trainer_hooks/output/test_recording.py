@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from laggard.collector.describe import sentence
+from laggard.collector.judged_recording import judge_recording
 from laggard.collector.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
@@ -56,11 +59,15 @@ for _ in range(9): step()
 """
 
 
+def environment_of(folder: Path, rank: int = 0, recording: Path | None = None) -> dict[str, str]:
+    extra = {"LAGGARD_RECORD_DIR": str(recording or folder / "recording"), "LAGGARD_RANK_DIR": str(folder / "ranks")}
+    return {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", **extra}
+
+
 def train(
     folder: Path, body: str, recording: Path | None = None, hooks: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    extra = {"LAGGARD_RECORD_DIR": str(recording or folder / "recording"), "LAGGARD_RANK_DIR": str(folder / "ranks")}
-    environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", **extra}
+    environment = environment_of(folder, 0, recording)
     return subprocess.run(
         [sys.executable, "-c", TRAINER + body], env=environment, capture_output=True, text=True, timeout=300
     )
@@ -70,6 +77,32 @@ def records(folder: Path) -> list[dict[str, Any]]:
     text = (folder / "recording" / "rank-0.jsonl").read_text()
     assert text.endswith("\n")
     return [json.loads(line) for line in text.splitlines()]
+
+
+@contextlib.contextmanager
+def trains(folder: Path, rank: int, body: str) -> Iterator[None]:
+    """A rank that trains until it is killed, at the end."""
+    process = subprocess.Popen([sys.executable, "-c", TRAINER + body], env=environment_of(folder, rank))
+    try:
+        yield
+        assert process.poll() is None, "the rank ended by itself"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def wait_for(what: str, holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < deadline, f"{what}: not in four minutes"
+        time.sleep(0.1)
+
+
+def beats(folder: Path, rank: int) -> list[dict[str, Any]]:
+    """The lines about where the rank stands, as far as they are written."""
+    file = folder / "recording" / f"rank-{rank}.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else ()
+    return [record for record in map(json.loads, lines) if record.get("kind") == "beat"]
 
 
 def of_kind(folder: Path, kind: str) -> list[dict[str, Any]]:
@@ -128,6 +161,37 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
     gap = "the recording of rank 0 has no end: its process was killed, and what it did after step 8 is lost"
     assert trace(tmp_path).gaps == (gap,)
+
+
+def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: Path) -> None:
+    more = "\nfor _ in range(20): step()\ntime.sleep(0.5)\n"  # they are written by then
+    stopped, waits = (
+        more + "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))",
+        more + "step(lambda: time.sleep(1000))",
+    )
+    with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
+        wait_for("rank 0 says that it stands", lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
+    last = beats(tmp_path, 0)[-1]
+    assert (last["last_step"], last["phase"]) == (28, "backward")
+    flight = last["in_flight"]
+    assert (flight["op"], flight["group"], flight["seq"]) == ("all_reduce", "dp:0-1", 60)
+    assert 0 <= last["quiet_seconds"] - flight["seconds"] < 5, "it has waited since soon after its last step"
+    assert len(beats(tmp_path, 0)) < 9 and not beats(tmp_path, 1)
+
+    location = judge_recording([str(tmp_path / "recording")]).location
+    (culprit,) = location.culprits
+    said = f"Rank 1 on {culprit.node} fell silent first, stopped or killed: the others waited for it."
+    assert sentence(location) == said
+    assert (culprit.kind, culprit.ranks, culprit.silent, culprit.victims) == ("hung", (1,), True, (0,))
+
+
+def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
+    with trains(tmp_path, 0, "\nwhile True: step()"), trains(tmp_path, 1, "\nwhile True: step()"):
+        for rank in (0, 1):
+            file = tmp_path / "recording" / f"rank-{rank}.jsonl"
+            wait_for("the rank trains", lambda file=file: file.exists() and file.stat().st_size > 100_000)
+    location = judge_recording([str(tmp_path / "recording")]).location
+    assert not location.culprits, sentence(location)
 
 
 def test_the_end_of_a_process_without_torch_does_not_import_it(tmp_path: Path) -> None:
