@@ -49,6 +49,7 @@ CGROUPS = Path("/sys/fs/cgroup")
 TRIES = 5
 START_SECONDS = 10.0  # from the first steps on: not looked at
 NAMED_SECONDS = 30.0  # from the fault to its name
+STANDS_SECONDS = 12.0  # from the fault to the end of a job that does not end by itself
 TRAINING_SECONDS = 240.0  # until all ranks train
 SPIN = "while True: pass"
 
@@ -60,7 +61,7 @@ class Job:
         """`warm`: what starts the ranks, which then record, too."""
         self.folder = folder
         self._warm = warm
-        self.notes: dict[str, float] = {}
+        self.notes: dict[str, Any] = {}
         self._daemons: list[subprocess.Popen[str]] = []
         self.ranks: list[subprocess.Popen[str] | WarmProcess] = []
         try:
@@ -117,6 +118,12 @@ class Job:
         command = [*LAGGARD, "locate", "--trace", str(held)]
         return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout.partition("\n")[0]
 
+    def kill_ranks(self) -> None:
+        for process in self.ranks:
+            process.kill()
+        for process in self.ranks:
+            process.wait()
+
     def end(self) -> None:
         for process in (*self.ranks, *self._daemons):
             process.kill()
@@ -142,12 +149,14 @@ def get(url: str) -> dict[str, Any]:
 
 
 class Fault(NamedTuple):
-    """`begin` does it to a rank; `kinds`: what the culprit may be called; `words`: what the sentence must say."""
+    """`begin` does it to a rank; `kinds`: what the culprit may be called; `words`: what the sentence must say.
+    `recorded`: what the ranks' own recordings must say; empty where they cannot tell. `ends`: the others end, too."""
 
     begin: Callable[[Job, int, contextlib.ExitStack], None]
     kinds: tuple[str, ...]
     words: tuple[str, ...] = ()
-    recorded: bool = True  # the ranks' own recordings can tell, too
+    recorded: str = "died first"
+    ends: bool = True
     held: bool = True  # `locate --record` of the live job, read again, says the same
 
 
@@ -286,9 +295,9 @@ FAULTS = {
     "memory": Fault(out_of_memory, ("dead",), ("SIGKILL", "out of memory")),
     "exception": Fault(to_file("exception"), ("dead",), ("exit status 1", "FloatingPointError")),
     "exit": Fault(to_file("exit"), ("dead",), ("exit status 1",)),
-    "SIGSTOP": Fault(by_signal(signal.SIGSTOP), ("hung",), ("stopped",), recorded=False),
-    "hog": Fault(hogged, ("slow_host", "slow_compute"), ("",), recorded=False, held=False),
-    "quota": Fault(quota, ("slow_host", "slow_compute"), ("",), recorded=False, held=False),
+    "SIGSTOP": Fault(by_signal(signal.SIGSTOP), ("hung",), ("stopped",), "fell silent first", ends=False),
+    "hog": Fault(hogged, ("slow_host", "slow_compute"), recorded="", held=False),
+    "quota": Fault(quota, ("slow_host", "slow_compute"), recorded="", held=False),
 }
 
 
@@ -318,9 +327,15 @@ def try_fault(case: Case, options: argparse.Namespace) -> dict[str, Any]:
         live_record = job.locate_live_record() if fault.held else ""
         recorded = told = ""
         if fault.recorded:
-            time.sleep(3.0)  # the others end
+            if fault.ends:
+                time.sleep(3.0)
+            else:
+                time.sleep(max(0.0, began + STANDS_SECONDS - time.monotonic()))
+                job.kill_ranks()
             told = job.locate_recording()
-            recorded = "yes" if told.startswith(f"Rank {victim} ") and "died first" in told else "no"
+            recorded = "yes" if told.startswith(f"Rank {victim} ") and fault.recorded in told else "no"
+        if not fault.held:
+            job.notes["cpu_wait"] = {row["rank"]: row["cpu_wait"] for row in job.rows()}
     again = "yes" if live_record == text else "no" if fault.held else ""
     return {
         "named": named, "recorded": recorded, "again": again, "seconds": round(seconds, 1), "said": text,
