@@ -116,4 +116,4 @@ def test_a_job_takes_the_nodes_at_once_and_nothing_of_the_ring_is_left(rings: Id
     assert (job.returncode, sorted(job.stdout.split())) == (0, ["n1", "n2"]), job.stderr
     wait_until(lambda: not rings.workers() and not rings.jobs(), lambda: f"{rings.workers()} {rings.jobs()}")
     assert rings.measured() == []
-    assert [rings.cluster.wait_settled(node) for node in ("n1", "n2")] == ["idle", "idle"]
+    assert [rings.cluster.wait_for_state(node, "idle") for node in ("n1", "n2")] == ["idle", "idle"]
