@@ -20,7 +20,8 @@ demo:
 test: MORE := 3
 test:
 	@scripts/setup --system
-	$(PYTEST) $(TESTS)
+	@rm -f .pytest_cache/v/cache/lastfailed
+	$(PYTEST) $(TESTS) || $(BIN)/python scripts/once_more_alone.py $$? $(TESTS)
 
 test-fast:
 	@scripts/setup
