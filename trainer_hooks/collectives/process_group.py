@@ -168,7 +168,8 @@ def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
             totals.errors += 1
             return original(self, *_passed(one, two, three, rest), **named)
         if live.device is not None:
-            args = _passed(one, two, three, rest)
+            usual = three is _MISSING and two is not _MISSING  # and then there is no rest
+            args = (one, two) if usual else _passed(one, two, three, rest)
             sized = args[sized_at] if len(args) > sized_at else None
             called = original if type(self) is of_class else as_override
             return live.device.call(called, self, args, named, (word, log, issued), sized, _size)
@@ -267,7 +268,9 @@ def _size(sized: Any) -> int:
     """The size in bytes of a tensor, or of tensors in lists. None: the operation moves no data."""
     if sized is None:
         return 0
-    return sum(map(_size, sized)) if isinstance(sized, (list, tuple)) else sized.nbytes
+    if not isinstance(sized, (list, tuple)):
+        return sized.nbytes  # type: ignore[no-any-return]
+    return _size(sized[0]) if len(sized) == 1 else sum(map(_size, sized))
 
 
 def _log_failed(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:

@@ -53,6 +53,9 @@ class _PendingCollective(NamedTuple):
         return self[:5]
 
 
+_new: Final = tuple.__new__  # what the class calls itself: one call less
+
+
 class DeviceCollectives(DevicePhases):
     """The device timer of a recorder (record/device_timer.py): phases, steps and collectives.
 
@@ -122,7 +125,8 @@ class DeviceCollectives(DevicePhases):
             arrival = None
         returned = clock() if is_async else _SYNCHRONOUS
         try:
-            self._launched(work, _PendingCollective(*launch, size, self._live.step, arrival, on_device, returned))
+            entry = (*launch, size, self._live.step, arrival, on_device, returned)
+            self._launched(work, _new(_PendingCollective, entry))
         except Exception as error:
             self._disable(error)
         return work
@@ -241,7 +245,7 @@ class DeviceCollectives(DevicePhases):
         elif last.on_device:
             self._last = last.word, began
             first = before or after
-            others = tuple((each.launch, each.arrival) for each in batch[:-1])
+            others = tuple((each.launch, each.arrival) for each in batch[:-1]) if len(batch) > 1 else ()
             self.timeline.collective(last.launch, last.arrival, first, after, self._on_other_stream(first), others)
         else:
             self.release(*(mark for mark in _marks(batch, None) if mark is not before))

@@ -249,12 +249,10 @@ class Timeline:
             ready = began if arrival is before else min(began, timestamps.of(arrival))
         if others:
             timestamps.release(*once(arrival, before, after, *(mark for _, mark in others)))
+        elif arrival is before or arrival is None:
+            timestamps.release(before, None if after is before else after)
         else:
-            timestamps.release(before)
-            if arrival is not before:
-                timestamps.release(arrival)
-            if after is not before:
-                timestamps.release(after)
+            timestamps.release(arrival, before, None if after is before else after)
         if on_other_stream:
             self._on_other_streams -= 1
             self._overlapped.add(OverlappedCollective(launch, ready, end))
