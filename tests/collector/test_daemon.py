@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from support.ports import free_port
 
 from laggard.cli import main
 from laggard.collector.recommend.advice.values import Recommendation
@@ -29,13 +29,6 @@ pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
 HOSTILE = "<script>alert(1)</script>\"'&<img src=x onerror=alert(2)>"
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _collect(start_collector: Start, *targets: str, config: str | Path = "/dev/null") -> Any:
@@ -91,7 +84,7 @@ def test_failing_agents_are_named_and_the_others_go_on(start_collector: Start, f
     healthy = fake_agent(make.node("n0", [0, 1], world_size=2), make.report("n0"))
     deep = b'{"node":"n","boot_id":"b","next":0,"ranks":[],"ignored":' + b"[" * 50_000
     failing = {
-        f"http://127.0.0.1:{_free_port()}": ("down", "no connection: connection refused"),
+        f"http://127.0.0.1:{free_port()}": ("down", "no connection: connection refused"),
         fake_agent(b"<html>it works</html>").url: ("garbage", "not the JSON expected"),
         fake_agent(b'{"schema":"laggard.ranks/1"}').url: ("garbage", "missing required field"),
         fake_agent(make.node("n1", [0]), status=500).url: ("garbage", "HTTP 500"),
@@ -151,7 +144,7 @@ def test_a_job_of_silent_agents_has_no_verdict(start_collector: Start, fake_agen
 def test_without_ranks_the_verdict_is_unknown_with_a_reason(
     start_collector: Start, fake_agent: Start, make: Any
 ) -> None:
-    ports = [_free_port(), _free_port()]
+    ports = [free_port(), free_port()]
     silent = _collect(start_collector, *(f"127.0.0.1:{port}" for port in ports))
     assert _location(silent).verdict is Verdict.UNKNOWN
     assert "Cannot tell: no agent answers (2 of 2 down)." in silent.get("/").text

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.agents import AgentProcess
 from support.paths import REPOSITORY
+from support.ports import free_port
 
 FOLDER = REPOSITORY / "deploy" / "kubernetes" / "node-problem-detector"
 CONFIG = json.loads((FOLDER / "laggard.json").read_text())
@@ -81,8 +82,7 @@ def test_what_is_no_answer_is_unknown(serve: Callable[[bytes], tuple[str, int]],
 
 
 def test_without_an_agent_it_is_unknown() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        address = free.getsockname()
+    address = ("127.0.0.1", free_port())
     assert check(address) == (2, f"no agent of laggard at 127.0.0.1:{address[1]}")
 
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.ports import free_port
 
 from laggard.cli import main
 
@@ -30,8 +30,7 @@ def start() -> Iterator[Callable[..., list[Node]]]:
     nodes: list[Node] = []
 
     def run(count: int, *words: str, each: Sequence[Sequence[str]] = ()) -> list[Node]:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         for index in range(count):
             own = each[index] if each else ()
             place = ("--rendezvous", f"127.0.0.1:{port}", "--nodes", str(count), "--node-rank", str(index))

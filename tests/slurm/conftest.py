@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support.materialise import materialise
 from support.paths import REPOSITORY
+from support.ports import free_ports
 
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("slurmctld", "slurmd", "scontrol", "sinfo", "srun", "sbatch", "squeue", "scancel")
@@ -234,7 +235,7 @@ def _write_files(folder: Path) -> None:
     for name in ("run", "log", "state", "spool", "settings", "machines"):
         (folder / name).mkdir()
     scontrol = shutil.which("scontrol", path=PATH)
-    ports = _free_ports(1 + len(NODES))
+    ports = free_ports(1 + len(NODES))
     gpus = _device_files(folder / "dev")
     if gpus:
         (folder / "gres.conf").write_text(f"NodeName=n[1-4] Name=gpu File={folder}/dev/gpu[0-7]\n")
@@ -289,9 +290,3 @@ def _stop(folder: Path) -> None:
             time.sleep(0.05)
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [it.getsockname()[1] for it in sockets]

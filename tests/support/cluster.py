@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from support.paths import DEMO_TRAINING
+from support.ports import free_port
 from support.warm import Warm, WarmProcess
 
 
@@ -39,12 +39,10 @@ class Cluster:
     def train(
         self, ranks: int, *words: str, script: Path = DEMO_TRAINING, extra: dict[str, str] | None = None
     ) -> list[WarmProcess]:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
         common = {
             "WORLD_SIZE": str(ranks),
             "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(port),
+            "MASTER_PORT": str(free_port()),
             "GLOO_SOCKET_IFNAME": "lo",
             "OMP_NUM_THREADS": "1",
             "LAGGARD_RANK_DIR": str(self.folder / "ranks"),

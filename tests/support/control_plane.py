@@ -11,7 +11,6 @@ import lzma
 import os
 import secrets
 import shutil
-import socket
 import ssl
 import subprocess
 import time
@@ -22,6 +21,7 @@ from typing import Any
 import httpx
 
 from support.paths import SHARED
+from support.ports import free_ports
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager")
 HOW = (
@@ -60,21 +60,13 @@ def _program(name: str, folder: Path) -> str:
     return str(unpacked)
 
 
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
 class ControlPlane:
     """`request` asks as the cluster's administrator."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
-        etcd, peer, secure, manager = _free_ports(4)
+        etcd, peer, secure, manager = free_ports(4)
         self.url = f"https://127.0.0.1:{secure}"
         self.ca_file = folder / "certs" / "apiserver.crt"
         self._token = secrets.token_hex(16)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from support.ports import free_port
 from support.warm import Warm
 
 Ranks = list[subprocess.CompletedProcess[str]]
@@ -39,8 +39,7 @@ def launch_in(warm_torch: Warm, warm_deepspeed: Warm) -> Callable[..., Ranks]:
         extra: Mapping[str, str] | None = None,
         fresh: int = 0,
     ) -> Ranks:
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
+        port = free_port()
         command = [*(("-m", "laggard", "run") if hooks else ()), str(script), *words]
         warm = warm_deepspeed if "import deepspeed" in script.read_text() else warm_torch
         with contextlib.ExitStack() as stack:

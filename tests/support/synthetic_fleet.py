@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import time
 import urllib.parse
@@ -18,6 +17,7 @@ from laggard.catalogue.metrics import METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
 from laggard.constants import PHASES
 from support.paths import REPOSITORY
+from support.ports import free_port
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
 STEP_SECONDS = 15
@@ -108,9 +108,7 @@ def fleet_in_prometheus(folder: Path) -> Iterator[Prometheus]:
     subprocess.run(made, check=True, capture_output=True, timeout=300)
     (folder / "rules.yml").write_text(RULES.read_text().replace("interval: 15s", "interval: 1s"))
     (folder / "prometheus.yml").write_text("rule_files: [rules.yml]\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     words = [
         shutil.which("prometheus") or "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.ports import free_port
 
 pytestmark = pytest.mark.slow  # trainings with torch
 
 STEPS = 12
 
 TRAINING = f"""
-import os, socket, sys, time
+import os, sys
 import torch, torch.distributed as dist
 
 def train(rank=None, port=None):
@@ -37,9 +37,7 @@ def train(rank=None, port=None):
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] in ("fork", "spawn", "forkserver"):
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = probe.getsockname()[1]
-        torch.multiprocessing.start_processes(train, args=(port,), nprocs=2, start_method=sys.argv[1])
+        torch.multiprocessing.start_processes(train, args=(os.environ["PORT"],), nprocs=2, start_method=sys.argv[1])
     else:
         train()
 """
@@ -61,6 +59,7 @@ def start(tmp_path: Path, *words: str | Path, **extra: str) -> subprocess.Comple
         "GLOO_SOCKET_IFNAME": "lo",
         "OMP_NUM_THREADS": "1",
         "DS_ACCELERATOR": "cpu",
+        "PORT": str(free_port()),
         **extra,
     }
     return subprocess.run(
@@ -93,9 +92,7 @@ def assert_both_ranks_are_recorded(tmp_path: Path) -> None:
 def test_each_rank_is_recorded(words: str, tmp_path: Path, script: Path) -> None:
     (tmp_path / "launch.sh").write_text("#!/bin/sh\nexec torchrun --nproc-per-node 2 train.py")
     (tmp_path / "launch.sh").chmod(0o755)
-    with socket.create_server(("127.0.0.1", 0)) as probe:  # DeepSpeed's launcher takes 29500 wherever nobody says more
-        port = probe.getsockname()[1]
-    done = start(tmp_path, *words.format(port=port).split())
+    done = start(tmp_path, *words.format(port=free_port()).split())  # DeepSpeed's launcher takes 29500 unless told
     assert done.returncode == 0, done.stderr[-4000:]
     assert_both_ranks_are_recorded(tmp_path)
 

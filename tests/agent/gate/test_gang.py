@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.ports import free_port
 
 from laggard.cli import main
 
@@ -51,11 +52,6 @@ def start() -> Iterator[Start]:
     for node in nodes:
         node.kill()
         node.communicate()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def outputs(nodes: list[Node]) -> list[str]:

@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from typing import Any
 
 import psutil
 import pytest
+from support.ports import free_port
 
 from laggard.cli import main
 from laggard.rings.authentication import is_signed, new_nonce, signed
@@ -156,11 +156,6 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
     yield make
     for node in made:
         node.stop()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], bool], what: str, nodes: list[Node]) -> None:

@@ -7,7 +7,6 @@ on a lazy device; `late`: the hooks come once there are such classes.
 from __future__ import annotations
 
 import os
-import socket
 import sys
 from collections.abc import Callable
 from datetime import timedelta
@@ -131,9 +130,7 @@ def main() -> None:
     hooked = "laggard.trainer_hooks.attach" in sys.modules
     if hooked and "device" in sys.argv:
         put_device()
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
     for name, call in CALLS.items():
         for group_class in CLASSES[name]:
             group = made(group_class)

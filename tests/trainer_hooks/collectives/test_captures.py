@@ -10,7 +10,7 @@ from support.torch_version import GLOO_IS_RECORDED
 from support.warm import Warm
 
 CAPTURING = """
-import json, socket, sys, time, torch, torch.distributed as dist
+import json, sys, time, torch, torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
@@ -35,9 +35,7 @@ c10d._dump_fr_trace_json = dump_as_nccl
 import laggard.trainer_hooks
 from laggard.trainer_hooks.attach import session
 
-with socket.create_server(("127.0.0.1", 0)) as probe:
-    port = probe.getsockname()[1]
-dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 model = DistributedDataParallel(torch.nn.Linear(4, 4))
 optimizer = torch.optim.SGD(model.parameters())
 laggard.trainer_hooks.attach(model, optimizer)

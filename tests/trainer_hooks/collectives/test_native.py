@@ -34,11 +34,9 @@ from laggard.trainer_hooks.record.facts import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
 TRAINING = """
-import socket, time, torch, torch.distributed as dist
+import time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-with socket.create_server(("127.0.0.1", 0)) as probe:
-    port = probe.getsockname()[1]
-dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)))
 optimizer = torch.optim.SGD(model.parameters())
 for _ in range(6):

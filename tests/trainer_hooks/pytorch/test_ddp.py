@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow  # trainings with torch
 
 # A group written in Python, as torchft's are and those of torch's own test_c10d_pypg.py.
 PYTHON_GROUP = """
-import socket, weakref, torch, torch.distributed as dist
+import weakref, torch, torch.distributed as dist
 
 class Done(dist.Work):
     def __init__(self, result, group):
@@ -41,9 +41,7 @@ class Alone(dist.ProcessGroup):
     def getSize(self): return 1
     def getBackendName(self): return "alone"
 
-with socket.create_server(("127.0.0.1", 0)) as probe:
-    port = probe.getsockname()[1]
-dist.init_process_group("gloo", rank=0, world_size=1, init_method=f"tcp://127.0.0.1:{port}")
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
 group = Alone()
 parts = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))  # with buffers, which DDP broadcasts
 model = torch.nn.parallel.DistributedDataParallel(parts, process_group=group)

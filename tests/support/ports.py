@@ -1,0 +1,43 @@
+"""TCP ports for servers that a test starts: free, and nobody else's until the server listens."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+LOWEST = 10000  # above those on which services usually listen
+COUNT = 10000  # up to 20000: the demo takes its own from there on. Linux gives connections those from 32768 on
+LAST = Path(tempfile.gettempdir()) / f"laggard-tests-port-{os.getuid()}"
+
+
+def free_port() -> int:
+    """A port that is free on every address. Ports that the kernel gives to connections are none of these, since a
+    connection could take such a port before the server listens. All processes that run tests share one count, so that
+    a port is handed out again only after all others."""
+    with open(LAST, "a+") as last:
+        fcntl.flock(last, fcntl.LOCK_EX)
+        last.seek(0)
+        number = int(last.read() or 0)
+        for _ in range(COUNT):
+            number = (number + 1) % COUNT
+            if _is_free(LOWEST + number):
+                last.truncate(0)
+                last.write(str(number))
+                return LOWEST + number
+    raise OSError(f"no port from {LOWEST} to {LOWEST + COUNT - 1} is free")
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ones."""
+    return [free_port() for _ in range(count)]
+
+
+def _is_free(port: int) -> bool:
+    try:
+        socket.create_server(("", port)).close()
+    except OSError:
+        return False
+    return True
