@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parse
+from support.ports import free_port
 
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.ranks.reader import RankFiles
@@ -188,9 +189,8 @@ if child == 0:
     os._exit(0)
 sys.stdin.readline()
 """
-    trainer = train(body)
-    url = trainer.url()
-    fetch(url)
+    port = free_port()
+    trainer = train(body, LAGGARD_EXPORT=f"127.0.0.1:{port}", LOCAL_RANK="0")
+    fetch(trainer.url())
     assert trainer.end()[0] == 0
-    port = int(url.removesuffix("/metrics").rpartition(":")[2])
     socket.create_server(("127.0.0.1", port)).close()
