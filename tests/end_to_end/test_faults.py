@@ -90,7 +90,7 @@ def dead(location: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_slow_rank_is_named_while_the_job_runs(cluster: Cluster) -> None:
-    words = ("--slow-rank", "2", "--slow-phase", "optimizer", "--slow-by", "0.1")
+    words = ("--slow-rank", "2", "--slow-phase", "optimizer", "--slow-by", "0.3")
     cluster.train(3, "--steps", "100000", *words)
     location = cluster.until(lambda location: location["culprits"])
     assert [(each["ranks"], each["phase"]) for each in location["culprits"]] == [([2], "optimizer")]

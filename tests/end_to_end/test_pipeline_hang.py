@@ -95,5 +95,5 @@ def test_a_stage_that_sleeps_is_named_and_nobody_else(cluster: Cluster, stages: 
 def test_stages_that_wait_for_one_another_are_a_deadlock(cluster: Cluster) -> None:
     """After its last step each stage receives from the next one, and none sends."""
     until_it_trains(cluster, cluster.train(STAGES, "300", str(cluster.folder), "deadlock", script=PIPELINE))
-    asked, _ = locate_until(cluster, "Something is wrong: ranks 0-3 wait for one another, a deadlock", 120.0)
+    asked, _ = locate_until(cluster, "Something is wrong: ranks 0-3 wait for one another, a deadlock", 300.0)
     assert asked.returncode == 1 and "from rank 0, number 1, for" in asked.stdout, asked.stdout

@@ -76,7 +76,7 @@ class Cluster:
         command = [sys.executable, "-m", "laggard", "locate", "--trace", str(path)]
         return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
-    def until(self, condition: Any, seconds: float = 120.0) -> dict[str, Any]:
+    def until(self, condition: Any, seconds: float = 300.0) -> dict[str, Any]:
         """The first location for which `condition` holds."""
         deadline = time.monotonic() + seconds
         while True:
@@ -86,7 +86,7 @@ class Cluster:
             assert time.monotonic() < deadline, location
             time.sleep(0.2)
 
-    def until_rows(self, condition: Any, seconds: float = 120.0) -> list[dict[str, Any]]:
+    def until_rows(self, condition: Any, seconds: float = 300.0) -> list[dict[str, Any]]:
         """The agent's first rows for which `condition` holds."""
         deadline = time.monotonic() + seconds
         while not condition(rows := self.ranks()):

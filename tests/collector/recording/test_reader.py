@@ -188,7 +188,7 @@ def test_the_command_refuses_in_one_line(words: list[str]) -> None:
 
 @pytest.mark.slow
 def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., Any], tmp_path: Path) -> None:
-    words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.1"]
+    words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.3"]
     launch(DEMO_TRAINING, words, ranks=3, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
     location = locate(read_recording([tmp_path / "recording"]).timings)
     assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]

@@ -155,7 +155,7 @@ def test_it_is_complete_where_python_ends_the_process(tmp_path: Path, body: str,
 def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_process(
     tmp_path: Path, end: str, status: int
 ) -> None:
-    done = train(tmp_path, f"\ndef end(): time.sleep(0.5); {end}\nstep(end)")
+    done = train(tmp_path, f"\ndef end(): time.sleep(1.5); {end}\nstep(end)")
     assert done.returncode == status, done.stderr
     assert [step["step"] for step in of_kind(tmp_path, "step")] == list(range(9))
     assert len(of_kind(tmp_path, "collective")) == 2 * 9
@@ -164,7 +164,7 @@ def test_it_has_whole_steps_and_a_reported_loss_where_the_kernel_ends_the_proces
 
 
 def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: Path) -> None:
-    more = "\nfor _ in range(20): step()\ntime.sleep(0.5)\n"  # they are written by then
+    more = "\nfor _ in range(20): step()\ntime.sleep(1.5)\n"  # they are written by then
     stopped, waits = (
         more + "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))",
         more + "step(lambda: time.sleep(1000))",
