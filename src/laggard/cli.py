@@ -46,6 +46,7 @@ COMMANDS = (
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
     Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),
     Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
+    Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
     Command("report", "laggard.collector.reports.command", "what a table of measured runs says: best, ties, outliers"),

@@ -1,0 +1,115 @@
+"""`laggard top` on a real collector: drawn once, and on a terminal until it is interrupted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.slow  # a collector for each test
+
+Start = Callable[..., Any]
+LONG = 200.0
+TOP = [sys.executable, "-m", "laggard", "top"]
+
+
+class Terminal:
+    """A process on a terminal of its own."""
+
+    def __init__(self, command: list[str], lines: int, columns: int) -> None:
+        self._fd, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        environ = {**os.environ, "TERM": "xterm-256color"}
+        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
+        os.close(theirs)
+        self.seen = ""
+
+    def wait_for(self, text: str) -> None:
+        until = time.monotonic() + LONG
+        self.seen = ""
+        while text not in self.plain():
+            assert time.monotonic() < until, f"{text!r} was not drawn: {self.plain()[-2000:]}"
+            self.seen += os.read(self._fd, 65536).decode(errors="replace")
+
+    def plain(self) -> str:
+        """What was drawn since the last wait, without escapes."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", self.seen)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._fd)
+
+
+@contextmanager
+def terminal(command: list[str], lines: int = 40, columns: int = 120) -> Iterator[Terminal]:
+    opened = Terminal(command, lines, columns)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def collect(start_collector: Start, *targets: str) -> Any:
+    flags = [word for target in targets for word in ("--target", target)]
+    collector = start_collector(*flags, "--interval", "0.3", "--config", "/dev/null")
+    collector.wait_ready()
+    return collector
+
+
+def once(*words: str) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "COLUMNS": "120"}
+    return subprocess.run([*TOP, "--once", *words], capture_output=True, text=True, timeout=LONG, env=environ)
+
+
+def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
+    ]
+    collector = collect(start_collector, *(agent.address for agent in agents))
+    drawn = once("--collector", collector.url)
+    assert (drawn.returncode, drawn.stderr) == (1, "")
+    lines = [line.rstrip() for line in drawn.stdout.splitlines()]
+    assert lines[0].startswith("Rank 2 on n1 is slow in forward: fixing it would save ")
+    assert any(line.startswith("What to do: ") for line in lines)
+    (header,) = (place for place, line in enumerate(lines) if line.startswith("rank "))
+    ranks = [line.split() for line in lines[header + 1 : header + 5]]
+    assert sorted(words[0] for words in ranks) == ["0", "1", "2", "3"]
+    assert ranks[0][:7] == ["2", "n1", "running", "0.25", "s", "0", "ms"], ranks[0]
+    assert lines[-2:] == ["2 nodes, 1 not well:", "  n1 fail: GPU_THROTTLED"]
+    assert max(map(len, lines)) <= 120, "wrapped to the terminal's width"
+
+
+def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    agent = fake_agent(make.node("n0", [0, 1], slow=1, world_size=2), make.report("n0"))
+    collector = collect(start_collector, agent.address)
+    with terminal([*TOP, "--collector", collector.url, "--interval", "0.2"]) as shown:
+        shown.wait_for("Rank 1 on n0 is slow in forward")
+        collector.stop()
+        shown.wait_for("no collector answers at")
+        shown.wait_for("Rank 1 on n0 is slow in forward")  # what it said last stays
+        shown.process.send_signal(signal.SIGINT)
+        assert shown.process.wait(timeout=LONG) == 1
+
+
+def test_where_there_is_nothing_to_show_it_says_why() -> None:
+    nobody = once("--collector", "http://127.0.0.1:9")
+    assert (nobody.returncode, nobody.stdout) == (64, "")
+    assert nobody.stderr == (
+        "laggard: no collector answers at http://127.0.0.1:9; start one, or name it with --collector\n"
+    )
+    often = once("--interval", "0")
+    assert (often.returncode, often.stderr) == (64, "laggard: --interval 0: give seconds from 0.1 to 3600\n")
