@@ -27,8 +27,10 @@ function badgeOf({ verdict, culprits }) {
 function figuresOf({ culprits, slowdown_ratio: slowdown, window: steps, ranks_seen: ranks, world_size: world }) {
   const figures = [];
   const [first] = culprits;
-  if (slowdown && first?.recoverable_ratio) figures.push(["the step time without it", times(slowdown)]);
-  if (first?.recoverable_ratio) figures.push(["of the step time can be saved", percent(first.recoverable_ratio)]);
+  const stands = first?.kind === "hung" || first?.kind === "dead"; // a job that stands has no step time to compare
+  if (stands) figures.push(["the job", "stands still"]);
+  if (slowdown && first?.recoverable_ratio && !stands) figures.push(["the step time without it", times(slowdown)]);
+  if (first?.recoverable_ratio && !stands) figures.push(["of the step time can be saved", percent(first.recoverable_ratio)]);
   if (first) figures.push(["confidence", percent(first.confidence)]);
   if (ranks) figures.push(["ranks seen", world ? `${ranks} of ${world}` : `${ranks}`]);
   if (steps.last_step !== null) figures.push(["steps looked at", `${steps.first_step}–${steps.last_step}`]);

@@ -9,10 +9,10 @@ import { followPointer } from "./tip.js";
 // `onMeasure`: called with the name of a measure that the reader chooses; `onRow`: with the row of a cell that is
 // clicked, or entered with the keyboard. Returns the function that shows a heat map: (heat, summary, text where it is
 // empty).
-export function heatView({ measure, onMeasure, onRow = () => {} }) {
+export function heatView({ measure, onMeasure, onRow }) {
   let drawn = null;
   let last = null;
-  const updateTip = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => drawn, (cell) => onRow(drawn.heat.rows[cell.row], drawn.heat, cell));
+  const updateTip = followPointer(byId("heat-canvas"), byId("heat-cursor"), byId("heat-tip"), () => drawn, (cell) => onRow?.(drawn.heat.rows[cell.row], drawn.heat, cell));
 
   const show = (heat, summary, empty = "") => {
     last = [heat, summary, empty];
@@ -29,11 +29,12 @@ export function heatView({ measure, onMeasure, onRow = () => {} }) {
     drawn = { heat, scale, shape: drawHeat(byId("heat-canvas"), heat, scale, culprits) };
     showLegend(scale, culprits.some((culprit) => culprit.ranks.length));
     setText(byId("heat-explain"), scale.explain + foldText(heat));
-    byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells.`);
+    byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells${onRow ? ", Enter opens the rank" : ""}.`);
     setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
     updateTip();
   };
   const again = () => last && byId("heat-canvas").offsetParent !== null && show(...last);
+  byId("heat").classList.toggle("opens", Boolean(onRow));
   makeMeasures(measure, onMeasure);
   new ResizeObserver(again).observe(byId("heat-card"));
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", again);

@@ -1,32 +1,51 @@
 // Asks the collector every few seconds and shows the answer. Changes nothing there.
 
+import { readAddress, writeAddress } from "./address.js";
 import { showAnswer } from "./answer.js";
 import { byId, element, setText } from "./dom.js";
 import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
+import { mapControls } from "./map_controls.js";
 import { showNodes } from "./nodes.js";
+import { rankView } from "./rank_view.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
 const INCIDENTS = 20;
 
 const state = {
-  job: new URLSearchParams(location.search).get("job"),
-  measure: "own",
+  ...readAddress(location),
   summary: null,
-  heat: null,
   answeredAt: null,
   lostAt: null,
 };
 
+// Shows another view. `back`: whether the browser's back button leads from it to this one.
+function look(changes, back = false) {
+  Object.assign(state, changes);
+  history[back ? "pushState" : "replaceState"](null, "", writeAddress(state));
+  return refresh();
+}
+
 const drawHeat = heatView({
   measure: state.measure,
-  onMeasure: (measure) => {
-    state.measure = measure;
-    refresh();
-  },
+  onMeasure: (measure) => look({ measure }),
+  onRow: openCell,
 });
+const showControls = mapControls({
+  onOrder: (order) => look({ order, zoom: null }),
+  onZoomOut: () => look({ zoom: null }, true),
+});
+const showRank = rankView({ onRank: (rank) => look({ rank }, true) });
+
+// A row of several ranks opens into these; the rank that its cell shows is the one whose steps appear below.
+async function openCell(row, heat, { row: place, column }) {
+  const rank = heat.shown ? heat.shown[place][column] : row.first;
+  const zoom = row.count > 1 ? [row.at, row.at + row.count] : state.zoom;
+  await look({ rank, zoom }, true);
+  byId("rank-card").scrollIntoView({ block: "nearest" });
+}
 
 async function ask(path, parameters = {}) {
   const query = new URLSearchParams(parameters);
@@ -37,20 +56,28 @@ async function ask(path, parameters = {}) {
   return response.json();
 }
 
+function mapAsked() {
+  const zoom = state.zoom ? { start: state.zoom[0], stop: state.zoom[1] } : {};
+  return { measure: state.measure, order: state.order, rows: ROWS, ...zoom };
+}
+
 async function refresh() {
-  const view = `${state.job} ${state.measure}`;
+  const view = writeAddress(state);
   try {
-    const [summary, heat, nodes, incidents] = await Promise.all([
+    const [summary, heat, timeline, nodes, incidents] = await Promise.all([
       ask("/api/v1/summary"),
-      ask("/api/v1/ranks", { measure: state.measure, rows: ROWS }),
+      ask("/api/v1/ranks", mapAsked()),
+      ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank }),
       ask("/api/v1/nodes"),
       ask("/api/v1/incidents", { limit: INCIDENTS }),
     ]);
-    if (view !== `${state.job} ${state.measure}`) return; // the reader has chosen another view meanwhile
-    Object.assign(state, { summary, heat, answeredAt: performance.now(), lostAt: null });
+    if (view !== writeAddress(state)) return; // the reader has chosen another view meanwhile
+    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
     showAnswer(summary);
     showJobs(summary);
     drawHeat(heat, summary, emptyText(heat, summary.location));
+    showControls(heat);
+    showRank(timeline, state.rank);
     showNodes(nodes.nodes, summary.fleet);
     showIncidents(incidents, !state.job);
   } catch {
@@ -105,11 +132,14 @@ async function keepRefreshing() {
   setTimeout(keepRefreshing, 1000 * Math.min(5, Math.max(1, state.summary?.interval_seconds ?? 1)));
 }
 
-byId("job").addEventListener("change", (event) => {
-  state.job = event.target.value;
-  history.replaceState(null, "", `?${new URLSearchParams({ job: state.job })}`);
-  refresh();
-});
+byId("job").addEventListener("change", (event) => look({ job: event.target.value, zoom: null, rank: null }));
+for (const moved of ["popstate", "hashchange"]) {
+  window.addEventListener(moved, () => {
+    Object.assign(state, readAddress(location));
+    byId("measures").querySelector(`input[value=${state.measure}]`).checked = true;
+    refresh();
+  });
+}
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 setInterval(showFreshness, 1000);
 keepRefreshing();
