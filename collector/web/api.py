@@ -76,8 +76,13 @@ class Api:
         return _json(NodesDocument(self.source.snapshot.nodes))
 
     def findings(self, request: Request) -> Response:
+        """`?limit=N`: the worst N of them."""
         snapshot = self.source.snapshot
-        return _json(NodeFindingsDocument(snapshot.findings, snapshot.fleet_notes))
+        limit = _number(request.query_params.get("limit", "0"), 2.0**31)
+        if limit is None:
+            return PlainTextResponse("limit is a number of findings\n", 400)
+        found = snapshot.findings[: int(limit) or None]
+        return _json(NodeFindingsDocument(found, snapshot.fleet_notes, len(snapshot.findings)))
 
     def drains(self, request: Request) -> Response:
         node = request.query_params.get("node")

@@ -115,10 +115,12 @@ class TimelineDocument(Struct, frozen=True):
 
 class NodeFindingsDocument(Struct, frozen=True):
     """The findings of all nodes and of comparing them, worst first. `notes`: what could not be compared, and what holds
-    for many nodes at once."""
+    for many nodes at once. `total`: how many findings there are; `findings` has the first of them where fewer were
+    asked for."""
 
     findings: tuple[NodeFinding, ...]
     notes: tuple[Note, ...] = ()
+    total: int = 0
     schema: str = "laggard.node_findings/1"
 
 

@@ -22,3 +22,14 @@ export function setLines(list, lines) {
   if (now.length === lines.length && now.every((line, place) => line === lines[place])) return;
   list.replaceChildren(...lines.map((line) => element("li", { text: line })));
 }
+
+// A function that draws only when what it is given differs from the last time, so that what is focused or selected stays.
+export function onChange(draw) {
+  let last;
+  return (value) => {
+    const text = JSON.stringify(value);
+    if (text === last) return;
+    last = text;
+    draw(value);
+  };
+}

@@ -62,7 +62,7 @@ function shapeOf(canvas, heat, pen, marked) {
   const columns = heat.steps.length;
   // Few ranks get tall rows, many get thin ones; rows of less than two pixels are hard to find.
   const rowHeight = Math.max(2, Math.min(30, Math.floor(480 / rows)));
-  pen.font = FONT;
+  pen.font = `600 ${FONT}`; // as the culprits' labels are written
   const widest = Math.max(...heat.rows.map((row, place) => pen.measureText(labelOf(row, marked[place])).width));
   const gutter = Math.ceil(Math.min(widest + 28, Math.max(72, width * 0.2)));
   const tops = topsOf(marked, rowHeight);

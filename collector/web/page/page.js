@@ -2,7 +2,9 @@
 
 import { readAddress, writeAddress } from "./address.js";
 import { showAnswer } from "./answer.js";
+import { showChanges } from "./changes.js";
 import { byId, element, setText } from "./dom.js";
+import { showFindings } from "./findings.js";
 import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
@@ -13,6 +15,8 @@ import { rankView } from "./rank_view.js";
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
 const INCIDENTS = 20;
+
+const FINDINGS = 200;
 
 const state = {
   ...readAddress(location),
@@ -64,12 +68,14 @@ function mapAsked() {
 async function refresh() {
   const view = writeAddress(state);
   try {
-    const [summary, heat, timeline, nodes, incidents] = await Promise.all([
+    const [summary, heat, timeline, nodes, incidents, findings, changes] = await Promise.all([
       ask("/api/v1/summary"),
       ask("/api/v1/ranks", mapAsked()),
       ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank }),
       ask("/api/v1/nodes"),
       ask("/api/v1/incidents", { limit: INCIDENTS }),
+      ask("/api/v1/findings", { limit: FINDINGS }),
+      ask("/api/v1/recommendation"),
     ]);
     if (view !== writeAddress(state)) return; // the reader has chosen another view meanwhile
     Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
@@ -78,6 +84,8 @@ async function refresh() {
     drawHeat(heat, summary, emptyText(heat, summary.location));
     showControls(heat);
     showRank(timeline, state.rank);
+    showFindings(findings);
+    showChanges(changes);
     showNodes(nodes.nodes, summary.fleet);
     showIncidents(incidents, !state.job);
   } catch {

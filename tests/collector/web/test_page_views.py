@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import structs
 from support.browsing import Browsed, needs_chromium
+
+from laggard.model import Fix, RankEnd
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -74,4 +77,58 @@ def test_a_link_with_nonsense_shows_all(browser: Any, large_job: Any) -> None:
     browsed = Browsed(browser, large_job.url + link, ready="#rank-card:not([hidden])")
     assert browsed.page.inner_text("#rank-title") == "The rank to look at beside a peer"
     assert browsed.page.is_hidden("#zoom-out") and browsed.page.is_checked("input[value=own]")
+    assert browsed.errors == []
+
+
+def test_findings_have_fixes_to_copy_and_a_page(
+    browser: Any, start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    hostile = "<img src=x onerror=alert(1)>"
+    report = make.report("n1", ["GPU_THROTTLED", "ACS_ENABLED"])
+    acs = structs.replace(
+        report.findings[1],
+        summary=f"ACS redirects {hostile}",
+        fix=Fix("Clear it.", (f"setpci -s {hostile} ECAP_ACS",)),
+    )
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0", ["GPU_THROTTLED"])),
+        fake_agent(make.node("n1", [2, 3], slow=2), structs.replace(report, findings=(report.findings[0], acs))),
+    ]
+    flags = [word for agent in agents for word in ("--target", agent.address)]
+    collector = start_collector(*flags, "--interval", "0.5")
+    collector.wait_ready()
+    browsed = Browsed(browser, collector.url, ready="#findings article", permissions=["clipboard-read"])
+    page = browsed.page
+    throttled = page.locator("#findings article", has_text="GPU_THROTTLED")
+    assert "n0 gpu0, n1 gpu0" in throttled.inner_text()
+    found = page.locator("#findings article", has_text="ACS_ENABLED")
+    assert hostile in found.inner_text() and page.locator("main img").count() == 0
+    found.get_by_role("button", name="Copy the commands for ACS_ENABLED").click()
+    found.get_by_text("Copied the commands").wait_for(state="attached")
+    assert page.evaluate("navigator.clipboard.readText()") == f"setpci -s {hostile} ECAP_ACS"
+    page.locator("#changes article").first.wait_for()
+    assert "ACS_ENABLED" in page.inner_text("#changes-explain")
+    assert browsed.barriers() == []
+    browsed.screenshot("page-findings")
+    assert browsed.errors == []
+    found.get_by_role("link", name="ACS_ENABLED").click()
+    page.wait_for_url("**/findings/ACS_ENABLED")
+    assert page.inner_text("body").startswith("# ACS_ENABLED")
+    assert collector.get("/findings/%2e%2e%2fpyproject").status_code == 404
+
+
+def test_a_job_that_died_has_no_ratio(browser: Any, start_collector: Start, fake_agent: Start, make: Any) -> None:
+    steps = [make.step_row(step) for step in range(20)]
+    ended = RankEnd(1.0, exit_code=1, exception="ValueError")
+    ranks = [make.rank_row(0, 2, steps), make.rank_row(1, 2, steps, state="died", phase="forward", end=ended)]
+    agent = fake_agent(make.ranks_document("n0", ranks), make.report("n0"))
+    collector = start_collector("--target", agent.address, "--interval", "0.5")
+    collector.wait_ready()
+    browsed = Browsed(browser, collector.url)
+    page = browsed.page
+    page.locator("#badge", has_text="Died first").wait_for()
+    assert "Rank 1 on n0 died first" in page.inner_text("h1")
+    assert "stands still" in page.inner_text("#figures") and "×" not in page.inner_text("#figures")
+    assert browsed.barriers() == []
+    browsed.screenshot("page-died")
     assert browsed.errors == []

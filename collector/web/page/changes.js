@@ -1,0 +1,51 @@
+// What to change: the recommendation for the job, each item as a diff of its setting, with what applies and reverts it.
+
+import { copyBox } from "./copy.js";
+import { byId, element, onChange, setText } from "./dom.js";
+import { times } from "./format.js";
+
+const MOST = 12;
+
+export const showChanges = onChange((recommendation) => {
+  const { items, blocked_by: blocked, notes, files } = recommendation ?? { items: [], blocked_by: [], notes: [], files: {} };
+  byId("changes-card").hidden = !items.length && !blocked.length && !notes.length;
+  const more = items.length > MOST ? `The first ${MOST} of ${items.length}; all at /api/v1/recommendation. ` : "";
+  setText(byId("changes-explain"), more + notes.join(" "));
+  byId("changes").replaceChildren(...items.slice(0, MOST).map(articleOf), ...Object.entries(files).map(fileOf));
+});
+
+function articleOf(item) {
+  const title = element("h3", { text: `${item.target}: ${item.key}` });
+  const gain = gainOf(item);
+  if (gain) title.append(element("span", { className: "gain", text: gain }));
+  const reasons = [item.reason, item.risk && `Risk: ${item.risk}`].filter(Boolean).map((text) => element("p", { text }));
+  const boxes = [settable(item) ? diffOf(item) : element("p", { text: item.current === null ? "" : `Now: ${plain(item.current)}` })];
+  if (item.apply) boxes.push(copyBox(item.apply, `what applies ${item.key}`));
+  if (item.revert) boxes.push(element("details", {}, element("summary", { text: "To go back" }), copyBox(item.revert, `what reverts ${item.key}`)));
+  return element("article", { className: "finding" }, title, ...reasons, ...boxes);
+}
+
+function gainOf({ gain, repairs }) {
+  if (gain.ratio === null) return repairs ? "repair" : "gain not known";
+  const range = gain.low !== null && gain.high !== null ? ` (${times(gain.low)} to ${times(gain.high)})` : "";
+  return `${times(gain.ratio)} throughput${range}, ${gain.basis}`;
+}
+
+// What is repaired by hand has a state, and no value to set.
+const settable = ({ target, recommended }) => recommended !== null || target === "nccl_env" || target === "deepspeed";
+
+function diffOf({ key, current, recommended }) {
+  const lines = [
+    ["less", "−", current],
+    ["more-line", "+", recommended],
+  ].filter(([, , value]) => value !== null);
+  if (!lines.length) return "";
+  const shown = lines.map(([className, sign, value]) => element("span", { className, text: `${sign} ${key}=${plain(value)}` }));
+  return element("div", { className: "diff", role: "group", "aria-label": `${key}: from and to` }, ...shown);
+}
+
+const plain = (value) => (typeof value === "object" ? JSON.stringify(value) : String(value));
+
+function fileOf([name, text]) {
+  return element("details", {}, element("summary", { text: name }), copyBox(text, name));
+}
