@@ -209,6 +209,16 @@ def test_the_examples_hold_against_the_schemas(path: Path, version: str) -> None
     assert len(errors_by_schema([misspelt], version)) == 1
 
 
+@pytest.mark.parametrize("version", SCHEMAS)
+def test_the_pods_of_the_example_for_kubeflow_hold_against_the_schemas(version: str) -> None:
+    """Its own schema is not Kubernetes'; its pods' is."""
+    job = yaml.safe_load((REPOSITORY / "docs/examples/pytorchjob.yaml").read_text())
+    assert (job["apiVersion"], job["kind"]) == ("kubeflow.org/v1", "PyTorchJob")
+    for name, replica in job["spec"]["pytorchReplicaSpecs"].items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.lower()}, **replica["template"]}
+        assert errors_by_schema([pod], version) == []
+
+
 def test_idle_rings_put_nobody_out_and_their_command_is_one_that_laggard_takes() -> None:
     documents = yaml.safe_load_all((REPOSITORY / "deploy/kubernetes/examples/idle-rings.yaml").read_text())
     items = {item["kind"]: item for item in documents}

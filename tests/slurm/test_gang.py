@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 from namespaces import Namespaces, can_make
 from support.paths import REPOSITORY
+from support.ports import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 LONG = 600.0
@@ -81,3 +84,26 @@ def test_prologs_of_a_job_meet_and_the_job_runs(cluster: Any) -> None:
         text = said(folder, f"prolog-{node}")
         assert "probe gang     " in text and "did not come" not in text and "not reached" not in text, text
         assert text.splitlines()[-1].startswith("gate: pass"), text
+
+
+def test_the_example_job_trains_with_the_hooks(cluster: Any) -> None:
+    """Two nodes that torchrun joins; without the gate, which would judge this machine."""
+    folder, examples = cluster.folder, REPOSITORY / "docs" / "examples"
+    settings = {
+        "LAGGARD_GATE": "off",
+        "LAGGARD_RECORD_DIR": str(folder / "recording"),
+        "LAGGARD_RANK_DIR": str(folder / "ranks"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    words = ["-w", "n1,n2", "--gpus-per-node=0", f"--output={folder}/job.out", f"--chdir={folder}"]
+    exported = "--export=" + ",".join(f"{name}={value}" for name, value in settings.items())
+    done = cluster.run(
+        "sbatch", "--wait", *words, exported, str(examples / "train.sbatch"), str(examples / "ddp.py"), seconds=LONG
+    )
+    assert done.returncode == 0, done.stderr + (folder / "job.out").read_text()
+    for rank in range(2):
+        lines = [json.loads(line) for line in (folder / f"recording/rank-{rank}.jsonl").read_text().splitlines()]
+        assert [line["step"] for line in lines if line.get("kind") == "step"] == list(range(10))

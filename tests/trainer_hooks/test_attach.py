@@ -351,6 +351,33 @@ def test_the_examples_of_the_documentation(name: str, hooks: bool, launch: Calla
     assert len(list((tmp_path / "ranks").rglob("*.rank"))) == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [
+        ("accelerate_loop", {"dp", "world"}),
+        ("torchtitan_style", {"dp", "tp", "world"}),
+        ("megatron_style", {"dp", "tp", "world"}),
+    ],
+)
+def test_the_examples_in_the_style_of_others(
+    name: str, roles: set[str], launch: Callable[..., Any], tmp_path: Path
+) -> None:
+    if name == "accelerate_loop":
+        pytest.importorskip("accelerate")
+    if name == "torchtitan_style" and TORCH < (2, 8):
+        pytest.skip("torch 2.4 has no fully_shard there, and that of torch 2.6 does not run on the CPU")
+    ranks = 2 if name == "accelerate_loop" else 4  # two tensor-parallel groups of two
+    launch(EXAMPLES / f"{name}.py", hooks=True, fresh=1, ranks=ranks)
+    seen = set()
+    for path in (tmp_path / "ranks").rglob("*.rank"):
+        with RankFileReader(str(path)) as file:
+            counters = file.counters()
+            assert counters is not None and (counters.steps, counters.errors) == (10, 0)
+            assert min(counters.phases_ns[1:4]) > 0, "forward, backward and optimizer are all recorded"
+            seen |= {lane.role for lane in file.lanes()}
+    assert seen <= roles and (roles - {"world"} <= seen or not GLOO_IS_RECORDED), seen
+
+
 def _without_compiling(example: Path, folder: Path) -> Path:
     """The example; of DeepSpeed's a copy that keeps DeepSpeed from compiling its shared-memory collectives: that takes
     a minute, and a test that is killed meanwhile leaves a lock on which every later training hangs."""
