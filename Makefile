@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check format clean
+.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -75,6 +75,11 @@ others-suites:
 demo-table:
 	@scripts/setup
 	@$(BIN)/python bench/demo_table.py $(ARGS)
+
+# Twenty minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). As root; ARGS="--minutes 3".
+soak:
+	@scripts/setup
+	@$(BIN)/python bench/soak.py $(ARGS)
 
 # On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
 # trainings, its verdicts. Needs no .venv: any Python with torch will do for the larger part (PYTHON=...); what cannot

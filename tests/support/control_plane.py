@@ -11,6 +11,7 @@ import lzma
 import os
 import secrets
 import shutil
+import signal
 import ssl
 import subprocess
 import time
@@ -81,6 +82,20 @@ class ControlPlane:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def administrator_token(self) -> str:
+        return self._token
+
+    @contextlib.contextmanager
+    def silent(self) -> Iterator[None]:
+        """The API server takes connections meanwhile, and answers nobody."""
+        api_server = next(it for it in self._processes if "kube-apiserver" in str(it.args))
+        api_server.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            api_server.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         with contextlib.suppress(AttributeError):
