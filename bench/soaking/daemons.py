@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import NamedTuple
@@ -49,10 +48,11 @@ class Daemon:
             return subprocess.Popen(self._words, stdout=log, stderr=log, env=self._environment)
 
     def answers(self) -> bool:
-        with contextlib.suppress(OSError, urllib.error.URLError, ValueError):
+        try:
             with urllib.request.urlopen(self.url + self._path, timeout=10) as answer:
                 return bool(answer.status == 200)
-        return False
+        except (OSError, ValueError):
+            return False
 
     def wait(self) -> bool:
         """Whether it answers within three minutes."""

@@ -3,13 +3,11 @@ where its programs are here a Kubernetes control plane with laggard's controller
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 import signal
 import subprocess
 import time
-import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -145,11 +143,12 @@ class Site:
         return self.ask("/api/v1/incidents?limit=500")
 
     def ask(self, path: str) -> dict[str, Any]:
-        with contextlib.suppress(OSError, urllib.error.URLError, ValueError):
+        try:
             with urllib.request.urlopen(self.collector.url + path, timeout=30) as answer:
                 document: dict[str, Any] = json.load(answer)
-                return document
-        return {}
+        except (OSError, ValueError):
+            return {}
+        return document
 
     def wait_for(self, condition: Any, seconds: float = _JOB_SECONDS) -> bool:
         """Whether `condition` holds of the verdict within so many seconds."""

@@ -1,0 +1,133 @@
+"""deploy/helm: Helm itself renders the chart, and makes of it what kustomize makes of deploy/kubernetes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from support.paths import REPOSITORY
+
+helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
+
+from laggard import __version__  # noqa: E402
+from laggard.agent.settings import AgentSettings  # noqa: E402
+from laggard.collector.settings import CollectorSettings  # noqa: E402
+from laggard.config import load  # noqa: E402
+from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
+
+CHART = REPOSITORY / "deploy" / "helm" / "laggard"
+
+
+def rendered(values: dict[str, Any] | None = None, namespace: str = "laggard") -> list[dict[str, Any]]:
+    with helm.Chart.load(CHART) as chart:
+        texts = chart.render(values or {}, name="laggard", namespace=namespace)
+    items = [item for name, text in texts.items() if name.endswith(".yaml") for item in yaml.safe_load_all(text)]
+    return [item for item in items if item]
+
+
+def comparable(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Objects by kind and name, without what the two tools write in their own ways: the namespace, labels of theirs,
+    the sum of a configuration in a name or an annotation, and the configuration's text, which is compared as values."""
+    found = {}
+    for item in copy.deepcopy(items):
+        name = item["metadata"]["name"]
+        if item["kind"] == "Namespace":
+            continue
+        if item["kind"] == "ConfigMap":
+            name = name.rpartition("-")[0] if name.count("-") > 1 else name
+            item["data"] = {key: yaml.safe_load(text) for key, text in item["data"].items()}
+        item["metadata"].pop("annotations", None)
+        item["metadata"].pop("namespace", None)
+        item["metadata"].get("labels", {}).pop("app.kubernetes.io/managed-by", None)
+        item["metadata"].get("labels", {}).pop("app.kubernetes.io/part-of", None)
+        item["metadata"] = {key: value for key, value in item["metadata"].items() if value and key != "name"}
+        template = item.get("spec", {}).get("template")
+        if template:
+            template["metadata"].pop("annotations", None)
+            template["metadata"]["labels"].pop("app.kubernetes.io/part-of", None)
+            _plain(template["spec"])
+        found[f"{item['kind']} {name}"] = item
+    return found
+
+
+def _plain(pod: dict[str, Any]) -> None:
+    """Names of configurations without their sums, variables in order."""
+    for volume in pod.get("volumes", ()):
+        if "configMap" in volume:
+            volume["configMap"]["name"] = "-".join(volume["configMap"]["name"].split("-")[:2])
+    for container in pod["containers"]:
+        if "env" in container:
+            container["env"] = sorted(container["env"], key=lambda it: it["name"])
+
+
+@pytest.mark.parametrize(("folder", "values"), [("overlays/report-only", {}), ("overlays/taint", {"taint": "on"})])
+def test_it_makes_what_kustomize_makes(folder: str, values: dict[str, Any], kubernetes_tools: Any) -> None:
+    by_kustomize = comparable(kubernetes_tools.render(folder))
+    by_helm = comparable(rendered({"controller": {**values, "config": limits(by_kustomize)}}))
+    assert set(by_helm) == set(by_kustomize)
+    for name, item in by_kustomize.items():
+        assert by_helm[name] == item, name
+
+
+def limits(items: dict[str, Any]) -> dict[str, Any]:
+    """The taint's limits, which the overlay has in its configuration and the chart leaves at their defaults."""
+    held = items["ConfigMap laggard-controller"]["data"]["controller.yaml"]
+    return {key: value for key, value in held.items() if key not in ("collector", "taint")}
+
+
+@pytest.mark.parametrize("version", ["1.30", "1.37"])
+def test_every_object_holds_against_the_schemas(version: str) -> None:
+    everything = {"controller": {"taint": "on"}, "collector": {"incidentsClaim": "incidents"}, "nvidia": False}
+    items = rendered(everything)
+    assert len(items) > 15
+    for item in items:
+        kubernetes_validate.validate(item, version, strict=True)
+    pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] == "Deployment"}
+    volumes = {it["name"]: it for it in pods["laggard-collector"]["volumes"]}
+    assert volumes["incidents"]["persistentVolumeClaim"] == {"claimName": "incidents"}
+    agent = next(it for it in items if it["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    assert "runtimeClassName" not in agent and agent["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
+def test_what_is_switched_off_is_not_made() -> None:
+    names = {item["metadata"]["name"] for item in rendered({"controller": {"enabled": False}})}
+    assert not [name for name in names if "controller" in name]
+    assert "PodMonitor" not in {item["kind"] for item in rendered()}
+    assert "PodMonitor" in {item["kind"] for item in rendered({"podMonitor": True})}
+    kept_apart = [item for item in rendered() if "taint" in item["metadata"]["name"]]
+    assert kept_apart == [], "without the taint the controller gets no right to set one"
+
+
+def test_another_namespace_is_named_everywhere() -> None:
+    text = yaml.safe_dump_all(rendered({"controller": {"taint": "on"}, "podMonitor": True}, namespace="health"))
+    assert "laggard.svc" not in text and "serviceaccount:laggard:" not in text and "namespace: laggard" not in text
+    assert "http://laggard-collector.health.svc:19401" in text
+    assert "system:serviceaccount:health:laggard-controller" in text
+
+
+def test_the_daemons_take_the_configuration(tmp_path: Path) -> None:
+    """What the values say stands over what the chart needs."""
+    said = {"agent": {"config": {"listen_address": ":19500"}}, "collector": {"config": {"interval_seconds": 2.0}}}
+    kinds = {"agent": AgentSettings, "collector": CollectorSettings, "controller": ControllerSettings}
+    maps = [item for item in rendered(said) if item["kind"] == "ConfigMap"]
+    assert len(maps) == len(kinds)
+    settings: dict[str, Any] = {}
+    for item in maps:
+        ((file, text),) = item["data"].items()
+        (tmp_path / file).write_text(text)
+        settings[Path(file).stem] = load(str(tmp_path / file), kinds[Path(file).stem])
+    assert settings["agent"].listen_address == ":19500"
+    assert settings["collector"].interval_seconds == 2.0 and settings["collector"].target_names == ("laggard-agents",)
+    assert settings["controller"].taint == "off"
+
+
+def test_a_misspelt_value_is_refused() -> None:
+    with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmValuesError, match="nvida"):
+        chart.validate_schema({"nvida": True})
+    assert not [it for it in helm.lint(CHART, strict=True)["messages"] if it["severity"] > 1]
+    with helm.Chart.load(CHART) as chart:
+        assert chart.metadata["appVersion"] == chart.version == __version__
