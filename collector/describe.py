@@ -82,8 +82,8 @@ def culprit_name(culprit: Culprit) -> str:
         return "the link " + " to ".join(ends)
     if culprit.kind == "slow_link" and culprit.ranks:
         return f"the network of {ranks_text(culprit.ranks)}" + (f" on {culprit.node}" if culprit.node else "")
-    whole_host = culprit.kind == "slow_host" or (culprit.kind == "dead" and len(culprit.ranks) > 1)
-    if whole_host and culprit.node:
+    # One rank is told by its number, whether its CPU's want is known by now or not: the name does not change with that.
+    if culprit.kind in ("slow_host", "dead") and len(culprit.ranks) != 1 and culprit.node:
         return f"host {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
     place = f" on {culprit.node}" if culprit.node else ""
     return (ranks_text(culprit.ranks) or culprit.device or "a machine") + place

@@ -77,6 +77,10 @@ LINK = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_1"})
             "Host n1 (ranks 2-3) is slow in forward: 1.70 times the time of the others.",
         ),
         (
+            _location(Verdict.FAIL, _culprit("slow_host", (2,), recoverable_ratio=None)),
+            "Rank 2 on n1 is slow in forward: 1.70 times the time of the others.",
+        ),
+        (
             _location(Verdict.FAIL, _culprit("slow_input", (1,), recoverable_ratio=None, slowdown_ratio=None)),
             "Rank 1 on n1 is slow to get its input.",
         ),

@@ -34,6 +34,10 @@ TIMES_THE_OTHER = 2.0
 COST_RATIO = 0.01
 """What is slow makes the channels of one rank, taken together, longer by so much of the step."""
 
+WORTH = 0.005
+"""Where the replay says that a faster one would save less of the step, as where its collectives wait in a queue behind
+others, it makes nobody wait: it is no culprit of a slow job."""
+
 CHANNEL_COST_RATIO = 0.0025
 """And each of them by so much; a step has several in a row."""
 
@@ -86,7 +90,8 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
         left = {number: each for number, each in left.items() if number not in found.explained}
     if sum(left.values()) > UNEXPLAINED * whole:
         return ()
-    return tuple(sorted(culprits, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+    worth = [each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= WORTH]
+    return tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
 
 
 def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Explanation) -> float:
