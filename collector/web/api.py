@@ -21,15 +21,24 @@ from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.documents import NodeFindingsDocument, TimelineDocument
-from laggard.collector.web.heatmap import MAX_ROWS, MEASURES, ORDERS, MapView, empty_heatmap, heatmap_document
+from laggard.collector.web.heatmap import (
+    MAX_ROWS,
+    MEASURES,
+    ORDERS,
+    MapView,
+    empty_heatmap,
+    heatmap_document,
+    map_medians,
+)
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
-from laggard.collector.web.timeline import MAX_RANKS, timeline_document
+from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
 from laggard.text.words import seconds_text
 from laggard.wire import encode
@@ -53,6 +62,7 @@ class Api:
 
     source: ClusterSource
     settings: CollectorSettings
+    answers: SnapshotAnswers = dataclasses.field(default_factory=SnapshotAnswers)
     recordings: asyncio.Semaphore = dataclasses.field(default_factory=lambda: asyncio.Semaphore(MAX_RECORDINGS))
 
     def routes(self) -> list[Route]:
@@ -132,10 +142,16 @@ class Api:
             return PlainTextResponse(f"{asked}\n", 400)
         if refusal := self._refusal(request):
             return refusal
-        job = self.source.snapshot.job(job_name(request))
+        snapshot = self.source.snapshot
+        job = snapshot.job(job_name(request))
         if job is None:
             return _json(empty_heatmap(asked.measure))
-        return _json(heatmap_document(str(job.key), job.timings, *asked))
+
+        def make() -> bytes:
+            medians = self.answers.get(snapshot, ("medians", job.key), lambda: map_medians(job.timings))
+            return encode(heatmap_document(str(job.key), job.timings, *asked, medians))
+
+        return _sent(self.answers.get(snapshot, ("ranks", job.key, asked), make))
 
     def timeline(self, request: Request) -> Response:
         """`?ranks=3,7`: these ranks; without, those of the culprits."""
@@ -146,12 +162,14 @@ class Api:
             return PlainTextResponse(text, 400)
         if refusal := self._refusal(request):
             return refusal
-        job = self.source.snapshot.job(job_name(request))
+        snapshot = self.source.snapshot
+        job = snapshot.job(job_name(request))
         if job is None:
             return _json(TimelineDocument(None, [], ()))
         ranks = [int(number) for number in numbers if number is not None] or culprit_ranks(job.location)
         last = None if before is None else int(before)
-        return _json(timeline_document(str(job.key), job.timings, ranks, before=last))
+        own = self.answers.get(snapshot, ("mean own", job.key), lambda: mean_own_seconds(job.timings))
+        return _json(timeline_document(str(job.key), job.timings, ranks, before=last, mean_own=own))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
@@ -174,7 +192,10 @@ class Api:
         if refusal := self._refusal(request):
             return refusal
         snapshot = self.source.snapshot
-        return _json(recommend(situation_of(snapshot, job_name(request))))
+        name = job_name(request)
+        job = snapshot.job(name)
+        key = ("recommendation", job and job.key)
+        return _sent(self.answers.get(snapshot, key, lambda: encode(recommend(situation_of(snapshot, name)))))
 
     def _refusal(self, request: Request) -> Response | None:
         """The answer to a name that several users' jobs have."""
@@ -227,7 +248,11 @@ def _number(text: str, most: float) -> float | None:
 
 
 def _json(document: Any) -> Response:
-    return Response(encode(document), media_type="application/json")
+    return _sent(encode(document))
+
+
+def _sent(body: bytes) -> Response:
+    return Response(body, media_type="application/json")
 
 
 def _encode_lines(lines: Iterator[dict[str, Any]]) -> bytes:

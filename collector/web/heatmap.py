@@ -4,6 +4,7 @@ rows."""
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,19 +42,34 @@ def empty_heatmap(measure: str = "own") -> HeatDocument:
     return HeatDocument(None, measure, 0, [], (), {}, {}, None)
 
 
+Medians = dict[str, list[float | None]]
+
+
+def map_medians(timings: JobTimings) -> Medians:
+    """The medians over all ranks in each column: the costly part of a map, and the same for all views of a job."""
+    layers, _ = _folded_steps(_layers(timings, ("own", "step")))
+    return {name: _listed(_low_median(layer)) for name, layer in layers.items()}
+
+
 def heatmap_document(
-    job: str, timings: JobTimings, measure: str = "own", rows: int = 256, view: MapView = BY_RANK
+    job: str,
+    timings: JobTimings,
+    measure: str = "own",
+    rows: int = 256,
+    view: MapView = BY_RANK,
+    medians: Medians | None = None,
 ) -> HeatDocument:
     """The heat map with at most `rows` rows, or one a group where `view` groups the ranks and has more of these;
-    `measure` is one of MEASURES."""
-    layers, step_fold = _folded_steps(_layers(timings))
-    medians = {name: _listed(_low_median(layer)) for name, layer in layers.items()}
+    `measure` is one of MEASURES, `medians` the map_medians() where the caller has them."""
     order, groups = _ordered(timings, view.order)
     stop = len(order) if view.stop is None else min(view.stop, len(order))
     start = min(view.start, stop)
     order, groups = order[start:stop], groups[start:stop]
+    is_part = len(order) < len(timings.ranks)
+    layers, step_fold = _folded_steps(_layers(timings, (measure,), order if is_part else None))
     bounds = _bounds(groups, rows)
-    shown = _standing_out(layers[measure], order, bounds, least=measure == "waited")
+    places = np.arange(len(order)) if is_part else order
+    shown = _standing_out(layers[measure], places, bounds, least=measure == "waited")
     folds = bool(np.any(np.diff(bounds) > 1))
     return HeatDocument(
         job=job,
@@ -65,8 +81,8 @@ def heatmap_document(
             for begin, end in itertools.pairwise(bounds.tolist())
         ),
         seconds={name: _listed(_pick(layers[name], shown)) for name in (*PHASES, "waited")},
-        median_seconds=medians,
-        shown=timings.ranks[shown].tolist() if folds else None,
+        median_seconds=map_medians(timings) if medians is None else medians,
+        shown=timings.ranks[order[shown] if is_part else shown].tolist() if folds else None,
         step_fold=step_fold,
         order=view.order,
         start=start,
@@ -76,7 +92,7 @@ def heatmap_document(
 
 def _folded_steps(layers: dict[str, Floats]) -> tuple[dict[str, Floats], int]:
     """The layers with at most COLUMNS columns, and how many steps make one: its value is their mean."""
-    count = layers["own"].shape[1]
+    count = layers["waited"].shape[1]
     fold = -(-count // COLUMNS) if count else 1
     if fold == 1:
         return layers, 1
@@ -129,11 +145,18 @@ def _rows_of(sizes: NDArray[np.int64], fold: int) -> int:
     return int((-(-sizes // fold)).sum())
 
 
-def _layers(timings: JobTimings) -> dict[str, Floats]:
-    """Each measure as [R, S]."""
-    layers = {phase: timings.phase_seconds[:, :, place].T for place, phase in enumerate(PHASES)}
-    own = timings.phase_seconds.sum(axis=2).T
-    return {**layers, "waited": timings.waited_seconds.T, "own": own, "step": timings.step_seconds.T}
+def _layers(timings: JobTimings, totals: Sequence[str], columns: NDArray[np.intp] | None = None) -> dict[str, Floats]:
+    """Each phase and `waited` as [R, S], of all ranks or of those in `columns`; `own` and `step` where `totals` names
+    them."""
+    chosen = slice(None) if columns is None else columns
+    phases = timings.phase_seconds[:, chosen]
+    layers = {phase: phases[:, :, place].T for place, phase in enumerate(PHASES)}
+    layers["waited"] = timings.waited_seconds[:, chosen].T
+    if "own" in totals:
+        layers["own"] = phases.sum(axis=2).T
+    if "step" in totals:
+        layers["step"] = timings.step_seconds[:, chosen].T
+    return layers
 
 
 def _low_median(layer: Floats) -> Floats:

@@ -23,22 +23,39 @@ SHOWN_STEPS = 8
 _MOST_WAITS = 6
 
 
+def mean_own_seconds(timings: JobTimings) -> Floats:
+    """[R]: each rank's own time in a step, the mean over the steps that it has; 0 of a rank without steps."""
+    own = timings.phase_seconds.sum(axis=2)
+    known = ~np.isnan(own)
+    means: Floats = np.where(known, own, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
+    return means
+
+
 def timeline_document(
-    job: str | None, timings: JobTimings, ranks: Sequence[int], steps: int = SHOWN_STEPS, before: int | None = None
+    job: str | None,
+    timings: JobTimings,
+    ranks: Sequence[int],
+    steps: int = SHOWN_STEPS,
+    before: int | None = None,
+    mean_own: Floats | None = None,
 ) -> TimelineDocument:
     """The last `steps` steps (those up to step `before`, if given) of `ranks` and of a peer of theirs. Ranks that the
-    job lacks are left out; without any, nothing is shown."""
+    job lacks are left out; without any, nothing is shown. `mean_own`: the mean_own_seconds() where the caller has
+    them."""
+    mean_own = mean_own_seconds(timings) if mean_own is None else mean_own
     column = {int(rank): place for place, rank in enumerate(timings.ranks)}
     asked = [column[rank] for rank in dict.fromkeys(ranks) if rank in column][:MAX_RANKS]
     end = len(timings.steps) if before is None else int(np.searchsorted(timings.steps, before, side="right"))
     window = slice(max(0, end - steps), end)
-    peers = [peer for peer in dict.fromkeys(_peer(timings, place, asked) for place in asked) if peer is not None]
+    peers = [
+        peer for peer in dict.fromkeys(_peer(timings, place, asked, mean_own) for place in asked) if peer is not None
+    ]
     rows = [_row(timings, place, "asked", window) for place in asked]
     rows += [_row(timings, place, "peer", window) for place in peers]
     return TimelineDocument(job, timings.steps[window].tolist(), tuple(rows))
 
 
-def _peer(timings: JobTimings, place: int, asked: Sequence[int]) -> int | None:
+def _peer(timings: JobTimings, place: int, asked: Sequence[int], mean_own: Floats) -> int | None:
     """The column of the rank that stands for the others that do the same work: their median by own time, the lower one
     of two. None where there is no other."""
     alike = np.ones(len(timings.ranks), dtype=bool)
@@ -48,10 +65,7 @@ def _peer(timings: JobTimings, place: int, asked: Sequence[int]) -> int | None:
     others = np.flatnonzero(alike)
     if not len(others):
         return None
-    own = timings.phase_seconds[:, others].sum(axis=2)
-    known = ~np.isnan(own)
-    sums = np.where(known, own, 0.0).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
-    return int(others[np.argsort(sums, kind="stable")[(len(others) - 1) // 2]])
+    return int(others[np.argsort(mean_own[others], kind="stable")[(len(others) - 1) // 2]])
 
 
 def _row(timings: JobTimings, place: int, role: str, window: slice) -> TimelineRow:

@@ -30,9 +30,14 @@ export function heatView({ measure, onMeasure, onRow }) {
     showLegend(scale, culprits.some((culprit) => culprit.ranks.length));
     setText(byId("heat-explain"), scale.explain + foldText(heat));
     byId("heat-canvas").setAttribute("aria-label", `Heat map of ${heat.ranks_seen} ranks by ${heat.steps.length} steps. ${summary.sentence} Arrow keys read single cells${onRow ? ", Enter opens the rank" : ""}.`);
-    setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], heat, culprits));
+    fillTable();
     updateTip();
   };
+  const fillTable = () => {
+    if (!drawn || !byId("heat-alternative").open) return; // a closed table costs as much time as the whole map
+    setText(byId("heat-table-more"), fillRanksTable(byId("heat-table").tBodies[0], drawn.heat, last[1].location.culprits));
+  };
+  byId("heat-alternative").addEventListener("toggle", fillTable);
   const again = () => last && byId("heat-canvas").offsetParent !== null && show(...last);
   byId("heat").classList.toggle("opens", Boolean(onRow));
   makeMeasures(measure, onMeasure);

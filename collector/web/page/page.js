@@ -29,7 +29,7 @@ const state = {
 function look(changes, back = false) {
   Object.assign(state, changes);
   history[back ? "pushState" : "replaceState"](null, "", writeAddress(state));
-  return refresh();
+  return "job" in changes ? refresh() : refreshMap();
 }
 
 const drawHeat = heatView({
@@ -65,29 +65,39 @@ function mapAsked() {
   return { measure: state.measure, order: state.order, rows: ROWS, ...zoom };
 }
 
+const asksMap = () => [ask("/api/v1/ranks", mapAsked()), ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank })];
+
+function showMap(heat, timeline) {
+  drawHeat(heat, state.summary, emptyText(heat, state.summary.location));
+  showControls(heat);
+  showRank(timeline, state.rank);
+}
+
+// What the reader has chosen, without waiting for all else.
+async function refreshMap() {
+  if (!state.summary) return refresh();
+  return attempt(asksMap(), showMap);
+}
+
 async function refresh() {
-  const view = writeAddress(state);
-  try {
-    const [summary, heat, timeline, nodes, incidents, findings, changes] = await Promise.all([
-      ask("/api/v1/summary"),
-      ask("/api/v1/ranks", mapAsked()),
-      ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank }),
-      ask("/api/v1/nodes"),
-      ask("/api/v1/incidents", { limit: INCIDENTS }),
-      ask("/api/v1/findings", { limit: FINDINGS }),
-      ask("/api/v1/recommendation"),
-    ]);
-    if (view !== writeAddress(state)) return; // the reader has chosen another view meanwhile
+  const others = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: INCIDENTS }), ask("/api/v1/findings", { limit: FINDINGS })];
+  await attempt([...asksMap(), ...others], (heat, timeline, summary, nodes, incidents, findings) => {
     Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
     showAnswer(summary);
     showJobs(summary);
-    drawHeat(heat, summary, emptyText(heat, summary.location));
-    showControls(heat);
-    showRank(timeline, state.rank);
+    showMap(heat, timeline);
     showFindings(findings);
-    showChanges(changes);
     showNodes(nodes.nodes, summary.fleet);
     showIncidents(incidents, !state.job);
+  });
+  await attempt([ask("/api/v1/recommendation")], showChanges); // last: it takes the longest, and changes the least
+}
+
+async function attempt(asked, show) {
+  const view = writeAddress(state);
+  try {
+    const answers = await Promise.all(asked);
+    if (view === writeAddress(state)) show(...answers); // else the reader has chosen another view meanwhile
   } catch {
     state.lostAt ??= new Date();
   }

@@ -11,7 +11,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.web.documents import HeatDocument
-from laggard.collector.web.heatmap import MEASURES, heatmap_document
+from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
 from laggard.wire import decode, encode
 
 
@@ -69,3 +69,15 @@ def test_a_job_without_steps_is_an_empty_map(make: Any) -> None:
     windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 1.0)
     heat = heatmap_document("j", windows.jobs[JobKey(1000, "job-1")].timings("job-1", set(), {}))
     assert heat.steps == [] and len(heat.rows) == 1
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_part_of_the_map_shows_what_the_whole_shows_there(make: Any, measure: str, order: str) -> None:
+    timings = _timings(make, 64, slow=21)
+    whole = heatmap_document("j", timings, measure, 64, MapView(order))
+    part = heatmap_document("j", timings, measure, 64, MapView(order, 16, 24), map_medians(timings))
+    assert part.rows == whole.rows[16:24] and part.median_seconds == whole.median_seconds
+    assert part.seconds == {name: rows[16:24] for name, rows in whole.seconds.items()}
+    folded = heatmap_document("j", timings, measure, 2, MapView(order, 16, 24))
+    assert folded.shown and {rank for row in folded.shown for rank in row} <= {row.first for row in part.rows}

@@ -1,0 +1,196 @@
+"""How fast the collector's page is in Chromium, for jobs of 4,096 and 32,768 ranks: until the first paint, until the
+heat map is there, and from a click to what it shows. The collector's web part runs in a process of its own on a
+made snapshot that is replaced every five seconds, as its rounds do; it scrapes nothing meanwhile."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import multiprocessing
+import shutil
+import socket
+import threading
+import time
+from typing import Any
+
+import uvicorn
+from figures import Figure, quartiles, show
+from playwright.sync_api import sync_playwright
+
+from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.verdict import locate
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.app import make_app
+from laggard.wire.nodes import NodeRow
+from laggard.wire.ranks import RankRow, RanksDocument, StepRow
+
+RANKS_PER_NODE = 8
+STEPS = 128
+SLOW = 421
+ROUND_SECONDS = 5.0
+FIRST_PAINT = 1000.0
+INTERACTION = 100.0
+
+# Milliseconds from ACT until DONE holds and the frame after it has begun.
+TIMED = """() => new Promise((resolve) => {
+    const began = performance.now();
+    const look = () => requestAnimationFrame(() => {
+        if (DONE) requestAnimationFrame(() => resolve(performance.now() - began));
+        else look();
+    });
+    ACT;
+    look();
+})"""
+
+CLICK = """(() => { const it = document.getElementById("heat-canvas"), box = it.getBoundingClientRect();
+    const at = { bubbles: true, clientX: box.left + 600, clientY: box.top + box.height * %s };
+    for (const name of ["pointermove", "click"]) it.dispatchEvent(new PointerEvent(name, at)); })()"""
+TEXT = 'document.getElementById("%s").textContent.includes("%s")'
+
+ACTIONS = (
+    ("a click that opens a row", CLICK % 0.5, TEXT % ("zoom-words", "of")),
+    ("a click on a rank", CLICK % 0.3, 'document.getElementById("rank-title").textContent !== window.before'),
+    ("back to all ranks", 'document.getElementById("zoom-out").click()', 'document.getElementById("zoom-out").hidden'),
+    (
+        "another measure",
+        'document.querySelector("input[value=waited]").click()',
+        TEXT % ("legend-words", "of the step"),
+    ),
+    (
+        "a cell's values under the pointer",
+        CLICK.replace(', "click"', "") % 0.2,
+        '!document.getElementById("heat-tip").hidden',
+    ),
+)
+
+
+class Source:
+    def __init__(self, snapshot: ClusterSnapshot) -> None:
+        self.snapshot = snapshot
+        self.incidents = IncidentHistory(HistorySettings("", 0, 0.0, 60.0))
+
+    async def refresh(self) -> bool:
+        return True
+
+    def recording(self, name: str | None) -> None:
+        return None
+
+
+def made_snapshot(ranks: int) -> ClusterSnapshot:
+    windows, nodes = JobWindows(), []
+    for first in range(0, ranks, RANKS_PER_NODE):
+        name, numbers = f"gpu-{first // RANKS_PER_NODE:04d}", tuple(range(first, first + RANKS_PER_NODE))
+        document = RanksDocument(name, "boot", 0.0, tuple(made_rank(rank, ranks, name) for rank in numbers), ())
+        windows.ingest(f"http://{name}:19400", document, 1.0)
+        nodes.append(NodeRow(f"http://{name}:19400", name, "up", "", 1.0, "ok", (), numbers))
+    cluster = ClusterSnapshot(tuple(nodes), rounds=1, scraped_at=time.monotonic())
+    return build_snapshot(windows, cluster, locate)
+
+
+def made_rank(rank: int, ranks: int, node: str) -> RankRow:
+    extra = 0.1 if rank == SLOW else 0.0
+    rows = tuple(made_step(step, extra, 0.001 * ((rank * 7 + step * 13) % 11)) for step in range(STEPS))
+    return RankRow(
+        job_id="pretrain",
+        rank=rank,
+        local_rank=rank % RANKS_PER_NODE,
+        world_size=ranks,
+        node=node,
+        gpu=None,
+        attempt=0,
+        owner=1000,
+        pid=1,
+        cgroup="",
+        state="running",
+        steps=STEPS,
+        step_seconds=0.25 * STEPS,
+        own_seconds=0.15 * STEPS,
+        phase_seconds=(0.0,) * 5,
+        last_progress_timestamp_seconds=0.0,
+        collectives=(),
+        in_flight=None,
+        phase=None,
+        lost=0,
+        rows=rows,
+    )
+
+
+def made_step(step: int, extra: float, noise: float) -> StepRow:
+    phases = (0.01, 0.05 + extra + noise, 0.08, 0.01, 0.0)
+    return StepRow(step, step * 0.27, step * 0.27 + 0.27, phases, 0.27 - sum(phases))
+
+
+def serve(ranks: int, port: int, ready: Any) -> None:
+    source = Source(made_snapshot(ranks))
+
+    def rounds() -> None:
+        while True:
+            time.sleep(ROUND_SECONDS)
+            source.snapshot = dataclasses.replace(source.snapshot, scraped_at=time.monotonic())
+
+    threading.Thread(target=rounds, daemon=True).start()
+    ready.set()
+    app = make_app(source, CollectorSettings())
+    uvicorn.run(app, port=port, log_config=None, access_log=False, lifespan="off", server_header=False)
+
+
+def measured(browser: Any, url: str) -> dict[str, float]:
+    """One load of the page and one of each action: milliseconds, and the bytes of all answers of the load."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    sizes: list[int] = []
+    page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))))
+    page.goto(url)
+    page.evaluate(TIMED.replace("ACT", "0").replace("DONE", "!document.getElementById('rank-card').hidden"))
+    found = {"the heat map": page.evaluate("performance.now()")}
+    found["first paint"] = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    page.wait_for_load_state("networkidle")
+    found["payload"] = sum(sizes) / 1e6
+    for name, act, done in ACTIONS:
+        page.evaluate("() => { window.before = document.getElementById('rank-title').textContent; }")
+        found[name] = page.evaluate(TIMED.replace("ACT", act).replace("DONE", done))
+        page.wait_for_timeout(200)
+    context.close()
+    return found
+
+
+def figures(ranks: int, loads: int) -> list[Figure]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ready = multiprocessing.Event()
+    server = multiprocessing.Process(target=serve, args=(ranks, port, ready), daemon=True)
+    server.start()
+    try:
+        ready.wait()
+        time.sleep(2)
+        with sync_playwright() as playwright:
+            flags = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
+            runs = [measured(browser, f"http://127.0.0.1:{port}/") for _ in range(loads)]
+            browser.close()
+    finally:
+        server.terminate()
+        server.join()
+    size = f"{ranks:,} ranks: "
+    shown = [
+        quartiles(size + "first paint", [run["first paint"] for run in runs], "ms", FIRST_PAINT),
+        quartiles(size + "the heat map is there", [run["the heat map"] for run in runs], "ms"),
+        quartiles(size + "all answers of a load", [run["payload"] for run in runs], "MB"),
+    ]
+    return shown + [quartiles(size + name, [run[name] for run in runs], "ms", INTERACTION) for name, _, _ in ACTIONS]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[4096, 32768])
+    parser.add_argument("--loads", type=int, default=9)
+    arguments = parser.parse_args()
+    rows = [figure for ranks in arguments.ranks for figure in figures(ranks, arguments.loads)]
+    return 0 if show("The page in Chromium", rows) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
