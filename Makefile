@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak format clean
+.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak release format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -87,9 +87,20 @@ soak:
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
+# sdist, wheel, .deb, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
+# built where there is podman: deploy/container/Containerfile.
+release:
+	@scripts/setup
+	@[ -e .venv-release/.installed ] || { $(BIN)/python -m venv .venv-release && \
+		.venv-release/bin/pip install -q --upgrade 'pip>=25.1' && \
+		.venv-release/bin/pip install -q --editable '.[collector,grafana,tune]' --group release && \
+		touch .venv-release/.installed; }
+	@rm -rf dist
+	@.venv-release/bin/python scripts/release.py $(ARGS)
+
 format:
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-torch-* out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

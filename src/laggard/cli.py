@@ -138,6 +138,18 @@ def _parser(command_name: str | None) -> Parser:
     return parser
 
 
+def whole_parser() -> Parser:
+    """Returns the parser of all commands with all their flags, for manual pages and completion. It imports every
+    command's module, and so needs the extras `all`."""
+    parser = _parser(None)
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for command in COMMANDS:
+                child = action.choices[command.name]
+                cast(CommandModule, importlib.import_module(command.module)).configure(child)
+    return parser
+
+
 def _report_error(words: Sequence[str], text: str, status: int) -> int:
     print(f"laggard: {text}", file=sys.stderr)
     if _wants_json(words):
