@@ -13,6 +13,7 @@ from support.timings import job
 
 from laggard.collector.locate.collectives import Collectives, ProcessGroup
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.links import slow_links
 from laggard.collector.locate.verdict import locate
 from laggard.constants import OPS
 from laggard.model import Culprit, Verdict
@@ -139,6 +140,15 @@ def test_who_costs_most_is_named_first() -> None:
     assert [(each.kind, each.ranks) for each in found] == [("slow_link", (2,)), ("slow_compute", (9,))]
     saved = [each.recoverable_ratio or 0.0 for each in found]
     assert saved[0] > saved[1] > 0
+
+
+@pytest.mark.parametrize(("saved", "named"), [(0.0, 0), (0.004, 0), (0.006, 1), (None, 1)])
+def test_a_slow_adapter_that_holds_nobody_up_is_no_culprit(
+    monkeypatch: pytest.MonkeyPatch, saved: float | None, named: int
+) -> None:
+    """The payoff stands in for a replay: of one in which the slow transfers queue behind others, of one without."""
+    monkeypatch.setattr(slow_links, "link_payoff", lambda *_: saved)
+    assert len(culprits(recorded({2: 2.5}))) == named
 
 
 def test_congestion_that_all_share_accuses_nothing() -> None:
