@@ -15,6 +15,7 @@ from laggard.collector.recommend.advice.situation import Situation
 from laggard.deepspeed_config import find_problems, is_deepspeed_config
 from laggard.diagnose.deepspeed import read_json
 from laggard.diagnose.input_file import InputFile
+from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.nccl.variable_table import TABLE_VERSION
 from laggard.recommend.command import write_files
@@ -278,6 +279,7 @@ def _training_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         "bus_bandwidth": arguments.bus_bandwidth,
         "nodes": arguments.nodes,
         "environment": {},
+        "reduce_scatter": os.environ.get(ENV_REDUCE_SCATTER, "") not in ("", "0"),
     }
 
 

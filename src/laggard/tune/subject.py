@@ -15,7 +15,7 @@ class Change(NamedTuple):
     """One setting to change, as a recommendation names it."""
 
     target: str
-    """nccl_env, deepspeed."""
+    """nccl_env, deepspeed; launcher: a variable of the job."""
     key: str
     current: Value
     recommended: Value

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from laggard.collector.recommend.advice.deepspeed_setting import setting
+from laggard.collector.recommend.advice.deepspeed_setting import exposed_evidence, exposed_share, setting
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
+from laggard.deepspeed_config import DeepSpeedConfig
+from laggard.environment import ENV_REDUCE_SCATTER
 
 SOURCE: Final = (
     "DeepSpeed's zero/stage_1_and_2.py: use_multi_rank_bucket_allreduce is on by default; issues 5758, 6463; PMBS at "
@@ -35,6 +37,33 @@ def judge(situation: Situation) -> Iterator[Item]:
         source=SOURCE,
         evidence=evidence,
     )
+    if config.reduce_scatter and config.contiguous_gradients:
+        yield _scattered(config, exposed_share(situation))
+
+
+def _scattered(config: DeepSpeedConfig, exposed: float | None) -> Item:
+    """Returns the option of the hooks' own reduce-scatter."""
+    return Item(
+        target="launcher",
+        key=ENV_REDUCE_SCATTER,
+        current=None,
+        recommended="1",
+        reason=f"stage {config.stage} all-reduces gradients of which each rank keeps a share: a true reduce-scatter, by "
+        "laggard's hooks, moves half of that with the same sums",
+        evidence=exposed_evidence(exposed),
+        gain=Gain("rule", None, 1.0, None) if exposed is None else _gain_of_half(exposed),
+        risk="It replaces a method of DeepSpeed 0.19.8 in the running process; with other versions nothing changes.",
+        apply=f"export {ENV_REDUCE_SCATTER}=1 for all ranks, under `laggard run`",
+        revert=f"unset {ENV_REDUCE_SCATTER}",
+        source="docs/reduce-scatter.md: 1.17 to 1.26 times as fast with 4 ranks; PMBS at SC25",
+    )
+
+
+def _gain_of_half(exposed: float) -> Gain:
+    """Returns the gain of moving half of what gradients move. A step that reduces once moves (N - 1) / N of the
+    parameters when it gathers them and twice that for the gradients: a third is saved. Micro-steps that reduce too
+    bring it up to a half, and buckets that few ranks own are not scattered."""
+    return Gain("modelled", 1 / (1 - exposed / 3), 1.0, 1 / (1 - exposed / 2))
 
 
 RULE = Rule("collective", judge, SOURCE, "DeepSpeed 0.13 to 0.19")

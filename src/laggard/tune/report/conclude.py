@@ -83,7 +83,7 @@ def _why_nothing(found: Found) -> str:
 
 
 def _apply(target: str, key: str, value: Any) -> str:
-    if target == "nccl_env":
+    if target in ("nccl_env", "launcher"):
         return f"unset {key}" if value is None else f"export {key}={value}"
     shown = str(value).lower() if isinstance(value, bool) else value
     return f"remove {key} from the configuration" if value is None else f"{key}: {shown}"

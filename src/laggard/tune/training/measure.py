@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from laggard.collector.recording.reader import read_recording
+from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.tune.outcome import Outcome, Status
 from laggard.tune.space import Configuration
@@ -46,11 +47,16 @@ class TrainingRunner(NamedTuple):
         path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
         words = self._command(configuration, path, recording)
         try:
-            ended = run_command(words, self.environ, Path.cwd(), self.deadline_seconds)
+            ended = run_command(words, self._environ(configuration), Path.cwd(), self.deadline_seconds)
         except OSError as error:
             return Outcome(Status.CRASHED, None, f"{words[0]} cannot be started: {error.strerror}")
         (folder / "output").write_text(ended.output + ended.errors, encoding="utf-8", errors="replace")
         return failure_of(ended) or self._judge(configuration, ended, recording)
+
+    def _environ(self, configuration: Configuration) -> Mapping[str, str]:
+        if ENV_REDUCE_SCATTER not in configuration:
+            return self.environ
+        return {**self.environ, ENV_REDUCE_SCATTER: "1" if configuration[ENV_REDUCE_SCATTER] else "0"}
 
     def _command(self, configuration: Configuration, path: Path, recording: Path) -> list[str]:
         micro = configuration.get("micro_batch", self.training.document.get("train_micro_batch_size_per_gpu", 1))

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 from laggard.collector.recommend.communication import Network, stage_seconds
 from laggard.collector.recommend.memory import MemoryPlan, free_bytes
 from laggard.deepspeed_config import parse_config
+from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import Configuration, Constraint, Parameter, Space, allowed
@@ -34,6 +35,8 @@ class Training(NamedTuple):
     bus_bandwidth: float | None = None
     """Bytes per second, as nccl-tests has busbw."""
     nodes: int = 1
+    reduce_scatter: bool = False
+    """Whether the job has LAGGARD_REDUCE_SCATTER now."""
 
 
 def global_batch(training: Training) -> int:
@@ -101,10 +104,18 @@ def switch_space(training: Training) -> Space:
             Parameter("allgather_bucket_size", gathers, own.allgather_bucket_size, "buckets"),
             Parameter("round_robin_gradients", (False, True), round_robin, "switches"),
         ]
+        if own.reduce_scatter:
+            found.append(_reduce_scatter(training.reduce_scatter))
     else:
         prefetch = own.prefetch_bucket_size
         found += [Parameter("stage3_prefetch_bucket_size", _around(prefetch, None), prefetch, "buckets")]
     return Space(tuple(found))
+
+
+def _reduce_scatter(now: bool) -> Parameter:
+    """The hooks' true reduce-scatter, which takes what these two switches decide."""
+    needs = (("use_multi_rank_bucket_allreduce", (True,)), ("contiguous_gradients", (True,)))
+    return Parameter(ENV_REDUCE_SCATTER, (None, "1"), "1" if now else None, "switches", needs)
 
 
 def with_settings(training: Training, configuration: Configuration) -> dict[str, Any]:
@@ -114,7 +125,7 @@ def with_settings(training: Training, configuration: Configuration) -> dict[str,
     for name, value in configuration.items():
         if name == "micro_batch":
             after |= batch_keys(training, int(str(value)))
-        else:
+        elif name != ENV_REDUCE_SCATTER:
             zero[name] = value
     after["zero_optimization"] = zero
     return after

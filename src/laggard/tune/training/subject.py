@@ -7,6 +7,7 @@ from typing import Any
 
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.deepspeed_config import parse_config
+from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import check_space
 from laggard.tune.subject import Change, Subject
@@ -24,6 +25,7 @@ def training_subject(kind: str, settings: Mapping[str, Any], situation: Situatio
         settings["gpu_memory"],
         settings["bus_bandwidth"],
         settings["nodes"],
+        settings.get("reduce_scatter", False),
     )
     words = parse_command(settings["command"], NAMES, ("config",))
     space = zero_space(training) if kind == "zero" else switch_space(training)
@@ -53,6 +55,8 @@ def _changes(training: Training, default: Settings, best: Settings) -> list[Chan
         if name == "micro_batch":
             before, after = (batch_keys(training, int(str(each[name]))) for each in (default, best))
             found += [Change("deepspeed", key, before[key], after[key]) for key in after if before[key] != after[key]]
+        elif name == ENV_REDUCE_SCATTER:
+            found.append(Change("launcher", name, default[name], value))
         else:
             found.append(Change("deepspeed", f"zero_optimization.{name}", default[name], value))
     return found
