@@ -76,7 +76,7 @@ def test_changes_are_told_as_the_configuration_has_them_and_what_can_lose_comes_
 def test_a_well_set_deepspeed_gets_options_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = {"train_batch_size": 64, "zero_optimization": {"stage": 1, "overlap_comm": True}}
     _, found = run(capsys, written(tmp_path, "ds.json", config))
-    assert list(keys(found)) == ["zero_optimization.use_multi_rank_bucket_allreduce"]
+    assert list(keys(found)) == ["LAGGARD_REDUCE_SCATTER", "zero_optimization.use_multi_rank_bucket_allreduce"]
     assert found["files"] == {}
 
 
@@ -95,7 +95,29 @@ def test_a_job_that_does_not_wait_for_communication_is_not_told_to_change_it() -
     assert {item.key for item in recommend(situation(0.01)).items} == {
         "zero_optimization.reduce_bucket_size",
         "zero_optimization.use_multi_rank_bucket_allreduce",
+        "LAGGARD_REDUCE_SCATTER",
     }
+
+
+@pytest.mark.parametrize(
+    ("stage", "switches", "named"),
+    [
+        (1, {}, True),
+        (2, {}, True),
+        (3, {}, False),
+        (1, {"reduce_scatter": False}, False),
+        (2, {"contiguous_gradients": False}, False),
+        (2, {"use_multi_rank_bucket_allreduce": False}, False),
+    ],
+)
+def test_the_hooks_reduce_scatter_is_an_option_where_it_works(
+    stage: int, switches: dict[str, Any], named: bool
+) -> None:
+    found = recommend(situation(0.6, {"zero_optimization": {"stage": stage, **switches}}))
+    items = [item for item in found.items if item.key == "LAGGARD_REDUCE_SCATTER"]
+    assert bool(items) == named, f"{switches}: {items}"
+    for item in items:
+        assert item.target == "launcher" and item.gain.high == pytest.approx(1 / (1 - 0.3)) and item.gain.low == 1.0
 
 
 def test_every_recommended_accumulation_keeps_the_global_batch() -> None:

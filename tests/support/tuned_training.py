@@ -1,5 +1,6 @@
 """Stands in for a DeepSpeed training of two ranks under `laggard run --record`: reads its configuration, writes the
-recording that such a run leaves, and prints a loss. Step times follow from the configuration and NCCL_MAX_CTAS. Stages
+recording that such a run leaves, and prints a loss. Step times follow from the configuration, NCCL_MAX_CTAS and
+LAGGARD_REDUCE_SCATTER. Stages
 below 2 have no memory for a micro-batch of 8; without contiguous gradients it is twice as fast and diverges.
 
     python tuned_training.py CONFIG RECORDING
@@ -17,14 +18,15 @@ from typing import Any
 RANKS = 2
 
 
-def seconds_of(config: dict[str, Any], blocks: str) -> float:
-    """The best: stage 2, micro-batch 8, overlap, buckets of 5e7, 32 blocks."""
+def seconds_of(config: dict[str, Any], blocks: str, scattered: bool = False) -> float:
+    """The best: stage 2, micro-batch 8, overlap, buckets of 5e7, 32 blocks, a true reduce-scatter."""
     zero = config["zero_optimization"]
     steps = config["gradient_accumulation_steps"]
     communication = {0: 0.05, 1: 0.04, 2: 0.02 + 0.01 * steps, 3: 0.06 * steps}[zero["stage"]]
     communication *= {5_000_000: 1.4, 50_000_000: 0.8}.get(zero.get("reduce_bucket_size", 500_000_000), 1.0)
     communication *= 0.5 if zero.get("overlap_comm", zero["stage"] == 3) else 1.0
     communication *= 0.8 if blocks == "32" else 1.0
+    communication *= 0.7 if scattered else 1.0
     return 0.1 + 0.03 * float(steps) + communication
 
 
@@ -56,8 +58,9 @@ def main() -> int:
     diverges = not zero.get("contiguous_gradients", True)
     folder = Path(sys.argv[2])
     folder.mkdir()
+    scattered = os.environ.get("LAGGARD_REDUCE_SCATTER") == "1"
     for rank in range(RANKS):
-        seconds = seconds_of(config, os.environ.get("NCCL_MAX_CTAS", "")) / (2 if diverges else 1)
+        seconds = seconds_of(config, os.environ.get("NCCL_MAX_CTAS", ""), scattered) / (2 if diverges else 1)
         lines = [json.dumps(each) + "\n" for each in records(rank, seconds)]
         (folder / f"rank{rank}.jsonl").write_text("".join(lines))
     print(f"step 8 loss: {'nan' if diverges else 2.31}")

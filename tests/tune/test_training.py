@@ -65,6 +65,7 @@ def test_switches_and_a_loss_that_diverges(tmp_path: Path, capsys: pytest.Captur
     (found,) = ran(capsys, *own)
     items = {each["key"].rpartition(".")[2]: each["recommended"] for each in found["recommendation"]["items"]}
     assert items["overlap_comm"] is True and items["reduce_bucket_size"] == 50_000_000, found["finalists"]
+    assert items["LAGGARD_REDUCE_SCATTER"] == "1", "the variable did not reach the training, or was not tried"
     assert found["rejected"] == {"contiguous_gradients": "False"}, "the diverging switch was not rejected"
     (again,) = ran(capsys, "tune", "ab", "--study", str(tmp_path / "deepspeed.db"), "--rounds", "6")
     assert again["word"] == "faster" and again["pairs"] == 6, again

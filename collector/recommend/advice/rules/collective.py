@@ -48,8 +48,8 @@ def _scattered(config: DeepSpeedConfig, exposed: float | None) -> Item:
         key=ENV_REDUCE_SCATTER,
         current=None,
         recommended="1",
-        reason=f"stage {config.stage} all-reduces gradients of which each rank keeps a share: a true reduce-scatter, by "
-        "laggard's hooks, moves half of that with the same sums",
+        reason=f"stage {config.stage} all-reduces gradients of which each rank keeps a share: a true reduce-scatter "
+        "by the hooks moves half of that with the same sums",
         evidence=exposed_evidence(exposed),
         gain=Gain("rule", None, 1.0, None) if exposed is None else _gain_of_half(exposed),
         risk="It replaces a method of DeepSpeed 0.19.8 in the running process; with other versions nothing changes.",
