@@ -67,15 +67,7 @@ SET_UPS = (
         ("--width", "48", "--layers", "64"),
     ),
     SetUp("overlap", "no overlap_comm", "zero_optimization.overlap_comm", 8, 1, {"stage": 2}, "200mbit"),
-    SetUp(
-        "offload",
-        "a needless offload of the optimizer",
-        "zero_optimization.offload_optimizer.device",
-        8,
-        1,
-        {"stage": 1, "offload_optimizer": {"device": "cpu"}},
-        "1gbit",
-    ),
+    SetUp("micro", "stage 3 with micro-batch 1", "gradient_accumulation_steps", 1, 4, {"stage": 3}, "200mbit"),
     SetUp("collective", "an all-reduce in stage 1", "LAGGARD_REDUCE_SCATTER", 8, 1, {"stage": 1}, "200mbit"),
 )
 

@@ -91,6 +91,14 @@ def test_gains_follow_from_the_exposed_communication(exposed: float) -> None:
     assert ratios == sorted(ratios, reverse=True)
 
 
+@pytest.mark.parametrize(("megabytes", "recommended"), [(3.0, None), (8.0, 4_000_000), (20_000.0, 500_000_000)])
+def test_a_bucket_is_as_large_as_the_recorded_gradients(megabytes: float, recommended: int | None) -> None:
+    profile = JobProfile(1.0, exposed_share=0.3, collectives={"all_reduce": (16 * 4.0, megabytes * 1e6 / 4)})
+    found = recommend(situation()._replace(profile=profile))
+    items = {item.key: item.recommended for item in found.items}
+    assert items.get("zero_optimization.reduce_bucket_size") == recommended, items
+
+
 def test_a_job_that_does_not_wait_for_communication_is_not_told_to_change_it() -> None:
     assert {item.key for item in recommend(situation(0.01)).items} == {
         "zero_optimization.reduce_bucket_size",

@@ -142,7 +142,7 @@ def batch_keys(training: Training, micro: int) -> dict[str, int]:
 
 def _around(current: int, parameters: float | None) -> tuple[int, ...]:
     """Returns the buckets to try. What is larger than the model is one bucket: only the smallest such counts."""
-    useful = [each for each in _BUCKETS if parameters is None or each < 2 * parameters]
+    useful = [each for each in _BUCKETS if parameters is None or each < 2 * parameters] or [_BUCKETS[0]]
     return tuple(sorted({*useful, current}))
 
 
