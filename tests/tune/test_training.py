@@ -13,6 +13,8 @@ from support.paths import TESTS
 from support.tuned_training import seconds_of
 
 from laggard.cli import main
+from laggard.tune.space import normal
+from laggard.tune.training.space import Training, switch_space
 
 PYTHON = f"{shlex.quote(sys.executable)} -S -E"
 TRAINING = f"{PYTHON} {shlex.quote(str(TESTS / 'support' / 'tuned_training.py'))} {{config}} {{recording}}"
@@ -83,6 +85,26 @@ def test_three_steps_each_from_the_last_ones_best(tmp_path: Path, capsys: pytest
     at_last = next(each["seconds"] for each in deepspeed["trials"] if not each["changes"])
     best = {"train_micro_batch_size_per_gpu": 16, "gradient_accumulation_steps": 1, "zero_optimization": {"stage": 2}}
     assert at_last == pytest.approx(seconds_of(best, "32"), rel=0.03), "the best stage was not passed on"
+
+
+@pytest.mark.parametrize(("parameters", "least"), [(3e5, 5_000_000), (8e9, 5_000_000), (None, 5_000_000)])
+def test_a_small_model_gets_a_bucket_of_its_size(parameters: float | None, least: int) -> None:
+    buckets = {each.name: each for each in switch_space(Training(CONFIG, 2, parameters)).parameters}
+    choices = buckets["reduce_bucket_size"].choices
+    assert choices[0] == least and 500_000_000 in choices, f"tried: {choices}"
+    assert len(choices) == (2 if parameters == 3e5 else 6), f"larger buckets than the model are all one: {choices}"
+
+
+@pytest.mark.parametrize(
+    ("zero", "tried"),
+    [({"stage": 1}, True), ({"stage": 2}, True), ({"stage": 3}, False), ({"stage": 1, "reduce_scatter": False}, False)],
+)
+def test_the_true_reduce_scatter_is_tried_where_the_hooks_do_it(zero: dict[str, Any], tried: bool) -> None:
+    space = switch_space(Training({**CONFIG, "zero_optimization": zero}, 2))
+    assert ("LAGGARD_REDUCE_SCATTER" in space.default) == tried
+    if tried:
+        without = normal(space, {"LAGGARD_REDUCE_SCATTER": "1", "contiguous_gradients": False})
+        assert without["LAGGARD_REDUCE_SCATTER"] is None, "it does nothing without contiguous gradients"
 
 
 @pytest.mark.parametrize(
