@@ -51,7 +51,7 @@ def judge(situation: Situation) -> Iterator[Item]:
             f"stage {config.stage} communicates in each of {accumulated} micro-steps: fewer and larger ones do less, "
             "at the same global batch (raise train_micro_batch_size_per_gpu by the same factor)",
             evidence=evidence,
-            gain=_gain(exposed, fewer),
+            gain=_gain_of_fewer(exposed, fewer),
             source=SOURCE,
             risk="A larger micro-batch takes more activations: it may run out of memory; recomputation makes room.",
         )
@@ -60,6 +60,13 @@ def judge(situation: Situation) -> Iterator[Item]:
 def _gain(exposed: float | None, fewer: int) -> Gain:
     """Returns the gain of communicating a `fewer`th as often, if all exposed communication is that of micro-steps."""
     return Gain("rule", None, 0.9, None) if exposed is None else gain_of_saving(exposed * (1 - 1 / fewer))
+
+
+def _gain_of_fewer(exposed: float | None, fewer: int) -> Gain:
+    """Returns the gain of a `fewer`th of the micro-steps. Each has an overhead besides its communication, of which the
+    recording does not tell: at most all of the step is by micro-step."""
+    gain = _gain(exposed, fewer)
+    return gain if exposed is None else Gain(gain.basis, gain.ratio, gain.low, float(fewer))
 
 
 RULE = Rule("accumulation", judge, SOURCE, "DeepSpeed 0.15 to 0.19")
