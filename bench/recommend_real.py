@@ -22,10 +22,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from laggard.collector.recording.reader import read_recording
 from laggard.tune.statistics import TIE, compare
 from laggard.tune.training.measure import step_seconds
 
 LAUNCHER = Path(__file__).parent / "shaped_training.py"
+STEPS = 12
 ALWAYS = {
     "steps_per_print": 1_000_000,
     "zero_allow_untested_optimizer": True,
@@ -145,9 +147,23 @@ def run(own: SetUp, config: Mapping[str, Any], environ: Mapping[str, str], ranks
     path = folder / "ds_config.json"
     path.write_text(json.dumps(config))
     training = [sys.executable, str(LAUNCHER), "--ranks", str(ranks), "--rate", own.rate, str(path), *own.model]
-    words = [sys.executable, "-m", "laggard", "run", "--record", str(folder / "recording"), *training, "--steps", "12"]
+    words = [
+        sys.executable,
+        "-m",
+        "laggard",
+        "run",
+        "--record",
+        str(folder / "recording"),
+        *training,
+        "--steps",
+        str(STEPS),
+    ]
     done = subprocess.run(words, env={**os.environ, **environ}, capture_output=True, text=True)
     seconds = None if done.returncode else step_seconds(folder / "recording")
+    if seconds is not None:
+        recorded = len(read_recording([folder / "recording"]).timings.step_seconds)
+        if recorded > STEPS:
+            raise SystemExit(f"{own.name}: {recorded} steps recorded of {STEPS}: the engine is not hooked")
     if seconds is None:
         raise SystemExit(f"{own.name} did not run:\n{(done.stdout + done.stderr)[-2000:]}")
     return seconds
