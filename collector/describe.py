@@ -12,7 +12,7 @@ from laggard.text.words import capital, counted, printable_line, ranks_text, sec
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
 
-SURROUNDING = ("partial", "rank_died", "agents_silent", "ended", "stale", "coarse", "agents_asked", NOT_HELD)
+SURROUNDING = ("partial", "rank_died", "agents_silent", "ended", "stale", "coarse", "agents_asked", "held", NOT_HELD)
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
 
 

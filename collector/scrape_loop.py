@@ -15,6 +15,7 @@ from typing import TypeVar
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
@@ -66,6 +67,7 @@ class ScrapeLoop:
         self._locate = locate
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
+        self._held = HeldCulprits()
         self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
@@ -172,7 +174,7 @@ class ScrapeLoop:
         # The analysis of many ranks may take long: it runs in a thread, so that the page goes on answering.
         launched = launched_jobs(_ras_answers(self._agents, now))
         snapshot = await asyncio.to_thread(build_snapshot, self._windows, cluster, self._locate, launched)
-        jobs = _with_others(snapshot.jobs, self.watch.jobs if self.watch else ())
+        jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)

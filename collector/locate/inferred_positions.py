@@ -43,7 +43,7 @@ def _pipelines(collectives: Collectives, ranks: NDArray[np.int64]) -> Iterator[S
     source, target = np.where(sends, own, peer), np.where(sends, peer, own)
     width = int(max(source.max(initial=0), target.max(initial=0))) + 1
     ways = {divmod(way, width) for way in _regular(source * width + target, collectives.step[rows])}
-    for members in _connected({way for way in ways if way[::-1] in ways}):
+    for members in connected({way for way in ways if way[::-1] in ways}):
         yield sorted(members)
 
 
@@ -69,7 +69,7 @@ def _regular(keys: NDArray[np.int64], steps: NDArray[np.int64]) -> list[int]:
     return regular
 
 
-def _connected(ways: set[tuple[int, int]]) -> Iterator[set[int]]:
+def connected(ways: set[tuple[int, int]]) -> Iterator[set[int]]:
     """The sets of ranks that ways connect."""
     neighbours: dict[int, set[int]] = {}
     for one, other in ways:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.live_positions import live_positions
 from laggard.constants import PHASES
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import UNSEEN_WAITS
@@ -199,4 +200,4 @@ def live_timings(
         )
         ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
-    return dataclasses.replace(timings, live=True)
+    return dataclasses.replace(timings, live=True, positions=live_positions(newest_rows))

@@ -35,9 +35,8 @@ class Level(NamedTuple):
 LEVELS = Level(0.04, 4.0), Level(0.03, 3.25), Level(0.02, 2.5)
 """Hits by the last happen to everybody, more rarely than to a rank with a habit of small ones."""
 
-TESTS = 2
-"""For so many tests the probability that is allowed is divided: there are more, but all of them look at the same
-steps."""
+TESTS = 6
+"""For so many tests the probability that is allowed is divided: each of LEVELS on steps, and on pieces."""
 
 PIECE_SHARE = 0.5
 """Where a piece of a step is longer by a level's share of the step, the whole is by so much of it at least: what a rank

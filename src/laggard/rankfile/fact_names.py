@@ -21,6 +21,9 @@ C++ has made none."""
 UNSEEN_WAITS: Final = "unseen_waits"
 """True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
 
+GROUPS: Final = "groups"
+"""The members of its process groups, {lane's group: members} as member_runs() of rankfile/members.py writes them."""
+
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
 RECORDER_UNSAFE: Final = "flight_recorder_unsafe"

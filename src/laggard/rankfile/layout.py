@@ -45,7 +45,8 @@ STATE_RUNNING: Final = 1
 STATE_FINISHED: Final = 2
 
 LANES_OFFSET: Final = 8192
-LANE: Final = struct.Struct("<16s16s88siI")  # operation, role, group, peer, CRC of all these
+GROUP_BYTES: Final = 88
+LANE: Final = struct.Struct(f"<16s16s{GROUP_BYTES}siI")  # operation, role, group, peer, CRC of all these
 LANE_BODY: Final = LANE.size - 4
 LANE_COUNT: Final = 64
 

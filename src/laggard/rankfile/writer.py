@@ -79,7 +79,7 @@ class RankFileWriter:
         index = self._lanes
         if index >= layout.LANE_COUNT:
             return None
-        op, role, group = (_clip(text, size) for text, size in zip(lane[:3], (16, 16, 88), strict=True))
+        op, role, group = (_clip(text, size) for text, size in zip(lane[:3], (16, 16, layout.GROUP_BYTES), strict=True))
         body = layout.LANE.pack(op, role, group, lane.peer, 0)[: layout.LANE_BODY]
         cell = body + zlib.crc32(body, index + 1).to_bytes(4, "little")
         offset = layout.LANES_OFFSET + index * layout.LANE.size

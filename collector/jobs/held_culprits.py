@@ -1,0 +1,108 @@
+"""Holds a live job's slow culprits until newer steps refute them: each verdict is drawn anew from the last steps, and
+beside noise a fault that goes on is found in one round and not in the next."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.slow.steps import MIN_STEPS, Steps
+from laggard.model import Culprit, Location, Note, Verdict
+from laggard.text.words import counted
+
+HOLD_SECONDS = 60.0
+"""After so long without being found again a culprit is over."""
+
+REFUTING_SECONDS = 10.0
+"""So long newer steps must last to refute it: what is slow now and then has healthy moments of seconds."""
+
+STILL_SLOW = 0.25
+"""Of what the culprit cost, newer steps must show so much."""
+
+
+class _Held(NamedTuple):
+    """A verdict with slow culprits, when it was drawn (monotonic seconds), its last step and how long a step was."""
+
+    location: Location
+    at: float
+    step: int
+    step_seconds: float
+
+
+class HeldCulprits:
+    """The last culprits of each job. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._held: dict[JobKey, _Held] = {}
+
+    def held(self, jobs: Sequence[JobSnapshot], now: float) -> tuple[JobSnapshot, ...]:
+        """`jobs`, with the culprits of an earlier verdict where the new one has none and nothing refutes them."""
+        before, self._held = self._held, {}
+        return tuple(self._of_job(job, before.get(job.key), now) for job in jobs)
+
+    def _of_job(self, job: JobSnapshot, before: _Held | None, now: float) -> JobSnapshot:
+        found = job.location
+        if not job.running:
+            return job
+        slow = tuple(each for each in found.culprits if each.kind.startswith("slow"))
+        if slow:
+            if found.window.last_step is not None and len(slow) == len(found.culprits):
+                self._held[job.key] = _Held(found, now, found.window.last_step, _step_seconds(found))
+            return job
+        if before is None or not _may_be_held(found) or now - before.at > HOLD_SECONDS:
+            return job
+        left = tuple(each for each in before.location.culprits if not _is_refuted(each, before, job.timings))
+        if not left:
+            return job
+        self._held[job.key] = before
+        return dataclasses.replace(job, location=_with_held(found, left, before, now))
+
+
+def _may_be_held(found: Location) -> bool:
+    """Whether the new verdict is on steps: where it has another reason for none, such as silent agents, that counts."""
+    if found.culprits or found.window.last_step is None:
+        return False
+    return found.verdict is Verdict.OK or any(note.kind == "brief" for note in found.notes)
+
+
+def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
+    """Whether steps that came later show the culprit healthy, or are another run's."""
+    columns = np.flatnonzero(np.isin(timings.ranks, culprit.ranks))
+    if not len(columns) or any(timings.states[column].state != "running" for column in columns):
+        return True
+    steps = Steps.usable(timings)
+    if steps is None or int(steps.numbers[-1]) < before.step:
+        return True
+    newer = steps.numbers > before.step
+    lasted = float(steps.duration[newer].sum())
+    if newer.sum() < MIN_STEPS or lasted < REFUTING_SECONDS:
+        return False
+    cost = culprit.recoverable_ratio or 0.0
+    if culprit.kind == "slow_link":
+        return float(np.median(steps.duration[newer])) < (1 - (1 - STILL_SLOW) * cost) * before.step_seconds
+    lost = float(np.nanmean(np.nansum(steps.excess[newer][:, columns], axis=0)))
+    return lost < STILL_SLOW * cost * lasted
+
+
+def _step_seconds(found: Location) -> float:
+    first, last = found.window.first_step, found.window.last_step
+    return found.window.seconds / (last - first + 1) if first is not None and last is not None else 0.0
+
+
+def _with_held(found: Location, culprits: tuple[Culprit, ...], before: _Held, now: float) -> Location:
+    ago = counted(round(now - before.at), "second")
+    text = f"as of step {before.step}, {ago} ago: the steps since then neither show it as clearly nor refute it"
+    return structs.replace(
+        found,
+        verdict=Verdict.FAIL,
+        culprits=culprits,
+        slowdown_ratio=before.location.slowdown_ratio,
+        notes=(*(note for note in found.notes if note.kind != "brief"), Note("held", text)),
+    )

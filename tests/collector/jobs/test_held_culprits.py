@@ -1,0 +1,86 @@
+"""Culprits of live jobs are held until newer steps refute them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from support.timings import job as timings_of
+
+from laggard.collector.describe import sentence
+from laggard.collector.jobs.held_culprits import HOLD_SECONDS, HeldCulprits
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.locate.verdict import locate
+from laggard.model import Location, Verdict, Window
+
+KEY = JobKey(1000, "job")
+SLOW = [([5], 0.2)]
+
+
+def _job(location: Location | None = None, running: bool = True, **options: Any) -> JobSnapshot:
+    timings = timings_of(16, per_node=2, **options)
+    return JobSnapshot(KEY, running, timings, location or locate(timings))
+
+
+def _accused() -> JobSnapshot:
+    found = _job(slow=SLOW)
+    assert [culprit.ranks for culprit in found.location.culprits] == [(5,)]
+    return found
+
+
+def _nobody(job: JobSnapshot) -> JobSnapshot:
+    """The same steps, with a verdict that names nobody."""
+    last = int(job.timings.steps[-1])
+    return dataclasses.replace(job, location=_ok(int(job.timings.steps[0]), last))
+
+
+def _ok(first: int, last: int) -> Location:
+    return Location(Verdict.OK, "job", 16, 16, Window(first, last, 6.0), 1.0, (), ())
+
+
+def _after(accused: JobSnapshot, then: JobSnapshot, seconds: float = 5.0) -> JobSnapshot:
+    holding = HeldCulprits()
+    assert holding.held([accused], 100.0) == (accused,)
+    return holding.held([then], 100.0 + seconds)[0]
+
+
+def test_a_culprit_that_the_next_verdict_misses_is_named_as_of_its_step() -> None:
+    accused = _accused()
+    found = _after(accused, _nobody(_job(slow=SLOW, first_step=5)))
+    assert found.location.culprits == accused.location.culprits and found.location.verdict is Verdict.FAIL
+    assert [note.text for note in found.location.notes if note.kind == "held"][0].startswith("as of step 21, 5 seconds")
+    assert sentence(found.location).startswith("Rank 5 on n2 is slow")
+
+
+def test_newer_steps_that_show_it_healthy_refute_it() -> None:
+    assert not _after(_accused(), _nobody(_job(first_step=22, steps=60))).location.culprits
+    assert _after(_accused(), _nobody(_job(slow=SLOW, first_step=22, steps=60))).location.culprits
+
+
+def test_a_few_healthy_steps_refute_nothing() -> None:
+    assert _after(_accused(), _nobody(_job(first_step=22, steps=10))).location.culprits
+
+
+def test_it_is_held_for_a_bounded_time() -> None:
+    later = _nobody(_job(slow=SLOW, first_step=5))
+    assert not _after(_accused(), later, HOLD_SECONDS + 1).location.culprits
+    holding, calls = HeldCulprits(), [100.0 + each for each in range(0, 121, 20)]
+    holding.held([_accused()], calls[0])
+    named = [bool(holding.held([later], now)[0].location.culprits) for now in calls[1:]]
+    assert named == [True, True, True, False, False, False], "being held does not make it newer"
+
+
+def test_nothing_is_held_for_a_job_that_ended_began_anew_or_whose_agents_are_silent() -> None:
+    ended = dataclasses.replace(_nobody(_job(slow=SLOW, first_step=5)), running=False)
+    anew = _nobody(_job(first_step=0, steps=15))
+    silent = _job(unknown_location("no_agent", "no agent of this job answers", "job", 16, 16))
+    for then in (ended, anew, silent):
+        assert _after(_accused(), then) == then
+
+
+def test_a_job_that_is_gone_is_forgotten() -> None:
+    holding, later = HeldCulprits(), _nobody(_job(slow=SLOW, first_step=5))
+    holding.held([_accused()], 100.0)
+    assert holding.held([], 101.0) == ()
+    assert holding.held([later], 102.0) == (later,)
