@@ -42,19 +42,24 @@ def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
 def live_positions(rows: Mapping[int, RankRow]) -> NDArray[np.int32] | None:
     """[R], ascending by rank: the same number for ranks that do the same work. None where no rank says that any does
     other work."""
-    ranks = sorted(rows)
-    indices: list[dict[str, int]] = []
+    indices = indices_by_role(rows)
+    if not any(indices.values()):
+        return None
+    return position_classes(list(indices), [Place(index, ()) for index in indices.values()])
+
+
+def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:
+    """For each rank, ascending, its place by role in which members do different work; empty where it says of none."""
+    found: dict[int, dict[str, int]] = {}
     pairs: set[tuple[int, int]] = set()
-    for rank in ranks:
+    for rank in sorted(rows):
         groups = list(declared_groups(rows[rank]))
-        indices.append(_index_by_role(rank, groups))
+        found[rank] = _index_by_role(rank, groups)
         pairs.update(_pairs(groups))
     for stage, rank in _stages(pairs):
-        if rank in rows:
-            indices[int(np.searchsorted(ranks, rank))][PIPELINE] = stage
-    if not any(indices):
-        return None
-    return position_classes(ranks, [Place(index, ()) for index in indices])
+        if rank in found:
+            found[rank][PIPELINE] = stage
+    return found
 
 
 def _index_by_role(rank: int, groups: Sequence[DeclaredGroup]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from laggard.collector.locate.live_positions import indices_by_role
 from laggard.constants import PHASES
 from laggard.wire.ranks import RankRow, StepRow
 
@@ -26,8 +27,9 @@ class JobRecording(NamedTuple):
         yield {"laggard_recording": 1, "job_id": self.job_id, "owner": self.owner}
         for node, codes in self.findings_by_node.items():
             yield {"kind": "findings", "node": node, "codes": codes}
+        positions = indices_by_role(self.newest_rows)
         for rank, row in sorted(self.newest_rows.items()):
-            yield _rank_record(row)
+            yield {**_rank_record(row), "position": positions[rank]}
             yield {**_state_record(rank, row), "asked_seconds_ago": self.asked_seconds_ago.get(rank, 0.0)}
             yield from (_step_record(rank, step) for step in self.steps.get(rank, ()))
 

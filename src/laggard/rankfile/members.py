@@ -13,10 +13,10 @@ MAX_NUMBERS: Final = 600
 
 
 class Run(NamedTuple):
-    """`count` ranks from `first` on, every `stride`-th."""
+    """`length` ranks from `first` on, every `stride`-th."""
 
     first: int
-    count: int
+    length: int
     stride: int
 
 
@@ -54,9 +54,9 @@ def parse_runs(value: Any, world_size: int) -> tuple[Run, ...]:
     if any(type(number) is not int or not 0 <= number < 1 << 31 for number in value):
         return ()
     runs = tuple(Run(*value[place : place + 3]) for place in range(0, len(value), 3))
-    if any(run.count < 1 or run.stride < 1 or run.first + (run.count - 1) * run.stride >= world_size for run in runs):
+    if any(run.length < 1 or run.stride < 1 or run.first + (run.length - 1) * run.stride >= world_size for run in runs):
         return ()
-    return runs if sum(run.count for run in runs) <= world_size else ()
+    return runs if sum(run.length for run in runs) <= world_size else ()
 
 
 def index_in(runs: Sequence[Run], rank: int) -> int | None:
@@ -64,15 +64,15 @@ def index_in(runs: Sequence[Run], rank: int) -> int | None:
     before = 0
     for run in runs:
         steps, rest = divmod(rank - run.first, run.stride)
-        if not rest and 0 <= steps < run.count:
+        if not rest and 0 <= steps < run.length:
             return before + steps
-        before += run.count
+        before += run.length
     return None
 
 
 def size_of(runs: Sequence[Run]) -> int:
-    return sum(run.count for run in runs)
+    return sum(run.length for run in runs)
 
 
 def members_of(runs: Sequence[Run]) -> tuple[int, ...]:
-    return tuple(rank for run in runs for rank in range(run.first, run.first + run.count * run.stride, run.stride))
+    return tuple(rank for run in runs for rank in range(run.first, run.first + run.length * run.stride, run.stride))

@@ -18,6 +18,7 @@ from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
 from laggard.model import Location, RankEnd
+from laggard.rankfile.fact_names import GROUPS
 from laggard.wire import encode
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
@@ -72,7 +73,7 @@ STATES = ("running", "running", "died", "finished", "unknown")
 
 @st.composite
 def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]:
-    newest_rows, steps = {}, {}
+    newest_rows, steps, staged = {}, {}, draw(st.booleans())
     for rank in draw(st.sets(st.integers(0, 5), min_size=1)):
         count, slow = draw(st.integers(0, 40)), draw(st.sampled_from((0.0, 0.1)))
         steps[rank] = tuple(
@@ -83,6 +84,7 @@ def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequen
             "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
             (0.0,) * 5, 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
             draw(st.booleans()), draw(st.none() | beats), end=draw(ends),
+            facts={GROUPS: {f"pp:{rank % 2}-{rank % 2 + 4}/2": [rank % 2, 3, 2]}} if staged else {},
         )  # fmt: skip
     return newest_rows, steps
 
