@@ -26,6 +26,7 @@ from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
+from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings
@@ -68,6 +69,8 @@ class ScrapeLoop:
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._held = HeldCulprits()
+        self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds)
+        self._wanted: Wanted | None = None
         self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
@@ -155,6 +158,8 @@ class ScrapeLoop:
         self._update_agents()
         slots = asyncio.Semaphore(self._settings.concurrency)
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
+        if self._wanted is not None:
+            await self._collectives.ask(self._wanted, time.monotonic())
         now = time.monotonic()
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
@@ -177,6 +182,8 @@ class ScrapeLoop:
         jobs = _with_others(self._held.held(snapshot.jobs, now), self.watch.jobs if self.watch else ())
         snapshot = dataclasses.replace(snapshot, jobs=jobs, round_seconds=time.monotonic() - began)
         self.snapshot = snapshot
+        answering = [row.url for row in snapshot.nodes if row.state == "up"]
+        self._wanted = await asyncio.to_thread(self._collectives.wanted, answering, now)
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
 
     def _update_agents(self) -> None:

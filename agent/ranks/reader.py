@@ -6,12 +6,13 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
 from msgspec import structs
 
+from laggard.agent.ranks.collectives import read_collectives
 from laggard.agent.ranks.cpu_wait import CpuWaits
 from laggard.agent.ranks.directory import FileEntry, list_files, round_robin
 from laggard.agent.ranks.exit_watch import ExitWatch
@@ -20,9 +21,13 @@ from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.rankfile import RankFileError
+from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.ranks import RankRow, RanksDocument
 
 MAX_RANKS: Final = 64
+MAX_ASKED: Final = 16
+"""Of so many ranks at most the collectives are read at once: 4 MB of JSON."""
+
 MAX_ROWS: Final = 65_536
 """Steps of all ranks together, about 8 MB of JSON. Eight ranks with full rings have 10,920."""
 
@@ -51,6 +56,7 @@ class RankFiles:
         self._cpu = CpuWaits()
         self._lock = threading.Lock()
         self._known: frozenset[str] = frozenset()
+        self._selected: list[RankSnapshot] = []
         self._rejections = Rejections(directory)
 
     def read(self, since: float | None = None) -> RanksDocument:
@@ -59,7 +65,7 @@ class RankFiles:
         with self._lock:
             now = self._clock()
             self._rejections.begin_scan()
-            selected = self._select(self._snapshots(now))
+            self._selected = selected = self._select(self._snapshots(now))
             self._known = frozenset(snapshot.path for snapshot in selected)
             if self._exits is not None:
                 self._exits.keep(self._known)
@@ -72,6 +78,18 @@ class RankFiles:
                 ranks=tuple(sorted(rows, key=lambda row: (row.job_id, row.rank, row.owner))),
                 ignored=self._rejections.end_scan(),
             )
+
+    def collectives(self, owner: int, job_id: str, ranks: Collection[int]) -> CollectivesDocument:
+        """The last collectives of those of `ranks` that the last scan found running, at most MAX_ASKED of them."""
+        with self._lock:
+            wanted = [
+                snapshot
+                for snapshot in self._selected
+                if (snapshot.row.owner, snapshot.row.job_id, snapshot.row.state) == (owner, job_id, "running")
+                and snapshot.row.rank in ranks
+            ]
+            found = tuple(read for snapshot in wanted[:MAX_ASKED] if (read := read_collectives(snapshot)) is not None)
+            return CollectivesDocument(self._node, owner, job_id, found)
 
     def _snapshots(self, now: Now) -> Iterator[RankSnapshot]:
         """Yields every file that is valid and has not expired."""

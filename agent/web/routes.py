@@ -18,7 +18,7 @@ from laggard.agent.jobs.hook_blind import hook_blind_findings
 from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
-from laggard.agent.ranks.reader import RankFiles
+from laggard.agent.ranks.reader import MAX_ASKED, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page
@@ -69,6 +69,7 @@ class Router:
             "/-/ready": self._ready,
             "/api/v1/report": self._report,
             "/api/v1/ranks": self._ranks_document,
+            "/api/v1/collectives": self._collectives,
         }
 
     def handle(self, request: Request) -> Response:
@@ -116,6 +117,9 @@ class Router:
         ranks = self._with_findings(self._ranks.read(_since(request.query)))
         return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
+    def _collectives(self, request: Request) -> Response:
+        return _json(HTTPStatus.OK, self._ranks.collectives(*_asked_ranks(request.query)))
+
     def _with_findings(self, ranks: RanksDocument) -> RanksDocument:
         """Returns `ranks` with the findings about their jobs."""
         transports = self._transports.findings(ranks.ranks, self._probe_loop.latest.report)
@@ -143,6 +147,17 @@ def _since(query: str) -> float | None:
     if not 0 <= since <= _MAX_SINCE:
         raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
     return since
+
+
+def _asked_ranks(query: str) -> tuple[int, str, frozenset[int]]:
+    """The job's owner, its name and the ranks that are asked for."""
+    try:
+        given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_ASKED + 2)
+        ranks = frozenset(int(rank) for rank in given["rank"])
+        return int(given["owner"][-1]), given["job"][-1], ranks
+    except (KeyError, ValueError):
+        text = f"ask for owner=UID, job=NAME and rank=NUMBER, {MAX_ASKED} ranks at most"
+        raise HttpError(HTTPStatus.BAD_REQUEST, text) from None
 
 
 def _json(status: HTTPStatus, document: Any) -> Response:

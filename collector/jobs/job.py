@@ -23,7 +23,12 @@ from laggard.collector.locate.job_timings import (
     step_rows,
     step_table,
 )
+from laggard.collector.locate.live_collectives import with_collectives
+from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
+
+COLLECTIVES_SECONDS: Final = 30.0
+"""For so long single collectives count; the agents are asked for them every ten seconds."""
 
 _UID: Final = re.compile(r"[0-9]{1,10}")
 
@@ -108,7 +113,8 @@ class Run(NamedTuple):
 class Job:
     """The ranks of one run of a job. `agent` is the URL of the first to report it. `updated_at` is when an agent last
     reported it, `progressed_at` when an agent last reported a new step of it; both in seconds on the collector's
-    monotonic clock. `agents`: who reports ranks of it that run, and when each last did."""
+    monotonic clock. `agents`: who reports ranks of it that run, and when each last did. `collectives`: the last of
+    those ranks that were asked for them, at `collectives_at`."""
 
     run: Run
     agent: str
@@ -116,6 +122,8 @@ class Job:
     progressed_at: float
     ranks: dict[int, RankWindow] = dataclasses.field(default_factory=dict)
     agents: dict[str, float] = dataclasses.field(default_factory=dict)
+    collectives: Mapping[int, RankCollectives] = dataclasses.field(default_factory=dict)
+    collectives_at: float = 0.0
 
     @property
     def running(self) -> bool:
@@ -152,7 +160,10 @@ class Job:
         tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
-        return live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
+        timings = live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
+        if not self.running or self.updated_at - self.collectives_at > COLLECTIVES_SECONDS:
+            return timings
+        return with_collectives(timings, self.collectives, rows)
 
 
 def _first_step(tables: Sequence[NDArray[np.float64]]) -> int:

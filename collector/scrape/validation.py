@@ -43,7 +43,7 @@ for _kind in (RanksDocument, Report):
 
 def validate_ranks(body: bytes) -> RanksDocument:
     """The ranks document in `body`. Raises WireError that says what is wrong with it."""
-    document = _decode(body, RanksDocument)
+    document = decode_bounded(body, RanksDocument)
     require(document.schema == RANKS_SCHEMA, f"schema is not {RANKS_SCHEMA}")
     check_length("node", document.node)
     check_length("boot_id", document.boot_id)
@@ -60,7 +60,7 @@ def validate_ranks(body: bytes) -> RanksDocument:
 
 def validate_report(body: bytes) -> Report:
     """The report in `body`. Raises WireError that says what is wrong with it."""
-    report = _decode(body, Report)
+    report = decode_bounded(body, Report)
     require(report.schema == REPORT_SCHEMA, f"schema is not {REPORT_SCHEMA}")
     require(report.verdict in tuple(Verdict), "verdict is unknown to us")
     check_length("node", report.node)
@@ -77,7 +77,8 @@ def _check_findings(findings: tuple[Finding, ...]) -> None:
         require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
 
 
-def _decode(body: bytes, kind: type[T]) -> T:
+def decode_bounded(body: bytes, kind: type[T]) -> T:
+    """The document in `body`; raises WireError."""
     try:
         return decode(body, kind)
     except WireError as error:

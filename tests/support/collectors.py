@@ -76,6 +76,7 @@ class FakeAgent:
 
     def __init__(self, ranks: Any, report: Any = None, status: int = 200, delay: float = 0.0) -> None:
         self.ranks, self.report, self.status, self.delay = ranks, report, status, delay
+        self.collectives: Any = None
         self.requests: list[str] = []
         self.closed = threading.Event()
         agent = self
@@ -115,7 +116,8 @@ class FakeAgent:
 
     def answer(self, path: str) -> bytes | None:
         parts = urlsplit(path)
-        value = {"/api/v1/ranks": self.ranks, "/api/v1/report": self.report}.get(parts.path)
+        values = {"ranks": self.ranks, "report": self.report, "collectives": self.collectives}
+        value = values.get(parts.path.removeprefix("/api/v1/"))
         if callable(value):
             value = value(float(parse_qs(parts.query).get("since", ["0"])[0]))
         return value if value is None or isinstance(value, bytes) else encode(value)

@@ -19,6 +19,7 @@ import pytest
 from support.agents import AgentProcess
 
 from laggard.agent.web import page
+from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import MAX_CONNECTIONS
@@ -67,6 +68,31 @@ def test_ranks_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
     assert full.node == "n0" and full.boot_id == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     rank.kill()
     assert validate_ranks(agent.request(f"/api/v1/ranks?since={full.next}").body).ranks[0].state == "died"
+
+
+def test_collectives_from_file_to_api(start_agent: Start, start_rank: Start) -> None:
+    agent = start_agent()
+    rank = start_rank(rank=2)
+    rank.do("step", "collectives")
+    (row,) = agent.request("/api/v1/ranks").json()["ranks"]
+    asked = f"/api/v1/collectives?owner={row['owner']}&job={row['job_id']}&rank=2&rank=3"
+    document = validate_collectives(agent.request(asked).body, row["owner"], row["job_id"], (2, 3))
+    (found,) = document.ranks
+    assert [lane.group for lane in found.lanes][0] == "dp:0-3"
+    assert [(it.step, it.lane, it.seq, it.size) for it in found.rows] == [(0, 0, seq, 1 << 20) for seq in range(10)]
+    assert all(it.end - it.start == pytest.approx(1e-3, abs=1e-6) for it in found.rows)
+    assert agent.request(asked.replace("owner=", "owner=9")).json()["ranks"] == [], "another user's job"
+    for query in (
+        "",
+        "?job=j1&rank=0",
+        "?owner=0&job=j1",
+        "?owner=x&job=j1&rank=0",
+        "?owner=0&job=j1" + "&rank=1" * 99,
+    ):
+        assert agent.request(f"/api/v1/collectives{query}").status == 400
+    rank.kill()
+    agent.request("/api/v1/ranks")
+    assert agent.request(asked).json()["ranks"] == [], "it no longer runs"
 
 
 def test_the_report_is_unknown_and_the_agent_not_ready_before_the_first_round(start_agent: Start) -> None:

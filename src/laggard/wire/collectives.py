@@ -1,0 +1,48 @@
+"""`laggard.collectives/1`: the last collectives of single ranks, which an agent reads from their rank files when it is
+asked for them."""
+
+from __future__ import annotations
+
+import msgspec
+
+COLLECTIVES_SCHEMA = "laggard.collectives/1"
+
+
+class CollectiveLane(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank's collectives of one operation in one group are counted by; `peer` as in InFlight."""
+
+    op: str
+    role: str
+    group: str
+    peer: int
+
+
+class CollectiveRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A collective that is over. `lane`: its place among the lanes; `seq` counts those of the lane from 0. Times in
+    seconds on the node's monotonic clock; `waited`: how long the caller was blocked; `size` in bytes."""
+
+    step: int
+    lane: int
+    seq: int
+    start: float
+    end: float
+    waited: float
+    size: int
+
+
+class RankCollectives(msgspec.Struct, frozen=True):
+    """The last collectives of one rank, in the order of their begin."""
+
+    rank: int
+    lanes: tuple[CollectiveLane, ...]
+    rows: tuple[CollectiveRow, ...]
+
+
+class CollectivesDocument(msgspec.Struct, frozen=True):
+    """Those of the ranks that were asked for, as far as they run on the node."""
+
+    node: str
+    owner: int
+    job_id: str
+    ranks: tuple[RankCollectives, ...]
+    schema: str = COLLECTIVES_SCHEMA

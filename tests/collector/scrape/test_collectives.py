@@ -1,0 +1,118 @@
+"""Single collectives from agents: what is asked for, how often, and what a hostile agent may answer."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from support.timings import job
+
+from laggard.collector.jobs.job import COLLECTIVES_SECONDS, JobKey
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.scrape.collective_rounds import ASK_SECONDS, CollectiveRounds, Wanted
+from laggard.collector.scrape.collectives_validation import MAX_ROWS, validate_collectives
+from laggard.wire import WireError, encode
+from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import StepRow
+
+KEY = JobKey(1000, "job-1")
+LANES = (CollectiveLane("all_reduce", "dp", "dp:0-3", -1),)
+
+
+def _document(ranks: tuple[int, ...] = (0, 1), **changes: Any) -> CollectivesDocument:
+    rows = tuple(CollectiveRow(step, 0, step, step + 0.1, step + 0.2, 0.1, 1024) for step in range(2, 20))
+    values = dict(node="n0", owner=1000, job_id="job-1", ranks=tuple(RankCollectives(it, LANES, rows) for it in ranks))
+    return CollectivesDocument(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def _changed(**changes: Any) -> bytes:
+    """A document whose first row has other values, by name."""
+    tree = json.loads(encode(_document()))
+    row = tree["ranks"][0]["rows"][0]
+    for name, value in changes.items():
+        row[CollectiveRow.__struct_fields__.index(name)] = value
+    return json.dumps(tree).encode()
+
+
+def test_an_agents_answer_is_taken() -> None:
+    assert validate_collectives(encode(_document()), 1000, "job-1", (0, 1, 2)) == _document()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"[]", b"{}", b"[" * 100_000, encode(_document(schema="laggard.collectives/2")),
+        encode(_document(owner=0)), encode(_document(job_id="other")), encode(_document(ranks=())) + b"x",
+        encode(_document((0, 0))), encode(_document((0, 7))),
+        encode(_document(ranks=(RankCollectives(0, LANES * 300, ()),))),
+        encode(_document(ranks=(RankCollectives(0, (CollectiveLane("x" * 999, "dp", "dp", -1),), ()),))),
+        encode(_document(ranks=(RankCollectives(0, (CollectiveLane("send", "pp", "pp", 1 << 40),), ()),))),
+        encode(_document(ranks=(RankCollectives(0, LANES, _document().ranks[0].rows * (MAX_ROWS // 10)),))),
+        _changed(step=-1), _changed(step=10**30), _changed(lane=1), _changed(lane=-1), _changed(seq=-1),
+        _changed(start=-1.0), _changed(end=0.0), _changed(end=1e300), _changed(waited=-1.0), _changed(waited=1e300),
+        _changed(size=-5), _changed(size=1 << 60), _changed(start="now"), _changed(end=None),
+    ],
+)  # fmt: skip
+def test_a_hostile_answer_is_refused(body: bytes) -> None:
+    with pytest.raises(WireError):
+        validate_collectives(body, 1000, "job-1", (0, 1))
+
+
+def _windows(make: Any, url: str, waits: bool = True) -> JobWindows:
+    """Four ranks on two machines, reported by one agent, with waits that may hide a slow link."""
+    made, windows = job(4, 30, per_node=2), JobWindows()
+    waited = made.waited_seconds if waits else np.zeros_like(made.waited_seconds)
+    rows = []
+    for rank in range(4):
+        begins = 1.0 + np.concatenate(([0.0], np.cumsum(made.step_seconds[:, rank])))
+        steps = [
+            StepRow(int(number), begins[at], begins[at + 1], tuple(made.phase_seconds[at, rank]), waited[at, rank])
+            for at, number in enumerate(made.steps)
+        ]
+        rows.append(make.rank_row(rank, 4, steps))
+    windows.ingest(url, make.ranks_document("n0", rows), 100.0)
+    return windows
+
+
+def test_a_job_is_asked_now_and_then_and_only_where_transfers_take_time(make: Any) -> None:
+    rounds = CollectiveRounds(_windows(make, "http://a"), 5.0)
+    assert rounds.wanted(["http://a"], 100.0) == Wanted(KEY, {"http://a": (0, 1, 2, 3)})
+    assert rounds.wanted(["http://a"], 100.0 + ASK_SECONDS / 2) is None
+    assert rounds.wanted([], 100.0 + ASK_SECONDS) is None, "its agent is silent"
+    assert rounds.wanted(["http://a"], 100.0 + 2 * ASK_SECONDS) is not None
+    assert CollectiveRounds(_windows(make, "http://a", waits=False), 5.0).wanted(["http://a"], 100.0) is None
+
+
+def _asked(agent: Any, windows: JobWindows) -> None:
+    asyncio.run(CollectiveRounds(windows, 60.0).ask(Wanted(KEY, {agent.url: (0, 1, 2, 3)}), 100.0))
+
+
+def test_what_an_agent_answers_is_part_of_the_jobs_timings_for_a_while(
+    fake_agent: Callable[..., Any], make: Any
+) -> None:
+    agent = fake_agent(make.node("n0", [0]))
+    agent.collectives = _document((0, 1, 2, 3))
+    windows = _windows(make, agent.url)
+    _asked(agent, windows)
+    (query,) = [urlsplit(path).query for path in agent.requests]
+    assert parse_qs(query) == {"owner": ["1000"], "job": ["job-1"], "rank": ["0", "1", "2", "3"]}
+    held = windows.jobs[KEY]
+    assert held.timings("job-1", {agent.url}, {}).collectives is not None
+    held.updated_at += COLLECTIVES_SECONDS + 1
+    assert held.timings("job-1", {agent.url}, {}).collectives is None
+
+
+@pytest.mark.parametrize("answer", [None, b"garbage", encode(_document((9,)))])
+def test_an_agent_that_has_no_such_route_or_lies_costs_its_answer_alone(
+    fake_agent: Callable[..., Any], make: Any, answer: bytes | None
+) -> None:
+    agent = fake_agent(make.node("n0", [0]))
+    agent.collectives = answer
+    windows = _windows(make, agent.url)
+    _asked(agent, windows)
+    assert windows.jobs[KEY].timings("job-1", {agent.url}, {}).collectives is None
