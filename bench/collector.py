@@ -31,7 +31,7 @@ RANKS = 8
 STEP_SECONDS = 0.25
 MIB = 1 << 20
 LOOKS = 10
-BUDGETS = {"verdict": 10.0, "core": 50.0, "locate": 1.0}
+BUDGETS = {"verdict": 10.0, "core": 50.0, "locate": 1.0, "recommend": 0.5}
 
 
 class Agents(asyncio.Protocol):
@@ -123,6 +123,16 @@ def get(url: str) -> dict[str, object]:
         return document
 
 
+def recommend(url: str) -> float:
+    """Seconds that the command takes, which names the slow rank first."""
+    asked = time.monotonic()
+    command = [sys.executable, "-m", "laggard", "recommend", "--collector", url]
+    said = subprocess.run(command, capture_output=True, text=True).stdout
+    if "rank 3 " not in said:
+        raise SystemExit(f"laggard recommend does not name rank 3: {said[:300]!r}")
+    return time.monotonic() - asked
+
+
 def measure(count: int, seconds: float, port: int) -> list[Figure]:
     with agents(count, port) as targets, collector(targets) as (process, url):
         began = time.monotonic()
@@ -141,6 +151,7 @@ def measure(count: int, seconds: float, port: int) -> list[Figure]:
             notes = get(f"{url}/api/v1/location?fresh=1")["notes"]
             looks.append(time.monotonic() - asked)
             stale += "stale" in str(notes)
+        recommended = [recommend(url) for _ in range(LOOKS)]
         name = f"{count} agents"
         memory = process.memory_info().rss / MIB
         return [
@@ -148,6 +159,7 @@ def measure(count: int, seconds: float, port: int) -> list[Figure]:
             Figure(f"{name}: CPU, of a core", share, "%", share, share, BUDGETS["core"]),
             Figure(f"{name}: resident memory", memory, "MiB", memory, memory),
             quartiles(f"{name}: fresh answer, {stale} of {LOOKS} told to be older", looks, "s", BUDGETS["locate"]),
+            quartiles(f"{name}: laggard recommend, from start to exit", recommended, "s", BUDGETS["recommend"]),
         ]
 
 
