@@ -17,6 +17,7 @@ import contextlib
 import html
 import itertools
 import json
+import math
 import os
 import re
 import shutil
@@ -165,11 +166,13 @@ def slow_link(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
 
 
 def hogs(job: Job, rank: int, stack: contextlib.ExitStack) -> None:
-    """Three processes on the core of one node's rank; the other ranks share the other cores."""
+    """Processes on the core of one node's rank; the other ranks share the other cores. As many as leave that rank a
+    third of what one of the others has: three alone would be no fault where three ranks share one core."""
     cores = sorted(os.sched_getaffinity(0))
     for number, process in enumerate(job.ranks):
         pin(process, {cores[-1]} if number == rank else set(cores[:-1]))
-    for _ in range(3):
+    sharing = (NODES - 1) / (len(cores) - 1)
+    for _ in range(math.ceil(3 * sharing) - 1):
         stack.enter_context(hog({cores[-1]}))
 
 
@@ -199,7 +202,7 @@ FAULTS: Mapping[str, Fault] = {
     "input": Fault(late("input"), ("slow_input",), "input", recorded=("slow_input",)),
     "sometimes": Fault(late("forward", share=0.25), _SLOW, "forward", recorded=_SLOW),
     "hog": Fault(hogs, _SLOW, recorded=_SLOW),
-    "link": Fault(slow_link, recorded=("slow_link",), layout="pairs", allowed=("ok", "unknown")),
+    "link": Fault(slow_link, ("slow_link",), "collective", recorded=("slow_link",), layout="pairs"),
     "SIGSTOP": Fault(by_signal(signal.SIGSTOP), ("hung",), words=("stopped",)),
     "SIGKILL": Fault(by_signal(signal.SIGKILL), ("dead",), words=("killed by SIGKILL",), recorded=("dead",)),
 }
