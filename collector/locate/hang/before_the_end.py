@@ -15,6 +15,7 @@ from laggard.collector.locate.hang.hangs import hung_ranks
 from laggard.collector.locate.hang.waits import least_seconds
 from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.model import Note
 
 
 def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> PartialVerdict:
@@ -27,7 +28,25 @@ def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> Part
         state if beat is None else _state(state, beat, max(0.0, longest - beat.quiet_seconds))
         for state, beat in zip(timings.states, timings.last_beats, strict=True)
     )
-    return hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended=True)
+    found = hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended=True)
+    return _without_those_that_wait(timings, found)
+
+
+def _without_those_that_wait(timings: JobTimings, found: PartialVerdict) -> PartialVerdict:
+    """`found`, with a note in place of culprits that stood in a collective, where it cannot be told that they were the
+    first to fall silent: they may have waited for a rank of which nothing is recorded, or, in the first step, have
+    started later than the others."""
+    unseen = len(timings.ranks) < timings.world_size
+    first_step = any(state.step is None for state in timings.states)
+    sure = tuple(culprit for culprit in found.culprits if culprit.phase != "collective")
+    if not (unseen or first_step) or len(sure) == len(found.culprits):
+        return found
+    if sure:
+        return PartialVerdict(sure, found.notes)
+    missing = "the first to stop may be one of which nothing is recorded"
+    late = "who stopped first cannot be told: no step was finished, and ranks start at different times"
+    text = f"the ranks that are seen stood in a collective when the job ended; {missing if unseen else late}"
+    return PartialVerdict(notes=(Note("first_unseen", text), *found.notes))
 
 
 def _state(state: RankState, last: LastBeat, age: float) -> RankState:

@@ -64,6 +64,23 @@ def test_who_came_to_the_collective_and_was_stopped_in_it_is_named() -> None:
     assert named(hung_before_the_end(timings([stands(18.0, 20), stopped, stands(18.0, 20)]), STEP)) == [(1,)]
 
 
+def test_who_only_waited_is_not_named_where_another_rank_was_never_seen() -> None:
+    """Rank 1 was cut off a moment before the others, within the collective in which all waited for rank 3."""
+    seen = timings([stands(18.0, 20), stands(2.0, 20), stands(18.0, 20)])
+    found = hung_before_the_end(dataclasses.replace(seen, world_size=4), STEP)
+    assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert "one of which nothing is recorded" in found.notes[0].text
+    silent = timings([stands(18.0, 20), says_nothing(19), stands(18.0, 20)])
+    assert named(hung_before_the_end(dataclasses.replace(silent, world_size=4), STEP)) == [(1,)]
+
+
+def test_who_started_late_is_not_named_for_it_in_the_first_step() -> None:
+    beats = timings([stands(60.0, 1), stands(20.0, 1), stands(60.0, 1)])
+    before_any_step = tuple(state._replace(step=None) for state in beats.states)
+    found = hung_before_the_end(dataclasses.replace(beats, states=before_any_step), None)
+    assert not found.culprits and "no step was finished" in found.notes[0].text
+
+
 def test_recordings_of_older_hooks_and_live_jobs_are_left_alone() -> None:
     assert hung_before_the_end(timings([]), STEP) == NOTHING_FOUND
     assert hung_before_the_end(timings([stands(9.0, 20), None]), STEP).culprits == ()
