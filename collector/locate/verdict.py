@@ -74,8 +74,9 @@ def locate(timings: JobTimings) -> Location:
 def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended.
     Where ranks called different collectives, who waits for whom follows from that."""
-    found = hung_ranks(timings, _typical_step(steps))
-    found = hung_before_the_end(timings, _typical_step(steps)) if found == NOTHING_FOUND else found
+    step_seconds = _typical_step(timings, steps)
+    found = hung_ranks(timings, step_seconds)
+    found = hung_before_the_end(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     return unfinished_collectives(timings) if found == NOTHING_FOUND else found
 
@@ -161,9 +162,13 @@ def _too_little_note(timings: JobTimings) -> Note:
     return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
 
 
-def _typical_step(steps: Steps | None) -> float | None:
-    """How many seconds a step of the job usually takes; None where no step is known."""
-    return None if steps is None else float(np.median(steps.duration))
+def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
+    """How many seconds a step of the job usually takes. While there are too few to tell, the longest of them: as a rule
+    the first, with all that is set up and compiled in it. None where no step is known."""
+    if steps is not None:
+        return float(np.median(steps.duration))
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    return float(known.max()) if len(known) else None
 
 
 def _window(steps: Steps) -> Window:

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.model import RankEnd, Verdict
-from laggard.wire.ranks import InFlight
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 RUNNING = RankState("running", 59, None, None)
 BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.005])  # seconds in each phase
@@ -146,6 +147,20 @@ def test_too_few_steps_are_no_verdict() -> None:
     location = locate(job(steps=6, slow=[dict(rank=0, phase="forward", by=0.5)]))
     assert location.verdict is Verdict.UNKNOWN
     assert [note.kind for note in location.notes] == ["too_few_steps"]
+
+
+def test_a_hang_in_the_first_steps_is_told_by_the_longest_step_so_far() -> None:
+    """Three steps of 0.2 s: who has waited for 5 s does not take part in a fourth."""
+    beat = BeatRow(0.5, 1.0, "on", (LaneProgress("all_reduce", "dp:0-3", 9, 8),), ())
+    inside = RankState("running", 2, "backward", InFlight("all_reduce", "dp:0-3", 9, 5.0), beat=beat)
+    late = structs.replace(beat, lanes=(LaneProgress("all_reduce", "dp:0-3", 8, 8),))
+    states = (inside, RankState("running", 2, "forward", None, beat=late), inside, inside)
+    location = locate(job(steps=3, states=states))
+    assert location.verdict is Verdict.UNKNOWN
+    assert [note.ranks for note in location.notes if note.kind == "not_arrived"] == [(1,)]
+    unknown = np.full((0, 4), np.nan)
+    before_any = dict(steps=0, step_seconds=unknown, waited_seconds=unknown, states=states)
+    assert not [note for note in locate(job(**before_any)).notes if note.kind == "not_arrived"]
 
 
 def test_one_rank_alone_is_no_verdict_and_the_reason_is_not_its_steps() -> None:
