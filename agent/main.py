@@ -23,6 +23,7 @@ from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
 from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 from laggard.service_manager import supervised
+from laggard.web_config import load_web_config
 
 log = logging.getLogger("laggard.agent")
 
@@ -50,6 +51,7 @@ def main(arguments: argparse.Namespace) -> int:
     # Raises on a bad profile; the prober chooses again, but its messages reach nobody.
     choose_probes(profile, (), (), f"profile {settings.profile}")
     split_address(settings.listen_address)  # raises where it is none
+    tls = load_web_config(settings.web_config_file)
     if asked_about_settings(arguments, settings):
         return 0
     with bind(settings.listen_address) as listener:
@@ -64,8 +66,8 @@ def main(arguments: argparse.Namespace) -> int:
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
         router = Router(settings.node, ranks, cached_ranks, probe_loop, ras, traffic)
-        server = Server(listener, router.handle, error_response)
-        log.info("listening on %s", url_of(listener))
+        server = Server(listener, router.handle, error_response, tls=tls)
+        log.info("listening on %s", url_of(listener, tls))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
         if unsafe := secure(settings.rank_dir):
             log.warning(unsafe)
@@ -74,7 +76,7 @@ def main(arguments: argparse.Namespace) -> int:
             ras.start()
         traffic.start()
         server.start()
-        with supervised(url_of(listener)):
+        with supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()

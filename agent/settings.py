@@ -24,6 +24,9 @@ PROFILE = "periodic"
 class AgentSettings(Settings, frozen=True):
     listen_address: str = LISTEN_ADDRESS
     """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    web_config_file: str = ""
+    """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
+    empty: plain HTTP."""
     rank_dir: str = ""
     """Where empty: LAGGARD_RANK_DIR, else /run/laggard/ranks if that exists, else /dev/shm/laggard."""
     node: str = ""
@@ -50,7 +53,7 @@ _POSITIVE = ("probe_interval_seconds", "rank_interval_seconds")
 def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) -> AgentSettings:
     """Returns the settings with every empty one filled in. Raises UsageError."""
     settings = load(arguments.config, AgentSettings) if arguments.config else AgentSettings()
-    for name in ("listen_address", "rank_dir", "node", "profile"):
+    for name in ("listen_address", "web_config_file", "rank_dir", "node", "profile"):
         given = getattr(arguments, name)
         if given is not None:
             settings = structs.replace(settings, **{name: given})

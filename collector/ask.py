@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import pwd
+import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
+from laggard.http.tls import ASKS_FOR_CERTIFICATE, client_context, failure_text
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
@@ -44,13 +46,39 @@ def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.
     import httpx
 
     try:
-        with httpx.stream("GET", f"{url.rstrip('/')}/api/v1/{document}", params=dict(query), timeout=10.0) as found:
+        address = f"{url.rstrip('/')}/api/v1/{document}"
+        with httpx.stream("GET", address, params=dict(query), timeout=10.0, verify=_verify(url)) as found:
             if found.status_code != httpx.codes.OK:
                 found.read()
                 raise UsageError(_refusal_text(url, found))
             yield found
-    except (httpx.HTTPError, httpx.InvalidURL):
-        raise UsageError(f"no collector answers at {url}; start one, or name it with --collector") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise UsageError(_no_answer_text(url, error)) from None
+
+
+def _no_answer_text(url: str, error: Exception) -> str:
+    import httpx
+
+    if failure := _tls_failure(error):
+        return f"the collector at {url}: {failure}"
+    if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
+        hint = ASKS_FOR_CERTIFICATE if url.startswith("https:") else "where it speaks TLS, write https://"
+        return f"the collector at {url} closed the connection; {hint}"
+    return f"no collector answers at {url}; start one, or name it with --collector"
+
+
+def _tls_failure(error: BaseException | None) -> str:
+    """What went wrong with TLS, of which httpx's own errors say little; empty where nothing did."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return failure_text(error)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _verify(url: str) -> ssl.SSLContext | bool:
+    """What a collector over TLS is checked against; making it takes longer than to ask."""
+    return client_context() if url.startswith("https:") else True
 
 
 def _refusal_text(url: str, found: httpx.Response) -> str:

@@ -17,6 +17,8 @@ from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_settings
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.http.listen import bind, split_address
+from laggard.http.tls import client_context
+from laggard.web_config import load_web_config
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -41,15 +43,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Serves until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
-    settings = load_settings(arguments.config, arguments.targets, arguments.listen_address, arguments.interval)
+    settings = load_settings(
+        arguments.config, arguments.targets, arguments.listen_address, arguments.interval, arguments.web_config_file
+    )
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
+    tls = load_web_config(settings.web_config_file)
+    client_context()  # raises where what it shows agents cannot be read
     if asked_about_settings(arguments, settings):
         return 0
     watch = _watch(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls)
     return 0
 
 

@@ -16,7 +16,9 @@ from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import bounded
+from laggard.collector.web.tls_connections import after_handshake
 from laggard.http.listen import url_of
+from laggard.http.tls import ServerTls
 from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.collector")
@@ -27,13 +29,16 @@ _BACKLOG = 64
 _OTHER_FILES = 64
 
 
-def serve(listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorSettings) -> None:
-    """Scrapes and serves until SIGTERM or SIGINT."""
-    log.info("listening on %s", url_of(listener))
+def serve(
+    listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorSettings, tls: ServerTls | None = None
+) -> None:
+    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else."""
+    log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
+    protocol = bounded(max_connections, settings.max_connections_per_address)
     config = uvicorn.Config(
         make_app(scrape_loop, settings),
-        http=bounded(max_connections, settings.max_connections_per_address),
+        http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
         backlog=_BACKLOG,
         lifespan="off",
         log_config=None,
@@ -41,7 +46,7 @@ def serve(listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorS
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-    with supervised(url_of(listener)):
+    with supervised(url_of(listener, tls)):
         asyncio.run(_serve(_Server(config), listener, scrape_loop))
 
 

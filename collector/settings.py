@@ -39,6 +39,9 @@ class CollectorSettings(Settings, frozen=True):
     """How many agents are scraped, of all that are listed and found."""
     listen_address: str = LISTEN_ADDRESS
     """Where to serve, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    web_config_file: str = ""
+    """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
+    empty: plain HTTP."""
     interval_seconds: float = 5.0
     """From the start of one round of scrapes to the start of the next."""
     timeout_seconds: float = 3.0
@@ -117,7 +120,11 @@ _POSITIVE = (
 
 
 def load_settings(
-    config: str | None, targets: Sequence[str], listen_address: str | None, interval_seconds: float | None
+    config: str | None,
+    targets: Sequence[str],
+    listen_address: str | None,
+    interval_seconds: float | None,
+    web_config_file: str | None = None,
 ) -> CollectorSettings:
     """The settings in the file, each replaced by its flag where one was given. Raises UsageError where one is wrong."""
     settings = load(config, CollectorSettings) if config else CollectorSettings()
@@ -125,6 +132,8 @@ def load_settings(
         settings = structs.replace(settings, targets=tuple(targets))
     if listen_address is not None:
         settings = structs.replace(settings, listen_address=listen_address)
+    if web_config_file is not None:
+        settings = structs.replace(settings, web_config_file=web_config_file)
     if interval_seconds is not None:
         settings = structs.replace(settings, interval_seconds=interval_seconds)
     looks_for_more = settings.target_names or settings.target_files

@@ -14,12 +14,14 @@ from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, aske
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
+from laggard.http.tls import client_context
 from laggard.kubernetes.api_server import ApiServer
 from laggard.kubernetes.controller import Controller
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import LISTEN_ADDRESS, ControllerSettings, load_settings
 from laggard.kubernetes.web import Web, error_response
 from laggard.service_manager import supervised
+from laggard.web_config import load_web_config
 
 log = logging.getLogger("laggard.kubernetes")
 
@@ -36,8 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
-    settings = load_settings(arguments.config, arguments.listen_address)
+    settings = load_settings(arguments.config, arguments.listen_address, arguments.web_config_file)
     split_address(settings.listen_address)  # raises where it is none
+    tls = load_web_config(settings.web_config_file)
     if asked_about_settings(arguments, settings):
         return 0
     to_api, to_collector = _exchanges(settings)
@@ -47,12 +50,12 @@ def main(arguments: argparse.Namespace) -> int:
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         web = Web(lambda: controller.last, _PATIENCE_ROUNDS * (settings.interval_seconds + settings.timeout_seconds))
-        server = Server(listener, web.handle, error_response)
-        log.info("listening on %s", url_of(listener))
+        server = Server(listener, web.handle, error_response, tls=tls)
+        log.info("listening on %s", url_of(listener, tls))
         log.info("nodes as %s sees them; taints are %s", settings.collector, settings.taint)
         threading.Thread(target=_rounds, args=(controller, settings.interval_seconds), daemon=True).start()
         server.start()
-        with supervised(url_of(listener)):
+        with supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
     return 0
@@ -61,10 +64,11 @@ def main(arguments: argparse.Namespace) -> int:
 def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:
     """With the API server, whose certificate is the cluster's, and with the collector."""
     try:
-        return Exchange(settings.timeout_seconds, settings.ca_file), Exchange(settings.timeout_seconds)
+        to_api = Exchange(settings.timeout_seconds, ssl.create_default_context(cafile=settings.ca_file or None))
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or "it holds no certificate"
         raise UsageError(f"cannot read ca_file {settings.ca_file}: {reason}") from None
+    return to_api, Exchange(settings.timeout_seconds, client_context())
 
 
 def _rounds(controller: Controller, interval_seconds: float) -> None:

@@ -27,12 +27,11 @@ class Answer(NamedTuple):
 
 
 class Exchange:
-    """`verify`: the file of certificates that servers' are checked against; empty: the system's."""
+    """`tls`: the certificates that servers' are checked against, and the own one."""
 
-    def __init__(self, timeout_seconds: float, ca_file: str = "") -> None:
-        context = ssl.create_default_context(cafile=ca_file or None)
+    def __init__(self, timeout_seconds: float, tls: ssl.SSLContext) -> None:
         # A proxy from the environment is for the outside world.
-        self._client = httpx.Client(timeout=timeout_seconds, verify=context, trust_env=False, follow_redirects=False)
+        self._client = httpx.Client(timeout=timeout_seconds, verify=tls, trust_env=False, follow_redirects=False)
         self._timeout_seconds = timeout_seconds
 
     def close(self) -> None:

@@ -20,6 +20,9 @@ class ControllerSettings(Settings, frozen=True):
     """The collector whose view of the nodes is written to them, as URL."""
     listen_address: str = LISTEN_ADDRESS
     """Where to serve /metrics and /-/healthy, as HOST:PORT; `:PORT` is every interface, port 0 any free one."""
+    web_config_file: str = ""
+    """A file that asks for TLS, and for clients' certificates, in the format of Prometheus' exporters (docs/tls.md);
+    empty: plain HTTP."""
     interval_seconds: float = 15.0
     """From the end of one round to the start of the next."""
     timeout_seconds: float = 10.0
@@ -58,11 +61,15 @@ _NOT_NEGATIVE = ("unknown_seconds", "failing_seconds", "healthy_seconds")
 _SHARES = ("max_tainted_ratio", "min_answering_ratio")
 
 
-def load_settings(config: str | None, listen_address: str | None) -> ControllerSettings:
-    """The settings in the file, the address replaced by its flag where it was given. Raises UsageError."""
+def load_settings(
+    config: str | None, listen_address: str | None, web_config_file: str | None = None
+) -> ControllerSettings:
+    """The settings in the file, each replaced by its flag where one was given. Raises UsageError."""
     settings = load(config, ControllerSettings) if config else ControllerSettings()
     if listen_address is not None:
         settings = structs.replace(settings, listen_address=listen_address)
+    if web_config_file is not None:
+        settings = structs.replace(settings, web_config_file=web_config_file)
     for name in (*_POSITIVE, *_NOT_NEGATIVE):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value >= 0) or (name in _POSITIVE and not value):

@@ -11,12 +11,14 @@ import os
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from laggard.http.client import ClientResponse, NoResponse, get
+from laggard.errors import UsageError
+from laggard.http.client import SPEAKS_TLS, ClientResponse, NoResponse, get
 from laggard.model import REPORT_SCHEMA, Report
 from laggard.probes.runner.report import places_are_complete
 from laggard.wire import WireError, decode
 
 ANSWER_SECONDS: Final = 0.2
+_PATH: Final = "/api/v1/report"
 SERVICE_USER: Final = "laggard"
 
 _LISTENING: Final = "0A"  # TCP_LISTEN of the kernel's include/net/tcp_states.h
@@ -38,11 +40,26 @@ def fetch_cached_report(port: int, node: str, max_age_seconds: float, probes: Co
     untrusted = users - {0, os.geteuid(), _service_uid()}
     if untrusted:
         raise NoResponse(f"user {min(untrusted)} listens there, who is not trusted")
-    response = get(f"http://127.0.0.1:{port}/api/v1/report", ANSWER_SECONDS)
+    response = _ask(port)
     age = _age(response)
     if age > max_age_seconds:
         raise NoResponse(f"its report is {age:.0f} s old")
     return CachedReport(_validated(response.body, node, probes), age)
+
+
+def _ask(port: int) -> ClientResponse:
+    """Over TLS where the agent speaks it: who listens is known, so that the certificate need not say it."""
+    try:
+        return get(f"http://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS)
+    except NoResponse as error:
+        if str(error) != SPEAKS_TLS:
+            raise
+    from laggard.http.tls import own_context  # slow to import
+
+    try:
+        return get(f"https://127.0.0.1:{port}{_PATH}", ANSWER_SECONDS, own_context())
+    except UsageError as error:
+        raise NoResponse(str(error)) from None
 
 
 def _age(response: ClientResponse) -> float:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import os
 import ssl
 from collections.abc import AsyncIterator
@@ -12,6 +11,10 @@ from typing import Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
 import h11
+
+from laggard.errors import UsageError
+from laggard.http.client import SPEAKS_TLS
+from laggard.http.tls import client_context, failure_text
 
 _CONNECTING: Final = 0.8
 """Connecting gets so much of the time, so that a host that is off can be told from a slow agent."""
@@ -44,6 +47,10 @@ async def fetch(url: str, timeout_seconds: float, max_bytes: int) -> bytes | Fet
         return FetchFailure("slow", f"no complete answer within {timeout_seconds:g} s")
     except h11.RemoteProtocolError as error:
         return FetchFailure("garbage", f"not HTTP: {error}")
+    except UsageError as error:
+        return FetchFailure("down", str(error))
+    except ssl.SSLError as error:
+        return FetchFailure("down", failure_text(error))
     except (OSError, ValueError) as error:
         return FetchFailure("down", f"the connection broke: {_cause(error)}")
 
@@ -53,7 +60,7 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @contextlib.asynccontextmanager
 async def _connected(parts: SplitResult, timeout_seconds: float) -> AsyncIterator[_Streams | FetchFailure]:
-    tls = _tls() if parts.scheme == "https" else None
+    tls = client_context() if parts.scheme == "https" else None
     opening = asyncio.open_connection(
         parts.hostname,
         parts.port or _PORTS[parts.scheme],
@@ -65,6 +72,9 @@ async def _connected(parts: SplitResult, timeout_seconds: float) -> AsyncIterato
         streams = await asyncio.wait_for(opening, timeout_seconds)
     except asyncio.TimeoutError:
         yield FetchFailure("down", "no connection: the host does not answer")
+        return
+    except ssl.SSLError as error:
+        yield FetchFailure("down", failure_text(error))
         return
     except OSError as error:
         yield FetchFailure("down", f"no connection: {_cause(error)}")
@@ -113,6 +123,8 @@ def _request(parts: SplitResult) -> h11.Request:
 
 
 def _unusable(response: h11.Response) -> FetchFailure | None:
+    if response.status_code == 426:
+        return FetchFailure("down", SPEAKS_TLS)
     if response.status_code != 200:
         return FetchFailure("garbage", f"HTTP {response.status_code}")
     if dict(response.headers).get(b"content-encoding", b"identity").lower() != b"identity":
@@ -120,13 +132,8 @@ def _unusable(response: h11.Response) -> FetchFailure | None:
     return None
 
 
-@functools.cache
-def _tls() -> ssl.SSLContext:
-    return ssl.create_default_context()
-
-
 def _cause(error: BaseException) -> str:
     """The operating system's message where there is one: asyncio writes its own text, address and all."""
-    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+    if isinstance(error, OSError) and error.errno:
         return (os.strerror(error.errno) if error.errno > 0 else error.strerror or str(error)).lower()
     return str(error).lower() or type(error).__name__

@@ -65,6 +65,7 @@ class BoundedProtocol(H11Protocol):
         super().__init__(*arguments, **named)
         self.address = ""
         self._deadline: asyncio.TimerHandle | None = None
+        self._admitted = False
 
     @property
     def waits_for_head(self) -> bool:
@@ -73,18 +74,31 @@ class BoundedProtocol(H11Protocol):
     def abort(self) -> None:
         self.transport.abort()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def admit(self, transport: asyncio.Transport) -> bool:
+        """Whether the connection may stay; from here on its deadline counts. A TLS handshake begins with this, so that
+        those that never end are bounded as well."""
+        self.transport = transport
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
-        if self.table.admit(self):
+        self._admitted = self.table.admit(self)
+        if self._admitted:
             self._set_deadline(HEAD_SECONDS)
         else:
             self.abort()
+        return self._admitted
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def leave(self) -> None:
+        """The connection is gone: its place and deadline are given up."""
         self.table.remove(self)
         self._set_deadline(None)
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if not self._admitted:
+            self.admit(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.leave()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

@@ -45,6 +45,12 @@ def add_listen_flag(parser: argparse.ArgumentParser, default: str) -> None:
         metavar="HOST:PORT",
         help=f"where to serve; :PORT is every interface, port 0 any free one (default: {default})",
     )
+    parser.add_argument(
+        "--web.config.file",
+        dest="web_config_file",
+        metavar="FILE",
+        help="TLS and clients' certificates, in the format of Prometheus' exporters (docs/tls.md; default: plain HTTP)",
+    )
 
 
 def add_log_flags(parser: argparse.ArgumentParser) -> None:

@@ -64,11 +64,25 @@ def _watch(url: str, address: str, interval: float | None, stopped: threading.Ev
 
 
 def _is_healthy(url: str) -> bool:
+    if url.startswith("https:"):
+        return _is_healthy_over_tls(url)
     try:
         get(f"{url}/-/healthy", _ANSWER_SECONDS)
     except NoResponse as error:
         log.debug("not healthy: %s", error)
         return False
+    return True
+
+
+def _is_healthy_over_tls(url: str) -> bool:
+    """Whether it answers, or refuses to for want of a certificate: more it tells nobody."""
+    from laggard.http.tls import ASKS_FOR_CERTIFICATE, own_context
+
+    try:
+        get(f"{url}/-/healthy", _ANSWER_SECONDS, own_context())
+    except NoResponse as error:
+        log.debug("not healthy: %s", error)
+        return ASKS_FOR_CERTIFICATE in str(error)
     return True
 
 

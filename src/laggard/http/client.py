@@ -7,15 +7,25 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
-from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from laggard.errors import UsageError
+
+if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
+    import ssl
 
 MAX_BYTES: Final = 4 << 20
 _MOST_REASON: Final = 300
+SPEAKS_TLS: Final = "it speaks TLS: write https:// before its name"
 
 
 class NoResponse(Exception):
     """There is no response to use. The text says why."""
+
+
+class _Closed(NoResponse):
+    """The other side closed the connection and said nothing."""
 
 
 class ClientResponse(NamedTuple):
@@ -23,10 +33,10 @@ class ClientResponse(NamedTuple):
     headers: Mapping[str, str]  # names in lower case
 
 
-def get(url: str, timeout_seconds: float) -> ClientResponse:
-    """Returns a complete response with status 200 and at most MAX_BYTES, headers included. Raises NoResponse otherwise,
-    within `timeout_seconds`."""
-    return _ask("GET", url, None, timeout_seconds)
+def get(url: str, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
+    """Returns a complete response with status 200 and at most MAX_BYTES, headers included. `tls`: of https, where it is
+    not http.tls.client_context(). Raises NoResponse otherwise, within `timeout_seconds`."""
+    return _ask("GET", url, None, timeout_seconds, tls)
 
 
 def post(url: str, body: bytes, timeout_seconds: float) -> ClientResponse:
@@ -34,13 +44,15 @@ def post(url: str, body: bytes, timeout_seconds: float) -> ClientResponse:
     return _ask("POST", url, body, timeout_seconds)
 
 
-def _ask(method: str, url: str, body: bytes | None, timeout_seconds: float) -> ClientResponse:
+def _ask(
+    method: str, url: str, body: bytes | None, timeout_seconds: float, tls: ssl.SSLContext | None = None
+) -> ClientResponse:
     results: list[ClientResponse | NoResponse] = []
     timed_out = NoResponse(f"no complete answer within {timeout_seconds:g} s")
 
     def exchange() -> None:
         try:
-            results.append(_exchange(method, url, body, time.monotonic() + timeout_seconds))
+            results.append(_exchange(method, url, body, time.monotonic() + timeout_seconds, tls))
         except NoResponse as error:
             results.append(error)
         except TimeoutError:
@@ -58,27 +70,49 @@ def _ask(method: str, url: str, body: bytes | None, timeout_seconds: float) -> C
     return result
 
 
-def _exchange(method: str, url: str, body: bytes | None, deadline: float) -> ClientResponse:
+def _exchange(method: str, url: str, body: bytes | None, deadline: float, tls: ssl.SSLContext | None) -> ClientResponse:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise NoResponse(f"{url!r} is no http address")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname, port), timeout=_remaining(deadline)) as plain:
-        connection = _with_tls(plain, parts.hostname) if parts.scheme == "https" else plain
-        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-        head = (
-            f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\nConnection: close\r\n"
-        )
-        if body is not None:
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))
-        return _parse(_receive_all(connection, deadline), with_reason=body is not None)
+        if parts.scheme == "https":
+            return _over_tls(plain, parts, method, body, deadline, tls)
+        return _converse(plain, parts, method, body, deadline)
 
 
-def _with_tls(plain: socket.socket, host: str) -> socket.socket:
+def _over_tls(
+    plain: socket.socket,
+    parts: SplitResult,
+    method: str,
+    body: bytes | None,
+    deadline: float,
+    tls: ssl.SSLContext | None,
+) -> ClientResponse:
     import ssl
 
-    return ssl.create_default_context().wrap_socket(plain, server_hostname=host)
+    from laggard.http.tls import ASKS_FOR_CERTIFICATE, client_context, failure_text
+
+    try:
+        with (tls or client_context()).wrap_socket(plain, server_hostname=parts.hostname) as connection:
+            return _converse(connection, parts, method, body, deadline)
+    except _Closed:  # asyncio sends no alert when it refuses a certificate
+        raise NoResponse(f"it closed the connection: {ASKS_FOR_CERTIFICATE}") from None
+    except ssl.SSLError as error:
+        raise NoResponse(failure_text(error)) from None
+    except UsageError as error:
+        raise NoResponse(str(error)) from None
+
+
+def _converse(
+    connection: socket.socket, parts: SplitResult, method: str, body: bytes | None, deadline: float
+) -> ClientResponse:
+    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\nConnection: close\r\n"
+    if body is not None:
+        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))
+    return _parse(_receive_all(connection, deadline), with_reason=body is not None)
 
 
 def _receive_all(connection: socket.socket, deadline: float) -> bytes:
@@ -94,11 +128,15 @@ def _receive_all(connection: socket.socket, deadline: float) -> bytes:
 
 
 def _parse(data: bytes, with_reason: bool = False) -> ClientResponse:
+    if not data:
+        raise _Closed("it closed the connection without an answer")
     head, separator, body = data.partition(b"\r\n\r\n")
     status_line, *lines = head.decode("latin-1").split("\r\n")
     words = status_line.split(" ", 2)
     if not separator or len(words) < 2 or not words[0].startswith("HTTP/1."):
         raise NoResponse("not an HTTP answer")
+    if words[1] == "426":
+        raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
         reason = body[:_MOST_REASON].decode("ascii", "replace").strip() if with_reason else ""
         raise NoResponse(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))

@@ -33,10 +33,11 @@ def split_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def url_of(listener: socket.socket) -> str:
-    """Returns the URL of the socket, with the real port where port 0 was asked for."""
+def url_of(listener: socket.socket, tls: object = None) -> str:
+    """Returns the URL of the socket, with the real port where port 0 was asked for. `tls`: where given, it is https."""
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if tls else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def _listen(host: str, port: int) -> socket.socket:

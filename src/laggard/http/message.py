@@ -62,6 +62,7 @@ def send_response(connection: socket.socket, response: Response, with_body: bool
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     connection.settimeout(RESPONSE_SECONDS)  # for the whole response: sendall's timeout is not per packet
     connection.sendall(head + (response.body if with_body else b""))
+    _say_goodbye(connection)
     _linger(connection)
 
 
@@ -97,6 +98,15 @@ def _parse(head: bytes) -> Request:
     fields = (field.partition(":") for field in rest.split("\r\n"))
     accept = ",".join(value.strip() for name, _, value in fields if name.strip().lower() == "accept")
     return Request(matched[1], path, query, accept)
+
+
+def _say_goodbye(connection: socket.socket) -> None:
+    """Tells a client over TLS that this was all: without that, it cannot tell the end from an attack that cuts it."""
+    unwrap = getattr(connection, "unwrap", None)  # of ssl.SSLSocket, which daemons without TLS do not load
+    if unwrap:
+        connection.settimeout(_LINGER_SECONDS)
+        with contextlib.suppress(OSError, ValueError):
+            unwrap()
 
 
 def _linger(connection: socket.socket) -> None:

@@ -9,11 +9,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Final
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Final
 
 from laggard.http.message import HttpError, Request, Response, read_request, send_response
 
+if TYPE_CHECKING:  # a daemon without TLS does not load it
+    from laggard.http.tls import ServerTls
+
 MAX_CONNECTIONS: Final = 32
+HANDSHAKE_SECONDS: Final = 5.0
+_TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a client's (RFC 8446, 5.1)
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
 Handler = Callable[[Request], Response]
@@ -22,7 +28,7 @@ ErrorHandler = Callable[[HttpError], Response]
 
 class Server:
     """Serves on a thread of its own until it is stopped, at most `max_connections` at once. `handle` may raise
-    HttpError; `handle_error` makes the response of one."""
+    HttpError; `handle_error` makes the response of one. `tls`: where given, it serves nothing else."""
 
     def __init__(
         self,
@@ -30,10 +36,12 @@ class Server:
         handle: Handler,
         handle_error: ErrorHandler,
         max_connections: int = MAX_CONNECTIONS,
+        tls: ServerTls | None = None,
     ) -> None:
         self._listener = listener
         self._handle = handle
         self._handle_error = handle_error
+        self._tls = tls
         self._open: dict[socket.socket, None] = {}  # oldest first
         self._threads = threading.BoundedSemaphore(2 * max_connections)
         self._max_connections = max_connections
@@ -50,7 +58,7 @@ class Server:
         with self._lock:
             for connection in self._open:
                 with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
+                    socket.socket.shutdown(connection, socket.SHUT_RDWR)  # not SSLSocket's: see _evict()
 
     def _accept_all(self) -> None:
         while True:
@@ -79,24 +87,42 @@ class Server:
     def _evict(self, connection: socket.socket) -> None:
         del self._open[connection]
         with contextlib.suppress(OSError):  # its own thread may be closing it
-            connection.shutdown(socket.SHUT_RDWR)
+            # Not SSLSocket.shutdown(), which takes away what its thread reads with.
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, plain: socket.socket) -> None:
+        connection = plain
         try:
             with contextlib.suppress(OSError):
-                self._respond(connection)
+                if not self._tls:
+                    self._respond(plain, self._handle)
+                elif not _begins_tls(plain):
+                    self._respond(plain, _refuse_plain)
+                else:
+                    connection = secure = self._tls.wrap(plain)
+                    self._replace(plain, secure)
+                    self._tls.shake_hands(secure)
+                    self._respond(secure, self._handle if self._tls.allows(secure) else _refuse_name)
         finally:
             self._close(connection)
             self._threads.release()
 
-    def _respond(self, connection: socket.socket) -> None:
+    def _replace(self, plain: socket.socket, secure: socket.socket) -> None:
+        """Gives `secure`, which has taken the file descriptor of `plain`, its place in the table: who evicts it has to
+        find the one that can be shut down. Raises OSError where it has been evicted."""
+        with self._lock:
+            if plain not in self._open:
+                raise ConnectionAbortedError
+            self._open = {secure if each is plain else each: None for each in self._open}
+
+    def _respond(self, connection: socket.socket, handle: Handler) -> None:
         with_body = True
         try:
             request = read_request(connection)
             if request is None:
                 return
             with_body = request.method != "HEAD"
-            response = self._handle(request)
+            response = handle(request)
         except HttpError as error:
             response = self._handle_error(error)
         send_response(connection, response, with_body)
@@ -105,3 +131,16 @@ class Server:
         with self._lock:
             self._open.pop(connection, None)
         connection.close()
+
+
+def _begins_tls(connection: socket.socket) -> bool:
+    connection.settimeout(HANDSHAKE_SECONDS)
+    return connection.recv(1, socket.MSG_PEEK) == _TLS_HANDSHAKE
+
+
+def _refuse_plain(_: Request) -> Response:
+    raise HttpError(HTTPStatus.UPGRADE_REQUIRED, "this port speaks TLS: write https:// before its name")
+
+
+def _refuse_name(_: Request) -> Response:
+    raise HttpError(HTTPStatus.FORBIDDEN, "the client's certificate has none of the names that may ask here")

@@ -1,0 +1,197 @@
+"""TLS: a daemon's certificates, read anew when their files change, and what its clients show and trust."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from laggard.errors import UsageError
+
+log = logging.getLogger("laggard.http")
+
+ENV_CA_FILE: Final = "LAGGARD_TLS_CA_FILE"
+ENV_CERT_FILE: Final = "LAGGARD_TLS_CERT_FILE"
+ENV_KEY_FILE: Final = "LAGGARD_TLS_KEY_FILE"
+
+ASKS_FOR_CERTIFICATE: Final = f"it asks for a client's certificate: set {ENV_CERT_FILE} and {ENV_KEY_FILE}"
+
+_SAN_KINDS: Final = ("DNS", "IP Address", "email", "URI")
+
+VERSIONS: Final[Mapping[str, ssl.TLSVersion]] = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
+
+
+class ServerTlsSettings(NamedTuple):
+    """What a daemon shows its clients, and what it asks of them. `client_auth` is one of ssl's verify modes;
+    `allowed_sans`, where it is not empty: a client's certificate must have one of these names."""
+
+    cert_file: str
+    key_file: str
+    client_ca_file: str = ""
+    client_auth: ssl.VerifyMode = ssl.CERT_NONE
+    allowed_sans: tuple[str, ...] = ()
+    min_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_2
+    max_version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.cert_file, self.key_file, self.client_ca_file)))
+
+
+class ServerTls:
+    """A daemon's side. Files that have changed are read at the next handshake; while they cannot be read, what they
+    said last holds, and the log says so."""
+
+    def __init__(self, settings: ServerTlsSettings) -> None:
+        """Raises UsageError where a file cannot be read or is none of its kind."""
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._stamp = _stamp(settings.files)
+        self._current = _server_context(settings)
+        self.context = _server_context(settings)
+        self.context.sni_callback = self._choose
+
+    def wrap(self, plain: socket.socket) -> ssl.SSLSocket:
+        """Takes over the socket; the handshake comes later. Raises OSError."""
+        return self.context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+
+    def shake_hands(self, connection: ssl.SSLSocket) -> None:
+        """Within the socket's timeout. Raises OSError."""
+        try:
+            connection.do_handshake()
+        except ssl.SSLError as error:
+            log_failure(error)
+            raise
+
+    def allows(self, connection: ssl.SSLSocket) -> bool:
+        return self.names_are_allowed(connection.getpeercert())
+
+    def names_are_allowed(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client may ask. `certificate`: what ssl says of the client's, verified; None or empty: it has
+        none."""
+        allowed = self._settings.allowed_sans
+        if not allowed:
+            return True
+        names = ((certificate or {}).get("subjectAltName")) or ()
+        return any(kind in _SAN_KINDS and name in allowed for kind, name in names)
+
+    def _choose(self, connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+        """Called by ssl at each handshake, also where the client sends no name."""
+        connection.context = self._newest()
+
+    def _newest(self) -> ssl.SSLContext:
+        with self._lock:
+            stamp = _stamp(self._settings.files)
+            if stamp != self._stamp:
+                try:
+                    self._current = _server_context(self._settings)
+                    self._stamp = stamp
+                    log.info("certificates are read anew from %s", self._settings.cert_file)
+                except UsageError as error:
+                    log.error("the former certificates stay in use: %s", error)
+            return self._current
+
+
+def client_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
+    """For a client of agents and collectors: trusts LAGGARD_TLS_CA_FILE, else the system's authorities; shows
+    LAGGARD_TLS_CERT_FILE where a server asks. Made anew when a file changes. Raises UsageError that names the
+    variable."""
+    files = tuple(environ.get(name, "") for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE))
+    return _client_context(files, _stamp(tuple(filter(None, files))))
+
+
+def own_context(environ: Mapping[str, str] = os.environ) -> ssl.SSLContext:
+    """For asking a daemon of this machine that is known by other means: its certificate, which may hold no name of the
+    loopback interface, is not checked."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    _show(context, environ.get(ENV_CERT_FILE, ""), environ.get(ENV_KEY_FILE, ""))
+    return context
+
+
+def log_failure(error: ssl.SSLError) -> None:
+    """Tells those who run a daemon why a client's handshake failed."""
+    log.warning("a client's TLS handshake failed: %s", (error.reason or str(error)).replace("_", " ").lower())
+
+
+def failure_text(error: ssl.SSLError) -> str:
+    """Why a client has no TLS connection, for those who run it."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message.rstrip('.')}"
+    reason = (error.reason or "").upper()
+    if "CERTIFICATE_REQUIRED" in reason:
+        return ASKS_FOR_CERTIFICATE
+    if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
+        return "it does not speak TLS: write http://"
+    if "ALERT" in reason:
+        alert = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return f"it does not accept this client's certificate or TLS version: {alert}"
+    return f"TLS failed: {reason.replace('_', ' ').lower() or error}"
+
+
+@functools.lru_cache(maxsize=4)
+def _client_context(files: tuple[str, ...], stamp: object) -> ssl.SSLContext:
+    authorities, certificate, key = files
+    try:
+        context = ssl.create_default_context(cafile=authorities or None)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"{ENV_CA_FILE}: {_why(authorities, error)}") from None
+    _show(context, certificate, key)
+    return context
+
+
+def _show(context: ssl.SSLContext, certificate: str, key: str) -> None:
+    if not certificate:
+        return
+    try:
+        context.load_cert_chain(certificate, key or None, password=_no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"{ENV_CERT_FILE}, {ENV_KEY_FILE}: {_why(certificate, error)}") from None
+
+
+def _server_context(settings: ServerTlsSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version, context.maximum_version = settings.min_version, settings.max_version
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise UsageError(f"cert_file, key_file: {_why(settings.cert_file, error)}") from None
+    if settings.client_ca_file:
+        try:
+            context.load_verify_locations(cafile=settings.client_ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise UsageError(f"client_ca_file: {_why(settings.client_ca_file, error)}") from None
+    context.verify_mode = settings.client_auth
+    return context
+
+
+def _no_password() -> str:
+    """Called for an encrypted key, for which ssl would ask on the terminal."""
+    return ""
+
+
+def _why(path: str, error: OSError) -> str:
+    if isinstance(error, ssl.SSLError):
+        reason = (error.reason or "no PEM file").replace("_", " ").lower()
+        return f"{path} cannot be used: {reason}"
+    return f"cannot read {error.filename or path}: {(error.strerror or str(error)).lower()}"
+
+
+def _stamp(paths: tuple[str, ...]) -> tuple[tuple[int, int, int] | None, ...]:
+    """What changes when a file is written or replaced; also by a symbolic link, as Kubernetes replaces secrets."""
+    stamps: list[tuple[int, int, int] | None] = []
+    for path in paths:
+        found = None
+        with contextlib.suppress(OSError):
+            status = os.stat(path)
+            found = (status.st_mtime_ns, status.st_ino, status.st_size)
+        stamps.append(found)
+    return tuple(stamps)

@@ -1,0 +1,339 @@
+"""TLS of the real daemons: who may ask, what those are told who may not, and certificates that are replaced."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import trustme
+
+from laggard.agent.gate.cached_report import fetch_cached_report
+from laggard.errors import UsageError
+from laggard.http.client import NoResponse, get
+from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.web_config import load_web_config
+
+SECONDS = 120.0
+
+
+class Files(NamedTuple):
+    """Certificates in `folder`: of a server, an authority, and clients, of which `stranger` has another authority."""
+
+    folder: Path
+    authority: trustme.CA
+
+    @classmethod
+    def make(cls, folder: Path) -> Files:
+        files = cls(folder, trustme.CA())
+        files.authority.cert_pem.write_to_path(folder / "ca.pem")
+        files.write("server", files.authority.issue_cert("127.0.0.1", "localhost"))
+        files.write("client", files.authority.issue_cert("collector.example"))
+        files.write("other", files.authority.issue_cert("other.example"))
+        files.write("stranger", trustme.CA().issue_cert("collector.example"))
+        return files
+
+    def write(self, name: str, certificate: trustme.LeafCert) -> None:
+        """Both files as a whole: a daemon may read them at any moment."""
+        for kind, blob in (("key", certificate.private_key_pem), ("pem", certificate.cert_chain_pems[0])):
+            blob.write_to_path(self.folder / f"{name}.new")
+            os.replace(self.folder / f"{name}.new", self.folder / f"{name}.{kind}")
+
+    def config(self, **more: object) -> str:
+        """The path of a --web.config.file; `more`: keys of tls_server_config."""
+        keys = {"cert_file": "server.pem", "key_file": "server.key", **more}
+        path = self.folder / "web.yaml"
+        lines = "".join(f"  {key}: {value}\n" for key, value in keys.items())
+        path.write_text(f"tls_server_config:\n{lines}")
+        return str(path)
+
+    def environment(self, client: str = "") -> dict[str, str]:
+        shown = {ENV_CERT_FILE: f"{self.folder}/{client}.pem", ENV_KEY_FILE: f"{self.folder}/{client}.key"}
+        return {ENV_CA_FILE: str(self.folder / "ca.pem"), **(shown if client else {})}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    return Files.make(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def files(made: Files, tmp_path: Path) -> Files:
+    for path in made.folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return Files(tmp_path, made.authority)
+
+
+class Daemon:
+    def __init__(self, log: Path, words: Sequence[str], environ: dict[str, str]) -> None:
+        command = [sys.executable, "-m", "laggard", *words, "--web.listen-address", "127.0.0.1:0"]
+        self.log = log
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **environ})
+        self.wait_until(lambda: "listening on " in self.said())
+        found = re.search(r"listening on (https?://[\d.]+:(\d+))", self.said())
+        assert found
+        self.url, self.port = found[1], int(found[2])
+
+    def said(self) -> str:
+        return self.log.read_text()
+
+    def wait_until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < deadline and self.process.poll() is None, self.said()
+            time.sleep(0.05)
+
+
+Start = Callable[..., Daemon]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    started: list[Daemon] = []
+    (tmp_path / "ranks").mkdir()
+
+    def run(*words: str, environ: dict[str, str] | None = None) -> Daemon:
+        own = ("--node", "n0", "--rank-dir", str(tmp_path / "ranks")) if words[0] == "agent" else ()
+        started.append(Daemon(tmp_path / f"{len(started)}.log", (*words, *own), environ or {}))
+        return started[-1]
+
+    yield run
+    for daemon in started:
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(60) == 0, daemon.said()
+
+
+DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
+
+
+def asked(daemon: Daemon, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch, path: str = "/-/healthy") -> str:
+    """What the daemon answers, or why it does not."""
+    for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    try:
+        return get(f"{daemon.url}{path}", SECONDS).body.decode()
+    except NoResponse as error:
+        return str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
+def test_who_may_ask_and_what_the_others_are_told(
+    words: tuple[str, ...], files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = files.config(
+        client_ca_file="ca.pem",
+        client_auth_type="RequireAndVerifyClientCert",
+        client_allowed_sans="[collector.example, ops.example]",
+    )
+    daemon = start(*words, "--web.config.file", config)
+    assert daemon.url.startswith("https://")
+    assert asked(daemon, files.environment("client"), monkeypatch) == "healthy\n"
+    without = asked(daemon, files.environment(), monkeypatch)
+    assert "it asks for a client's certificate: set LAGGARD_TLS_CERT_FILE and" in without
+    assert "certificate" in asked(daemon, files.environment("stranger"), monkeypatch)
+    assert asked(daemon, {}, monkeypatch).startswith("its certificate is not accepted: ")
+    assert asked(daemon, files.environment("other"), monkeypatch) != "healthy\n", "a name that is not allowed"
+    assert asked(daemon, files.environment("client"), monkeypatch) == "healthy\n"
+
+
+@pytest.mark.slow
+def test_a_client_without_tls_is_told_so(files: Files, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = start("agent", "--web.config.file", files.config())
+    with pytest.raises(NoResponse, match="it speaks TLS: write https:// before its name"):
+        get(f"http://127.0.0.1:{agent.port}/metrics", SECONDS)
+    plain = start("agent")
+    plain.url = plain.url.replace("http:", "https:")
+    assert asked(plain, files.environment(), monkeypatch) == "it does not speak TLS: write http://"
+    collector = start("collector", "--target", "127.0.0.1:9", "--web.config.file", files.config())
+    said = locate(f"http://127.0.0.1:{collector.port}", files.environment())
+    assert "closed the connection; where it speaks TLS, write https://" in said
+
+
+@pytest.mark.slow
+def test_the_chain_from_agent_to_people(files: Files, start: Start) -> None:
+    """The collector shows agents its certificate, and `laggard locate` shows it one."""
+    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
+    agent = start("agent", "--web.config.file", config)
+    words = ("collector", "--interval", "1", "--web.config.file", config, "--target")
+    collector = start(*words, agent.url, environ=files.environment("client"))
+    tls = client(files, "client")
+    collector.wait_until(lambda: '"state":"up"' in get_text(f"{collector.url}/api/v1/nodes", tls))
+    assert "1 agent answers" in locate(collector.url, files.environment("client"))
+    assert "it asks for a client's certificate: set" in locate(collector.url, files.environment())
+    assert "is not accepted" in locate(collector.url, {})
+    without = start(*words, agent.url)
+    without.wait_until(lambda: "not accepted" in get_text(f"{without.url}/api/v1/nodes", tls))
+    wrong = start(*words, agent.url.replace("https:", "http:"), environ=files.environment("client"))
+    wrong.wait_until(lambda: "it speaks TLS" in get_text(f"{wrong.url}/api/v1/nodes", tls))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
+def test_certificates_are_replaced_without_a_restart(words: tuple[str, ...], files: Files, start: Start) -> None:
+    daemon = start(*words, "--web.config.file", files.config())
+    first = served(daemon)
+    (files.folder / "server.key").write_text("half a key")
+    assert served(daemon) == first
+    daemon.wait_until(lambda: "the former certificates stay in use: cert_file, key_file: " in daemon.said())
+    files.write("server", files.authority.issue_cert("127.0.0.1"))
+    second = served(daemon)
+    assert second != first and served(daemon) == second
+    assert "certificates are read anew" in daemon.said() and "Traceback" not in daemon.said()
+
+
+@pytest.mark.slow
+def test_other_authorities_of_clients_hold_at_once(files: Files, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
+    agent = start("agent", "--web.config.file", config)
+    own = files.environment("client")
+    own[ENV_CA_FILE] = str(files.folder / "servers.pem")
+    files.authority.cert_pem.write_to_path(files.folder / "servers.pem")
+    assert asked(agent, own, monkeypatch) == "healthy\n"
+    trustme.CA().cert_pem.write_to_path(files.folder / "ca.pem")
+    assert "it does not accept this client's certificate" in asked(agent, own, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
+def test_handshakes_that_never_end_hold_up_nobody(words: tuple[str, ...], files: Files, start: Start) -> None:
+    daemon = start(*words, "--web.config.file", files.config())
+    with contextlib.ExitStack() as stack:
+        stalled = []
+        for _ in range(300):
+            stalled.append(stack.enter_context(socket.create_connection(("127.0.0.1", daemon.port), 60)))
+            stalled[-1].sendall(b"\x16\x03\x01")
+        assert get(f"{daemon.url}/-/healthy", SECONDS, client(files)).body == b"healthy\n"
+        for connection in stalled:
+            connection.settimeout(SECONDS)
+            with contextlib.suppress(ConnectionError):
+                while connection.recv(100):
+                    pass
+        assert get(f"{daemon.url}/-/healthy", SECONDS, client(files)).body == b"healthy\n"
+    assert "Traceback" not in daemon.said() and daemon.said().count("\n") < 12
+
+
+@pytest.mark.slow
+def test_a_certificate_that_has_expired_is_called_so(
+    files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    past = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(days=1)
+    files.write("server", files.authority.issue_cert("127.0.0.1", not_after=past))
+    agent = start("agent", "--web.config.file", files.config())
+    said = asked(agent, files.environment(), monkeypatch)
+    assert said == "its certificate is not accepted: certificate has expired"
+
+
+@pytest.mark.slow
+def test_the_gate_takes_the_report_of_an_agent_with_tls(
+    files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without its authority: who listens is known by the kernel."""
+    agent = start("agent", "--web.config.file", files.config())
+    deadline = time.monotonic() + SECONDS
+    while True:
+        try:
+            report = fetch_cached_report(agent.port, "n0", 600.0, ())
+            break
+        except NoResponse as error:
+            assert time.monotonic() < deadline, error
+            time.sleep(0.2)
+    assert report.report.node == "n0"
+
+
+@pytest.mark.slow
+def test_systemd_hears_of_a_daemon_that_asks_for_certificates(files: Files, tmp_path: Path) -> None:
+    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(SECONDS)
+        (tmp_path / "ranks").mkdir()
+        words = ("agent", "--rank-dir", str(tmp_path / "ranks"), "--web.config.file", config)
+        daemon = Daemon(tmp_path / "log", words, {"NOTIFY_SOCKET": str(tmp_path / "notify")})
+        try:
+            assert systemd.recv(4096).startswith(b"READY=1\n")
+        finally:
+            daemon.process.terminate()
+            daemon.process.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tls_server_config: {cert_file: server.pem}", "missing required field `key_file`"),
+        ("tls_server_config: {cert_file: none.pem, key_file: server.key}", "cannot read"),
+        ("tls_server_config: {cert_file: ca.pem, key_file: server.key}", "ca.pem cannot be used: key values mismatch"),
+        ("tls_server_config: {cert_file: web.yaml, key_file: server.key}", "web.yaml cannot be used"),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_ca_file: ca.pem}",
+            "client_auth_type and client_ca_file belong together",
+        ),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: server.key,"
+            " client_auth_type: RequireAndVerifyClientCert}",
+            "client_auth_type and client_ca_file belong together",
+        ),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_auth_type: RequireAnyClientCert}",
+            "RequireAnyClientCert",
+        ),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: server.key, client_allowed_sans: [a]}",
+            "client_allowed_sans needs client_auth_type",
+        ),
+        (
+            "tls_server_config: {cert_file: server.pem, key_file: server.key, min_version: TLS13, max_version: TLS12}",
+            "min_version TLS13 is above max_version TLS12",
+        ),
+        ("basic_auth_users: {}", "unknown key `basic_auth_users`"),
+        ("[", "is not YAML"),
+    ],
+)
+def test_a_wrong_file_is_one_line(files: Files, text: str, message: str) -> None:
+    (files.folder / "web.yaml").write_text(text)
+    with pytest.raises(UsageError) as raised:
+        load_web_config(str(files.folder / "web.yaml"))
+    said = str(raised.value)
+    assert message in said and "\n" not in said and str(files.folder) in said
+
+
+def client(files: Files, name: str = "") -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(files.folder / "ca.pem"))
+    if name:
+        context.load_cert_chain(files.folder / f"{name}.pem", files.folder / f"{name}.key")
+    return context
+
+
+def served(daemon: Daemon) -> bytes:
+    """The certificate that the daemon shows, in DER."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with socket.create_connection(("127.0.0.1", daemon.port), SECONDS) as plain, context.wrap_socket(plain) as found:
+        return found.getpeercert(binary_form=True) or b""
+
+
+def get_text(url: str, tls: ssl.SSLContext) -> str:
+    with urllib.request.urlopen(url, timeout=SECONDS, context=tls) as answer:
+        text: str = answer.read().decode()
+        return text
+
+
+def locate(url: str, environ: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "laggard", "locate", "--collector", url]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environ}, timeout=SECONDS)
+    return done.stdout + done.stderr
