@@ -223,7 +223,7 @@ def slow_job(case: Case, plan: Programme, base: Healthy, made: list[Made]) -> Si
         step_ends(plan, durations(base, [other.effect for other in made if other is not one]), np.ones(1))[:, 0]
         for one in made
     ]
-    culprits = [culprit(plan, one, ends, bare) for one, bare in zip(made, without, strict=True)]
+    culprits = [culprit(case.form, plan, one, ends, bare) for one, bare in zip(made, without, strict=True)]
     truth = truth_document(case, plan, culprits, ends)
     if made:
         truth["slowdown_ratio"] = round(float(ends[-1] / step_ends(plan, everything, np.zeros(1))[-1, 0]), 5)
@@ -252,20 +252,24 @@ def saved(ends: Floats, bare: Floats, first: int) -> float:
     return float(1 - (bare[-1] - bare_begin) / (ends[-1] - begin))
 
 
-def culprit(plan: Programme, one: Made, ends: Floats, bare: Floats) -> dict[str, Any]:
+def culprit(form: str, plan: Programme, one: Made, ends: Floats, bare: Floats) -> dict[str, Any]:
     """Returns the truth about one slow machine or link, and what is acceptable where nobody could know better."""
     hit = np.flatnonzero(one.effect.hit)
     share = len(hit) / max(len(one.effect.hit) - int(hit[0]), 1)
     since = int(hit[0]) if hit[0] > WARM_UP_STEPS else 0
+    persistence = "persistent" if share > 0.9 else "intermittent"
+    place = network_place(plan, one) if one.place else machine_place(plan, one)
+    if form == "sparse" and persistence == "intermittent" and place["ranks"] == [0]:
+        place["required"] = False  # no phase tells it from logging, which is rank 0's work
     return {
         "fault": one.fault.kind,
-        **(network_place(plan, one) if one.place else machine_place(plan, one)),
+        **place,
         "size": round(one.size, 5),
         "asked_size": one.fault.size,
         "severity": round(one.severity, 6),
         "since_step": since,
         "steps_hit": [int(step) for step in hit],
-        "persistence": "persistent" if share > 0.9 else "intermittent",
+        "persistence": persistence,
         "recoverable_ratio": round(saved(ends, bare, WARM_UP_STEPS), 5),
         "recoverable_ratio_since": round(saved(ends, bare, int(hit[0])), 5),
     }

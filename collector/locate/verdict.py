@@ -34,7 +34,7 @@ from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
-from laggard.collector.locate.slow.ranks import slow_ranks
+from laggard.collector.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
 from laggard.collector.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 from laggard.text.words import ranks_text
@@ -111,6 +111,8 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     if timings.unseen_waits:
         return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
     found = slow_ranks(steps, timings.nodes)
+    if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
+        steps, found = steps.with_other(), machines
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
     sometimes = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
     again = {column for each in sometimes for column in each.columns}

@@ -45,6 +45,9 @@ does in forward in place of backward makes it no slower."""
 MIN_EPISODES = 3
 """So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
 
+COMMON = 0.25
+"""A step in which a greater share of the ranks is slow, on several machines, is no rank's own: a checkpoint, say."""
+
 EIGHTHS = 8
 
 NEGLIGIBLE = 1e-6
@@ -83,7 +86,9 @@ def intermittent_ranks(
         return []
     sometimes: list[Slow] = []
     chance = (LIVE_CHANCE if steps.live else CHANCE) / TESTS
+    machine = node_numbers(nodes)
     for level, hits in _hits_by_level(steps, collectives):
+        hits[_are_common(hits, machine)] = False
         hits[:, [column for each in (*found, *sometimes) for column in each.columns]] = False
         columns = sorted(
             {
@@ -93,7 +98,7 @@ def intermittent_ranks(
                 if _cost(steps, hits, column) > evidence.cost
             }
         )
-        sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, node_numbers(nodes))]
+        sometimes += [_slow(steps, hits, level, group) for group in _by_machine(columns, machine)]
     return sometimes
 
 
@@ -125,6 +130,15 @@ def _hits(steps: Steps, piece: Piece) -> NDArray[np.bool_]:
         least = np.maximum(level.ratio * steps.duration[:, None], level.sigmas * piece.noise[some])
         hits[:, some] = excess > least
     return found
+
+
+def _are_common(hits: NDArray[np.bool_], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[S]: in which steps many ranks were slow, and not most of them on one machine, which may have a habit."""
+    many = hits.sum(axis=1) > COMMON * hits.shape[1]
+    for step in np.flatnonzero(many):
+        by_machine = np.bincount(machine[hits[step]])
+        many[step] = bool(by_machine.max() < MOST * by_machine.sum())
+    return many
 
 
 def _habits(hits: NDArray[np.bool_], chance: float) -> list[int]:

@@ -88,6 +88,21 @@ def slow_ranks(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
     return sorted(_merged_by_machine(steps, found, machine), key=lambda each: -each.excess)
 
 
+def machines_slow_elsewhere(steps: Steps, nodes: Sequence[str | None]) -> list[Slow]:
+    """The machine, if there is one, most ranks of which are slow in time that belongs to no phase, while the ranks of
+    others wait: its CPUs are, between the phases. Of a single rank such time proves nothing (NAMED_SHARE). `steps`:
+    with_other()."""
+    found = _slow_hosts(steps, _Medians.of(steps), node_numbers(nodes), np.zeros(steps.busy.shape[1], np.bool_))
+    return [each for each in found if not each.brief and _is_waited_for(steps, each)]
+
+
+def _is_waited_for(steps: Steps, each: Slow) -> bool:
+    """Whether the other ranks wait longer than those of the machine by at least half of what it costs."""
+    own = np.isin(np.arange(steps.waited.shape[1]), each.columns)
+    waited = steps.waited[each.since :]
+    return bool(median(waited[:, ~own]) > median(waited[:, own]) + each.excess / 2)
+
+
 def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.int64]) -> Iterator[Slow]:
     """`found`, with one machine in place of its ranks where most that have the phase in which they are slow have at
     least half of their excess in it: their machine slows all of them, and some pass the threshold. The others may not

@@ -46,6 +46,11 @@ class Steps:
         excess = self.busy - self.peers.medians(self.busy, culprits, ranks)
         return dataclasses.replace(self, excess=np.where(ranks, excess, self.excess))
 
+    def with_other(self) -> Steps:
+        """The same steps, with the time that belongs to no phase judged as well."""
+        busy = self.phases.sum(axis=2)
+        return dataclasses.replace(self, busy=busy, excess=busy - self.peers.medians(busy), phased=False)
+
     @staticmethod
     def usable(timings: JobTimings) -> Steps | None:
         """The steps after the warm-up that at least half of the ranks have finished; None where they are too few."""

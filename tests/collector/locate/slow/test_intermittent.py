@@ -148,6 +148,17 @@ def test_what_rank_zero_does_now_and_then_is_noted_where_no_phase_says_what() ->
     assert location.culprits == () and [(note.kind, note.ranks) for note in location.notes] == [("rank_zero", (0,))]
 
 
+def test_checkpoints_in_which_many_ranks_are_late_hide_no_habit() -> None:
+    """Two checkpoints, in which two ranks in five are late, some of each machine; rank 19 pauses five times."""
+    timings = disturbed(38, {19: np.array([3, 8, 13, 22, 32])}, 0.8 * STEP, ranks=64)
+    late = np.arange(64)[np.random.default_rng(5).random(64) < 0.4]
+    for step in (17, 36):
+        timings.phase_seconds[step, late, 1] += 1.5 * STEP
+        timings.step_seconds[step] += 10 * STEP
+    (culprit,) = locate(timings).culprits
+    assert (culprit.ranks, culprit.persistence) == ((19,), "intermittent")
+
+
 def test_a_gpu_that_is_a_hundredth_slower_has_no_habit() -> None:
     """Of these ranks' steps with 2.5 standard deviations above the others', 5 of 8 are rank 14's."""
     assert [culprit.ranks for culprit in locate(job(seed=0, slow=[([0], 0.06)])).culprits] == [(0,)]

@@ -134,6 +134,20 @@ def test_time_of_no_phase_accuses_nobody_where_phases_are_known() -> None:
     assert named(job(slow=[([0], 0.2)], phase="other")) == []
 
 
+def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_is_named() -> None:
+    """What its CPUs do between the phases; the other ranks wait for it in collectives. Half of a stage is its own."""
+    n3 = tuple(range(24, 32))
+    (culprit,) = locate(
+        job(32, slow=[(n3, 0.2)], phase="other", positions=np.arange(32, dtype=np.int32) // 16)
+    ).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == ("slow_host", n3, None)
+    assert culprit.recoverable_ratio == pytest.approx(0.2 / 1.2, abs=0.03)
+    nobody_waits = job(32, slow=[(n3, 0.2)], phase="other")
+    nobody_waits.waited_seconds[:] = 0.01
+    assert named(nobody_waits) == [], "it may be a wait that no record tells of"
+    assert named(job(32, slow=[(n3[:5], 0.2)], phase="other")) == [], "not most of its ranks"
+
+
 def test_several_evaluations_and_a_warm_up_accuse_nobody() -> None:
     timings = job(steps=40)
     timings.phase_seconds[::10, :, 1] *= 5
