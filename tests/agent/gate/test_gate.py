@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -244,9 +245,12 @@ def test_a_probe_that_hangs_is_named_in_time(tmp_path: Path) -> None:
         verdicts = {result["name"]: result["verdict"] for result in report["probes"]}
         assert (done.returncode, done.stderr) == (2, "")
     assert verdicts == {"limits": "ok", "clock": "ok", "disks": "unknown"}
-    assert "probe disks gave no answer in 0.9 s" in report["probes"][2]["reason"]
+    assert re.match(r"probe disks gave no answer in 0\.\d s", report["probes"][2]["reason"]), report["probes"][2][
+        "reason"
+    ]
     assert report["elapsed_seconds"] < 150  # 0.7 on an idle machine; the pipe hangs for good
-    while not (text := healthcheck(*words).stdout).startswith("laggard: unknown, probe disks gave no answer in 0.9 s"):
+    told = re.compile(r"laggard: unknown, probe disks gave no answer in 0\.\d s")
+    while not told.match(text := healthcheck(*words).stdout):
         assert time.monotonic() < until, text
 
 
