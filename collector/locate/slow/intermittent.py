@@ -134,7 +134,7 @@ def _hits(steps: Steps, piece: Piece) -> NDArray[np.bool_]:
 
 def _are_common(hits: NDArray[np.bool_], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[S]: in which steps many ranks were slow, and not most of them on one machine, which may have a habit."""
-    many = hits.sum(axis=1) > COMMON * hits.shape[1]
+    many: NDArray[np.bool_] = hits.sum(axis=1) > COMMON * hits.shape[1]
     for step in np.flatnonzero(many):
         by_machine = np.bincount(machine[hits[step]])
         many[step] = bool(by_machine.max() < MOST * by_machine.sum())

@@ -91,13 +91,13 @@ def _over_tls(
 ) -> ClientResponse:
     import ssl
 
-    from laggard.http.tls import ASKS_FOR_CERTIFICATE, client_context, failure_text
+    from laggard.http.tls import CLOSED, client_context, failure_text
 
     try:
         with (tls or client_context()).wrap_socket(plain, server_hostname=parts.hostname) as connection:
             return _converse(connection, parts, method, body, deadline)
-    except _Closed:  # asyncio sends no alert when it refuses a certificate
-        raise NoResponse(f"it closed the connection: {ASKS_FOR_CERTIFICATE}") from None
+    except (_Closed, ConnectionError):
+        raise NoResponse(CLOSED) from None
     except ssl.SSLError as error:
         raise NoResponse(failure_text(error)) from None
     except UsageError as error:

@@ -63,7 +63,7 @@ def send_response(connection: socket.socket, response: Response, with_body: bool
     connection.settimeout(RESPONSE_SECONDS)  # for the whole response: sendall's timeout is not per packet
     connection.sendall(head + (response.body if with_body else b""))
     _say_goodbye(connection)
-    _linger(connection)
+    linger(connection)
 
 
 def _read_head(connection: socket.socket, deadline: float) -> bytes | None:
@@ -109,7 +109,7 @@ def _say_goodbye(connection: socket.socket) -> None:
             unwrap()
 
 
-def _linger(connection: socket.socket) -> None:
+def linger(connection: socket.socket) -> None:
     """Reads what the client still sends, within bounds: closing with unread input would reset the connection, and the
     client would lose the response that is on its way."""
     with contextlib.suppress(OSError):

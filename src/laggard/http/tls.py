@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from laggard.errors import UsageError
+from laggard.http.message import linger
 
 log = logging.getLogger("laggard.http")
 
@@ -21,6 +22,9 @@ ENV_CERT_FILE: Final = "LAGGARD_TLS_CERT_FILE"
 ENV_KEY_FILE: Final = "LAGGARD_TLS_KEY_FILE"
 
 ASKS_FOR_CERTIFICATE: Final = f"it asks for a client's certificate: set {ENV_CERT_FILE} and {ENV_KEY_FILE}"
+
+CLOSED: Final = f"it closed the connection: {ASKS_FOR_CERTIFICATE}, or others"
+"""An alert that says more may be lost with the connection, and asyncio sends none when it refuses a certificate."""
 
 _SAN_KINDS: Final = ("DNS", "IP Address", "email", "URI")
 
@@ -67,6 +71,8 @@ class ServerTls:
             connection.do_handshake()
         except ssl.SSLError as error:
             log_failure(error)
+            connection.shutdown(socket.SHUT_WR)  # from here on it is plain
+            linger(connection)  # else what the client has sent resets the connection, and the alert is lost
             raise
 
     def allows(self, connection: ssl.SSLSocket) -> bool:
@@ -126,6 +132,8 @@ def failure_text(error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message.rstrip('.')}"
     reason = (error.reason or "").upper()
+    if isinstance(error, ssl.SSLEOFError):
+        return CLOSED
     if "CERTIFICATE_REQUIRED" in reason:
         return ASKS_FOR_CERTIFICATE
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"):
