@@ -14,8 +14,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from laggard.collector.locate.hang.liveness import SILENT_BEATS
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
-from laggard.collector.locate.job_timings import JobTimings, RankState
+from laggard.collector.locate.hang.waits import least_seconds
+from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
 from laggard.text.rank_end import end_text, time_text
@@ -26,6 +28,10 @@ SAME_FAILURE_SECONDS = 1.0
 CLOCKS_SECONDS = 0.5
 """By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
 _MOST_NOTES = 32
+_NOT_RECORDED = (
+    "ranks waited when all processes ended together, and who died first is not recorded: the launcher's log names the "
+    "first that failed, the kernel's log who was out of memory, and with an agent on each node laggard tells it"
+)
 
 
 class _Death(NamedTuple):
@@ -45,8 +51,9 @@ class _Death(NamedTuple):
 def dead_ranks(timings: JobTimings) -> PartialVerdict:
     """The ranks that died first, as culprits, and a note about each death. There is no culprit where the whole job was
     ended, where it was over already, or where whoever died first is not among the ranks that are seen."""
+    silent = _silent_before_the_others(timings)
     deaths = sorted(
-        (_death(timings, column) for column, state in enumerate(timings.states) if state.state == "died"),
+        (_death(timings, column, silent) for column, state in enumerate(timings.states) if state.state == "died"),
         key=lambda death: death.latest,
     )
     if not deaths:
@@ -60,21 +67,59 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
         return PartialVerdict(notes=(Note("first_unseen", text), *notes))
+    if not silent and any(_spoke_to_the_end(timings, death) for death in first):
+        return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
     culprits = [
         _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
     ]
     return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
 
 
-def _death(timings: JobTimings, column: int) -> _Death:
+def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
     state = timings.states[column]
     end = state.end
     if end is None:
-        return _Death(column, timings.nodes[column], -float("inf"), float("inf"), state.in_flight is not None)
+        victim = column not in silent if silent else state.in_flight is not None
+        return _Death(column, timings.nodes[column], -float("inf"), float("inf"), victim)
     victim = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
     if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
         victim = state.in_flight is not None
     return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim)
+
+
+def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
+    """The ranks, of those without an end, that said nothing while one that did not wait went on to say where it stood:
+    they died first, wherever they were. Where all others waited, who is silent is told by hung_before_the_end()."""
+    told = {
+        column: beat
+        for column, beat in enumerate(timings.last_beats)
+        if beat is not None and timings.states[column].state == "died" and timings.states[column].end is None
+    }
+    outside = [beat.quiet_seconds for column, beat in told.items() if timings.states[column].in_flight is None]
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    if not outside or not len(known):
+        return frozenset()
+    longest = max(outside) - least_seconds(float(np.median(known)))
+    return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > _silence(beat))
+
+
+def _silence(last: LastBeat) -> float:
+    """After how many seconds without a word the rank is silent."""
+    return SILENT_BEATS * last.beat.interval_seconds + 1.0
+
+
+def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
+    """Whether a rank of which no end is recorded still said where it stood as late as those that waited for it: what
+    tells it from them is that it came last, not that it died first."""
+    last = timings.last_beats[death.column] if timings.last_beats else None
+    if last is None or timings.states[death.column].end is not None or not last.quiet_seconds:
+        return False
+    waited = [
+        beat.quiet_seconds
+        for state, beat in zip(timings.states, timings.last_beats, strict=True)
+        if beat is not None and state.state == "died" and state.end is None and state.in_flight is not None
+    ]
+    return bool(waited) and max(waited) - last.quiet_seconds <= last.beat.interval_seconds
 
 
 def _first(deaths: Sequence[_Death]) -> list[_Death]:

@@ -102,3 +102,30 @@ def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
     lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes, asked).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
     assert locate(read_recording([folder]).timings) == live
+
+
+def test_a_recording_of_a_live_job_tells_a_process_that_was_stopped_from_one_that_was_killed(tmp_path: Path) -> None:
+    beat = BeatRow(0.2, 1.0, "off", (LaneProgress("all_reduce", "dp:0-3", 9, 8),), ())
+    waiting = InFlight("all_reduce", "dp:0-3", 9, 30.0)
+    silent = BeatRow(30.0, 1.0, "off", (LaneProgress("all_reduce", "dp:0-3", 8, 8),), ())
+
+    def row(rank: int, **changes: Any) -> RankRow:
+        values = {"state": "running", "in_flight": waiting, "stopped": False, "beat": beat, "end": None, **changes}
+        return RankRow(
+            "j", rank, 0, 3, "n0", None, 0, 0, 1, "", values["state"], 20, 1.0, 1.0, (0.0,) * 5, 1.0, (),
+            values["in_flight"], "backward", 0, values["stopped"], values["beat"], end=values["end"],
+        )  # fmt: skip
+
+    stopped = row(1, in_flight=None, stopped=True, beat=silent)
+    killed = row(1, in_flight=None, state="died", beat=silent, end=RankEnd(1.8e9, 0.05, signal="SIGKILL"))
+    for culprit_row, kind, is_stopped, signal in ((stopped, "hung", True, None), (killed, "dead", False, "SIGKILL")):
+        rows = {0: row(0), 1: culprit_row, 2: row(2)}
+        steps = {
+            rank: tuple(StepRow(n, n * 0.25, n * 0.25 + 0.25, (0.05,) * 5, 0.0) for n in range(20)) for rank in rows
+        }
+        lines = JobRecording("j", rows, steps, {}, {}).lines()
+        (folder := tmp_path / kind).mkdir()
+        (folder / "job.jsonl").write_bytes(b"".join(encode(line) + b"\n" for line in lines))
+        (culprit,) = locate(read_recording([folder]).timings).culprits
+        assert (culprit.kind, culprit.ranks, culprit.stopped) == (kind, (1,), is_stopped)
+        assert (culprit.end.signal if culprit.end else None) == signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from laggard.collector.locate.hang.deaths import dead_ranks
-from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.collector.locate.job_timings import LastBeat, RankInfo, RankState, build_timings, step_table
 from laggard.collector.locate.partial_verdict import PartialVerdict
 from laggard.model import RankEnd
-from laggard.wire.ranks import InFlight
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress, StepRow
 
 NOW = 1_800_000_000.0
 RUNNING = RankState("running", 7, "backward", InFlight("all_reduce", "dp:0-3", 9, 1.0))
@@ -155,3 +156,39 @@ def test_only_ranks_that_died_are_named_and_never_more_than_died(ranks: list[Ran
     found = judge(*ranks)
     gone = {rank for rank, state in enumerate(ranks) if state.state == "died"}
     assert set(first(found)) <= gone and bool(found.notes) == bool(gone)
+
+
+def says(quiet: float, inside: bool) -> LastBeat:
+    """Where a rank stood that had finished no step for `quiet` seconds."""
+    flight = InFlight("all_reduce", "dp:0-3", 9, quiet) if inside else None
+    lanes = (LaneProgress("all_reduce", "dp:0-3", 9 if inside else 8, 8),)
+    return LastBeat(quiet, "backward", flight, BeatRow(0.0, min(max(1.0, quiet / 2), 5.0), "on", lanes, ()))
+
+
+def judge_recorded(*beats: LastBeat) -> PartialVerdict:
+    """Ranks that were all killed, of a job with steps of 0.25 s, judged by their own recordings."""
+    info, tables = {}, {}
+    for rank, beat in enumerate(beats):
+        flight = InFlight("all_reduce", "dp:0-3", 9, 0.0) if beat.in_flight else None
+        info[rank] = RankInfo("n0", None, RankState("died", 19, None, flight))
+        tables[rank] = step_table(
+            [StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.05,) * 5, 0.0) for step in range(20)]
+        )
+    timings = build_timings("j", len(beats), info, tables, {})
+    return dead_ranks(dataclasses.replace(timings, live=False, last_beats=beats))
+
+
+def test_who_was_killed_in_a_wait_is_named_and_not_the_rank_that_all_waited_for() -> None:
+    """Rank 0 is late and lives: it and rank 2 say where they stand for 14 s after rank 1 said nothing more."""
+    assert first(judge_recorded(says(18.0, False), says(3.4, True), says(18.0, True))) == [1]
+
+
+def test_who_came_last_is_not_dead_for_it_where_all_were_killed_at_once() -> None:
+    """Rank 0 was late when rank 1 was killed in the wait, and the launcher ended the others at once."""
+    found = judge_recorded(says(3.4, False), says(3.4, True), says(3.4, True))
+    assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert "who died first is not recorded: the launcher's log names" in found.notes[0].text
+
+
+def test_who_said_nothing_while_the_others_waited_is_named() -> None:
+    assert first(judge_recorded(says(3.4, True), says(0.0, False), says(3.4, True))) == [1]
