@@ -3,6 +3,7 @@
     python bench/node_verdicts.py                        each case that has no result yet, ten times; then the table
     python bench/node_verdicts.py --what forward,hog --times 3 --limit 280
     python bench/node_verdicts.py --table                the table of what there is
+    python bench/node_verdicts.py --clocks --times 1     each node's clocks are its own: off, and drifting
 
 A node is a network namespace with a link of its own, an agent and a rank; the collector stands in the middle. It takes
 root and iproute2. A run is right where the live verdict names that rank, in the right phase or with the cause, before
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from namespaces import Namespaces
+from node_clocks import NodeClocks
 from resumed import results
 from verdicts import LAGGARD, get, hog, pin, said
 
@@ -39,6 +41,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from support.warm import Warm, WarmProcess
 
 RESULTS = Path(__file__).resolve().parents[1] / "out" / "node_verdicts.jsonl"
+SKEWED_RESULTS = RESULTS.with_name("node_clocks.jsonl")
 JOB = Path(__file__).with_name("node_job.py")
 NODES = 4
 RATE = "1gbit"
@@ -53,8 +56,11 @@ INTO_A_NAMESPACE = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from namespaces import enter
+from node_clocks import become
 enter(sys.argv[2])
-sys.argv[:3] = ["laggard"]
+if sys.argv[3]:
+    become(sys.argv[3])
+sys.argv[:4] = ["laggard"]
 from laggard.cli import main
 raise SystemExit(main())
 """
@@ -63,8 +69,10 @@ raise SystemExit(main())
 class Job:
     """An agent and a rank on each node, and a collector in the middle, where this process must be."""
 
-    def __init__(self, spaces: Namespaces, warm: Warm, folder: Path, layout: str, port: int) -> None:
-        self.spaces, self.folder = spaces, folder
+    def __init__(
+        self, spaces: Namespaces, warm: Warm, folder: Path, layout: str, port: int, clocks: NodeClocks | None = None
+    ) -> None:
+        self.spaces, self.folder, self._clocks = spaces, folder, clocks
         self._daemons: list[subprocess.Popen[str]] = []
         self.ranks: list[WarmProcess] = []
         try:
@@ -80,7 +88,8 @@ class Job:
     def _agent(self, node: int) -> str:
         words = ("--node", f"n{node}", "--rank-dir", str(self.folder / f"n{node}"))
         address = ("--web.listen-address", f"{self.spaces.address(node)}:0")
-        process = self._kept(self.spaces.start(node, [*LAGGARD, "agent", *words, *address], {}, **_PIPED))
+        by_clocks = self._clocks.enter(node) if self._clocks else ()
+        process = self._kept(self.spaces.start(node, [*by_clocks, *LAGGARD, "agent", *words, *address], {}, **_PIPED))
         return self._listening(process).removeprefix("http://")
 
     def _kept(self, process: subprocess.Popen[str]) -> subprocess.Popen[str]:
@@ -96,7 +105,8 @@ class Job:
 
     def _words(self, rank: int, layout: str) -> list[str | Path]:
         run = ("run", JOB, layout, self.folder, str(PACE))
-        return ["-c", INTO_A_NAMESPACE, str(JOB.parent), self.spaces.path(rank), *run]
+        clocks = self._clocks.described(rank) if self._clocks else ""
+        return ["-c", INTO_A_NAMESPACE, str(JOB.parent), self.spaces.path(rank), clocks, *run]
 
     def _environment(self, rank: int, port: int) -> dict[str, str]:
         return {
@@ -259,13 +269,15 @@ def agreement(job: Job, fault: Fault) -> str:
     return f"API: {said(location)} Text: {sentence} ({text.returncode}) Page: {shown and shown[1]}"
 
 
-def try_case(case: Case, spaces: Namespaces, warm: Warm, kept: Path | None = None) -> dict[str, Any]:
-    """`kept`: where recordings are copied to that tell something else than they should."""
+def try_case(
+    case: Case, spaces: Namespaces, warm: Warm, kept: Path | None = None, clocks: NodeClocks | None = None
+) -> dict[str, Any]:
+    """`kept`: where recordings are copied to that tell something else than they should. `clocks`: the nodes'."""
     fault, victim = FAULTS[case.what], case.number % NODES
     with contextlib.ExitStack() as stack:
         memory = "/dev/shm" if os.path.isdir("/dev/shm") else None
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=memory)))
-        job = Job(spaces, warm, folder, fault.layout, 20_000 + int(time.time()) % 5_000)
+        job = Job(spaces, warm, folder, fault.layout, 20_000 + int(time.time()) % 5_000, clocks)
         stack.callback(job.end)
         job.wait_until_it_trains()
         time.sleep(SETTLE_SECONDS)
@@ -299,16 +311,22 @@ def held_again(job: Job) -> str:
     return "" if live == again else f"live: {live} again: {again}"
 
 
-def run_all(todo: Sequence[Case], out: Path, end: float) -> None:
+def run_all(todo: Sequence[Case], out: Path, end: float, with_clocks: bool = False) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     warm = Warm("deepspeed", "torch._dynamo")
     try:
-        with Namespaces(NODES, RATE) as spaces, spaces.in_the_middle():
+        with contextlib.ExitStack() as stack:
+            clocks = None
+            if with_clocks:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+                clocks = stack.enter_context(NodeClocks(folder).made())
+            spaces = stack.enter_context(Namespaces(NODES, RATE))
+            stack.enter_context(spaces.in_the_middle())
             for case in todo:
                 if time.monotonic() + SETTLE_SECONDS + NAMED_SECONDS > end:
                     return
                 try:
-                    result = try_case(case, spaces, warm, out.with_suffix(".wrong"))
+                    result = try_case(case, spaces, warm, out.with_suffix(".wrong"), clocks)
                 except (AssertionError, OSError, ValueError, subprocess.SubprocessError) as error:
                     print(f"{case}: not measured, {error}", file=sys.stderr, flush=True)
                     continue
@@ -357,14 +375,16 @@ def main() -> int:
     parser.add_argument("--what", default=",".join(FAULTS), help="the cases")
     parser.add_argument("--times", type=int, default=10, help="each case")
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no more is begun")
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--clocks", action="store_true", help="each node's clocks are its own, off and drifting")
+    parser.add_argument("--out", type=Path, help="the results, else in out/")
     parser.add_argument("--table", action="store_true", help="run nothing")
     options = parser.parse_args()
+    options.out = options.out or (SKEWED_RESULTS if options.clocks else RESULTS)
     end = time.monotonic() + options.limit
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(2))
     if not options.table:
         done = results(options.out, Case)
-        run_all([case for case in cases(options) if case not in done], options.out, end)
+        run_all([case for case in cases(options) if case not in done], options.out, end, options.clocks)
     found = results(options.out, Case)
     print(table(found))
     return 0 if set(cases(options)) <= set(found) and all(each["right"] for each in found.values()) else 1
