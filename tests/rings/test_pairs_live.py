@@ -70,7 +70,8 @@ def test_a_slow_node_is_named_with_its_share_of_the_usual_rate(spaces: Namespace
     (found,) = [found for found in document["findings"] if found["code"] == "RING_SLOW"]
     assert (found["device"], found["severity"]) == ("node 2 (n2)", "critical")
     assert found["evidence"]["ratio"] < 0.5
-    assert all(error.startswith("laggard: node 2 (n2) exchanges ") for _, error in others)
+    errors = [error for _, error in others]
+    assert all(error.startswith("laggard: node 2 (n2) exchanges ") for error in errors), errors
 
 
 def test_a_node_that_is_cut_off_is_named(spaces: Namespaces) -> None:
@@ -83,8 +84,8 @@ def test_a_node_that_is_cut_off_is_named(spaces: Namespaces) -> None:
     (found,) = json.loads(text)["findings"]
     assert (found["code"], found["device"]) == ("RING_FAILED", "node 3 (n3)")
     assert f"has been silent for {SILENT_SECONDS:g} s" in found["summary"]
-    assert [node.returncode for node in nodes] == [1, 1, 1, 2]
-    assert "the coordinator, node 0" in others[2][1]
+    assert [node.returncode for node in nodes] == [1, 1, 1, 2], others
+    assert "the coordinator, node 0" in others[2][1], others
 
 
 def wait_for_traffic(spaces: Namespaces) -> None:

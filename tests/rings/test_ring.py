@@ -66,10 +66,11 @@ def exchanges_data(node: Node) -> bool:
 
 
 def test_a_sweep_of_two_nodes(start: Callable[..., list[Node]], tmp_path: Path) -> None:
-    """Every result is right and has its bandwidth, and node 0 alone writes the document."""
+    """Every result is right and has its bandwidth, and node 0 alone writes the document. So small messages end by
+    their thousand repeats, and the seconds are for a busy machine alone."""
     token = tmp_path / "token"
     token.write_text("secret\n")
-    words = ("--op", "all_reduce,reduce_scatter,all_gather", "--max-bytes", "64K", "--factor", "8", "--seconds", "6")
+    words = ("--op", "all_reduce,reduce_scatter,all_gather", "--max-bytes", "64K", "--factor", "8", "--seconds", "120")
     nodes = start(2, *words, "--format", "json", "--token-file", str(token))
     outputs = [node.communicate(timeout=LONG) for node in nodes]
     assert [node.returncode for node in nodes] == [0, 0], outputs
@@ -88,6 +89,19 @@ def test_a_sweep_of_two_nodes(start: Callable[..., list[Node]], tmp_path: Path) 
         assert row["algbw_bytes_per_second"] == pytest.approx(row["size_bytes"] / row["time_seconds"])
         factor = 1.0 if row["op"] == "all_reduce" else 0.5
         assert row["busbw_bytes_per_second"] == pytest.approx(factor * row["algbw_bytes_per_second"])
+
+
+def test_sizes_for_which_no_time_is_left_are_not_measured(start: Callable[..., list[Node]]) -> None:
+    """A tenth of a second is over before the last of a gigabyte is reduced, on any machine: the rest is unknown, and
+    not waited for."""
+    (node,) = start(1, "--local-ranks", "2", "--seconds", "0.1", "--max-bytes", "1G", "--format", "json")
+    out, error = node.communicate(timeout=LONG)
+    document = json.loads(out)
+    sizes = [row["size_bytes"] for row in document["results"]]
+    planned = [1024 * 4**power for power in range(11)]
+    assert (node.returncode, document["verdict"]) == (2, "unknown"), (document, error)
+    assert 0 < len(sizes) < len(planned) and sizes == planned[: len(sizes)]
+    assert f"{len(planned) - len(sizes)} of {len(planned)} sizes were not measured" in document["unknown"]
 
 
 def test_a_rank_that_is_killed_is_named_by_all_and_nothing_stays(start: Callable[..., list[Node]]) -> None:

@@ -106,6 +106,14 @@ class Node:
     def said(self, text: str) -> bool:
         return text in self.log.read_text()
 
+    def told(self) -> str:
+        """The end of its log, without all questions that were answered in the same way but the last one's."""
+        *lines, last = self.log.read_text().splitlines() or [""]
+        return "\n".join([*[line for line in lines if "no ring is due" not in line][-30:], last])
+
+    def takes_part(self) -> bool:
+        return self.said("a ring of ")
+
     def read(self, path: str) -> Any:
         """A JSON file of the node's own /run."""
         return json.loads(Path(f"/proc/{self.daemon.pid}/root{path}").read_text())
@@ -161,9 +169,26 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
 def wait_until(condition: Callable[[], bool], what: str, nodes: list[Node]) -> None:
     until = time.monotonic() + LONG
     while not condition():
-        logs = "".join(f"\n{node.name}: {node.log.read_text()[-2000:]}" for node in nodes)
+        logs = "".join(f"\n{node.name}: {node.told()}" for node in nodes)
         assert time.monotonic() < until and all(node.is_up() for node in nodes), what + logs
         time.sleep(0.02)
+
+
+def wait_for_data(nodes: list[Node]) -> tuple[Node, list[Node]]:
+    """Waits until a node exchanges data in a ring that another one leads, the first, and returns it, and the others
+    that take part. Nodes measure two by two, so that there may be no moment at which all do; and a node that did not
+    ask in time is done without."""
+    found: list[Node] = []
+
+    def exchanges() -> bool:
+        found.extend(node for node in nodes[1:] if node.exchanges_data())
+        return bool(found)
+
+    wait_until(exchanges, "no ring began", nodes)
+    here = found[0]
+    others = [node for node in nodes if node is not here and node.takes_part()]
+    assert others, here.told()
+    return here, others
 
 
 @needs_namespaces
@@ -188,8 +213,7 @@ def test_a_job_ends_the_ring_here_and_the_others_go_on(
     nodes: Cluster, start_rank: Any, tmp_path: Path, sign: str
 ) -> None:
     made = nodes(4, ring_nodes=4)
-    here, *others = made[1], made[0], *made[2:]
-    wait_until(here.exchanges_data, "the ring did not begin", made)
+    here, others = wait_for_data(made)
     step, began = None, time.monotonic()
     if sign == "SLURM":
         program = tmp_path / "slurmstepd"
@@ -223,13 +247,13 @@ def test_a_job_ends_the_ring_here_and_the_others_go_on(
 def test_nothing_stays_of_a_ring_whose_daemon_is_killed(nodes: Cluster) -> None:
     """Of the ring's processes those that were the daemon's end, and the others' rings come to their end."""
     made = nodes(3)
-    wait_until(lambda: all(node.exchanges_data() for node in made), "the ring did not begin", made)
-    ring = made[2].ring()
-    assert len(ring) >= 2
-    made[2].daemon.send_signal(signal.SIGKILL)
-    wait_until(lambda: not any(map(is_alive, ring)), "a process outlived the daemon", made[:2])
-    wait_until(lambda: all(node.said("the ring ended") for node in made[:2]), "the others did not end", made[:2])
-    assert all(node.ring() == [] for node in made[:2])
+    here, others = wait_for_data(made)
+    ring = here.ring()
+    assert len(ring) >= 2, here.told()
+    here.daemon.send_signal(signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, ring)), "a process outlived the daemon", others)
+    wait_until(lambda: all(node.said("the ring ended") for node in others), "the others did not end", others)
+    assert all(node.ring() == [] for node in others)
 
 
 def is_alive(process: psutil.Process) -> bool:
