@@ -2,6 +2,7 @@
 
     python bench/ring_pairs.py                     10 runs of each case at 8 and 16 nodes; goes on where it was
     python bench/ring_pairs.py --runs 1 --nodes 8  fewer
+    python bench/ring_pairs.py --minutes 10        as many as begin in that time; the next call goes on
     python bench/ring_pairs.py --table             the table of the runs so far, into docs/rings.md
 
 Needs root, iproute2 and a cgroup of CPUs. Each node is `laggard ring --pairs` in a namespace of its own. A slow node
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import resource
@@ -118,11 +120,12 @@ def _ring(spaces: Namespaces, fault: Fault) -> list[str]:
 
 
 def _named(document: dict[str, Any]) -> Fault:
+    """Whom the findings accuse: on CPUs, slow pairs of a node that computes slowly are no second fault."""
     pairs = document["pairs"] or {"slow_nodes": (), "slow_links": (), "slow_compute": ()}
     computing = pairs["slow_compute"]
     compute = (computing[0] if len(computing) == 1 else -1) if computing else None
     nodes = tuple(node for node in pairs["slow_nodes"] if node not in pairs["slow_compute"])
-    links = [tuple(link) for link in pairs["slow_links"]]
+    links = [tuple(link) for link in pairs["slow_links"] if not set(link) & set(computing)]
     return Fault(nodes, (links[0] if len(links) == 1 else None) if len(links) < 2 else (-1, -1), compute)
 
 
@@ -189,6 +192,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--nodes", type=int, nargs="*", default=[8, 16])
     parser.add_argument("--cases", nargs="*", default=list(CASES), choices=list(CASES))
+    parser.add_argument("--minutes", type=float, default=math.inf, help="no run begins later than this")
     parser.add_argument(
         "--state", type=Path, default=STATE, help="where runs are kept: one that is there is not repeated"
     )
@@ -211,10 +215,11 @@ def main() -> int:
 def _run_all(arguments: argparse.Namespace) -> None:
     done = {(each.case, each.nodes, each.number) for each in saved(arguments.state)}
     arguments.state.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + 60 * arguments.minutes
     for number in range(arguments.runs):
         for count in arguments.nodes:
             for case in arguments.cases:
-                if (case, count, number) not in done:
+                if (case, count, number) not in done and time.monotonic() < until:
                     each = run(case, count, number)
                     print(_line(each), file=sys.stderr)
                     with arguments.state.open("a") as file:

@@ -68,7 +68,8 @@ def judge_measured(
         (_lost(failure.text, name(failure.node)), (failure.node,)) for failure in measured.lost if not failure.left
     ]
     found += [(_slow_node(ring, node, ratio), (node,)) for node, ratio in slow_nodes.items()]
-    links = [(_slow_link(ring, pair, ratio), pair) for pair, ratio in judgement.slow_links.items()]
+    slow_links = {pair: ratio for pair, ratio in judgement.slow_links.items() if explained.isdisjoint(pair)}
+    links = [(_slow_link(ring, pair, ratio), pair) for pair, ratio in slow_links.items()]
     accused = [*found, *links, *_wrong(ring)]
     pairs = Pairs(
         size_bytes=size_bytes,
@@ -154,7 +155,7 @@ def _not_judged(ring: _Ring, explained: Collection[int]) -> list[str]:
     gone = {failure.node for failure in ring.measured.lost if failure.left}
     if judgement.centre is None:
         texts.append("too few nodes were measured to tell what is usual: pairs need three")
-    links = [pair for pair in judgement.suspect_links if gone.isdisjoint(pair)]
+    links = [pair for pair in judgement.suspect_links if gone.isdisjoint(pair) and not set(explained) & set(pair)]
     suspects = [ring.name(node) for node in judgement.suspect_nodes if node not in explained and node not in gone]
     suspects += [f"the link between {ring.name(one)} and {ring.name(other)}" for one, other in links]
     if suspects:

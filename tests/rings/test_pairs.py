@@ -165,6 +165,18 @@ def test_a_node_whose_cpu_is_slow_is_not_accused_for_its_pairs_too() -> None:
     assert result.findings == [] and result.pairs.slow_compute == (3,)
 
 
+def test_nor_are_its_links_where_it_was_fast_with_some_node() -> None:
+    """A CPU with a quota is fast for a moment: its best time is usual, and its other pairs are slow each time."""
+    found = find(8, slow_links={(1, 3): 1.3, (3, 5): 1.8})
+    assert set(found.judgement.slow_links) == {(1, 3), (3, 5)}
+    assert (judged(found, {3}).findings, judged(found, {3}).unknown) == ([], [])
+    (left,) = judged(found, {1}).findings
+    assert left.device == "the link between node 3 and node 5"
+    once = find(8, noise=0.0)
+    suspected = once._replace(times={**once.times, (3, 6): (0.02,)})
+    assert judged(suspected, {3}).unknown == [] != judged(suspected, set()).unknown
+
+
 def test_wrong_results_and_failures_name_node_or_link() -> None:
     result = judged(find(8), set(), {(0, 4): 3, (4, 5): 1, (1, 2): 9})
     assert [found.device for found in result.findings] == ["node 4", "the link between node 1 and node 2"]
