@@ -114,7 +114,8 @@ def _culprit_sentence(location: Location) -> str:
 def _consequences(culprit: Culprit, location: Location) -> list[str]:
     lines = []
     if culprit.findings:
-        lines.append(f"its node reports {', '.join(culprit.findings)}")
+        who = "its nodes report" if len(culprit.machines) > 1 else "its node reports"
+        lines.append(f"{who} {', '.join(culprit.findings)}")
     if culprit.victims:
         verb = "waits" if len(culprit.victims) == 1 else "wait"
         if culprit.kind == "dead":

@@ -81,8 +81,7 @@ def write_page(path: str, page: KeptPage) -> None:
 
 
 def _of_culprits(findings: Sequence[NodeFinding], location: Location) -> tuple[NodeFinding, ...]:
-    nodes = {culprit.node for culprit in location.culprits}
-    nodes |= {end.get("node") for culprit in location.culprits for end in culprit.link or ()}
+    nodes = {node for culprit in location.culprits for node in culprit.machines}
     return tuple(found for found in findings if found.node in nodes)
 
 

@@ -13,8 +13,6 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from msgspec import structs
-
 from laggard.collector.fleet.ring_plan import FEWEST, plan_rings
 from laggard.wire.idle_rings import RingAsk, RingTask
 from laggard.wire.nodes import NodeRow
@@ -94,7 +92,7 @@ class IdleRings:
                     self._gathering_since = now
                 ring = self._new_ring(node, nodes, suspects, now)
             if ring is None:
-                return Answer(None, self._why_none(node, nodes, now))
+                return Answer(None, self._why_none(node, nodes, suspects))
             if ring.begins_at <= now:
                 return Answer(None, "the node's ring began without it")
             return Answer(self._task(ring, node, now), "")
@@ -111,13 +109,13 @@ class IdleRings:
         return next((ring for ring in self._rings if node in ring.nodes), None)
 
     def _new_ring(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str], now: float) -> _Ring | None:
-        rows = [self._as_planned(row, suspects) for row in nodes if row.node in self._asked]
+        rows = [row for row in nodes if row.node in self._asked]
         rows = [row for row in rows if row.node not in self._tried and self._ring_of(row.node or "") is None]
         since = now if self._gathering_since is None else self._gathering_since
         gathered = now - since >= self._settings.ask_seconds
         if not gathered and len(rows) < self._settings.nodes:
             return None  # others ask in a moment
-        plan = plan_rings(rows, self._settings.period_seconds, self._settings.nodes)
+        plan = plan_rings(rows, self._settings.period_seconds, self._settings.nodes, suspects)
         names = next((ring for ring in plan.rings if node in ring), None)
         if names is None:
             return None
@@ -137,9 +135,6 @@ class IdleRings:
         for name in names:
             self._asked.pop(name, None)
         return ring
-
-    def _as_planned(self, row: NodeRow, suspects: Collection[str]) -> NodeRow:
-        return structs.replace(row, ring_age_seconds=None) if row.node in suspects else row
 
     @property
     def _join_seconds(self) -> float:
@@ -163,7 +158,7 @@ class IdleRings:
             deadline_seconds=self._deadline_seconds,
         )
 
-    def _why_none(self, node: str, nodes: Sequence[NodeRow], now: float) -> str:
+    def _why_none(self, node: str, nodes: Sequence[NodeRow], suspects: Collection[str]) -> str:
         row = next((row for row in nodes if row.node == node), None)
         if row is None or row.state != "up":
             return "the collector has no answer of this node's agent: is it among its targets, under the same name?"
@@ -174,7 +169,7 @@ class IdleRings:
         if node in self._tried:
             return "a ring of the node's is not long ago"
         age = row.ring_age_seconds
-        if age is not None and age < self._settings.period_seconds:
+        if age is not None and age < self._settings.period_seconds and node not in suspects:
             return f"a ring measured the node {age / 3600:.1f} hours ago"
         return f"{len(self._asked)} idle nodes ask, and a ring needs {FEWEST}, of which one is due"
 

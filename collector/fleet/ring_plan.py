@@ -7,8 +7,10 @@ laggard sees does not say that it is free, which the scheduler knows.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
+
+from msgspec import structs
 
 from laggard.model import Verdict
 from laggard.wire.nodes import NodeRow, RingsDocument
@@ -22,11 +24,15 @@ MOST: Final = 32
 _MOST_RINGS: Final = 512
 
 
-def plan_rings(nodes: Iterable[NodeRow], period_seconds: float, ring_nodes: int) -> RingsDocument:
+def plan_rings(
+    nodes: Iterable[NodeRow], period_seconds: float, ring_nodes: int, suspects: Collection[str] = ()
+) -> RingsDocument:
     """Puts the nodes that are due into rings of `ring_nodes`, who has waited longest first; fewer than FEWEST that are
     left over take along others that are free, who have waited longest of those. A node that fails its checks is none
-    to compare others with, and is left out."""
-    named = {row.node: row for row in nodes if row.node}
+    to compare others with, and is left out. `suspects`: those to which a job's slow link leads are as those that no
+    ring has measured yet."""
+    rows = (structs.replace(row, ring_age_seconds=None) if row.node in suspects else row for row in nodes)
+    named = {row.node: row for row in rows if row.node}
     answering = {name: row for name, row in named.items() if row.state == "up"}
     failing = {name for name, row in answering.items() if row.verdict == Verdict.FAIL.value}
     busy = {name for name, row in answering.items() if row.ranks} - failing

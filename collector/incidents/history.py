@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from msgspec import structs
@@ -28,6 +28,9 @@ RETRY_SECONDS = 60.0
 STUCK_SECONDS = 30.0
 MAX_UNWRITTEN = 8192
 """So many incidents wait for a database that fails, at most; then the oldest are lost."""
+
+MAX_SLOW_LINKS = 1024
+"""So many are remembered without the database, the last ones."""
 
 REMEMBER_SECONDS = 86400.0
 """A job that has ended may still be reported for so long after its incidents were closed."""
@@ -56,6 +59,7 @@ class IncidentHistory:
         self._database: IncidentDatabase | None = None
         self._unwritten: dict[int, Incident] = {}
         self._changed = threading.Condition()
+        self._slow_links: dict[int, Incident] = {}
         self._writing_since: float | None = None
         self._ends = False
         self._writer: threading.Thread | None = None
@@ -75,6 +79,7 @@ class IncidentHistory:
         before, closed = self._open()
         self._tracker = IncidentTracker(self._settings.quiet_seconds, self._clock(), before)
         self._tracker.remember(closed)
+        self._remember_slow_links((*before, *closed))
         self.open = self._tracker.open
         self._writer = threading.Thread(target=self._write_for_ever, name="incidents", daemon=True)
         self._writer.start()
@@ -88,11 +93,27 @@ class IncidentHistory:
                 self._unwritten[incident.id] = incident
             while len(self._unwritten) > MAX_UNWRITTEN:
                 del self._unwritten[next(iter(self._unwritten))]
+            self._remember_slow_links(changed)
             self.open, self.refused = self._tracker.open, self._tracker.refused
             self.opened = dict(self._tracker.opened)
             if self.state.state == "off":
                 self._unwritten.clear()
             self._changed.notify_all()
+
+    def slow_links(self, since: float) -> tuple[Incident, ...]:
+        """Those of slow links that were open at `since` (Unix seconds) or later, also of jobs that are gone, and where
+        there is no database: a ring may measure their machines hours later."""
+        with self._changed:
+            known = {**self._slow_links, **{it.id: it for it in self.open if it.culprit.kind == "slow_link"}}
+        return tuple(it for it in known.values() if IncidentQuery(since=since).matches(it))
+
+    def _remember_slow_links(self, incidents: Iterable[Incident]) -> None:
+        for incident in incidents:
+            if incident.culprit.kind == "slow_link":
+                self._slow_links.pop(incident.id, None)
+                self._slow_links[incident.id] = incident
+        while len(self._slow_links) > MAX_SLOW_LINKS:
+            del self._slow_links[next(iter(self._slow_links))]
 
     def document(self, query: IncidentQuery) -> IncidentsDocument:
         """The answer to a query: what the database holds, and over it what is known better."""

@@ -57,8 +57,7 @@ _ADVICE = {
 
 def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     """`culprit`, with the findings that can be its cause, and with what to do first."""
-    nodes = [culprit.node] if culprit.node else [end.get("node", "") for end in culprit.link or ()]
-    found = dict.fromkeys(code for node in nodes for code in _explaining_findings(culprit, node, timings))
+    found = dict.fromkeys(code for node in culprit.machines for code in _explaining_findings(culprit, node, timings))
     to_do = [advice(culprit, tuple(found))]
     if culprit.kind == "slow_link" and not any(code in found for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))

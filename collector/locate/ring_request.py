@@ -17,8 +17,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")
 def ring_request(culprit: Culprit, nodes: Iterable[str | None]) -> str:
     """Returns what to run to measure the machines of `culprit` against each other and others of the job's `nodes`;
     empty where the job has fewer than three, or a name is none that a shell takes as it is."""
-    ends = [end.get("node", "") for end in culprit.link or ()]
-    suspects = list(dict.fromkeys(filter(None, [culprit.node or "", *ends])))[:_MOST_SUSPECTS]
+    suspects = list(culprit.machines[:_MOST_SUSPECTS])
     others = sorted({node for node in nodes if node} - set(suspects))
     chosen = [*suspects, *others[: max(2, _NODES - len(suspects))]]
     if not suspects or len(chosen) < 3 or not all(map(_NAME.fullmatch, chosen)):

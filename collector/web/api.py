@@ -35,6 +35,7 @@ from laggard.collector.web.heatmap import (
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
+from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
@@ -103,7 +104,8 @@ class Api:
         size = _number(request.query_params.get("nodes", "8"), MOST)
         if not hours or size is None or size < FEWEST or size % 1:
             return PlainTextResponse(f"hours is a number up to 8760, nodes one from {FEWEST} to {MOST}\n", 400)
-        return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, int(size)))
+        suspects = ring_suspects(self.source, 3600 * hours)
+        return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, int(size), suspects))
 
     async def location(self, request: Request) -> Response:
         fresh = await self._refresh_if_asked(request)

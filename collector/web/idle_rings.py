@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 
 from laggard.collector.fleet.idle_rings import IdleRings, IdleRingSettings
-from laggard.collector.incidents.incident import MAX_LIMIT, IncidentQuery
 from laggard.collector.settings import CollectorSettings
+from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.source import ClusterSource
 from laggard.rings.authentication import is_signed, signed
 from laggard.rings.place import read_token_file
@@ -45,7 +45,7 @@ def idle_ring_handler(source: ClusterSource, settings: CollectorSettings) -> Cal
         refusal = rings.refusal(ask, time.time())
         if refusal:
             return PlainTextResponse(f"{refusal}\n", 409)
-        suspects = _suspects(source, time.time() - settings.ring_period_seconds)
+        suspects = ring_suspects(source, settings.ring_period_seconds)
         answer = rings.answer(ask.node, source.snapshot.nodes, suspects, time.monotonic())
         document = RingDue(ask.nonce, answer.reason, settings.ring_ask_seconds, answer.ring)
         return Response(encode(signed(token, "collector", document)), media_type="application/json")
@@ -61,19 +61,3 @@ async def _body(request: Request) -> bytes:
         if len(data) > _MOST_BYTES:
             raise WireError(f"more than {_MOST_BYTES} bytes")
     return bytes(data)
-
-
-def _suspects(source: ClusterSource, since: float) -> frozenset[str]:
-    """The nodes to which slow links of jobs lead that no ring has measured since they were last named."""
-    measured = {
-        row.node: time.time() - row.ring_age_seconds
-        for row in source.snapshot.nodes
-        if row.ring_age_seconds is not None
-    }
-    found = set()
-    for incident in source.incidents.document(IncidentQuery(since=since, limit=MAX_LIMIT)).incidents:
-        culprit = incident.culprit
-        if culprit.kind == "slow_link":
-            ends = [end.get("node") for end in culprit.link or ()]
-            found |= {node for node in (culprit.node, *ends) if node and measured.get(node, 0.0) < incident.seen_at}
-    return frozenset(found)

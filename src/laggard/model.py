@@ -84,7 +84,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 MAX_NAMED_RANKS = 64
-"""How many victims a culprit lists, and how many ranks a note, at most."""
+"""How many victims and machines a culprit lists, and how many ranks a note, at most."""
 
 
 class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -129,6 +129,13 @@ class Culprit(msgspec.Struct, frozen=True):
     end: RankEnd | None = None  # of a dead rank
     stopped: bool = False  # a hung rank's process, by a signal or a debugger
     silent: bool = False  # of a hung rank, by the ranks' recordings: none of its threads ran until the job was killed
+    nodes: tuple[str, ...] = ()  # of a slow link that lies between or among several machines: these
+
+    @property
+    def machines(self) -> tuple[str, ...]:
+        """All machines that it is about: its own, or those between or among which a slow link lies."""
+        ends = (end.get("node") for end in self.link or ())
+        return tuple(dict.fromkeys(filter(None, (self.node, *ends, *self.nodes))))
 
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -158,6 +158,7 @@ def _culprit(
         confidence=_confidence(found, worst),
         evidence=_evidence(kind, ranks, channels, timings, slow),
         victims=tuple(victims[:MAX_NAMED_RANKS]),
+        nodes=_machines(nodes),
     )
 
 
@@ -178,6 +179,12 @@ def _saved(
 def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
     first, last = ({"node": node} if node else {} for node in (nodes[0], nodes[-1]))
     return first, last
+
+
+def _machines(nodes: Sequence[str | None]) -> tuple[str, ...]:
+    """Where there are several."""
+    several = tuple(dict.fromkeys(filter(None, nodes)))
+    return several[:MAX_NAMED_RANKS] if len(several) > 1 else ()
 
 
 def _confidence(found: Explanation, worst: SlowChannel) -> float:

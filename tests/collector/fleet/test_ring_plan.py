@@ -23,6 +23,13 @@ def test_who_has_waited_longest_is_first_and_who_was_measured_lately_is_not_due(
     assert (plan.due, plan.measured, plan.busy, plan.failing, plan.silent) == (5, 1, 0, 0, 0)
 
 
+def test_suspects_of_a_slow_link_come_first_whenever_they_were_measured() -> None:
+    rows = [row(number, 100.0) for number in range(5)]
+    assert plan_rings(rows, DAY, 4).rings == ()
+    plan = plan_rings(rows, DAY, 4, {"n03", "n01", "elsewhere"})
+    assert plan.rings == (("n01", "n03", "n00"),) and (plan.due, plan.measured) == (2, 3)
+
+
 def test_nodes_that_work_fail_or_are_silent_are_left_out() -> None:
     nodes = [row(0), row(1, ranks=8), row(2, verdict="fail"), row(3, state="down"), row(4), row(5, verdict="unknown")]
     plan = plan_rings([*nodes, NodeRow("http://x:1", None, "waiting", "", None, None, (), ())], DAY, 8)

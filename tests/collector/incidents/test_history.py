@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -131,6 +132,28 @@ def _newer(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoil", [_text, _overwritten, _others, _newer, Path.mkdir])
+def _linked(*ranks: int, running: bool = True) -> JobSnapshot:
+    """A job whose link between two machines is slow."""
+    found = job(*ranks, running=running)
+    culprits = tuple(Culprit("slow_link", (rank,), nodes=("n1", "n2")) for rank in ranks)
+    return dataclasses.replace(found, location=structs.replace(found.location, culprits=culprits))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_slow_links_of_jobs_that_have_ended_are_known(make: Make, clock: Clock, kept: bool) -> None:
+    """For the rings that may measure their machines; without a database until the collector ends."""
+    history = make() if kept else make("")
+    for snapshot in (_linked(2), _linked(2), _linked(2, running=False), job(3), job(3)):
+        clock.at += 10
+        history.observe([snapshot])
+    (link,) = history.slow_links(WALL)
+    assert link.culprit.machines == ("n1", "n2") and link.closed_at == WALL + 30 and not link.culprit.node
+    assert history.slow_links(WALL + 40) == ()
+    if kept:
+        history.close()
+        assert [it.id for it in make().slow_links(WALL)] == [link.id]
+
+
 def test_a_file_that_cannot_be_used_is_named_and_survived(
     spoil: Callable[[Path], None], make: Make, clock: Clock, tmp_path: Path
 ) -> None:

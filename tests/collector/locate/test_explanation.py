@@ -77,6 +77,15 @@ def test_a_slow_link_asks_for_a_ring_of_its_suspects_with_others_of_the_job() ->
     assert machine.advice.endswith("srun -w n1,n0,n2,n3 -N4 --ntasks-per-node=1 laggard ring --pairs")
 
 
+def test_the_machines_of_a_group_that_is_slow_are_its_suspects() -> None:
+    """Any member's adapter, or any way between two, may be the slow one."""
+    timings = job(64, findings_by_node={"n6": ("RDMA_RATE_LOW",)})
+    culprit = Culprit("slow_link", (17, 49), phase="collective", group="dp:17-49/32", nodes=("n2", "n6"))
+    found = explained(culprit, timings)
+    assert found.findings == ("RDMA_RATE_LOW",)
+    assert found.advice.endswith("srun -w n2,n6,n0,n1 -N4 --ntasks-per-node=1 laggard ring --pairs")
+
+
 @pytest.mark.parametrize("names", [("n0", "n1"), ("n0", "n1", "n2; rm"), ("n0", None, "-x")])
 def test_no_ring_is_asked_for_where_there_are_too_few_machines_or_odd_names(names: tuple[str | None, ...]) -> None:
     assert ring_request(Culprit("slow_link", (7,), "n0"), names) == ""

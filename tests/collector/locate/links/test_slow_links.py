@@ -115,6 +115,7 @@ def test_where_one_group_alone_is_slow_any_of_its_members_may_be_the_place() -> 
     (culprit,) = culprits(dataclasses.replace(timings, collectives=later))
     assert culprit.ranks == collectives.groups[NODES + 1].ranks and culprit.group == "dp:1"
     assert culprit.node is None and culprit.confidence <= 0.5
+    assert culprit.nodes == tuple(f"n{rank // PER_NODE}" for rank in culprit.ranks)
 
 
 @pytest.mark.slow
