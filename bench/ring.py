@@ -17,7 +17,7 @@ from typing import Any
 import figures
 
 SIZES = (16 << 20, 64 << 20)
-PAIRS = 15
+PAIRS = 41
 ITERATIONS = 5
 BUDGET_RATIO = 1.03
 
