@@ -3,6 +3,7 @@ they are idle, and what the ring found explains the next slow job. The real coll
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -113,7 +114,8 @@ class Cluster:
         return subprocess.run(command, capture_output=True, text=True, timeout=120).stdout
 
     def page(self) -> str:
-        return unescape(self.collector.get("/").text)
+        """Its text, without its elements."""
+        return unescape(re.sub(r"<[^>]*>", "", self.collector.get("/").text))
 
     def ask(self, node: str) -> RingDue:
         question = signed(TOKEN, "agent", RingAsk(node, time.time(), new_nonce()))
