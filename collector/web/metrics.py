@@ -54,8 +54,9 @@ def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iter
     yield _family("laggard_job_incidents_open", shown)
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
-    yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
-    yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
+    if state.state != "off":  # a collector that was given no database has none that fails
+        yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
+        yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
 
 
 def _of_this_process() -> Iterator[Metric]:

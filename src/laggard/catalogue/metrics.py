@@ -79,7 +79,7 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "laggard_incidents_history_up",
         "gauge",
-        "1 while incidents are kept in a database; 0 where there is none, or it fails.",
+        "1 while incidents are kept in their database, 0 while it fails; absent where the collector has none.",
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
     *PROCESS_METRICS,

@@ -20,8 +20,9 @@ from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.incidents.incident import Incident, IncidentQuery, IncidentsDocument, query_for
 from laggard.collector.incidents.tracker import Moment
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.locate.job_timings import build_timings
+from laggard.collector.web.metrics import collector_metrics
 from laggard.model import Culprit, Verdict
 from laggard.wire import decode, encode
 
@@ -180,6 +181,16 @@ def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
         state = make(path, optional=True).state
         assert state.state == "off" and words in state.reason
     assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
+
+
+def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path: Path) -> None:
+    def told(history: IncidentHistory) -> list[str]:
+        text = collector_metrics(ClusterSnapshot(nodes=()), history, 0.05, "")[0].decode()
+        return [line for line in text.splitlines() if line.startswith("laggard_incidents_history_up")]
+
+    assert told(make()) == ["laggard_incidents_history_up 1.0"]
+    assert told(make(tmp_path / "not" / "there")) == ["laggard_incidents_history_up 0.0"]
+    assert told(make("", optional=True)) == [], "unknown is absent, and no alert fires"
 
 
 @pytest.mark.slow
