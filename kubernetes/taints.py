@@ -30,7 +30,8 @@ class Taints:
         self._streaks = streaks
         self._settings = settings
         self._limits = Limits(settings.max_tainted_ratio, settings.max_taints_per_hour, settings.min_answering_ratio)
-        self._set_at: deque[int] = deque(maxlen=_MOST_REMEMBERED)  # Unix time
+        # Unix time, as it is on the node, and monotonic seconds: a clock that is set ages no taint.
+        self._set_at: deque[tuple[int, float]] = deque(maxlen=_MOST_REMEMBERED)
 
     @property
     def writes(self) -> bool:
@@ -70,10 +71,10 @@ class Taints:
     def _ages(self, nodes: Iterable[Node]) -> Iterator[float]:
         """The ages of the last hour's taints: those set here, and those that are on nodes from before a restart."""
         on_nodes = {unix_time(node.taint.time_added or "") for node in nodes if node.taint}
-        now = time.time()
-        for at in (*self._set_at, *(on_nodes - set(self._set_at))):
-            if now - at < HOUR:
-                yield now - at
+        now, monotonic = time.time(), time.monotonic()
+        own = [monotonic - at for _, at in self._set_at]
+        others = [now - at for at in on_nodes - {at for at, _ in self._set_at}]
+        return (age for age in (*own, *others) if age < HOUR)
 
     def _set(self, node: Node, found: Health) -> tuple[str, ...]:
         if not self.writes:
@@ -83,7 +84,7 @@ class Taints:
         taint = new_taint(found.reason, self._settings.taint_effect, rfc3339(at))
         written = attempt(partial(self._api.patch, node.name, taint_patch(node, taint)))
         if written.done:
-            self._set_at.append(at)
+            self._set_at.append((at, time.monotonic()))
             log.warning("node %s is tainted: %s", node.name, found.message)
         return written.failures
 

@@ -39,7 +39,7 @@ def rank_end(noted: Any, watched: WatchedExit | None, last: LastMoment) -> RankE
     if own.at_seconds is not None:
         at, uncertain = own.at_seconds, 0.0
     elif watched:
-        at, uncertain = watched.at_seconds, _KERNEL_SECONDS
+        at, uncertain = watched.monotonic_seconds + last.unix_minus_clock, _KERNEL_SECONDS
     else:
         at, uncertain = last.at_seconds, last.uncertain_seconds
     return RankEnd(

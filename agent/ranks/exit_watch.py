@@ -25,9 +25,9 @@ _STATUS_PAUSE_SECONDS: Final = 0.2
 
 @dataclasses.dataclass
 class WatchedExit:
-    """The end of one process: when the kernel reported it (Unix time), and what is known of it by now."""
+    """The end of one process: when the kernel reported it (CLOCK_MONOTONIC), and what is known of it by now."""
 
-    at_seconds: float
+    monotonic_seconds: float
     status: ExitStatus | None = None
     word: KernelWord | None = None
 
@@ -98,14 +98,14 @@ class ExitWatch:
             ended = [each for each in ended if not self._note_status(each)]
 
     def _note_end(self, pidfd: int) -> _Ended | None:
-        at, monotonic = time.time(), time.monotonic()
+        at = time.monotonic()
         with self._lock:
             watched = self._watched.pop(pidfd, None)
             if watched is None:
                 return None
             self._epoll.unregister(pidfd)
             found = self._exits[watched.name] = WatchedExit(at)
-        return _Ended(pidfd, watched, found, monotonic)
+        return _Ended(pidfd, watched, found, at)
 
     def _note_status(self, ended: _Ended) -> bool:
         """Asks for the status. True where it is known, or will not be."""

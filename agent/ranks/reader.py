@@ -58,6 +58,7 @@ class RankFiles:
         self._known: frozenset[str] = frozenset()
         self._selected: list[RankSnapshot] = []
         self._rejections = Rejections(directory)
+        self._booted = _booted()
 
     def read(self, since: float | None = None) -> RanksDocument:
         """Scans the directory. With `since`, seconds on the node's CLOCK_MONOTONIC, rows hold the steps that ended then
@@ -77,6 +78,7 @@ class RankFiles:
                 next=max(0, now.monotonic_ns - _MARGIN_NS) / 1e9,
                 ranks=tuple(sorted(rows, key=lambda row: (row.job_id, row.rank, row.owner))),
                 ignored=self._rejections.end_scan(),
+                now=now.wall_ns / 1e9,
             )
 
     def collectives(self, owner: int, job_id: str, ranks: Collection[int]) -> CollectivesDocument:
@@ -93,7 +95,9 @@ class RankFiles:
 
     def _snapshots(self, now: Now) -> Iterator[RankSnapshot]:
         """Yields every file that is valid and has not expired."""
-        booted = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        # The files' times are on the clock that the kernel had when they were written: one that was set forward since
+        # must not make them older than the boot.
+        self._booted = min(self._booted, _booted())
         for file in self._files():
             try:
                 snapshot = read_rank(file.path, self._node, now, self._exits, self._cpu)
@@ -101,7 +105,7 @@ class RankFiles:
                 if error.reason != _VANISHED:
                     self._rejections.add(file.path, error.reason)
                 continue
-            if snapshot.row.state == "running" or (file.changed >= booted and _is_recent(snapshot)):
+            if snapshot.row.state == "running" or (file.changed >= self._booted and _is_recent(snapshot)):
                 yield snapshot
 
     def _files(self) -> tuple[FileEntry, ...]:
@@ -141,6 +145,11 @@ def _run_at_once(one: RankRow, other: RankRow) -> bool:
 def _recency(snapshot: RankSnapshot) -> tuple[bool, int, int]:
     """Returns a sort key that is greater for a running rank than for one that ended, then for a newer attempt."""
     return snapshot.row.state == "running", snapshot.row.attempt, snapshot.started_ns
+
+
+def _booted() -> float:
+    """When this machine booted, Unix time by its clock as it is now."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _is_recent(snapshot: RankSnapshot) -> bool:

@@ -76,10 +76,9 @@ class _Contents:
     progress_ns: int
 
     def unix_seconds(self, monotonic_ns: int, now: Now) -> float:
-        """Converts a time of this file to Unix time with the pair of clocks in its identity. No event is in the future:
-        the result is at most `now`."""
-        wall_ns: int = self.identity["wall_ns"] - self.identity["monotonic_ns"] + monotonic_ns
-        return min(max(wall_ns, 0), now.wall_ns) / 1e9
+        """Converts a time of this file to Unix time by its age, so that a clock that was set since the rank started
+        makes nothing older or younger. No event is in the future: the result is at most `now`."""
+        return min(max(now.wall_ns - now.monotonic_ns + monotonic_ns, 0), now.wall_ns) / 1e9
 
 
 def read_rank(
@@ -163,7 +162,7 @@ def _last_moment(contents: _Contents, now: Now) -> LastMoment:
     beat = contents.beat
     signs = (contents.progress_ns, beat.at_ns if beat else 0)
     interval_ns = min(beat.interval_ns, _MOST_BEAT_NS) if beat else _MOST_BEAT_NS
-    offset = (contents.identity["wall_ns"] - contents.identity["monotonic_ns"]) / 1e9
+    offset = (now.wall_ns - now.monotonic_ns) / 1e9
     at = contents.unix_seconds(max(signs) + interval_ns, now)
     return LastMoment(at, interval_ns / 1e9, offset, now.wall_ns / 1e9)
 

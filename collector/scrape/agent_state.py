@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
+from laggard.collector.scrape.node_clock import NodeClock
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import printable_line
@@ -37,6 +39,7 @@ class AgentState:
     report: Report | None = None
     report_at: float | None = None
     report_failure: str = ""
+    clock: NodeClock = dataclasses.field(default_factory=NodeClock)
 
     @property
     def url(self) -> str:
@@ -68,6 +71,10 @@ class AgentState:
             self.since, self.boot_id = 0.0, answer.boot_id
             return
         self.since, self.boot_id = answer.next, answer.boot_id
+        if answer.now is not None:
+            wall = time.time()
+            self.clock.observe(answer.now, wall - (now - asked_at), wall)
+            answer = self.clock.on_ours(answer)
         refused = windows.ingest(self.url, answer, now, asked_at)
         if refused:
             reasons = ", ".join(f"{count} {refusal.value}" for refusal, count in refused.most_common())

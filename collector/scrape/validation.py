@@ -49,6 +49,7 @@ def validate_ranks(body: bytes) -> RanksDocument:
     check_length("boot_id", document.boot_id)
     require(bool(document.node), "node is empty")
     require(within(document.next, MAX_CLOCK), "next is no time")
+    require(within(document.now or 0.0, MAX_CLOCK), "now is no time")
     require(len(document.ranks) <= MAX_RANKS, f"more than {MAX_RANKS} ranks")
     for row in document.ranks:
         _check_rank(row)

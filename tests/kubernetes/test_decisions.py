@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import msgspec
@@ -13,8 +14,9 @@ from laggard.kubernetes.breaker import Fleet, Limits, permit
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.judge import judge
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
-from laggard.kubernetes.settings import load_settings
+from laggard.kubernetes.settings import ControllerSettings, load_settings
 from laggard.kubernetes.streaks import Streaks
+from laggard.kubernetes.taints import Taints
 from laggard.kubernetes.view import FleetView
 from laggard.wire.nodes import NodeRow
 
@@ -137,6 +139,31 @@ def test_a_streak_begins_anew_with_each_change_and_with_a_restart() -> None:
 
 def test_a_taints_time_of_somebody_else_is_not_counted() -> None:
     assert unix_time("2026-01-01T00:00:00Z") == 1767225600 and unix_time("soon") == unix_time("") == 0
+
+
+class Patches:
+    """In place of an API server that takes every patch."""
+
+    def __init__(self) -> None:
+        self.patched: list[str] = []
+
+    def patch(self, name: str, _: object) -> None:
+        self.patched.append(name)
+
+
+@pytest.mark.parametrize("jump_seconds", [7200, -7200])
+def test_a_clock_that_is_set_opens_no_breaker(jump_seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    api, streaks = Patches(), Streaks()
+    settings = ControllerSettings(taint="on", failing_seconds=0.0, max_taints_per_hour=1, max_tainted_ratio=1.0)
+    taints, bad = Taints(api, streaks, settings), Health("False", "GPU_LOST", "")  # type: ignore[arg-type]
+    nodes = {name: node(name) for name in ("a", "b")}
+    health = dict.fromkeys(nodes, bad)
+    streaks.update({name: "False" for name in nodes}, 0.0)
+    assert taints.write(nodes, health, 1.0) == [] and api.patched == ["a"]
+    true_time = time.time
+    monkeypatch.setattr("laggard.kubernetes.taints.time.time", lambda: true_time() + jump_seconds)
+    assert taints.write({"b": nodes["b"]}, {"b": bad}, 2.0) == [] and api.patched == ["a"]
+    assert "1 node tainted within an hour" in taints.held_back
 
 
 @pytest.mark.parametrize(

@@ -158,4 +158,6 @@ class RanksDocument(msgspec.Struct, frozen=True):
     """Jobs without hooks, as NCCL RAS tells of them; None from agents that do not ask it."""
     traffic: tuple[JobTraffic, ...] = ()
     """Of jobs on several nodes, where this one has RDMA devices that are up."""
+    now: float | None = None
+    """The node's Unix time when this was read; None from agents that do not tell it."""
     schema: str = RANKS_SCHEMA

@@ -58,12 +58,12 @@ def test_the_end_of_anothers_child_is_known(watch: ExitWatch, last_act: str, cod
         pid = int(launcher.stdout.readline())
         watch.watch("rank", pid, lambda: True)
         assert watch.exit_of("rank") is None
-        before = time.time()
+        before = time.monotonic()
         launcher.stdin.write("go\n")
         launcher.stdin.flush()
         found = ended(watch, "rank")
         assert found.status is not None and (found.status.code, found.status.signal) == (code, name)
-        assert before <= found.at_seconds <= time.time()
+        assert before <= found.monotonic_seconds <= time.monotonic()
     finally:
         launcher.communicate("end\n", timeout=300)
 

@@ -124,6 +124,29 @@ def test_a_rank_that_finished_and_one_that_died(files: RankFiles, start_rank: St
     validate_ranks(encode(files.read(since=0)))
 
 
+@pytest.mark.parametrize("jump_seconds", [3600, -3600])
+def test_a_clock_that_is_set_makes_nothing_older_or_younger(
+    jump_seconds: int, rank_dir: Path, start_rank: Start
+) -> None:
+    """As by `date -s` or a first answer of NTP, while ranks run and after one has died."""
+    set_by = [0]
+    files = RankFiles(str(rank_dir), "n0", lambda: Now(time.monotonic_ns(), time.time_ns() + set_by[0]))
+    start_rank(rank=0).do("step")
+    dead = start_rank(rank=1)
+    dead.do("step")
+    dead.kill()
+    before = files.read()
+    set_by[0] = jump_seconds * 10**9
+    after = files.read()
+    assert before.now is not None and after.now is not None
+    assert [row.state for row in after.ranks] == ["running", "died"]
+    for was, row in zip(before.ranks, after.ranks, strict=True):
+        moved = row.last_progress_timestamp_seconds - was.last_progress_timestamp_seconds
+        assert moved == pytest.approx(jump_seconds, abs=0.01), "its age is what it was"
+    ends = [row.end for document in (before, after) for row in document.ranks if row.end]
+    assert ends[1].at_seconds - ends[0].at_seconds == pytest.approx(jump_seconds, abs=0.01)
+
+
 def test_ranks_that_ended_expire(rank_dir: Path, start_rank: Start) -> None:
     shift = [0]
     files = RankFiles(str(rank_dir), "n0", lambda: Now(time.monotonic_ns() + shift[0], time.time_ns() + shift[0]))

@@ -58,6 +58,7 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
         (_set(*RANK, "state", value="zombie"), "state"),
         (_set(*RANK, "owner", value=-5), "owner"),
         (_set(*RANK, "step_seconds", value=1e300), "a time is out of range"),
+        (_set("now", value=-1.0), "now is no time"),
         (_set(*RANK, "rows", value=[[0, 0.0, 1.0]]), "Expected `array`"),
         (_set(*RANK, "beat", value=BEAT | {"age_seconds": -1.0}), "a time of the beat"),
         (_set(*RANK, "beat", value=BEAT | {"lanes": [LANE] * 300}), "more than 256 lanes"),
