@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from soaking.faults import AGAIN, ONCE, WITH_KUBERNETES, Fault, kill_rank
+from soaking.clocks import FAKETIME
+from soaking.faults import AGAIN, ONCE, WITH_FAKETIME, WITH_KUBERNETES, Fault, kill_rank
 from soaking.leaks import leaks
 from soaking.report import markdown, picture
 from soaking.site import SLOW_RANK, Site
@@ -31,6 +32,7 @@ from support.control_plane import missing
 _SAMPLE_SECONDS = 2.0
 _FAULTS_A_JOB = 10
 _VERDICT_SECONDS = 240.0
+_HISTORY_SECONDS = 120.0  # the history tries a disk that was full again each minute
 
 
 class Soak:
@@ -53,7 +55,7 @@ class Soak:
         for daemon in self.site.daemons:
             if not daemon.wait():
                 self.wrong.append(f"{daemon.name} was never ready")
-        faults = [*AGAIN, *(WITH_KUBERNETES if self.site.plane is not None else ())]
+        faults = [*AGAIN, *(WITH_KUBERNETES if self.site.plane else ()), *(WITH_FAKETIME if FAKETIME else ())]
         once = list(ONCE)
         for number in itertools.count():
             if number % _FAULTS_A_JOB == 0:
@@ -66,7 +68,7 @@ class Soak:
         self._kill_rank()
         self._ended.set()
         self._sampler.join()
-        self._judge_end()
+        self.judge()
 
     def _new_job(self) -> None:
         if self.site.jobs:
@@ -82,7 +84,7 @@ class Soak:
             if not daemon.wait():
                 self.wrong.append(f"{daemon.name} does not answer after: {fault.name}")
         self._expect_slow_rank(fault.name)
-        self._remember()
+        self.remember()
         time.sleep(self.pause)
 
     def _expect_slow_rank(self, after: str) -> None:
@@ -112,18 +114,20 @@ class Soak:
         deadline = time.monotonic() + _VERDICT_SECONDS
         while not self._told_dead() and time.monotonic() < deadline:
             time.sleep(0.5)
-        self._remember()
+        self.remember()
 
     def _told_dead(self) -> bool:
         told = self.site.incidents().get("incidents", ())
         return any(it["culprit"]["kind"] == "dead" and it["job_id"] == self.site.job for it in told)
 
-    def _remember(self) -> None:
+    def remember(self) -> None:
+        """Notes every incident that is told now: it has to be told at the end, too."""
         for it in self.site.incidents().get("incidents", ()):
             self.ids[it["id"]] = f"{it['job_id']}: {it['what']}"
 
-    def _judge_end(self) -> None:
-        deadline = time.monotonic() + 120  # the history tries a disk that was full again each minute
+    def judge(self) -> None:
+        """Adds to `wrong` what is amiss at the end: incidents that are lost, leaks; a daemon that is gone is noted."""
+        deadline = time.monotonic() + _HISTORY_SECONDS
         while (self.site.incidents().get("history") or {}).get("state") != "on" and time.monotonic() < deadline:
             time.sleep(1)
         document = self.site.incidents()
@@ -138,6 +142,10 @@ class Soak:
         for daemon in self.site.daemons:
             daemon.lives()
             self.wrong += leaks(daemon.name, daemon.samples) if self.seconds >= 120 else []
+
+    def judge_ends(self) -> None:
+        """Adds what the daemons left behind, once they were asked to end: crashes and tracebacks."""
+        self.wrong += [it for daemon in self.site.daemons for it in (*daemon.crashes, *daemon.tracebacks())]
 
     def _sample(self) -> None:
         while not self._ended.wait(_SAMPLE_SECONDS):
@@ -165,7 +173,7 @@ def main() -> int:
         soak.run()
     finally:
         site.end()
-    soak.wrong += [it for daemon in site.daemons for it in (*daemon.crashes, *daemon.tracebacks())]
+    soak.judge_ends()
     options.report.parent.mkdir(parents=True, exist_ok=True)
     options.report.write_text(markdown(soak, options.report.with_suffix(".svg").name))
     options.report.with_suffix(".svg").write_text(picture(site.daemons))

@@ -147,6 +147,14 @@ def fill_rank_folder(site: Site) -> None:
     shutil.rmtree(folder)
 
 
+def set_clocks(site: Site) -> None:
+    """By turns the clock of the node that trains and that of all others: an hour ahead, an hour behind, or right. It
+    stays so until its next turn."""
+    clock = site.clocks[next(site.turns) % len(site.clocks)]
+    clock.set_by(random.choice([ahead for ahead in (3600, -3600, 0) if ahead != clock.ahead]))
+    time.sleep(3)
+
+
 ONCE = (Fault("collector killed", kill_collector),)
 """Done once, in the first third, so that what leaks has the rest of the time to show."""
 
@@ -159,4 +167,5 @@ AGAIN = (
     Fault("Prometheus gone", stop_prometheus),
     Fault("rank directory crowded", fill_rank_folder),
 )
+WITH_FAKETIME = (Fault("clock set", set_clocks),)
 WITH_KUBERNETES = (Fault("API server silent", stop_api_server),)

@@ -3,6 +3,7 @@ where its programs are here a Kubernetes control plane with laggard's controller
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -16,6 +17,7 @@ from support.control_plane import ControlPlane
 from support.ports import free_port
 from support.warm import Warm, WarmProcess
 
+from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
 JOB = Path(__file__).resolve().parents[1] / "verdict_job.py"
@@ -40,6 +42,9 @@ class Site:
         self.warm = Warm("torch", "torch.distributed", "torch._dynamo")
         self.job, self.jobs = "", 0
         self.ranks: list[WarmProcess] = []
+        self.clocks = Clock(folder / "clock-of-node"), Clock(folder / "clock-of-others")
+        """The first is that of `agents[0]`, the other that of all other daemons."""
+        self.turns = itertools.count()
         self.plane: ControlPlane | None = None
         self.others: list[Daemon] = []
         self.agents = [self._agent(0, self.ranks_folder), self._agent(1, folder / "other-ranks")]
@@ -58,7 +63,8 @@ class Site:
         command = [*LAGGARD, *words, "--web.listen-address", f"127.0.0.1:{port}"]
         state = self.folder / f"{name}-state"
         state.mkdir(exist_ok=True)
-        environment = {"LAGGARD_STATE_DIR": str(state)}
+        clock = self.clocks[0 if name == "agent-0" else 1]
+        environment = {"LAGGARD_STATE_DIR": str(state), **clock.environment}
         return Daemon(name, command, f"http://127.0.0.1:{port}", path, self.folder, environment)
 
     def _agent(self, number: int, ranks: Path) -> Daemon:
