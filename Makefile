@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak release format clean
+.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -86,6 +86,12 @@ soak:
 # run says why. ARGS="--json FILE", "--part NAME", "--help".
 gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
+
+# docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
+# root; ARGS="systemd", "deb" or "slurm": a part.
+install-check:
+	@scripts/setup
+	@$(BIN)/python scripts/install_check.py $(ARGS)
 
 # sdist, wheel, .deb, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
 # built where there is podman: deploy/container/Containerfile.

@@ -2,8 +2,7 @@
 
     release.py [--out FOLDER] [PART...]      parts: packages, manual, completion, deb, sbom; all where none is named
 
-The Debian package holds laggard with its dependencies below /opt/laggard, where docs/install.md has it, for the Python
-that builds it; dpkg-deb makes it.
+DEBFULLNAME and DEBEMAIL, as Debian's own tools take them, are the Debian package's maintainer.
 """
 
 from __future__ import annotations
@@ -14,56 +13,16 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
+
+from debian_package import LAUNCHER, install_packages, put_control, put_documents, set_modes, write
 
 from laggard import __version__
 from laggard.cli import whole_parser
 
 ROOT = Path(__file__).resolve().parents[1]
 SHELLS = {"bash": "laggard.bash", "zsh": "_laggard"}
-MAINTAINER = "laggard's authors <laggard@localhost>"
-LAUNCHER = """\
-#!/usr/bin/python3 -sE
-import sys
-sys.path.insert(0, "/opt/laggard/lib")
-from laggard.cli import main
-sys.exit(main())
-"""
-"""Without the user's own packages and PYTHON* variables: what runs before jobs must not depend on who calls it."""
-AFTER_INSTALL = """\
-#!/bin/sh
-set -e
-if [ "$1" = configure ]; then
-    if command -v systemd-sysusers >/dev/null; then
-        systemd-sysusers laggard.conf
-        systemd-tmpfiles --create laggard.conf || true
-    else
-        id laggard >/dev/null 2>&1 || useradd --system --home /var/lib/laggard laggard
-        id laggard-reader >/dev/null 2>&1 || useradd --system laggard-reader
-    fi
-    if [ -d /run/systemd/system ]; then
-        systemctl daemon-reload
-        systemctl try-restart laggard-agent laggard-collector laggard-reader laggard-idle-rings || true
-    fi
-fi
-"""
-BEFORE_REMOVAL = """\
-#!/bin/sh
-set -e
-if [ "$1" = remove ] && [ -d /run/systemd/system ]; then
-    systemctl disable --now laggard-agent laggard-collector laggard-idle-rings \\
-        laggard-reader.socket laggard-reader || true
-fi
-"""
-AFTER_REMOVAL = """\
-#!/bin/sh
-set -e
-find /opt/laggard -name __pycache__ -exec rm -rf {} + 2>/dev/null || true
-if [ "$1" = purge ]; then rm -rf /var/lib/laggard /etc/laggard; fi
-if [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
-"""
 
 
 def run(*command: str | Path, folder: Path | None = None) -> str:
@@ -99,14 +58,10 @@ def deb(out: Path) -> None:
     wheel = next(iter(out.glob(f"laggard-{__version__}-*.whl")), None)
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary) / "root"
-        what = f"{wheel or ROOT}[collector]"
-        run(sys.executable, "-m", "pip", "install", "-q", "--no-compile", "--target", root / "opt/laggard/lib", what)
-        shutil.rmtree(root / "opt/laggard/lib/bin", ignore_errors=True)  # they start with this environment's Python
+        install_packages(root, f"{wheel or ROOT}[collector]", run)
         _put_files(root, out)
-        _control(root)
-        for path in (root, *root.rglob("*")):  # a build under a strict umask is the same package
-            if not path.is_symlink():
-                path.chmod(0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644)
+        put_control(root, __version__, run("dpkg", "--print-architecture").strip())
+        set_modes(root)
         run("dpkg-deb", "--root-owner-group", "--build", root, out)
 
 
@@ -116,54 +71,17 @@ def _put_files(root: Path, out: Path) -> None:
                            (deploy / "systemd" / "sysusers.d", "usr/lib/sysusers.d"),
                            (deploy / "systemd" / "tmpfiles.d", "usr/lib/tmpfiles.d")):  # fmt: skip
         shutil.copytree(source, root / folder)
-    _write(root / "opt/laggard/bin/laggard", LAUNCHER, 0o755)
+    write(root / "opt/laggard/bin/laggard", LAUNCHER, 0o755)
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/laggard").symlink_to("/opt/laggard/bin/laggard")
-    _write(root / "etc/laggard/agent.yaml", "{} # docs/configuration.md\n")
-    _write(root / "etc/laggard/collector.yaml", "targets: [localhost] # docs/configuration.md\n")
-    for part, name, place in ((manual, "laggard.1", "usr/share/man/man1/laggard.1"),
-                              (completion, "laggard.bash", "usr/share/bash-completion/completions/laggard"),
-                              (completion, "_laggard", "usr/share/zsh/vendor-completions/_laggard")):  # fmt: skip
-        if not (out / name).exists():
+    write(root / "etc/laggard/agent.yaml", "{} # docs/configuration.md\n")
+    write(root / "etc/laggard/collector.yaml", "targets: [localhost] # docs/configuration.md\n")
+    for part, names in ((manual, ["laggard.1"]), (completion, SHELLS.values())):
+        if not all((out / name).exists() for name in names):
             part(out)
-        _write(root / place, (out / name).read_text())
-    shutil.copy(ROOT / "LICENSE", _folder(root / "usr/share/doc/laggard") / "copyright")
-
-
-def _control(root: Path) -> None:
-    """One Python's compiled parts are in it, so it asks for that Python."""
-    major, minor = sys.version_info[:2]
-    size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file()) // 1024
-    control = f"""\
-        Package: laggard
-        Version: {__version__}
-        Architecture: {run("dpkg", "--print-architecture").strip()}
-        Maintainer: {MAINTAINER}
-        Installed-Size: {size}
-        Depends: python3 (>= {major}.{minor}), python3 (<< {major}.{minor + 1}), passwd
-        Recommends: systemd, pciutils
-        Section: admin
-        Priority: optional
-        Description: finds the slow rank of a training job, and the node that is not fit
-         The agent, its reader, the collector and the command line of laggard, with the
-         Python packages that they need. No service starts by itself:
-         systemctl enable --now laggard-reader.socket laggard-agent
-        """
-    folder = root / "DEBIAN"
-    _write(folder / "control", textwrap.dedent(control))
-    _write(folder / "conffiles", "/etc/laggard/agent.yaml\n/etc/laggard/collector.yaml\n")
-    for name, text in (("postinst", AFTER_INSTALL), ("prerm", BEFORE_REMOVAL), ("postrm", AFTER_REMOVAL)):
-        _write(folder / name, text, 0o755)
-
-
-def _folder(path: Path) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def _write(path: Path, text: str, mode: int = 0o644) -> None:
-    (_folder(path.parent) / path.name).write_text(text)
-    path.chmod(mode)
+    write(root / "usr/share/bash-completion/completions/laggard", (out / SHELLS["bash"]).read_text())
+    write(root / "usr/share/zsh/vendor-completions/_laggard", (out / SHELLS["zsh"]).read_text())
+    put_documents(root, __version__, (out / "laggard.1").read_text())
 
 
 def sbom(out: Path) -> None:
@@ -195,7 +113,8 @@ def main() -> int:
     parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART")
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     options = parser.parse_args()
-    out = _folder(options.out.resolve())
+    out = options.out.resolve()
+    out.mkdir(parents=True, exist_ok=True)
     # The manual has a date: that of the last commit, so that the same commit makes the same page.
     os.environ.setdefault("SOURCE_DATE_EPOCH", run("git", "log", "-1", "--format=%ct", folder=ROOT).strip())
     for name in options.parts or PARTS:

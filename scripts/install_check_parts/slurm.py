@@ -1,0 +1,40 @@
+"""The gate in SLURM, from docs/install.md and deploy/slurm/README.md, on real daemons under systemd."""
+
+from __future__ import annotations
+
+import textwrap
+
+from install_check_parts.site import Site
+from install_check_parts.systemd import AGENT
+
+_SLURM_CONF = """\
+    ClusterName=fresh
+    SlurmctldHost=node1
+    SlurmUser=root
+    SlurmdUser=root
+    StateSaveLocation=/var/spool/slurmctld
+    SlurmdSpoolDir=/var/spool/slurmd
+    SlurmctldPidFile=/run/slurmctld.pid
+    SlurmdPidFile=/run/slurmd.pid
+    ProctrackType=proctrack/linuxproc
+    SelectType=select/cons_tres
+    NodeName=node1 CPUs=2 RealMemory=500 State=UNKNOWN
+    PartitionName=debug Nodes=ALL Default=YES State=UP
+    """
+"""A site's own, without laggard: /etc/slurm/slurm.conf as it stood before."""
+
+
+def check_slurm(site: Site) -> None:
+    root = site.root
+    (root.folder / "etc/slurm").mkdir(exist_ok=True)
+    (root.folder / "etc/slurm/slurm.conf").write_text(textwrap.dedent(_SLURM_CONF))
+    root.run("install -d /var/spool/slurmctld /var/spool/slurmd; systemctl restart munge slurmctld slurmd")
+    site.show("srun -N1 hostname", "node1")
+    site.follow(AGENT)
+    site.follow("Install", page=site.repository / "deploy" / "slurm" / "README.md")
+    root.run("cat deploy/slurm/slurm.conf.snippet >>/etc/slurm/slurm.conf; systemctl restart slurmctld slurmd",
+             folder="/source")  # fmt: skip
+    site.show("curl -sf localhost:19400/-/ready", "ready")
+    site.show("srun -N1 echo it runs", "it runs")
+    site.show("journalctl --no-pager -o cat | grep 'laggard.*gate: ' | tail -1", "gate: ")
+    site.show("/etc/laggard/slurm/check.sh || true", "")
