@@ -87,7 +87,7 @@ class Site:
     def train(self) -> None:
         """Starts a training of a user who is not root, as docs/install.md starts one."""
         script = self.repository / "bench" / "verdict_job.py"
-        self.root.run("useradd --create-home trainer")
+        self.root.run("useradd --create-home trainer; chmod o+x /root")  # below which this machine's Python may lie
         (self.root.folder / "home" / "trainer" / "train.sh").write_text(
             textwrap.dedent(f"""\
                 export PATH={self._trains}/bin:$PATH HOME=/home/trainer GLOO_SOCKET_IFNAME=lo OMP_NUM_THREADS=1
