@@ -162,11 +162,12 @@ def test_ranks_that_ended_expire(rank_dir: Path, start_rank: Start) -> None:
 
 
 def test_a_file_that_was_last_changed_before_this_boot(
-    files: RankFiles, start_rank: Start, monkeypatch: pytest.MonkeyPatch
+    rank_dir: Path, start_rank: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead, _ = start_rank(rank=0), start_rank(rank=1)
     dead.kill()
     monkeypatch.setattr(time, "clock_gettime", lambda _: -10.0)  # booted ten seconds from now
+    files = RankFiles(str(rank_dir), "n0")  # of the agent that begins with that boot
     assert [row.rank for row in files.read().ranks] == [1]
 
 
