@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -92,6 +92,11 @@ gpu-check:
 install-check:
 	@scripts/setup
 	@$(BIN)/python scripts/install_check.py $(ARGS)
+
+# The docs as a site, in out/docs; strict: a link that leads nowhere ends it.
+docs:
+	@scripts/setup
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # sdist, wheel, .deb, manual page, completion and bill of materials, in dist/: docs/release.md. The container image is
 # built where there is podman: deploy/container/Containerfile.

@@ -20,6 +20,13 @@ PLURALS = {
     "NetworkPolicy": "networkpolicies",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+"""As NVIDIA's operator makes it."""
 CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 
 
@@ -65,16 +72,22 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
         yield plane
 
 
+@pytest.fixture
+def own_control_plane(tmp_path: Path) -> Iterator[ControlPlane]:
+    """One that no other test uses, with NVIDIA's runtime class alone."""
+    if absent := missing():
+        pytest.skip(f"{', '.join(absent)} not found; these tests need {HOW}")
+    folder = tmp_path / "control-plane"
+    folder.mkdir()
+    with running(folder) as plane:
+        plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
+        yield plane
+
+
 @pytest.fixture(scope="session")
 def cluster(control_plane: ControlPlane) -> ControlPlane:
     """With all of laggard applied, taints included."""
-    runtime = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": "nvidia"},
-        "handler": "nvidia",
-    }
-    control_plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime)  # as NVIDIA's operator makes it
+    control_plane.do("POST", "/apis/node.k8s.io/v1/runtimeclasses", RUNTIME_CLASS)
     apply(control_plane, render("overlays/taint"))
     control_plane.add_node("first")
     token = control_plane.service_account_token("laggard", "laggard-controller")

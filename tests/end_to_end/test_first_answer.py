@@ -1,0 +1,46 @@
+"""docs/start/training.md as a reader would go through it: every command of it, with the ports and flags it has."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+from support.transcript import Command, commands_of, not_printed, run
+
+PAGE = REPOSITORY / "docs" / "start" / "training.md"
+OWN_NETWORK = ("unshare", "--net")
+"""The page's ports are laggard's own, which another daemon on this machine may have."""
+BEFORE = "ip link set lo up"
+AFTER = "kill $(jobs -p) && wait"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a network of its own")
+def test_a_training_job_gets_its_first_answers(tmp_path: Path) -> None:
+    shutil.copytree(REPOSITORY / "docs" / "examples", tmp_path / "docs" / "examples")
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "LAGGARD_RANK_DIR": str(tmp_path / "ranks"),
+    }
+    (tmp_path / "ranks").mkdir()
+    for command in commands_of(PAGE):
+        script = command.script
+        if "&\n" in script:
+            # A reader's shell goes on: here the daemons end, and the collector has scraped before the training begins.
+            script = script.replace("localhost &\n", "localhost &\nsleep 5\n") + AFTER
+        run(command._replace(script=script), environment, tmp_path, BEFORE, OWN_NETWORK)
+    page = (tmp_path / "answer.html").read_text(encoding="utf-8")
+    assert "Rank 2 on" in page and "is slow in forward" in page
+
+
+def test_a_line_that_is_not_printed_is_told() -> None:
+    command = Command("", ("Rank 2 on ... is slow", "Waits ... s"))
+    assert not_printed(command, "Rank 2 on n1 is slow\nother\nWaits 0.1 s\n") == []
+    assert not_printed(command, "Waits 0.1 s\nRank 2 on n1 is slow\n") == ["Waits ... s"]
+    assert not_printed(command, "Rank 3 on n1 is slow\n") == list(command.shown)

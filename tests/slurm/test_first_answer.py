@@ -1,0 +1,48 @@
+"""docs/start/slurm.md as a reader would go through it, in a real SLURM."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.paths import REPOSITORY
+from support.ports import free_port
+from support.transcript import commands_of, run
+
+PAGE = REPOSITORY / "docs" / "start" / "slurm.md"
+
+OWN_FOLDERS = """
+for folder in etc opt; do
+    mkdir -p layers/$folder/upper layers/$folder/work
+    mount -t overlay overlay -o lowerdir=/$folder,upperdir=layers/$folder/upper,workdir=layers/$folder/work /$folder || exit 1
+done
+mkdir -p /opt/laggard/bin
+ln -s {laggard} /opt/laggard/bin/laggard
+"""
+"""What the page installs below /etc goes into a layer that this shell alone sees."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for an /etc of its own")
+def test_a_cluster_gets_its_first_answers(cluster: Any, tmp_path: Path) -> None:
+    programs = Path(sys.executable).parent
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}:/usr/sbin:/sbin",
+        "SLURM_CONF": str(cluster.folder / "slurm.conf"),
+        "LAGGARD_RANK_DIR": str(tmp_path / "ranks"),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "OMP_NUM_THREADS": "1",
+        "SLURM_GPUS_PER_NODE": "0",  # the stand-ins for GPUs of these nodes cannot train
+    }
+    for folder in ("docs/examples", "deploy/slurm"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder)
+    before = OWN_FOLDERS.format(laggard=programs / "laggard")
+    for command in commands_of(PAGE):
+        script = command.script.replace("sbatch --wait", "sbatch --wait --gpus-per-node=0")
+        run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"))

@@ -1,0 +1,38 @@
+"""The docs as a site: mkdocs builds it strictly, so every link and anchor leads somewhere; and it loads nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.paths import REPOSITORY
+
+OF_OTHERS = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "WARNING" not in done.stderr, done.stderr
+    return folder
+
+
+def test_it_builds_without_a_warning_and_has_every_page(site: Path) -> None:
+    for page in (REPOSITORY / "docs").rglob("*.md"):
+        built = site / page.relative_to(REPOSITORY / "docs").with_suffix(".html")
+        assert built.is_file() or built.with_name("index.html").is_file(), page
+    assert "one rank that makes a whole GPU training job slow" in (site / "index.html").read_text()
+    assert (site / "repository/deploy/slurm/index.html").is_file()
+
+
+def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        loaded = [it for it in OF_OTHERS.findall(page.read_text()) if 'rel="canonical"' not in it]
+        assert not loaded, f"{page.name}: {loaded}"
