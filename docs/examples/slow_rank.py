@@ -1,4 +1,4 @@
-"""DistributedDataParallel with one slow rank, to see what laggard says of it: rank 2 takes 0.1 s more in each forward."""
+"""DistributedDataParallel with one slow rank, to see what laggard says: rank 2 takes 0.1 s more in each forward."""
 
 import time
 

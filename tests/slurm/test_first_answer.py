@@ -17,8 +17,9 @@ PAGE = REPOSITORY / "docs" / "start" / "slurm.md"
 
 OWN_FOLDERS = """
 for folder in etc opt; do
-    mkdir -p layers/$folder/upper layers/$folder/work
-    mount -t overlay overlay -o lowerdir=/$folder,upperdir=layers/$folder/upper,workdir=layers/$folder/work /$folder || exit 1
+    mkdir -p own/$folder/upper own/$folder/work
+    layers=lowerdir=/$folder,upperdir=own/$folder/upper,workdir=own/$folder/work
+    mount -t overlay overlay -o $layers /$folder || exit 1
 done
 mkdir -p /opt/laggard/bin
 ln -s {laggard} /opt/laggard/bin/laggard

@@ -1,7 +1,7 @@
 """Pages with commands: what a reader would type, and what the page says that they will see.
 
-A fenced block `sh` has commands, a block `text` after it what they print (both streams), in which `...` stands for anything. What needs
-no shell of the reader's, or a network that tests do not have, stands indented on the page and is not run.
+A fenced block `sh` has commands, a block `text` after it what they print (both streams), in which `...` stands for
+anything. What needs a network or a machine that tests do not have stands indented on the page and is not run.
 """
 
 from __future__ import annotations
