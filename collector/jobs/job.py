@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from msgspec import structs
@@ -138,6 +138,11 @@ class Job:
         """A sort key: the greater, the likelier this is the job that a reader wants to see."""
         last_progress = max((rank.newest.last_progress_timestamp_seconds for rank in self.ranks.values()), default=0.0)
         return self.running, self.progressed_at, last_progress
+
+    @property
+    def said(self) -> Mapping[str, Any]:
+        """What the rank with the lowest number says about itself, as in laggard.rankfile.fact_names."""
+        return self.ranks[min(self.ranks)].newest.facts if self.ranks else {}
 
     def newest_rows(self, answering: Collection[str]) -> dict[int, RankRow]:
         """The newest row about each rank, without its steps. `answering`: the URLs of the agents that answer now; a

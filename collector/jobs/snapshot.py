@@ -6,6 +6,7 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -17,6 +18,7 @@ from laggard.collector.locate.hang.launches import locate_launches, no_timings
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
+from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.words import counted
 from laggard.wire.nodes import NodeRow
 
@@ -27,13 +29,16 @@ Locate = Callable[[JobTimings], Location]
 
 @dataclasses.dataclass(frozen=True)
 class JobSnapshot:
-    """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known."""
+    """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known. `script` and
+    `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say."""
 
     key: JobKey
     running: bool
     timings: JobTimings
     location: Location
     progressed_at: float = 0.0
+    script: str = ""
+    started_at: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +108,8 @@ class ClusterSnapshot:
 
 
 _NAMED_JOBS = 8
+_LATEST = 1e11
+"""Unix seconds that a page can show as a date."""
 
 
 def build_snapshot(
@@ -118,9 +125,16 @@ def build_snapshot(
         timings = job.timings(key.job_id, answering, codes)
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
-        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2]))
+        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said)))
     jobs += _without_hooks(launched, codes, {job.key for job in jobs})
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
+
+
+def _said(facts: Mapping[str, Any]) -> tuple[str, float | None]:
+    """Script and start, from what a rank says: it may say anything."""
+    script, started = facts.get(SCRIPT), facts.get(STARTED)
+    known = isinstance(started, int | float) and not isinstance(started, bool) and 0 < started < _LATEST
+    return script if isinstance(script, str) else "", float(started) if known and started else None
 
 
 def _without_hooks(

@@ -87,13 +87,14 @@ class Api:
         return _json(NodesDocument(self.source.snapshot.nodes))
 
     def findings(self, request: Request) -> Response:
-        """`?limit=N`: the worst N of them."""
+        """`?limit=N`: the worst N of them; `?node=NAME`: those of one node alone."""
         snapshot = self.source.snapshot
         limit = _number(request.query_params.get("limit", "0"), 2.0**31)
         if limit is None:
             return PlainTextResponse("limit is a number of findings\n", 400)
-        found = snapshot.findings[: int(limit) or None]
-        return _json(NodeFindingsDocument(found, snapshot.fleet_notes, len(snapshot.findings)))
+        node = request.query_params.get("node")
+        found = tuple(it for it in snapshot.findings if node in (None, it.node))
+        return _json(NodeFindingsDocument(found[: int(limit) or None], snapshot.fleet_notes, len(found)))
 
     def drains(self, request: Request) -> Response:
         node = request.query_params.get("node")

@@ -10,7 +10,8 @@ from laggard.wire.ranks import InFlight
 
 
 class JobLine(Struct, frozen=True):
-    """A job that can be shown: pass `key` as `?job=`."""
+    """A job that can be shown: pass `key` as `?job=`. `user`: the owner's name on the collector's machine, else the uid
+    as text. `script` is empty and `started_at` null where the hooks do not say them. `sentence`: the answer."""
 
     key: str
     job_id: str
@@ -18,6 +19,10 @@ class JobLine(Struct, frozen=True):
     running: bool
     ranks: int
     verdict: Verdict
+    user: str = ""
+    script: str = ""
+    started_at: float | None = None
+    sentence: str = ""
 
 
 class SummaryDocument(Struct, frozen=True):

@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
+import time
+from typing import Final
 
 from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
 from laggard.errors import UsageError
 from laggard.rankfile import RankFileWriter
 from laggard.rankfile.directory import own_directory
+from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.quiet_beats import QuietBeats
@@ -22,10 +26,13 @@ from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
 
+_MOST_LETTERS: Final = 120  # of a script's name
+
 
 def open_outputs(recorder: Recorder, identity: Identity) -> None:
     """Opens the outputs that the environment asks for, and starts the thread that writes them. Never raises."""
     thread = WriterThread(recorder)
+    _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
     recorded = _open_recording(recorder, identity, directory) if directory else None
@@ -40,6 +47,14 @@ def open_outputs(recorder: Recorder, identity: Identity) -> None:
     except RuntimeError as error:
         log.warning("laggard: no heartbeat, so a hang of this rank will be noticed later: %s", error)
     thread.pause_around_forks()
+
+
+def _say_what_runs() -> None:
+    """Notes the script and when it began, by which people know a job better than by its number."""
+    path = (getattr(sys, "argv", None) or [""])[0]
+    folder, name = os.path.split(path)
+    FACTS.set(SCRIPT, (os.path.basename(folder) if name == "__main__.py" else name)[:_MOST_LETTERS] or None)
+    FACTS.set(STARTED, round(time.time(), 3))
 
 
 def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | None:

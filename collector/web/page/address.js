@@ -1,15 +1,21 @@
 // What the reader looks at, as the address says it, so that a link shows the same to someone else: the job in the query,
-// where the server reads it too, and the rest in the fragment: #measure=own&order=host&zoom=64-128&rank=70.
+// where the server reads it too, and the rest in the fragment: #measure=own&order=host&zoom=64-128&rank=70, #view=fleet
+// for all jobs and nodes, #node=NAME for one node.
 
 import { MEASURES } from "./measures.js";
 
 const ORDERS = ["rank", "host", "position"];
+const VIEWS = ["job", "fleet"];
 
-// Returns {job, measure, order, zoom: [start, stop] or null, rank: number or null}. Anything unknown counts as absent.
+// Returns {view: job, fleet or node, node: its name or null, job, measure, order, zoom: [start, stop] or null, rank: number
+// or null}. Anything unknown counts as absent.
 export function readAddress(address) {
   const said = new URLSearchParams(address.hash.slice(1));
   const zoom = /^(\d{1,9})-(\d{1,9})$/.exec(said.get("zoom") ?? "");
+  const node = said.get("node") || null;
   return {
+    view: node ? "node" : known(VIEWS, said.get("view")),
+    node,
     job: said.get("job") || new URLSearchParams(address.search).get("job") || null,
     measure: known(MEASURES.map(({ name }) => name), said.get("measure")),
     order: known(ORDERS, said.get("order")),
@@ -19,9 +25,11 @@ export function readAddress(address) {
 }
 
 // The address of a view, relative to the page.
-export function writeAddress({ job, measure, order, zoom, rank }) {
+export function writeAddress({ view, node, job, measure, order, zoom, rank }) {
   const query = job ? `?${new URLSearchParams({ job })}` : "";
   const said = new URLSearchParams();
+  if (view === "node") said.set("node", node);
+  if (view === "fleet") said.set("view", "fleet");
   if (measure !== "own") said.set("measure", measure);
   if (order !== "rank") said.set("order", order);
   if (zoom) said.set("zoom", zoom.join("-"));

@@ -1,7 +1,7 @@
 // The table of a job's incidents, the newest first.
 
 import { byId, element, setText } from "./dom.js";
-import { age } from "./format.js";
+import { age, moment } from "./format.js";
 
 const REASONS = {
   recovered: "no longer named",
@@ -20,9 +20,6 @@ export function showIncidents({ incidents, next, now, history }, ofAll) {
   const kept = history.state === "on" ? "" : ` No history is kept: ${history.reason}.`;
   setText(byId("incidents-explain"), known + kept);
 }
-
-// In words that a narrow column breaks between, not in numbers.
-const moment = (seconds) => new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function rowOf(incident, now, ofAll) {
   const isOpen = incident.closed_at === null;

@@ -1,6 +1,7 @@
 // The table of nodes, those that need attention first.
 
 import { byId, element, setLines, setText } from "./dom.js";
+import { nameOf, nodeAddress } from "./fleet.js";
 import { age, count, ranges } from "./format.js";
 
 const FEW = 20;
@@ -40,7 +41,7 @@ function explain(nodes) {
 }
 
 function rowOf(node) {
-  const name = element("td", { className: "name", text: node.node ?? node.url.replace(/^https?:\/\//, "") });
+  const name = element("td", { className: "name" }, element("a", { href: nodeAddress(nameOf(node)), text: nameOf(node) }));
   if (node.node) name.append(element("span", { className: "sub", text: node.url.replace(/^https?:\/\//, "") }));
   const agent = element("td", { "data-label": "Agent" }, element("div", {}, stateOf(node.state, node.state), ...reasonOf(node)));
   const checks = element("td", { "data-label": "Checks" }, node.verdict ? stateOf(node.verdict, WORDS[node.verdict] ?? node.verdict) : nothing());

@@ -5,16 +5,21 @@ import { showAnswer } from "./answer.js";
 import { showChanges } from "./changes.js";
 import { byId, element, setText } from "./dom.js";
 import { showFindings } from "./findings.js";
+import { showFleet } from "./fleet.js";
 import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
+import { jobLabel } from "./jobs.js";
 import { mapControls } from "./map_controls.js";
+import { showNode } from "./node_view.js";
 import { showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
 const INCIDENTS = 20;
+
+const MOST_INCIDENTS = 200; // of all jobs together
 
 const FINDINGS = 200;
 
@@ -51,9 +56,9 @@ async function openCell(row, heat, { row: place, column }) {
   byId("rank-card").scrollIntoView({ block: "nearest" });
 }
 
-async function ask(path, parameters = {}) {
+async function ask(path, parameters = {}, job = state.job) {
   const query = new URLSearchParams(parameters);
-  if (state.job) query.set("job", state.job);
+  if (job) query.set("job", job);
   const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
   if (response.status === 409) return null; // several users have a job of that name: the summary says so
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
@@ -75,11 +80,49 @@ function showMap(heat, timeline) {
 
 // What the reader has chosen, without waiting for all else.
 async function refreshMap() {
-  if (!state.summary) return refresh();
+  if (!state.summary || state.view !== "job") return refresh();
   return attempt(asksMap(), showMap);
 }
 
+// All jobs and nodes, or one node.
+async function refreshFleet() {
+  const one = state.view === "node" ? { node: state.node } : {};
+  const asked = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: MOST_INCIDENTS }, null), ask("/api/v1/findings", { limit: FINDINGS, ...one })];
+  await attempt(asked, (summary, nodes, incidents, findings) => {
+    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
+    showJobs(summary);
+    showFindings(findings);
+    if (one.node) {
+      showNode(one.node, nodes.nodes, summary.fleet, findings.total);
+      showIncidents({ ...incidents, incidents: incidents.incidents.filter(({ culprit }) => concerns(culprit, one.node)) }, true);
+    } else {
+      showFleet({ nodes: nodes.nodes.map(({ node, url, state: how, verdict, findings: codes }) => ({ node, url, state: how, verdict, findings: codes })), jobs: summary.jobs });
+      showNodes(nodes.nodes, summary.fleet);
+      showIncidents(incidents, true);
+    }
+    document.title = `${byId(one.node ? "node-sentence" : "fleet-sentence").textContent} · laggard`;
+  });
+}
+
+// Whether a culprit is the node or a link of it.
+const concerns = ({ node, link }, name) => node === name || (link ?? []).some((end) => end?.node === name);
+
+function showView() {
+  const main = document.querySelector("main");
+  if (main.dataset.view !== state.view) main.dataset.view = state.view;
+  const at = { job: byId("to-job"), fleet: byId("to-fleet") };
+  for (const [view, link] of Object.entries(at)) {
+    if (view === state.view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const plain = { job: state.job, measure: "own", order: "rank", zoom: null, rank: null };
+  at.job.href = writeAddress({ ...plain, view: "job" });
+  at.fleet.href = writeAddress({ ...plain, view: "fleet" });
+}
+
 async function refresh() {
+  showView();
+  if (state.view !== "job") return refreshFleet();
   const others = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: INCIDENTS }), ask("/api/v1/findings", { limit: FINDINGS })];
   await attempt([...asksMap(), ...others], (heat, timeline, summary, nodes, incidents, findings) => {
     Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
@@ -116,13 +159,6 @@ function showJobs({ jobs, job }) {
   setText(byId("job-name"), options.length < 2 ? (options[0]?.[1] ?? "") : "");
 }
 
-function jobLabel(line, jobs) {
-  const severalUsers = jobs.some((other) => other.owner !== line.owner);
-  const remarks = [severalUsers ? `user ${line.owner}` : "", line.running ? "" : "ended", line.verdict === "fail" ? "fails" : ""];
-  const remark = remarks.filter(Boolean).join(", ");
-  return remark ? `${line.job_id} (${remark})` : line.job_id;
-}
-
 function emptyText(heat, { notes }) {
   if (heat === null) return "Several users have a job of this name: choose one of them above.";
   if (notes.some((note) => note.kind === "no_agent")) return "No ranks are known while no agent answers.";
@@ -150,7 +186,7 @@ async function keepRefreshing() {
   setTimeout(keepRefreshing, 1000 * Math.min(5, Math.max(1, state.summary?.interval_seconds ?? 1)));
 }
 
-byId("job").addEventListener("change", (event) => look({ job: event.target.value, zoom: null, rank: null }));
+byId("job").addEventListener("change", (event) => look({ view: "job", node: null, job: event.target.value, zoom: null, rank: null }, state.view !== "job"));
 for (const moved of ["popstate", "hashchange"]) {
   window.addEventListener(moved, () => {
     Object.assign(state, readAddress(location));

@@ -21,6 +21,12 @@ C++ has made none."""
 UNSEEN_WAITS: Final = "unseen_waits"
 """True where C++ waits for the rank's collectives step after step, so that its own time holds waits; absent else."""
 
+SCRIPT: Final = "script"
+"""The name of the script or module that trains, without its folder and without its arguments."""
+
+STARTED: Final = "started"
+"""When the hooks began, in Unix seconds of the node's clock."""
+
 GROUPS: Final = "groups"
 """The members of its process groups, {lane's group: members} as member_runs() of rankfile/members.py writes them."""
 
