@@ -21,6 +21,7 @@ BENCHES = (
         "recommend",
         "ring",
         "demo",
+        "page",
     ),
 )
 

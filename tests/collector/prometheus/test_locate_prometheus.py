@@ -150,6 +150,10 @@ def test_verdicts_from_a_real_prometheus(
     assert (status, kinds(document)) == (2, ["stale"]), "Prometheus shows old samples for five minutes"
     assert main(["locate", "--prometheus", served.url, "--at", str(served.end), "--job", "slow"]) == 1
     assert capsys.readouterr().out.startswith("Rank 37 on n4 is slow in forward: fixing it would save ")
+    words = ("--at", str(served.end), "--job", "slow", "--html", str(tmp_path / "job.html"))
+    assert locate("--prometheus", served.url, *words)[0] == 1
+    page = (tmp_path / "job.html").read_text(encoding="utf-8")
+    assert "<h1" in page and "Rank 37 on n4 is slow in forward" in page and f"From Prometheus at {served.url}" in page
     _through_others(served, locate, tmp_path)
 
 
