@@ -12,7 +12,7 @@ from laggard.model import EXIT_CODES, Verdict
 from laggard.rings.coordinator import Coordinator, NotAllCame
 from laggard.rings.document import Ring
 from laggard.rings.gang import share_of
-from laggard.rings.keep import keep_share
+from laggard.rings.keep import keep_share, pairs_of
 from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
 from laggard.rings.membership import Membership, second_leads
 from laggard.rings.messages import NodeShare
@@ -48,7 +48,7 @@ def run_node(settings: MemberSettings, join_seconds: float, leave: int | None = 
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
     if ended.share is not None and settings.token and settings.place.nodes > 1:
-        keep_share(ended.share)
+        keep_share(ended.share, pairs=pairs_of(ended.ring))
     return ended
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from laggard.environment import ENV_NODE
 from laggard.errors import UsageError
+from laggard.rings.keep import pairs_of
 from laggard.rings.member import MemberSettings
 from laggard.rings.membership import Membership
 from laggard.rings.messages import NodeShare
@@ -21,6 +22,7 @@ from laggard.rings.options import RingOptions
 from laggard.rings.run import run_node
 from laggard.wire import decode, encode
 from laggard.wire.idle_rings import RingTask
+from laggard.wire.nodes import RingPairs
 
 _INPUT: Final = 0
 _MOST_BYTES: Final = 1 << 20
@@ -39,11 +41,13 @@ class RingOrder(msgspec.Struct, frozen=True):
 
 
 class RingEnd(msgspec.Struct, frozen=True):
-    """`status` as of `laggard ring`; `share`: what the ring found about this node; None: it came to no end here."""
+    """`status` as of `laggard ring`; `share`: what the ring found about this node; None: it came to no end here.
+    `pairs`: what was measured in pairs, on the node that led."""
 
     status: int
     text: str
     share: NodeShare | None = None
+    pairs: RingPairs | None = None
 
 
 def main() -> int:
@@ -70,7 +74,7 @@ def _run(order: RingOrder) -> RingEnd:
         ended = run_node(settings, task.join_seconds, leave=_INPUT)
     except UsageError as error:
         return RingEnd(2, str(error))
-    return RingEnd(ended.status, ended.text, ended.share)
+    return RingEnd(ended.status, ended.text, ended.share, pairs_of(ended.ring))
 
 
 def _place(task: RingTask) -> Membership:

@@ -111,7 +111,7 @@ class IdleRings:
         else:
             log.info("the ring ended, %s: %s", outcome.outcome, outcome.text)
         if outcome.end is not None and outcome.end.share is not None:
-            keep_share(outcome.end.share)
+            keep_share(outcome.end.share, pairs=outcome.end.pairs)
         self._state.note_outcome(outcome.outcome, outcome.abort_seconds)
 
 

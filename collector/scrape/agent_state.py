@@ -6,13 +6,15 @@ import dataclasses
 import math
 import time
 
+import msgspec
+
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.node_clock import NodeClock
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import printable_line
-from laggard.wire.nodes import NodeRow
+from laggard.wire.nodes import MOST_RING_NODES, MOST_RING_PAIRS, NodeRow, RingPairs
 from laggard.wire.ranks import RanksDocument
 from laggard.wire.ras import RasSource
 
@@ -103,6 +105,7 @@ class AgentState:
             findings=tuple(dict.fromkeys(finding.code for finding in self.report.findings)) if self.report else (),
             ranks=self.ranks,
             ring_age_seconds=self._ring_age(now),
+            ring_pairs=self._ring_pairs(),
         )
 
     def _ring_age(self, now: float) -> float | None:
@@ -112,6 +115,19 @@ class AgentState:
         if not isinstance(age, (int, float)) or not 0 <= age < math.inf or self.report_at is None:
             return None
         return round(age + now - self.report_at, 1)
+
+    def _ring_pairs(self) -> RingPairs | None:
+        """What its last ring measured in pairs, where the node led it; an agent may say anything."""
+        fact = self.report.facts.get("ring") if self.report else None
+        try:
+            found = msgspec.convert(fact.get("pairs"), RingPairs | None) if isinstance(fact, dict) else None
+        except msgspec.ValidationError:
+            return None
+        if found is None or len(found.nodes) > MOST_RING_NODES or len(found.pairs) > MOST_RING_PAIRS:
+            return None
+        places = [place for first, second, _ in found.pairs for place in (first, second)]
+        places += [*found.slow_nodes, *(place for link in found.slow_links for place in link)]
+        return found if all(0 <= place < len(found.nodes) for place in places) else None
 
     def _verdict(self) -> str | None:
         """The verdict of the node's report; unknown where the report is from before the agent fell silent."""

@@ -40,6 +40,8 @@ def check(host: Host, thresholds: RingThresholds) -> Iterator[Finding | Fact]:
     yield Fact("nodes", ring.nodes)
     if not 0 <= age <= thresholds.newest_seconds:
         raise NotApplicable(f"the last ring is {age / 3600:.0f} hours old")
+    if ring.pairs is not None:
+        yield Fact("pairs", msgspec.to_builtins(ring.pairs))
     for found in ring.findings:
         severity = found.severity
         if severity is Severity.CRITICAL and age > thresholds.critical_seconds:

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from laggard import wire
-from laggard.model import Severity
+from laggard.model import Severity, Verdict
 from laggard.probes.nccl.model.last_ring import LastRing
 from laggard.probes.probe import finding
-from laggard.rings.keep import keep_share
+from laggard.rings.document import PairResult, Pairs, Ring, RingNode
+from laggard.rings.keep import keep_share, pairs_of
 from laggard.rings.messages import NodeShare
 
 SLOW = finding("RING_SLOW", "node 1", "is slow", evidence={}, fix="", severity=Severity.CRITICAL)
@@ -57,3 +58,22 @@ def test_a_ring_whose_state_is_elsewhere_leaves_nothing(tmp_path: Path, monkeypa
     monkeypatch.setenv("LAGGARD_STATE_DIR", str(tmp_path / "state"))
     keep_share(NodeShare((SLOW,), (), "", 4), str(tmp_path / "rings/last_ring.json"))
     assert not list(tmp_path.iterdir())
+
+
+def test_the_node_that_led_keeps_what_was_measured_in_pairs(tmp_path: Path) -> None:
+    """By places among the nodes that are left, which are numbered as the ring numbered them."""
+    nodes = tuple(RingNode(number, f"n{number}", number, 1, "") for number in (0, 2, 3))
+    matrix = (
+        PairResult((0, 2), 1, 0.1, 5e9, 0),
+        PairResult((2, 3), 2, None, None, 0),
+        PairResult((0, 1), 1, 0.1, 5e9, 0),
+    )
+    pairs = Pairs(1 << 20, 2, 3, 2, slow_nodes=(3,), slow_links=((2, 3),), slow_compute=(), matrix=matrix)
+    ring = Ring(verdict=Verdict.FAIL, world_size=3, transport={}, nodes=nodes, results=(), findings=(), pairs=pairs)
+    found = pairs_of(ring)
+    assert found is not None and found.nodes == ("n0", "n2", "n3")
+    assert found.pairs == ((0, 1, 5e9), (1, 2, None)) and (found.slow_nodes, found.slow_links) == ((2,), ((1, 2),))
+    assert pairs_of(None) is None
+    path = tmp_path / "last_ring.json"
+    keep_share(NodeShare((), (), "", 3), str(path), found)
+    assert wire.decode(path.read_bytes(), LastRing).pairs == found

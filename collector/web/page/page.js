@@ -14,6 +14,7 @@ import { mapControls } from "./map_controls.js";
 import { showNode } from "./node_view.js";
 import { showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
+import { showRings } from "./rings.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
@@ -97,6 +98,7 @@ async function refreshFleet() {
       showIncidents({ ...incidents, incidents: incidents.incidents.filter(({ culprit }) => concerns(culprit, one.node)) }, true);
     } else {
       showFleet({ nodes: nodes.nodes.map(({ node, url, state: how, verdict, findings: codes }) => ({ node, url, state: how, verdict, findings: codes })), jobs: summary.jobs });
+      showRings(nodes.nodes);
       showNodes(nodes.nodes, summary.fleet);
       showIncidents(incidents, true);
     }

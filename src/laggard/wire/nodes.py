@@ -4,6 +4,22 @@ from __future__ import annotations
 
 import msgspec
 
+MOST_RING_NODES = 256
+MOST_RING_PAIRS = 4096
+"""Of one ring, that are told of: about 200 kB."""
+
+
+class RingPairs(msgspec.Struct, frozen=True):
+    """What the last ring measured between `nodes`, by name, in all-reduces of `size_bytes`, each pair alone:
+    `pairs` are two places in `nodes` and the best bus bandwidth in bytes per second, None where each try failed. `slow_links` are
+    those that the ring's verdict calls slow, `slow_nodes` likewise, by place."""
+
+    nodes: tuple[str, ...]
+    size_bytes: int
+    pairs: tuple[tuple[int, int, float | None], ...]
+    slow_nodes: tuple[int, ...] = ()
+    slow_links: tuple[tuple[int, int], ...] = ()
+
 
 class NodeRow(msgspec.Struct, frozen=True):
     """One agent as its collector last found it. `ranks` are those of its node; `findings` are codes."""
@@ -18,6 +34,8 @@ class NodeRow(msgspec.Struct, frozen=True):
     ranks: tuple[int, ...]
     ring_age_seconds: float | None = None
     """How long ago a ring measured the node, as its agent tells; None: it tells of none."""
+    ring_pairs: RingPairs | None = None
+    """Of a node that led its last ring, where that measured pairs."""
 
 
 class NodesDocument(msgspec.Struct, frozen=True):

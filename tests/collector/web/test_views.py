@@ -40,15 +40,16 @@ def cluster(make: Any) -> Iterator[Any]:
         name = f"gpu-{number:02d}"
         documents = make.ranks_document(name, [])
         if number < 8:
-            facts = {"script": "pretrain.py", "started": time.time() - 7200}
+            said = {"script": "pretrain.py", "started": time.time() - 7200}
             ranks = range(number * 8, number * 8 + 8)
-            documents = make.node(name, ranks, 29, 64, job_id="pretrain-70b", owner=1000, facts=facts)
+            documents = make.node(name, ranks, 29, 64, job_id="pretrain-70b", owner=1000, facts=said)
         elif number == 8:
             documents = make.ranks_document(name, _died(make))
         codes = {3: ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"], 9: ["ACS_ENABLED"]}.get(number, ())
         release = "5.15.0-113-generic" if number == 3 else "6.8.0-40-generic"
         identity = {"product": "DGX H100", "gpu_models": ["NVIDIA H100 80GB HBM3"], "kernel_release": release}
-        report = structs.replace(make.report(name, codes), facts={"identity": identity})
+        facts = {"identity": identity, **({"ring": _ring()} if number == 0 else {})}
+        report = structs.replace(make.report(name, codes), facts=facts)
         agents.append(FakeAgent(documents, report))
     targets = [word for agent in agents for word in ("--target", agent.address)]
     collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1"])
@@ -59,6 +60,16 @@ def cluster(make: Any) -> Iterator[Any]:
     collector.stop()
     for agent in agents:
         agent.close()
+
+
+def _ring() -> dict[str, Any]:
+    """As the probe `ring` tells of a ring of eight nodes that this one led: between two of them the link is slow."""
+    nodes = [f"gpu-{number:02d}" for number in range(8)]
+    rates = {(a, b): 48e9 - 1e9 * ((a * 5 + b) % 3) for a in range(8) for b in range(a + 1, 8)}
+    rates[2, 5] = 9.5e9
+    pairs = [[a, b, rate] for (a, b), rate in rates.items() if (a, b) != (0, 7)]
+    measured = {"nodes": nodes, "size_bytes": 1 << 28, "pairs": pairs, "slow_nodes": [], "slow_links": [[2, 5]]}
+    return {"age_seconds": 600.0, "nodes": 8, "pairs": measured}
 
 
 def _died(make: Any) -> list[Any]:
@@ -101,6 +112,8 @@ def test_from_the_fleet_to_a_node_and_to_a_job(browser: Any, cluster: Any) -> No
     page.locator("#jobs tbody tr").first.wait_for()
     sentence = page.inner_text("#fleet-sentence")
     assert sentence == "2 of 12 nodes fail the checks, 1 does not answer; 1 of 2 running jobs has a culprit."
+    assert "Slow between gpu-02 and gpu-05." in page.inner_text("#rings-explain")
+    assert page.locator("#matrix td[data-rate=slow]").all_inner_texts() == ["9.50", "9.50"], "a link has two cells"
     assert page.locator("#tiles a").count() == 12 and page.locator("#tiles a[data-tone=fail]").count() == 2
     first = page.locator("#jobs tbody tr").first.inner_text()
     assert "pretrain-70b" in first and "Rank 29 on gpu-03 is slow in forward" in first
