@@ -11,8 +11,8 @@ MOST_RING_PAIRS = 4096
 
 class RingPairs(msgspec.Struct, frozen=True):
     """What the last ring measured between `nodes`, by name, in all-reduces of `size_bytes`, each pair alone:
-    `pairs` are two places in `nodes` and the best bus bandwidth in bytes per second, None where each try failed. `slow_links` are
-    those that the ring's verdict calls slow, `slow_nodes` likewise, by place."""
+    `pairs` are two places in `nodes` and the best bus bandwidth in bytes per second, None where each try failed.
+    `slow_links` and `slow_nodes` are those that the ring's verdict calls slow, by place."""
 
     nodes: tuple[str, ...]
     size_bytes: int
