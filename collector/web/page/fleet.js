@@ -41,14 +41,15 @@ const weight = (job) => (fails(job) ? 0 : job.running ? 1 : 2);
 function sentence(total, counts, jobs) {
   if (!total) return "No node is known.";
   const wrong = [
-    counts.fail && `${counts.fail} of ${count(total, "node")} fail${counts.fail === 1 ? "s" : ""} the checks`,
-    counts.silent && `${counts.silent} ${counts.fail ? "" : `of ${count(total, "node")} `}do${counts.silent === 1 ? "es" : ""} not answer`,
-    counts.unknown && `of ${counts.unknown} it is not known`,
-  ].filter(Boolean);
+    [counts.fail, counts.fail === 1 ? "fails the checks" : "fail the checks"],
+    [counts.silent, counts.silent === 1 ? "does not answer" : "do not answer"],
+    [counts.unknown, "cannot tell"],
+  ].filter(([number]) => number);
+  const parts = wrong.map(([number, what], place) => `${number} ${place ? "" : `of ${count(total, "node")} `}${what}`);
   const running = jobs.filter((job) => job.running).length;
   const slow = jobs.filter(fails).length;
   const work = running ? `${slow || "none"} of ${count(running, "running job")} ${slow === 1 || !slow ? "has" : "have"} a culprit` : "no job runs";
-  const nodes = wrong.length ? wrong.join(", ") : counts.ok === total ? `${total === 1 ? "The node is" : `All ${total} nodes are`} fit` : "The nodes are asked";
+  const nodes = parts.length ? parts.join(", ") : counts.ok === total ? `${total === 1 ? "The node is" : `All ${total} nodes are`} fit` : "The nodes are asked";
   return `${nodes}; ${work}.`;
 }
 
