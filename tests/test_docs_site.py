@@ -36,3 +36,11 @@ def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = [it for it in OF_OTHERS.findall(page.read_text()) if 'rel="canonical"' not in it]
         assert not loaded, f"{page.name}: {loaded}"
+
+
+def test_the_picture_of_the_floors_is_the_contracts() -> None:
+    script = REPOSITORY / "scripts" / "architecture.py"
+    made = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True).stdout
+    written = (REPOSITORY / "docs" / "architecture.svg").read_text(encoding="utf-8")
+    assert made == written, "run .venv/bin/python scripts/architecture.py > docs/architecture.svg"
+    assert ">collector<" in made and ">rankfile<" in made
