@@ -1,4 +1,4 @@
-"""Writes docs/architecture.svg: the floors of src/laggard, from the contract in pyproject.toml that import-linter enforces.
+"""Writes docs/architecture.svg: the floors of src/laggard, from the contract that import-linter enforces.
 
 .venv/bin/python scripts/architecture.py > docs/architecture.svg
 """
