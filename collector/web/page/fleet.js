@@ -8,6 +8,7 @@ import { jobRow } from "./jobs.js";
 const MOST_TILES = 8192;
 const MOST_JOBS = 100;
 const WORDS = { fail: "fails its checks", unknown: "cannot tell", silent: "does not answer", ok: "fit", wait: "not asked yet" };
+const LEGEND = { fail: "▲ fail", silent: "silent (dashed)", unknown: "unknown (framed)", wait: "not asked yet", ok: "fit" };
 const TONES = ["fail", "silent", "unknown", "wait", "ok"];
 
 export const nameOf = ({ node, url }) => node ?? url.replace(/^https?:\/\//, "");
@@ -27,7 +28,7 @@ export const showFleet = onChange(({ nodes, jobs }) => {
   setText(byId("fleet-sentence"), sentence(nodes.length, counts, jobs));
   byId("fleet-head").dataset.verdict = counts.fail || jobs.some(fails) ? "fail" : counts.silent || counts.unknown || !nodes.length ? "unknown" : "ok";
   showTiles(nodes, tones);
-  setText(byId("tiles-legend"), TONES.filter((tone) => counts[tone]).map((tone) => `${counts[tone]} ${tone === "silent" ? "silent" : WORDS[tone]}`).join(", "));
+  setText(byId("tiles-legend"), TONES.filter((tone) => counts[tone]).map((tone) => `${counts[tone]} ${LEGEND[tone]}`).join(", "));
   const shown = [...jobs].sort((a, b) => weight(a) - weight(b)).slice(0, MOST_JOBS);
   byId("jobs").tBodies[0].replaceChildren(...shown.map((line) => jobRow(line, writeAddress({ view: "job", job: line.key, measure: "own", order: "rank", zoom: null, rank: null }))));
   byId("jobs").hidden = !jobs.length;

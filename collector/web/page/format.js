@@ -40,7 +40,7 @@ export function ranges(numbers) {
     if (last && number === last[1] + 1) last[1] = number;
     else runs.push([number, number]);
   }
-  const words = runs.slice(0, 6).map(([first, last]) => (first === last ? `${first}` : `${first}–${last}`));
+  const words = runs.slice(0, 6).map(([first, last]) => (first === last ? `${first}` : `${first}\u2060–\u2060${last}`)); // which no line break parts
   return words.join(", ") + (runs.length > 6 ? ", ..." : "");
 }
 

@@ -172,6 +172,8 @@ function labelOf(row, culprit) {
 
 function fitted(pen, text, width) {
   if (pen.measureText(text).width <= width) return text;
+  const [start, ...others] = text.split(" · "); // rather a number without its node than a piece of a name
+  if (others.length && pen.measureText(`${start} · WW…`).width > width && pen.measureText(start).width <= width) return start;
   let end = text.length;
   while (end > 1 && pen.measureText(`${text.slice(0, end)}…`).width > width) end--;
   return `${text.slice(0, end)}…`;

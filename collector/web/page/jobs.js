@@ -1,7 +1,7 @@
 // Jobs by what people know them by: the user, the script and when it started; a launcher's own number comes last.
 
 import { element } from "./dom.js";
-import { count, moment } from "./format.js";
+import { moment } from "./format.js";
 
 const TONES = { ok: "ok", fail: "fail", unknown: "unknown" };
 const WORDS = { ok: "no culprit", fail: "has a culprit", unknown: "cannot tell" };
@@ -12,7 +12,7 @@ export function jobLabel(line, jobs) {
   const severalUsers = jobs.some((other) => other.owner !== line.owner);
   const state = [line.running ? "" : "ended", line.verdict === "fail" ? "fails" : ""].filter(Boolean).join(", ");
   const alike = jobs.filter((other) => titleOf(other) === titleOf(line) && other.owner === line.owner).length > 1;
-  const remarks = [severalUsers ? `user ${line.user || line.owner}` : "", alike || NUMBER.test(line.job_id) ? since(line) : "", state];
+  const remarks = [severalUsers ? `user ${line.user || line.owner}` : "", state, alike || NUMBER.test(line.job_id) ? since(line) : ""];
   const remark = remarks.filter(Boolean).join(", ");
   return remark ? `${titleOf(line)} (${remark})` : titleOf(line);
 }
@@ -30,8 +30,8 @@ export function jobRow(line, address) {
   const verdict = element("td", { "data-label": "Verdict" });
   const word = element("span", { className: "state", text: WORDS[line.verdict] ?? line.verdict, "data-tone": TONES[line.verdict] ?? "" });
   verdict.append(element("div", {}, word, element("span", { className: "sub", text: line.sentence })));
-  const user = element("td", { "data-label": "User", text: line.user || `${line.owner}` });
+  const user = element("td", { "data-label": "User", className: "short", text: line.user || `${line.owner}` });
   const started = element("td", { "data-label": "Started", text: line.started_at ? moment(line.started_at) : "–" });
-  const ranks = element("td", { "data-label": "Ranks", text: count(line.ranks, "rank") + (line.running ? "" : ", ended") });
+  const ranks = element("td", { "data-label": "Ranks", className: "short", text: `${line.ranks}${line.running ? "" : ", ended"}` });
   return element("tr", {}, name, user, started, ranks, verdict);
 }

@@ -20,8 +20,8 @@ export function showNode(name, nodes, fleet, findings) {
   byId("node-head").dataset.verdict = VERDICTS[tone] ?? "unknown";
   setText(byId("node-sentence"), node ? `${name} ${SENTENCES[tone]}.` : `No agent reports a node ${name}.`);
   byId("node-facts").replaceChildren(...(node ? factsOf(node, findings) : []));
-  const own = fleet.filter((line) => line.startsWith(`${name}: `));
-  setLines(byId("node-differs"), own);
+  const before = `${name}: `;
+  setLines(byId("node-differs"), fleet.filter((line) => line.startsWith(before)).map((line) => line.slice(before.length)));
 }
 
 function factsOf(node, findings) {

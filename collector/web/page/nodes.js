@@ -51,7 +51,7 @@ function rowOf(node) {
     { "data-label": "Findings", className: codes.length ? "" : "blank" },
     codes.length ? element("div", { className: "codes" }, ...codes) : nothing(),
   );
-  const ranks = element("td", { "data-label": "Ranks", className: node.ranks.length ? "" : "blank" });
+  const ranks = element("td", { "data-label": "Ranks", className: node.ranks.length ? "short" : "blank" });
   ranks.append(node.ranks.length ? ranges(node.ranks) : nothing());
   return element("tr", {}, name, agent, checks, findings, ranks);
 }

@@ -115,6 +115,7 @@ function showView() {
   const at = { job: byId("to-job"), fleet: byId("to-fleet") };
   for (const [view, link] of Object.entries(at)) {
     if (view === state.view) link.setAttribute("aria-current", "page");
+    else if (view === "fleet" && state.view === "node") link.setAttribute("aria-current", "true"); // a node is of the fleet
     else link.removeAttribute("aria-current");
   }
   const plain = { job: state.job, measure: "own", order: "rank", zoom: null, rank: null };
