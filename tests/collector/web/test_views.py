@@ -1,5 +1,5 @@
 """Every view of the page at three sizes, light and dark: nothing is cut off, nothing bars a reader, the browser has no
-complaint. `LAGGARD_SCREENSHOTS=docs/screenshots` keeps a picture of each there."""
+complaint. `LAGGARD_SCREENSHOTS=DIR` keeps a picture of each in DIR; docs/screenshots has them, made smaller."""
 
 from __future__ import annotations
 
