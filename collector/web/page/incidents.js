@@ -32,7 +32,7 @@ function rowOf(incident, now, ofAll) {
   const state = element("td", { "data-label": "State" });
   state.append(element("span", { className: "state", text: isOpen ? "open" : "closed", "data-tone": isOpen ? "fail" : "" }));
   if (!isOpen) state.append(element("span", { className: "sub", text: REASONS[incident.closed_because] ?? "" }));
-  const since = element("td", { "data-label": "Since", text: moment(incident.opened_at) });
-  const lasted = element("td", { "data-label": "Lasted", text: age((isOpen ? now : incident.closed_at) - incident.opened_at) });
+  const since = element("td", { "data-label": "Since", className: "short", text: moment(incident.opened_at) });
+  const lasted = element("td", { "data-label": "Lasted", className: "short", text: age((isOpen ? now : incident.closed_at) - incident.opened_at) });
   return element("tr", {}, what, state, since, lasted, element("td", { "data-label": "What to do", text: incident.culprit.advice }));
 }

@@ -31,7 +31,7 @@ export function jobRow(line, address) {
   const word = element("span", { className: "state", text: WORDS[line.verdict] ?? line.verdict, "data-tone": TONES[line.verdict] ?? "" });
   verdict.append(element("div", {}, word, element("span", { className: "sub", text: line.sentence })));
   const user = element("td", { "data-label": "User", className: "short", text: line.user || `${line.owner}` });
-  const started = element("td", { "data-label": "Started", text: line.started_at ? moment(line.started_at) : "–" });
+  const started = element("td", { "data-label": "Started", className: "short", text: line.started_at ? moment(line.started_at) : "–" });
   const ranks = element("td", { "data-label": "Ranks", className: "short", text: `${line.ranks}${line.running ? "" : ", ended"}` });
   return element("tr", {}, name, user, started, ranks, verdict);
 }
