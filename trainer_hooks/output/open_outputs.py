@@ -53,7 +53,8 @@ def _say_what_runs() -> None:
     """Notes the script and when it began, by which people know a job better than by its number."""
     path = (getattr(sys, "argv", None) or [""])[0]
     folder, name = os.path.split(path)
-    FACTS.set(SCRIPT, (os.path.basename(folder) if name == "__main__.py" else name)[:_MOST_LETTERS] or None)
+    name = os.path.basename(folder) if name == "__main__.py" else name
+    FACTS.set(SCRIPT, None if name.startswith("-") else name[:_MOST_LETTERS] or None)  # -c: there is none
     FACTS.set(STARTED, round(time.time(), 3))
 
 
