@@ -12,6 +12,7 @@ from laggard.cli import main
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.registry import RULES
 from laggard.collector.recommend.advice.situation import JobProfile, Situation
+from laggard.collector.recommend.advice.values import Item
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
@@ -38,6 +39,10 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, Any]:
 
 def keys(found: Any) -> dict[str, Any]:
     return {item["key"]: item for item in found["items"]}
+
+
+def keys_of(known: Situation) -> dict[str, Item]:
+    return {item.key: item for item in recommend(known).items}
 
 
 def situation(exposed: float | None = None, config: dict[str, Any] = CONFIG, **more: Any) -> Situation:
@@ -350,3 +355,28 @@ def test_quantised_gradients_come_where_stage_3_waits_for_the_network() -> None:
         item.key for item in recommend(situation(0.4, stage_3)).items
     }
     assert not [item for item in recommend(situation(0.05, stage_3)).items if "quantized" in item.key]
+
+
+def test_recomputation_is_an_option_where_it_is_on_and_a_repair_where_memory_ran_out() -> None:
+    on = {**CONFIG, "activation_checkpointing": {"partition_activations": False}}
+    option = keys_of(situation(0.2, on))["recomputation of activations"]
+    assert option.gain.low < 1 < option.gain.high == pytest.approx(1.25), "a quarter of what is not communication"
+    assert not option.repairs and "memory" in option.risk
+    assert "recomputation of activations" not in keys_of(situation(0.2)), "nothing says that it is on"
+    failed = finding("JOB_GPU_OUT_OF_MEMORY", "job", "ran out of memory", evidence={}, fix="make room")
+    repair = keys_of(situation(findings=(failed,)))["recomputation of activations"]
+    assert repair.repairs and repair.recommended == "on"
+    assert "recomputation of activations" not in keys_of(situation(config=on, findings=(failed,)))
+
+
+def test_ranks_that_pause_now_and_then_collect_garbage_together() -> None:
+    pauses = [
+        Culprit("slow_compute", (rank,), node="n1", recoverable_ratio=0.1, persistence="intermittent", evidence=("e",))
+        for rank in (1, 5)
+    ]
+    item = keys_of(Situation(culprits=tuple(pauses)))["garbage collection"]
+    assert item.gain.high == pytest.approx(1.25), "all of what the pauses of both cost"
+    assert "rank 1" in item.reason and "rank 5" in item.reason and "gc.freeze" in item.apply
+    for kind, persistence in (("slow_compute", "persistent"), ("slow_input", "intermittent"), ("dead", "intermittent")):
+        other = Culprit(kind, (1,), node="n1", recoverable_ratio=0.1, persistence=persistence)
+        assert "garbage collection" not in keys_of(Situation(culprits=(other,))), (kind, persistence)
