@@ -9,24 +9,29 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import subprocess
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from namespaces import Namespaces
 
 JOB = Path(__file__).parent / "tuned_training.py"
+RANK = Path(__file__).parent / "shaped_rank.py"
+Start = Callable[[int, Mapping[str, str]], Any]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--rate", default="200mbit", help="of each node's link, as tc writes it")
+    parser.add_argument("--warm", metavar="NAME", help="fork the ranks of a server of this name, which has DeepSpeed")
+    parser.add_argument("--record", metavar="DIR", help="with --warm: put `laggard run --record DIR` before each rank")
     options, words = parser.parse_known_args()
     signal.signal(signal.SIGTERM, _leave)  # a tuner that is ended leaves no namespace behind
     with Namespaces(options.ranks, options.rate) as nodes:
-        started: list[subprocess.Popen[str]] = []
+        start = _warm_start(options, nodes, words) if options.warm else _start(nodes, words)
+        started: list[Any] = []
         try:
             for rank in range(options.ranks):
                 environ = {
@@ -38,12 +43,42 @@ def main() -> int:
                     "GLOO_SOCKET_IFNAME": "eth0",
                     "OMP_NUM_THREADS": "1",
                 }
-                started.append(nodes.start(rank, [sys.executable, str(JOB), *words], environ))
-            return max(abs(each.wait()) for each in started)
+                started.append(start(rank, environ))
+            status = max(abs(each.wait()) for each in started)
+            if options.warm:
+                _show(started)
+            return status
         finally:
             for each in started:
                 each.kill()
                 each.wait()
+
+
+def _start(nodes: Namespaces, words: list[str]) -> Start:
+    return lambda rank, environ: nodes.start(rank, [sys.executable, str(JOB), *words], environ)
+
+
+def _warm_start(options: argparse.Namespace, nodes: Namespaces, words: list[str]) -> Start:
+    """The ranks are forks of a process that has imported DeepSpeed: only the import, half of a short trial, is not
+    their own."""
+    warm = server(options.warm)
+    hooks = ["-m", "laggard", "run", "--record", options.record] if options.record else []
+    return lambda rank, environ: warm.start([*hooks, RANK, nodes.path(rank), JOB, *words], environ)
+
+
+def server(name: str) -> Any:
+    """Returns the server of this name, which ends with the last process that uses it."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+    from support.warm import Warm
+
+    return Warm("deepspeed", "torch._dynamo", shared=name)
+
+
+def _show(started: list[Any]) -> None:
+    for each in started:
+        out, errors = each.communicate()
+        sys.stdout.write(out)
+        sys.stderr.write(errors)
 
 
 def _leave(*_: Any) -> None:
