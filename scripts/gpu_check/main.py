@@ -54,6 +54,7 @@ PARTS = (
     Part("no-set-device", "no_set_device", 300),
     Part("overhead", "overhead", 600),
     Part("slow-rank", "slow_rank", 400),
+    Part("tune-nccl", "tune_nccl", 900),
 )
 
 

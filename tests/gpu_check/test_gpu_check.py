@@ -30,7 +30,7 @@ def gpu_check(out: Path, *words: str, environ: dict[str, str] | None = None) -> 
 def test_without_a_gpu_every_part_gives_the_reason_and_the_next_one_runs(
     tmp_path: Path, warm_torch: Warm, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Each part's process has torch from the start: sixteen imports would take most of a minute."""
+    """Each part's process has torch from the start: seventeen imports would take most of a minute."""
     from gpu_check import main
 
     def run_limited(command: Sequence[str], environ: Mapping[str, str], seconds: float) -> tuple[int, str]:
@@ -44,7 +44,7 @@ def test_without_a_gpu_every_part_gives_the_reason_and_the_next_one_runs(
     document = json.loads((tmp_path / "gpu-check.json").read_text())
     assert status == 2 and "Traceback" not in printed, printed
     parts = {part["part"]: part["not_run"] for part in document["parts"]}
-    assert parts.pop("versions") is None and len(parts) == 15
+    assert parts.pop("versions") is None and len(parts) == 16
     assert all("no GPU" in reason for reason in parts.values()), parts
     assert document["schema"] == "laggard.gpu-check/1" and document["exit_status"] == 2
     assert all(name in printed for name in parts)
@@ -105,7 +105,7 @@ def test_a_part_that_crashes_or_hangs_is_a_failure_and_keeps_what_it_found(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "pipeline", "slow-rank"])
+@pytest.mark.parametrize("part", ["calls", "ddp", "fsdp2", "pipeline", "slow-rank", "tune-nccl"])
 def test_what_can_run_on_a_cpu_is_right_there(tmp_path: Path, part: str) -> None:
     """The trainings themselves: started, compared and located as on GPUs. How long a call takes is not judged here."""
     status, printed, document = gpu_check(tmp_path, "--rehearse", "--part", part)
