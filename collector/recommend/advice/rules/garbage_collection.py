@@ -20,9 +20,7 @@ _SHOWN: Final = 4
 
 def judge(situation: Situation) -> Iterator[Item]:
     """One change for all ranks. Pauses in a data loader or of a whole machine have other causes."""
-    paused = [
-        each for each in situation.culprits if each.kind == "slow_compute" and each.persistence == "intermittent"
-    ]
+    paused = [each for each in situation.culprits if each.kind == "slow_compute" and each.persistence == "intermittent"]
     if not paused:
         return
     shares = [each.recoverable_ratio for each in paused if each.recoverable_ratio]
