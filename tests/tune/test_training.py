@@ -133,6 +133,18 @@ def test_a_training_that_never_runs_ends_at_once(tmp_path: Path, capsys: pytest.
     assert "the default itself does not run" in captured.out and captured.err.count("crashed") == 3, captured
 
 
+@pytest.mark.slow
+def test_where_a_later_step_does_not_run_the_earlier_ones_are_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Hours of measuring NCCL are not lost because the training's command is wrong."""
+    own = words(tmp_path, "all", "--nccl-command", NCCL, "--trials", "24", "--rounds", "4")
+    own[own.index(TRAINING)] = "false {config} {recording}"
+    assert main(own) == 2
+    said = capsys.readouterr().out
+    assert said.count("The gain of each step: ") == 1 and "zero: no gain." in said, said
+
+
 def test_all_three_steps_are_complete_before_the_first_begins(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ from laggard.tune.cli.repeat import repeat_final
 from laggard.tune.cli.run import run, study_path
 from laggard.tune.cli.settings import settings_for, subject_for
 from laggard.tune.cli.show import show
+from laggard.tune.report.documents import TuneDocument
 from laggard.tune.training.subject import tuned
 
 __all__ = ["configure", "main"]
@@ -39,8 +40,9 @@ def main(arguments: argparse.Namespace) -> int:
 
 
 def _all(arguments: argparse.Namespace, situation: Situation) -> int:
-    """Runs the three steps, each from the best of those before it, each with a study of its own."""
-    path, documents, gains = study_path(arguments), [], []
+    """Runs the three steps, each from the best of those before it, each with a study of its own. Where the default of
+    one does not run, those before it are shown all the same."""
+    path, documents = study_path(arguments), []
     environment: dict[str, str] = {}
     configuration: dict[str, Any] | None = None
     status = 0
@@ -51,19 +53,21 @@ def _all(arguments: argparse.Namespace, situation: Situation) -> int:
         if kind != "nccl":
             settings |= {"environment": environment, "config": configuration or settings["config"]}
         subject = subject_for(kind, settings, situation)
-        document, own, best = run(subject, arguments, path.with_name(f"{path.stem}-{kind}{path.suffix}"))
+        document, status, best = run(subject, arguments, path.with_name(f"{path.stem}-{kind}{path.suffix}"))
         documents.append(document)
-        if own:
-            return own
+        if status:
+            break
         if kind == "nccl":
             environment = {name: str(value) for name, value in best.items() if value is not None}
         else:
             configuration = tuned(settings, best)
-        items = document.recommendation.items
-        gains.append(
-            f"{kind}: {items[0].gain.ratio:.3f} times" if items and items[0].gain.ratio else f"{kind}: no gain"
-        )
     show(documents, arguments)
     if arguments.format == "text":
-        print(f"\nThe gain of each step: {', '.join(gains)}.")
+        print(f"\nThe gain of each step: {', '.join(map(_gain_text, documents))}.")
     return status
+
+
+def _gain_text(document: TuneDocument) -> str:
+    items = document.recommendation.items
+    ratio = items[0].gain.ratio if items else None
+    return f"{document.kind}: {ratio:.3f} times" if ratio else f"{document.kind}: no gain"
