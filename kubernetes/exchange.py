@@ -27,11 +27,13 @@ class Answer(NamedTuple):
 
 
 class Exchange:
-    """`tls`: the certificates that servers' are checked against, and the own one."""
+    """`tls`: the certificates that servers' are checked against, and the own one; None: the system's."""
 
-    def __init__(self, timeout_seconds: float, tls: ssl.SSLContext) -> None:
+    def __init__(self, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> None:
         # A proxy from the environment is for the outside world.
-        self._client = httpx.Client(timeout=timeout_seconds, verify=tls, trust_env=False, follow_redirects=False)
+        self._client = httpx.Client(
+            timeout=timeout_seconds, verify=tls or ssl.create_default_context(), trust_env=False, follow_redirects=False
+        )
         self._timeout_seconds = timeout_seconds
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -78,7 +79,7 @@ def start_controller(cluster: Any, fleet: Fleet, token_file: Path) -> Iterator[C
             ControllerSettings(collector=fleet.collector.url, timeout_seconds=120.0, max_tainted_ratio=0.5),
             **changes,
         )
-        exchanges.extend((Exchange(120.0, str(cluster.ca_file)), Exchange(120.0)))
+        exchanges.extend((Exchange(120.0, ssl.create_default_context(cafile=cluster.ca_file)), Exchange(120.0)))
         return Controller(ApiServer(exchanges[-2], cluster.url, str(token_file)), exchanges[-1], settings)
 
     yield start

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +48,7 @@ def test_a_cluster_gets_its_first_answers(
     )
     token = tmp_path / "token"
     token.write_text(plane.service_account_token("laggard", "laggard-controller"))
-    api, agent_side = Exchange(120.0, str(plane.ca_file)), Exchange(120.0)
+    api, agent_side = Exchange(120.0, ssl.create_default_context(cafile=plane.ca_file)), Exchange(120.0)
     settings = ControllerSettings(collector=collector.url, timeout_seconds=120.0)
     controller = Controller(ApiServer(api, plane.url, str(token)), agent_side, settings)
     plane.wait_until(lambda: _judges(controller, plane))

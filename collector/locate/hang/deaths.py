@@ -95,7 +95,11 @@ def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
         for column, beat in enumerate(timings.last_beats)
         if beat is not None and timings.states[column].state == "died" and timings.states[column].end is None
     }
-    outside = [beat.quiet_seconds for column, beat in told.items() if timings.states[column].in_flight is None]
+    outside = [
+        beat.quiet_seconds
+        for column, beat in told.items()
+        if timings.states[column].in_flight is None and beat.in_flight is None
+    ]
     known = timings.step_seconds[np.isfinite(timings.step_seconds)]
     if not outside or not len(known):
         return frozenset()

@@ -132,7 +132,6 @@ def _newer(path: Path) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("spoil", [_text, _overwritten, _others, _newer, Path.mkdir])
 def _linked(*ranks: int, running: bool = True) -> JobSnapshot:
     """A job whose link between two machines is slow."""
     found = job(*ranks, running=running)
@@ -155,6 +154,7 @@ def test_slow_links_of_jobs_that_have_ended_are_known(make: Make, clock: Clock, 
         assert [it.id for it in make().slow_links(WALL)] == [link.id]
 
 
+@pytest.mark.parametrize("spoil", [_text, _overwritten, _others, _newer, Path.mkdir])
 def test_a_file_that_cannot_be_used_is_named_and_survived(
     spoil: Callable[[Path], None], make: Make, clock: Clock, tmp_path: Path
 ) -> None:

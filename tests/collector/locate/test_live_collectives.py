@@ -73,7 +73,7 @@ def test_a_slow_link_of_a_live_job_is_named(make: Any) -> None:
     assert [(each.kind, each.group, each.ranks) for each in found.culprits] == [
         ("slow_link", "dp:1-13/4", (1, 5, 9, 13))
     ]
-    assert found.culprits[0].advice.endswith(" -w n0,n1,n2,n3 -N4 --ntasks-per-node=1 laggard ring --pairs")
+    assert found.culprits[0].advice.endswith(" -w n0,n1,n2,n3,n4,n5 -N6 --ntasks-per-node=1 laggard ring --pairs")
     healthy = locate(with_collectives(timings, _sent(32, None, range(20, 50)), rows))
     assert healthy.verdict is Verdict.OK and not healthy.culprits
 
