@@ -213,5 +213,6 @@ def start_collector() -> Iterator[Callable[..., CollectorProcess]]:
 
     yield start
     for collector in started:
+        collector.client.close()
         if collector.process.returncode is None:
             collector.stop()

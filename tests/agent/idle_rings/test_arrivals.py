@@ -25,8 +25,11 @@ def sleeper() -> Iterator[int]:
     process.communicate()
 
 
-def arrivals(tmp_path: Path, find: Callable[[], Any] = lambda: None, proc: str = "/proc") -> Arrivals:
-    return Arrivals(RankFiles(str(tmp_path / "ranks"), "n0"), GpuWatch(find), proc)
+def arrivals(tmp_path: Path, find: Callable[[], Any] = lambda: None) -> Arrivals:
+    """Looks at processes of its own: on this machine other tests may run a job of SLURM."""
+    proc = tmp_path / "proc"
+    proc.mkdir(exist_ok=True)
+    return Arrivals(RankFiles(str(tmp_path / "ranks"), "n0"), GpuWatch(find), str(proc))
 
 
 def fake_process(proc: Path, pid: int, name: str, command: str) -> None:
@@ -39,7 +42,7 @@ def test_a_step_of_slurm_is_a_job_and_the_keeper_of_its_cgroup_is_none(tmp_path:
     proc = tmp_path / "proc"
     fake_process(proc, 10, "slurmd", "/usr/sbin/slurmd -D")
     fake_process(proc, 11, "slurmstepd", "/usr/sbin/slurmstepd infinity")
-    node = arrivals(tmp_path, proc=str(proc))
+    node = arrivals(tmp_path)
     assert node.look() == ""
     fake_process(proc, 12, "slurmd", "/usr/sbin/slurmd -D")  # the fork, before it is the step
     assert node.look() == ""
@@ -51,7 +54,9 @@ def test_a_process_on_a_gpu_is_a_job_unless_it_is_the_rings_or_a_service(tmp_pat
     node = arrivals(tmp_path, lambda: {sleeper})
     assert node.look(session_of(sleeper)) == ""
     assert node.look().startswith(f"process {sleeper} (") and node.look(1).endswith("on a GPU")
-    service = Arrivals(RankFiles(str(tmp_path), "n0"), GpuWatch(lambda: {os.getpid()}, {own_name()}))
+    service = Arrivals(
+        RankFiles(str(tmp_path), "n0"), GpuWatch(lambda: {os.getpid()}, {own_name()}), str(tmp_path / "proc")
+    )
     assert service.look() == ""
 
 

@@ -212,17 +212,22 @@ def test_idle_nodes_measure_one_another_and_their_agents_tell(nodes: Cluster) ->
 def test_a_job_ends_the_ring_here_and_the_others_go_on(
     nodes: Cluster, start_rank: Any, tmp_path: Path, sign: str
 ) -> None:
+    program = tmp_path / "slurmstepd"
+    shutil.copy("/bin/sleep", program)
     made = nodes(4, ring_nodes=4)
     here, others = wait_for_data(made)
     step, began = None, time.monotonic()
     if sign == "SLURM":
-        program = tmp_path / "slurmstepd"
-        shutil.copy("/bin/sleep", program)
         step = here.start_here(str(program), "1000")
     else:
         start_rank(directory=here.ranks, job_id="train")
+
+    def is_over() -> bool:
+        assert not here.said("the ring ended,"), "the ring was over before the job was seen"
+        return here.said("ended the ring in ")
+
     try:
-        wait_until(lambda: here.said("ended the ring in "), "the ring went on", made)
+        wait_until(is_over, "the ring went on", made)
         print(
             f"from the start of the job ({sign}) to the end of the ring's processes: {time.monotonic() - began:.2f} s"
         )
