@@ -96,7 +96,8 @@ def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, f
 def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:
     agent = fake_agent(make.node("n0", [0, 1], slow=1, world_size=2), make.report("n0"))
     collector = collect(start_collector, agent.address)
-    with terminal([*TOP, "--collector", collector.url, "--interval", "0.2"]) as shown:
+    ours = ["env", "--default-signal=INT"]  # what a script starts in the background ignores it
+    with terminal([*ours, *TOP, "--collector", collector.url, "--interval", "0.2"]) as shown:
         shown.wait_for("Rank 1 on n0 is slow in forward")
         collector.stop()
         shown.wait_for("no collector answers at")
