@@ -28,7 +28,8 @@ class Clock(NamedTuple):
     drift: float
 
 
-CLOCKS = (Clock(0.0, 0, 2e-4), Clock(3600.0, 5000, -2e-4), Clock(-90.0, -3000, 5e-5), Clock(0.7, 100_000, -1e-4))
+CLOCKS = (Clock(0.0, 0, 2e-4), Clock(3600.0, 5000, -2e-4), Clock(-90.0, -60, 5e-5), Clock(0.7, 100_000, -1e-4))
+"""No monotonic clock may be below 0: by this one a machine has to be up for a minute."""
 
 
 class NodeClocks:
