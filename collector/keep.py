@@ -12,7 +12,11 @@ from typing import TypeVar
 from laggard import wire
 from laggard.collector.ask import answer, user_text
 from laggard.collector.judged_recording import JudgedRecording
+from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
+from laggard.collector.recommend.advice.decide import recommend
+from laggard.collector.recommend.advice.profile import with_job
+from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
@@ -36,11 +40,20 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         heat=_ask(url, "ranks", {**query, "rows": str(ROWS)}, HeatDocument),
         timeline=_ask(url, "timeline", query, TimelineDocument),
         findings=_of_culprits(findings.findings, summary.location),
-        recommendation=_ask(url, "recommendation", query, Recommendation),
+        recommendation=recommendation_of_collector(url, job),
         job=_job_text(location),
         source=f"From the collector at {url}.",
         written=_now(),
     )
+
+
+def recommendation_of_collector(url: str, job: str | None) -> Recommendation:
+    """Raises UsageError."""
+    return _ask(url, "recommendation", {"job": job} if job else {}, Recommendation)
+
+
+def recommendation_of_recording(location: Location, timings: JobTimings) -> Recommendation:
+    return recommend(with_job(Situation(), timings, location.culprits))
 
 
 def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage:
@@ -48,6 +61,7 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
     key = str(location.job_id)
     return _without_collector(
         location,
+        recommendation_of_recording(location, timings),
         heatmap_document(key, timings, rows=ROWS),
         timeline_document(key, timings, culprit_ranks(location)),
         f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"
@@ -57,11 +71,14 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
 
 def page_of_counters(location: Location, url: str) -> KeptPage:
     """The page of a verdict alone: Prometheus' counters have no steps."""
-    return _without_collector(location, empty_heatmap(), TimelineDocument(None, [], ()), f"From Prometheus at {url}.")
+    nothing = TimelineDocument(None, [], ())
+    return _without_collector(location, None, empty_heatmap(), nothing, f"From Prometheus at {url}.")
 
 
-def _without_collector(location: Location, heat: HeatDocument, timeline: TimelineDocument, source: str) -> KeptPage:
-    return KeptPage(recorded_summary(location), heat, timeline, (), None, _job_text(location), source, _now())
+def _without_collector(
+    location: Location, changes: Recommendation | None, heat: HeatDocument, timeline: TimelineDocument, source: str
+) -> KeptPage:
+    return KeptPage(recorded_summary(location), heat, timeline, (), changes, _job_text(location), source, _now())
 
 
 def write_page(path: str, page: KeptPage) -> None:

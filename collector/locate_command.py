@@ -5,22 +5,27 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from laggard import wire
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid, user_text
-from laggard.collector.describe import details, sentence
+from laggard.collector.describe import culprit_name, details, sentence
 from laggard.collector.judged_recording import JudgedRecording, judge_recording
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location
-from laggard.text.words import printable_line
+from laggard.text.words import ascii_line, printable_line
 
 if TYPE_CHECKING:
     import httpx
+
+    from laggard.collector.recommend.advice.values import Item
+
+MOST_CHANGES: Final = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +81,8 @@ def main(arguments: argparse.Namespace) -> int:
         for line in details(location):
             print(f"  {line}")
         if location.culprits and not arguments.prometheus:
-            print(f"  What to change, with what it gains: {_recommend_command(arguments)}")
+            for line in _change_lines(arguments, location, timings):
+                print(f"  {line}")
         if location.owner is not None:
             print(f"  {printable_line(f'Job {location.job_id} of {user_text(location.owner)}')}")
     return EXIT_CODES[location.verdict]
@@ -129,6 +135,30 @@ def _moment(text: str) -> float:
         return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
     except (ValueError, OverflowError):
         raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None
+
+
+def _change_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[str]:
+    """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
+    from laggard.collector.recommend.advice.words import change_text, gain_text
+
+    names = set(map(culprit_name, location.culprits))
+    others = [item for item in _recommended(arguments, location, timings) if item.key not in names]
+    for item in others[:MOST_CHANGES]:
+        yield ascii_line(f"What to change: {change_text(item)}. Gain: {gain_text(item.gain)}.")
+    left = len(others) - MOST_CHANGES
+    start = "How, and why" if others else "What to change, with what it gains"
+    yield f"{start}{f', and {left} more' if left > 0 else ''}: {_recommend_command(arguments)}"
+
+
+def _recommended(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> tuple[Item, ...]:
+    from laggard.collector.keep import recommendation_of_collector, recommendation_of_recording
+
+    if timings is not None:
+        return recommendation_of_recording(location, timings).items
+    try:
+        return recommendation_of_collector(arguments.collector, by_uid(arguments.job) or _key(location)).items
+    except UsageError:  # it gave the verdict, and has no recommendations, or has gone meanwhile
+        return ()
 
 
 def _recommend_command(arguments: argparse.Namespace) -> str:

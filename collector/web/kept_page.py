@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.collector.recommend.advice.values import Item, Recommendation
+from laggard.collector.recommend.advice.words import gain_text
 from laggard.collector.web.bundle import bundle
 from laggard.collector.web.documents import HeatDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.page_html import PAGE_DIR, answer_html, items, template
@@ -96,10 +97,11 @@ def _change_parts(recommendation: Recommendation | None) -> list[str]:
 
 
 def _change_html(item: Item) -> str:
-    """An item as a diff of its setting."""
+    """An item as a diff of its setting, with what it gains."""
     lines = [(sign, value) for sign, value in (("-", item.current), ("+", item.recommended)) if value is not None]
     diff = "\n".join(f"{sign} {item.key}={value}" for sign, value in lines)
-    return _article(f"{item.target}: {item.key}", [item.reason, item.risk], [diff, item.apply])
+    reasons = [item.reason, f"Gain: {gain_text(item.gain)}.", item.risk]
+    return _article(f"{item.target}: {item.key}", reasons, [diff, item.apply])
 
 
 def _article(title: str, lines: Iterable[str], commands: Iterable[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.recommend.advice.profile import profile_of
+from laggard.collector.recommend.advice.profile import with_job
 from laggard.collector.recommend.advice.situation import Situation
 
 
@@ -13,10 +13,5 @@ def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:
     if job is None:
         return Situation(findings=tuple(each.finding for each in snapshot.findings))
     nodes = {node for node in job.timings.nodes if node}
-    return Situation(
-        findings=tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes),
-        nodes=len(nodes) or None,
-        ranks=job.timings.world_size,
-        profile=profile_of(job.timings),
-        culprits=job.location.culprits,
-    )
+    findings = tuple(each.finding for each in snapshot.findings if not nodes or each.node in nodes)
+    return with_job(Situation(findings=findings), job.timings, job.location.culprits)

@@ -18,6 +18,7 @@ from support.ports import free_port
 
 from laggard.cli import main
 from laggard.collector.recommend.advice.values import Recommendation
+from laggard.collector.recommend.advice.words import change_text, gain_text
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
@@ -78,6 +79,26 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert 'laggard_job_running{job_id="job-1",user="1000"} 1.0' in metrics
     targets = collector.get("/api/v1/targets").json()
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
+
+
+def test_what_to_change_stands_in_the_api_and_in_locate(
+    start_collector: Start, fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agents = [
+        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["ACS_ENABLED"])),
+    ]
+    collector = _collect(start_collector, *(agent.address for agent in agents))
+    advised = decode(collector.get("/api/v1/recommendation").content, Recommendation)
+    (acs,) = [item for item in advised.items if "ACS_ENABLED" in item.evidence]
+    assert acs.target == "pcie" and acs.repairs and "host.sh" in advised.files
+    assert main(["locate", "--collector", collector.url]) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith("Rank 2 on n1 is slow in forward: ") and lines[1].startswith("What to do: ")
+    changes = [line for line in lines if line.startswith("What to change: ")]
+    assert changes[0] == f"What to change: {change_text(acs)}. Gain: {gain_text(acs.gain)}."
+    assert not any("rank 2" in change for change in changes), "what to do of the culprit is said already"
+    assert any(f"laggard recommend --collector {collector.url}" in line for line in lines)
 
 
 def test_failing_agents_are_named_and_the_others_go_on(start_collector: Start, fake_agent: Start, make: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from laggard.cli import main
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.registry import RULES
-from laggard.collector.recommend.advice.situation import JobProfile, Situation
+from laggard.collector.recommend.advice.situation import JobProfile, ModelSize, Situation
 from laggard.collector.recommend.advice.values import Item
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
@@ -199,17 +199,20 @@ def test_waiting_for_input_is_measured() -> None:
     assert not recommend(Situation(profile=JobProfile(1.0, input_share=0.01))).items
 
 
-def recording(path: Path, input_seconds: float, waited: float) -> None:
-    """Two ranks, each step a second long."""
+def recording(path: Path, input_seconds: float, waited: float, slow: float = 0.0) -> None:
+    """Two ranks, each step a second long, and `slow` seconds more since rank 1 computes longer."""
     lines: list[dict[str, Any]] = [{"laggard_recording": 1, "job_id": "j"}]
     for rank in range(2):
         lines.append({"kind": "rank", "rank": rank, "node": f"n{rank}", "world_size": 2})
         for step in range(12):
-            names = {"rank": rank, "step": step}
-            lines.append({"kind": "step", **names, "start": step, "end": step + 1.0})
-            lines.append({"kind": "span", **names, "name": "input", "start": step, "end": step + input_seconds})
-            sent = {"group": "dp", "op": "all_reduce", "seq": step, "bytes": 1000000, "waited": waited}
-            lines.append({"kind": "collective", **names, **sent, "start": step + 0.9 - waited, "end": step + 0.9})
+            names, start = {"rank": rank, "step": step}, step * (1 + slow)
+            end, wait = start + 1 + slow, waited + (0.0 if rank else slow)
+            lines.append({"kind": "step", **names, "start": start, "end": end})
+            forward = start + input_seconds, end - 0.1 - wait
+            for name, begun, ended in (("input", start, forward[0]), ("forward", *forward)):
+                lines.append({"kind": "span", **names, "name": name, "start": begun, "end": ended})
+            sent = {"group": "dp", "op": "all_reduce", "seq": step, "bytes": 1000000, "waited": wait}
+            lines.append({"kind": "collective", **names, **sent, "start": forward[1], "end": end - 0.1})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
@@ -367,6 +370,81 @@ def test_recomputation_is_an_option_where_it_is_on_and_a_repair_where_memory_ran
     repair = keys_of(situation(findings=(failed,)))["recomputation of activations"]
     assert repair.repairs and repair.recommended == "on"
     assert "recomputation of activations" not in keys_of(situation(config=on, findings=(failed,)))
+
+
+def size(parameters: float, **more: float) -> ModelSize:
+    return ModelSize(parameters, 80e9, 8)._replace(**more)
+
+
+HALF = {**CONFIG, "bf16": {"enabled": True}}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "changes"),
+    [
+        (4e9, {}),  # 8 GB of weights, 1 of gradients, 6 of states
+        (24e9, {"zero_optimization.stage": 3}),  # 48 + 6 + 36 do not fit beside 4 GB of buffers; 6 + 6 + 36 do
+        (60e9, {"zero_optimization.stage": 3, "zero_optimization.offload_optimizer.device": "cpu"}),
+        (600e9, {}),  # nothing helps: no wrong advice
+    ],
+)
+def test_a_model_that_does_not_fit_gets_the_stage_that_does(parameters: float, changes: dict[str, Any]) -> None:
+    found = recommend(situation(0.3, HALF, model_size=size(parameters)))
+    repairs = {item.key: item.recommended for item in found.items if item.repairs}
+    assert repairs == changes
+    sections = json.loads(found.files["ds_config.json"])["zero_optimization"]
+    assert sections["stage"] == changes.get("zero_optimization.stage", 2)
+
+
+def test_no_stage_is_recommended_that_does_not_fit() -> None:
+    roomy, tight = (keys_of(situation(0.3, HALF, model_size=size(each))) for each in (4e9, 16e9))
+    assert roomy["zero_optimization.stage"].recommended == 1, "8 + 8 + 6 GB"
+    assert "zero_optimization.stage" not in tight, "32 + 32 + 24 GB are more than a GPU's 80"
+    offloaded = {**HALF, "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}
+    key = "zero_optimization.offload_optimizer.device"
+    assert key in keys_of(situation(0.3, offloaded, model_size=size(4e9)))
+    assert key not in keys_of(situation(0.3, offloaded, model_size=size(24e9)))
+
+
+def test_activations_that_do_not_fit_are_recomputed() -> None:
+    key = "recomputation of activations"
+    large = size(4e9, sample_bytes=18e9)  # 4 samples of 18 GB beside 15 GB of states
+    item = keys_of(situation(0.3, HALF, model_size=large))[key]
+    assert item.repairs and "activations 72.0 GB" in item.evidence[0]
+    assert key not in keys_of(situation(0.3, HALF, model_size=size(4e9, sample_bytes=1e9)))
+    configured = {**HALF, "activation_checkpointing": {"partition_activations": True}}
+    assert key not in keys_of(situation(0.3, configured, model_size=large)), "it is on, and cannot be switched off"
+    assert "gradient_accumulation_steps" not in keys_of(situation(0.3, HALF, model_size=size(4e9, sample_bytes=9e9)))
+
+
+def test_the_size_of_the_model_comes_from_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "ds.json", HALF)
+    _, found = run(capsys, path, "--parameters", "24e9", "--gpu-memory", "80e9", "--gpus", "8")
+    assert found["items"][0]["key"] == "zero_optimization.stage" and found["items"][0]["recommended"] == 3
+    for words in (["--parameters", "24e9"], ["--parameters", "24e9", "--gpu-memory", "80e9", "--gpus", "0"]):
+        assert main(["recommend", path, *words]) == 64
+        assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize(("name", "value"), [("NCCL_IB_DISABLE", "1"), ("NCCL_NET", "Socket")])
+def test_a_variable_that_means_tcp_says_what_tcp_cost_elsewhere(name: str, value: str) -> None:
+    harmful = finding("NCCL_ENV_HARMFUL", name, "means TCP", evidence={}, fix="unset", severity=Severity.WARNING)
+    known = Situation(findings=(harmful,), environment={name: value}, environment_known=True)
+    (item,) = recommend(known).items
+    assert item.repairs and item.gain.ratio is None and item.gain.high == 57.0
+    fallback = finding("TCP_FALLBACK", "the job", "talks by TCP", evidence={"cause": "x"}, fix="Use RDMA.")
+    (item,) = recommend(known._replace(findings=(harmful, fallback))).items
+    assert item.gain.ratio == 12.0, "one change, by what was seen"
+
+
+def test_locate_says_what_to_change_besides(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recording(tmp_path / "job.jsonl", 0.2, 0.1, slow=0.5)
+    assert main(["locate", "--trace", str(tmp_path / "job.jsonl")]) == 1
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith("Rank 1 on n1 is slow in forward")
+    first, *_ = [line for line in lines if line.startswith("What to change: ")]
+    assert "DataLoader" in first and "Gain: 1.15 times as fast (" in first
+    assert f"How, and why: laggard recommend {tmp_path / 'job.jsonl'}" in lines
 
 
 def test_ranks_that_pause_now_and_then_collect_garbage_together() -> None:

@@ -60,10 +60,11 @@ def _order(item: Item) -> tuple[bool, float, float, float]:
 
 
 def _distinct(items: Iterable[Item]) -> Iterator[Item]:
-    """Yields one item for each setting: nodes that lack the same thing are one change."""
+    """Yields one item for each setting, by the first rule that has it: nodes that lack the same are one change."""
     seen: dict[tuple[str, str, str], Item] = {}
     for item in items:
-        seen.setdefault((item.target, item.key, str(item.reason) if item.repairs else ""), item)
+        by_hand = item.repairs and item.target != "nccl_env"
+        seen.setdefault((item.target, item.key, item.reason if by_hand else ""), item)
     yield from seen.values()
 
 

@@ -67,10 +67,11 @@ def _deepspeed_files(items: Sequence[Item], document: Mapping[str, Any]) -> dict
 
 
 def _is_certain(item: Item) -> bool:
-    """Whether it needs no measurement, or was measured and is faster."""
+    """Whether it needs no measurement, since the job cannot run without it or loses little, or was measured and is
+    faster."""
     certain = ("overlap_comm", "reduce_bucket_size", "allgather_bucket_size")
     measured = item.gain.basis == "measured" and item.gain.low is not None and item.gain.low > 1
-    return measured or item.key.rpartition(".")[2] in certain
+    return item.repairs or measured or item.key.rpartition(".")[2] in certain
 
 
 def _set(tree: dict[str, Any], path: Sequence[str], value: Any) -> None:

@@ -1,19 +1,36 @@
-"""A job's median step from its timings. Pure."""
+"""What a job's timings tell a recommendation: its median step, its ranks and nodes. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats, JobTimings
-from laggard.collector.recommend.advice.situation import JobProfile
+from laggard.collector.recommend.advice.situation import JobProfile, Situation
 from laggard.constants import OPS, PHASES
+from laggard.model import Culprit
 
 _INPUT: Final = PHASES.index("input")
 _FEWEST_STEPS: Final = 4
+
+
+def with_job(known: Situation, timings: JobTimings, culprits: Sequence[Culprit]) -> Situation:
+    """Returns what is known besides, with what a job's timings and the verdict on them tell."""
+    node_of_rank = {
+        int(rank): node for rank, node in zip(timings.ranks, timings.nodes, strict=True) if node is not None
+    }
+    groups = timings.collectives.groups if timings.collectives else ()
+    return known._replace(
+        profile=profile_of(timings),
+        culprits=tuple(culprits),
+        ranks=timings.world_size or known.ranks,
+        nodes=len({node for node in timings.nodes if node}) or known.nodes,
+        node_of_rank=node_of_rank,
+        data_parallel_groups=tuple(group.ranks for group in groups if group.role == "dp"),
+    )
 
 
 def profile_of(timings: JobTimings) -> JobProfile | None:

@@ -22,6 +22,20 @@ class JobProfile(NamedTuple):
     """By operation: how many a step and rank, and their mean bytes."""
 
 
+class ModelSize(NamedTuple):
+    """What the model and its GPUs are, as a user says. Bytes are of one GPU."""
+
+    parameters: float
+    """Of the part of the model that a data-parallel group holds: all, without tensor and pipeline parallelism."""
+    gpu_bytes: float
+    gpus: int | None = None
+    """Among which ZeRO divides; None: all ranks."""
+    sample_bytes: float = 0.0
+    """Activations of one sample of the micro-batch; 0: not known."""
+    resident_bytes: float = 0.0
+    """What each GPU holds besides, such as the teacher of a distillation."""
+
+
 class Situation(NamedTuple):
     findings: tuple[Finding, ...] = ()
     environment: Mapping[str, str] = {}
@@ -37,6 +51,7 @@ class Situation(NamedTuple):
     deepspeed: DeepSpeedConfig | None = None
     deepspeed_document: Mapping[str, Any] | None = None
     deepspeed_problems: tuple[str, ...] = ()
+    model_size: ModelSize | None = None
     profile: JobProfile | None = None
     culprits: tuple[Culprit, ...] = ()
     lossless_priorities: frozenset[int] = frozenset()

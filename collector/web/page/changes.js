@@ -26,8 +26,8 @@ function articleOf(item) {
 }
 
 function gainOf({ gain, repairs }) {
-  if (gain.ratio === null) return repairs ? "repair" : "gain not known";
   const range = gain.low !== null && gain.high !== null ? ` (${times(gain.low)} to ${times(gain.high)})` : "";
+  if (gain.ratio === null) return `${repairs ? "repair" : "gain not known"}${range && `, elsewhere${range}`}`;
   return `${times(gain.ratio)} throughput${range}, ${gain.basis}`;
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from laggard import wire
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.recommend.advice.decide import recommend
+from laggard.collector.recommend.advice.situation import ModelSize
 from laggard.collector.recommend.advice.values import Recommendation
 from laggard.errors import UsageError
 from laggard.recommend.describe import render_recommendation
@@ -32,13 +33,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--apply", action="store_true", help="change the DeepSpeed configuration given; the old one is kept beside it"
     )
+    size = parser.add_argument_group("the model's memory, so that nothing is recommended that does not fit")
+    size.add_argument("--parameters", type=_amount, metavar="N", help="of the model, such as 8e9; of one stage or part")
+    size.add_argument("--gpu-memory", type=_amount, metavar="BYTES", help="of each GPU, such as 80e9")
+    size.add_argument("--gpus", type=int, metavar="N", help="among which ZeRO divides; default: the recording's ranks")
+    size.add_argument("--activations", type=_amount, default=0.0, metavar="BYTES", help="of one sample; default: open")
+    size.add_argument("--resident", type=_amount, default=0.0, metavar="BYTES", help="what a GPU holds besides")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="json: one laggard.recommendation/1")
+
+
+def _amount(text: str) -> float:
+    """Raises ValueError, which argparse tells."""
+    value = float(text)
+    if not 0 <= value < 1e18:
+        raise ValueError(text)
+    return value
 
 
 def main(arguments: argparse.Namespace) -> int:
     inputs = read_inputs(arguments.files) if arguments.files else None
     if arguments.apply and (inputs is None or inputs.deepspeed_path in (None, "-")):
         raise UsageError("--apply changes a DeepSpeed configuration: give one as a file")
+    size = _model_size(arguments, bool(inputs))
+    if inputs and size:
+        inputs = inputs._replace(situation=inputs.situation._replace(model_size=size))
     found = _recommendation(inputs) if inputs else _ask(arguments.collector, by_uid(arguments.job))
     if arguments.write:
         write_files(found.files, Path(arguments.write))
@@ -52,6 +70,20 @@ def main(arguments: argparse.Namespace) -> int:
     if found.blocked_by:
         return 1
     return 2 if inputs and not found.items and inputs.unknown else 0
+
+
+def _model_size(arguments: argparse.Namespace, from_files: bool) -> ModelSize | None:
+    """Raises UsageError for one of the two alone, and where a collector is asked."""
+    parameters, memory = arguments.parameters, arguments.gpu_memory
+    if parameters is None and memory is None:
+        return None
+    if not parameters or not memory:
+        raise UsageError("--parameters and --gpu-memory go together: give both")
+    if not from_files:
+        raise UsageError("--parameters goes with a DeepSpeed configuration: give one as a file")
+    if arguments.gpus is not None and arguments.gpus < 1:
+        raise UsageError(f"--gpus {arguments.gpus}: give 1 or more")
+    return ModelSize(parameters, memory, arguments.gpus, arguments.activations, arguments.resident)
 
 
 def _recommendation(inputs: Inputs) -> Recommendation:

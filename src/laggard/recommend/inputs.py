@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from laggard.collector.locate.verdict import locate
-from laggard.collector.recommend.advice.profile import profile_of
+from laggard.collector.recommend.advice.profile import with_job
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recording.kinds import kind_of
 from laggard.collector.recording.reader import read_recording
@@ -152,17 +152,4 @@ def _with_recording(situation: Situation, paths: Sequence[str]) -> Situation:
     recording = read_recording(paths)
     if recording.arrivals is not None:
         return situation
-    timings = recording.timings
-    nodes = {node for node in timings.nodes if node}
-    return situation._replace(
-        profile=profile_of(timings),
-        culprits=locate(timings).culprits,
-        ranks=timings.world_size or situation.ranks,
-        nodes=len(nodes) or situation.nodes,
-        node_of_rank={
-            int(rank): node for rank, node in zip(timings.ranks, timings.nodes, strict=True) if node is not None
-        },
-        data_parallel_groups=tuple(
-            group.ranks for group in (timings.collectives.groups if timings.collectives else ()) if group.role == "dp"
-        ),
-    )
+    return with_job(situation, recording.timings, locate(recording.timings).culprits)

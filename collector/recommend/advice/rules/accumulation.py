@@ -11,6 +11,7 @@ from laggard.collector.recommend.advice.deepspeed_setting import (
     gain_of_saving,
     setting,
 )
+from laggard.collector.recommend.advice.gpu_memory import need
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -31,7 +32,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         return
     accumulated = config.grad_accum
     evidence = exposed_evidence(exposed)
-    if config.stage == 2 and (exposed is not None or accumulated >= _MANY):
+    if config.stage == 2 and (exposed is not None or accumulated >= _MANY) and _has_room(situation, stage=1):
         yield setting(
             "zero_optimization.stage",
             2,
@@ -42,8 +43,8 @@ def judge(situation: Situation) -> Iterator[Item]:
             source=SOURCE,
             risk="Stage 1 keeps all gradients on each GPU: 2 to 4 bytes a parameter more. It may run out of memory.",
         )
-    if config.micro_batch:
-        fewer = 2 if accumulated % 2 == 0 else accumulated
+    fewer = 2 if accumulated % 2 == 0 else accumulated
+    if config.micro_batch and _has_room(situation, micro_batch=config.micro_batch * fewer):
         yield setting(
             "gradient_accumulation_steps",
             accumulated,
@@ -55,6 +56,12 @@ def judge(situation: Situation) -> Iterator[Item]:
             source=SOURCE,
             risk="A larger micro-batch takes more activations: it may run out of memory; recomputation makes room.",
         )
+
+
+def _has_room(situation: Situation, **changes: int) -> bool:
+    """Returns False where the changed configuration is known not to fit into a GPU."""
+    found = need(situation, **changes)
+    return found is None or found.fits
 
 
 def _gain(exposed: float | None, fewer: int) -> Gain:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.collector.recommend.advice.deepspeed_setting import exposed_share, setting
+from laggard.collector.recommend.advice.gpu_memory import need
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -19,7 +20,8 @@ def judge(situation: Situation) -> Iterator[Item]:
     if config is None:
         return
     for key, device in (("offload_optimizer", config.offload_optimizer), ("offload_param", config.offload_param)):
-        if device:
+        without = need(situation, **{key: ""})
+        if device and (without is None or without.fits):
             yield setting(
                 f"zero_optimization.{key}.device",
                 device,

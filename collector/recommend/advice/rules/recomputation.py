@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from laggard.collector.recommend.advice.deepspeed_setting import exposed_evidence, exposed_share
+from laggard.collector.recommend.advice.gpu_memory import need, need_text
 from laggard.collector.recommend.advice.rule import Rule
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
@@ -26,20 +27,24 @@ def judge(situation: Situation) -> Iterator[Item]:
     section = (situation.deepspeed_document or {}).get(_SECTION)
     configured = isinstance(section, dict) and bool(section)
     out_of_memory = situation.finding(_OUT_OF_MEMORY)
-    if out_of_memory is not None and not configured:
-        yield _switched_on(out_of_memory.summary)
-    if out_of_memory is None and configured and isinstance(section, dict):
+    expected = need(situation)
+    too_large = expected is not None and expected.states_fit and not expected.fits
+    if not configured and out_of_memory is not None:
+        yield _switched_on("the job ran out of GPU memory", (_OUT_OF_MEMORY, out_of_memory.summary))
+    elif not configured and too_large and expected is not None:
+        yield _switched_on("the job will run out of GPU memory", (need_text(expected),))
+    if configured and isinstance(section, dict) and out_of_memory is None and not too_large:
         yield _switched_off(section, exposed_share(situation))
 
 
-def _switched_on(summary: str) -> Item:
+def _switched_on(because: str, evidence: tuple[str, ...]) -> Item:
     return Item(
         target="launcher",
         key=_KEY,
         current=None,
         recommended="on",
-        reason="the job ran out of GPU memory: recomputation keeps the inputs of layers and no other activations",
-        evidence=(_OUT_OF_MEMORY, summary),
+        reason=f"{because}: recomputation keeps the inputs of layers and no other activations",
+        evidence=evidence,
         gain=Gain("rule"),
         risk="Computing takes up to a third longer. It does not help where weights, gradients and states alone do not "
         "fit: then raise the ZeRO stage, or offload.",

@@ -16,6 +16,7 @@ SOURCE: Final = (
     "InfiniBand and Ethernet for fine-tuning at scale: 26 to 57 times"
 )
 _GAIN: Final = Gain("rule", 12.0, 1.5, 57.0)
+_ELSEWHERE: Final = Gain("rule", None, 1.0, 57.0)
 _CHOICES: Final = {"NCCL_IB_DISABLE": ("1",), "NCCL_NET": ("Socket",), "NCCL_NET_PLUGIN": ("none",)}
 
 
@@ -23,11 +24,7 @@ def judge(situation: Situation) -> Iterator[Item]:
     found = situation.finding("TCP_FALLBACK")
     if found is None:
         return
-    chosen = [
-        name
-        for name, values in _CHOICES.items()
-        if situation.environment.get(name, "").lower() in [value.lower() for value in values]
-    ]
+    chosen = [name for name in _CHOICES if gain_without(name, situation.environment.get(name, ""))]
     for name in chosen:
         current = situation.environment[name]
         apply, revert = variable(name, current, None)
@@ -35,6 +32,11 @@ def judge(situation: Situation) -> Iterator[Item]:
         yield msgspec.structs.replace(item, apply=apply, revert=revert)
     if not chosen:
         yield repair(found, "host", "transport", _GAIN, SOURCE, "TCP", "RDMA")
+
+
+def gain_without(name: str, value: str) -> Gain | None:
+    """Returns what removing a variable gains that has NCCL choose TCP, where the nodes have RDMA; None for others."""
+    return _ELSEWHERE if value.lower() in [each.lower() for each in _CHOICES.get(name, ())] else None
 
 
 RULE = Rule("tcp_fallback", judge, SOURCE)

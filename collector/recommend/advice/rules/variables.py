@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from laggard.collector.recommend.advice.rule import Rule, variable
+from laggard.collector.recommend.advice.rules import tcp_fallback
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Gain, Item
 
@@ -21,15 +22,21 @@ def judge(situation: Situation) -> Iterator[Item]:
         if found.code in _CODES and name in situation.environment and name not in seen:
             seen.add(name)
             harmful = found.code == "NCCL_ENV_HARMFUL"
-            gain = Gain("rule") if harmful else Gain("rule", 1.0, 1.0, 1.0)
-            yield _removal(situation, name, f"{name} {found.summary}", (found.code,), gain)
+            gain = _gain(name, situation.environment[name]) if harmful else Gain("rule", 1.0, 1.0, 1.0)
+            yield _removal(situation, name, f"{name} {found.summary}", (found.code,), gain, harmful)
     name = "NCCL_IB_GID_INDEX"
     if name in situation.environment and name not in seen and situation.nccl_version >= _GID_FINDS_ITSELF:
         reason = f"{name} is pinned: since NCCL 2.21 the right GID is found on each node, and a pinned one may be wrong"
         yield _removal(situation, name, reason, (), Gain("rule", 1.0, 1.0, None))
 
 
-def _removal(situation: Situation, name: str, reason: str, evidence: tuple[str, ...], gain: Gain) -> Item:
+def _gain(name: str, value: str) -> Gain:
+    return tcp_fallback.gain_without(name, value) or Gain("rule")
+
+
+def _removal(
+    situation: Situation, name: str, reason: str, evidence: tuple[str, ...], gain: Gain, harmful: bool = False
+) -> Item:
     current = situation.environment[name]
     apply, revert = variable(name, current, None)
     return Item(
@@ -44,7 +51,7 @@ def _removal(situation: Situation, name: str, reason: str, evidence: tuple[str, 
         apply=apply,
         revert=revert,
         source=SOURCE,
-        repairs=gain.ratio is None,
+        repairs=harmful,
     )
 
 

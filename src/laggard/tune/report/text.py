@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from laggard.recommend.describe import gain_text
+from laggard.collector.recommend.advice.words import gain_text
 from laggard.text.words import ascii_line, counted, printable_line, seconds_text
 from laggard.tune.campaign import Progress
 from laggard.tune.report.documents import FinalistRow, TuneDocument
