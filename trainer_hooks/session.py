@@ -82,7 +82,7 @@ class Session:
             self._opened = True
             os.environ[ENV_RANK_PROCESS] = str(os.getpid())
             self._close_at_exit()
-            self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step)])
+            self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step, self.steps.are_expected)])
             open_outputs(self.recorder, identify(os.environ, gpu_uuid(self.placement.find())))
 
     def _close_at_exit(self) -> None:

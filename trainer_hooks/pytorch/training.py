@@ -36,6 +36,7 @@ class TorchSteps:
         self.boundary = StepBoundary()
         self._on_optimizer = on_optimizer
         self.ends_steps = True  # False: engines end the steps
+        self._any_made = False
         self._numbers = itertools.count()
         self._foreign: dict[int, tuple[Any, int]] = {}  # by id(): optimizers not of torch, and their numbers
         self._updates = 0  # made by torch's optimizers on the training thread
@@ -59,6 +60,10 @@ class TorchSteps:
     def claim_training_thread(self) -> None:
         """The calling thread is the training thread. In some frameworks that is not the interpreter's first thread."""
         self.thread, self._thread_is_known = get_ident(), True
+
+    def are_expected(self) -> bool:
+        """Whether an engine or an optimizer of torch is there, whose updates will end steps."""
+        return not self.ends_steps or self._any_made
 
     def optimizer_key(self, optimizer: Any) -> int:
         """A number that stays the optimizer's own. An id() could later belong to another optimizer, on one rank and not
@@ -88,6 +93,7 @@ class TorchSteps:
 
     def _add(self, optimizer: Any) -> None:
         """`optimizer` has just been made."""
+        self._any_made = True
         self.boundary.add(self.optimizer_key(optimizer))
 
     def _backward(self, original: F) -> F:

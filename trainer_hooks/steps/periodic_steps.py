@@ -15,6 +15,11 @@ _LEAST: Final = 192
 """Collectives without a step, before a period is searched. Half of them must repeat with it, because three equal ones
 in a row occur within many a step."""
 _KEPT: Final = 4096  # collectives; a step of more than a third of them is not found
+_PATIENCE_NS: Final = 1_800_000_000_000
+"""How long an engine or an optimizer that was made may take for its first step. Layers of one size repeat their
+collectives within it, as those of ZeRO stage 3 and FSDP do: these are no steps."""
+_COPYING: Final = frozenset({"broadcast", "all_gather", "scatter", "gather", "barrier"})
+"""What alone is no step of training: parameters are sent to all ranks when a model is built, loaded or saved."""
 
 
 class PeriodicSteps:
@@ -22,13 +27,17 @@ class PeriodicSteps:
     come from elsewhere. At which place of the true step a period begins is not known: a step made so has the right
     length and waits, and all else of it is in the phase `other`."""
 
-    def __init__(self, add_step: Callable[[StepRecord], None]) -> None:
-        self._add_step = add_step
+    def __init__(self, add_step: Callable[[StepRecord], None], expected: Callable[[], bool] = lambda: False) -> None:
+        """`expected`: whether something was made that will tell of steps, such as a DeepSpeed engine."""
+        self._add_step, self._expected = add_step, expected
+        self._began: int | None = None
+        self._copying: list[bool] = []  # by lane
         self._kept: list[tuple[int, int, int, int]] = []  # issued, waited, and what makes the token: lane, bytes
         self._steps = 0
         self._disabled = False
 
-    def add_lane(self, lane: Lane, members: Sequence[int]) -> None: ...
+    def add_lane(self, lane: Lane, members: Sequence[int]) -> None:
+        self._copying.append(lane.op in _COPYING)
 
     def flush(self, totals: Totals) -> None: ...
 
@@ -46,19 +55,28 @@ class PeriodicSteps:
             word, issued, _, waited, size = numbers[place : place + RECORD_NUMBERS]
             self._kept.append((issued, waited, word >> LANE_SHIFT, size))
         self._kept.sort()
-        if len(self._kept) >= _LEAST:
+        if len(self._kept) >= _LEAST and not self._is_early():
             self._add_steps()
         del self._kept[: max(0, len(self._kept) - _KEPT)]
 
     def _add_steps(self) -> None:
         period = smallest_period([entry[2:] for entry in self._kept], least=_LEAST // 2)
-        if period is None:
+        if period is None or all(self._is_copying(entry[2]) for entry in self._kept[-period:]):
             return
         start = self._first_repetition(period)
         while start + period < len(self._kept):
             self._add_period(self._kept[start : start + period + 1])
             start += period
         self._kept = self._kept[start:]
+
+    def _is_early(self) -> bool:
+        """Whether steps may still come from elsewhere."""
+        if self._began is None:
+            self._began = self._kept[0][0]
+        return self._expected() and self._kept[-1][0] - self._began < _PATIENCE_NS
+
+    def _is_copying(self, lane: int) -> bool:
+        return lane < len(self._copying) and self._copying[lane]
 
     def _first_repetition(self, period: int) -> int:
         """The place where the repetition begins that lasts to the end of the row."""

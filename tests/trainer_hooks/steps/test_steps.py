@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from laggard.rankfile.layout import LANE_SHIFT
+from laggard.rankfile.layout import LANE_SHIFT, Lane
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 from laggard.trainer_hooks.steps.period import smallest_period
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
@@ -108,3 +108,36 @@ def test_no_steps_are_made_once_they_come_from_elsewhere() -> None:
     for place in range(1000):
         sink.collectives(0, [1 << LANE_SHIFT | 1, place, place + 1, 0, 64], {})
     assert made == []
+
+
+def _all(sink: PeriodicSteps, count: int, nanoseconds: int = 15, lane: int = 0) -> None:
+    for place in range(count):
+        sink.collectives(-1, [lane << LANE_SHIFT | 1, nanoseconds * place, nanoseconds * place + 10, 3, 64], {})
+
+
+def test_equal_layers_of_the_first_step_are_no_steps_where_an_optimizer_will_tell() -> None:
+    made: list[StepRecord] = []
+    expected = True
+    sink = PeriodicSteps(made.append, lambda: expected)
+    sink.add_lane(Lane("all_reduce", "dp", "dp:0-1"), [0, 1])
+    _all(sink, 2000)
+    assert made == []
+    expected = False
+    _all(sink, 1)
+    assert made, "nothing tells of steps"
+    made.clear()
+    slow = PeriodicSteps(made.append, lambda: True)
+    _all(slow, 2000, nanoseconds=1_000_000_000)
+    assert made, "half an hour without a step: it was made for something else"
+
+
+def test_parameters_that_are_sent_to_all_ranks_are_no_steps() -> None:
+    made: list[StepRecord] = []
+    sink = PeriodicSteps(made.append)
+    for op in ("broadcast", "all_gather", "all_reduce"):
+        sink.add_lane(Lane(op, "dp", "dp:0-1"), [0, 1])
+    _all(sink, 1000, lane=0)
+    _all(sink, 1000, lane=1)
+    assert made == []
+    _all(sink, 1000, lane=2)
+    assert made
