@@ -12,6 +12,7 @@ from laggard.tune.space import Configuration, Parameter, Space, Value, allowed, 
 from laggard.tune.statistics import Drift, drift_of, level_at, noise_of, without_spikes
 
 _BLAME = 4.0
+_NOISE_REPEATS = 12
 _FAILURES_OF_A_VALUE = 2
 """A value that failed in so many configurations, and worked in none, is not tried any more."""
 
@@ -94,9 +95,10 @@ class Board:
         return drift_of(self.seconds(self.default))
 
     def noise(self) -> float:
-        """Returns the standard deviation of a time's logarithm, by all repeats."""
+        """Returns the standard deviation of a time's logarithm, by the last repeats of each configuration."""
         if self._noise is None:
-            found = noise_of([[math.exp(time) for _, time in each] for each in self._times.values()])
+            latest = [each[-_NOISE_REPEATS:] for each in self._times.values()]
+            found = noise_of([[math.exp(time) for _, time in each] for each in latest])
             self._noise = 0.01 if found is None else max(found, 1e-4)
         return self._noise
 

@@ -33,14 +33,15 @@ def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
             finalists = _still_open(finalists, times, plan)
             if _is_decided(board, finalists, times, plan):
                 break
-    return _found(board, finalists, times, plan)
+    return _found(board, finalists, times, plan, best)
 
 
 def _most_rounds(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> int:
-    """Returns twice the rounds where the best looks faster than the default by more than a tie, and is not for certain:
-    the noise is large, and the question worth it."""
+    """Returns twice the rounds, as far as there are trials left, where the best looks faster than the default by more
+    than a tie, and is not for certain: the noise is large, and the question worth it."""
     own = max((_between(board.default, each, times, plan) for each in finalists), key=lambda each: each.ratio)
-    return (2 if own.word is Word.OPEN and own.ratio > 1 + plan.tie else 1) * plan.rounds_kept
+    worth_it = own.word is Word.OPEN and own.ratio > 1 + plan.tie
+    return (2 if worth_it and plan.trials - board.spent > len(finalists) else 1) * plan.rounds_kept
 
 
 def _finalists(board: Board, best: Settings) -> list[Settings]:
@@ -87,16 +88,31 @@ def _is_decided(board: Board, finalists: Sequence[Settings], times: Times, plan:
     return all(_between(finalists[0], each, times, plan).word is not Word.OPEN for each in finalists[1:])
 
 
-def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan) -> Found:
-    """Of those that are even, the one with the fewest changes is the best."""
+def _found(board: Board, finalists: Sequence[Settings], times: Times, plan: Plan, first: Settings) -> Found:
+    """What the search took for the best stays so, unless another one is faster for certain: it was repeated more often.
+    Of those that are as fast, the one with the fewest changes is the best."""
     ordered = _order(board, finalists, times, plan)
     shown = tuple(Finalist(each, _between(board.default, each, times, plan)) for each in ordered)
     if _default_is_wrong(board):
         return Found(None, shown, (), "the default itself gave wrong results: the machine has to be repaired first")
-    words = (Word.TIE, Word.OPEN)
-    tied = [each for each in ordered[1:] if _between(ordered[0], each, times, plan).word in words]
     faster = [each for each in shown if each.comparison.word is Word.FASTER]
-    even = [each for each in faster if each.comparison.ratio >= faster[0].comparison.ratio / (1 + plan.tie / 2)]
-    best = min(even, key=lambda each: len(changes(board.space, each.configuration)), default=None)
-    others = [each for each in ordered[:1] + tied if best and each != best.configuration]
-    return Found(best, shown, tuple(others if best else tied), "")
+    best = _best(board, faster, times, plan, first)
+    lead = best.configuration if best else ordered[0] if ordered else None
+    words = (Word.TIE, Word.OPEN)
+    tied = [each for each in ordered if lead and each != lead and _between(lead, each, times, plan).word in words]
+    return Found(best, shown, tuple(tied), "")
+
+
+def _best(board: Board, faster: Sequence[Finalist], times: Times, plan: Plan, first: Settings) -> Finalist | None:
+    """Returns the best of those that are faster than the default, the fastest first; None where there is none."""
+    lead = next((each for each in faster if each.configuration == first), faster[0] if faster else None)
+    if lead is None:
+        return None
+    words = {
+        key(each.configuration): _between(lead.configuration, each.configuration, times, plan).word for each in faster
+    }
+    surely = [each for each in faster if words[key(each.configuration)] is Word.FASTER]
+    if surely:
+        return surely[0]
+    even = [each for each in faster if each == lead or words[key(each.configuration)] is Word.TIE]
+    return min(even, key=lambda each: len(changes(board.space, each.configuration)))

@@ -3,8 +3,9 @@ their outcomes, and does nothing else, so that a campaign resumes by being sent 
 
 The default first, several times: the noise. Then what the cost model recommends. Then passes over the parameters,
 group by group, each value measured beside the best so far; a value that looks better is repeated until it is, or is
-not. Then, among the parameters that mattered: other values with the rest fitted to them, pairs, and guesses by TPE. At
-last the best few and the default in turns, on which the answer alone rests: no first look that was lucky counts in it.
+not. Then, among the parameters that mattered: other values with the rest fitted to them, pairs, and guesses by TPE.
+Trials that are left go to the noise: the best and what is one change away, in turns. At last the best few and the
+default in turns, on which the gain alone rests: no first look that was lucky counts in it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PASSES: Final = 3
 _MOST_RESTARTS: Final = 3
 _BRANCHES: Final = 2
 _PATIENCE: Final = 12
+_MOST_PAIRED: Final = 5
 
 
 class Search:
@@ -57,7 +59,7 @@ class Search:
         return 0 if self.plan.out_of_time() else self.plan.trials - self.board.spent - self._reserve()
 
     def _reserve(self) -> int:
-        return (FINALISTS + 1) * self.plan.rounds_kept
+        return (FINALISTS + 1) * self.plan.most_rounds
 
     def _explore(self) -> Part:
         yield from self._try(self.plan.starts, "model")
@@ -74,6 +76,7 @@ class Search:
         yield from self._branches()
         yield from self._pairs()
         yield from self._guesses()
+        yield from self._race()
         yield from self._simplify()
 
     def _all_groups(self) -> Part:
@@ -220,18 +223,79 @@ class Search:
             if self.best != before:
                 yield from self._pass(self._important()[:3], "guesses")
 
+    def _race(self) -> Part:
+        """Spends what is left on the noise: the best so far and all that is one change away, then two, are repeated in
+        turns, until none can be better by what counts. One that is better takes its place, and is raced in turn."""
+        far = False
+        while self.left() > 0:
+            before = self.best
+            rivals = list(self._two_changes() if far else self._one_change())
+            for each in rivals:
+                yield from self._look(each, "race")
+            yield from self._repeat(rivals, "race")
+            self._take_best_of(rivals)
+            if self.best == before and far:
+                return
+            far = self.best == before
+
+    def _one_change(self) -> Iterable[Settings]:
+        for parameter in self.space.parameters:
+            yield from self._changed_in(parameter)
+
+    def _two_changes(self) -> Iterable[Settings]:
+        """Yields pairs of changes of what matters."""
+        for one, two in itertools.combinations(self._important()[:_MOST_PAIRED], 2):
+            for first in self._changed_in(one):
+                yield from self._neighbours(two, first) if is_active(two, first) else ()
+
+    def _changed_in(self, parameter: Parameter) -> Iterable[Settings]:
+        return self._neighbours(parameter, self.best) if is_active(parameter, self.best) else ()
+
+    def _repeat(self, rivals: Sequence[Settings], phase: str) -> Part:
+        """Repeats the best and the rivals that may be faster, until one is for certain, or none may be by what
+        counts."""
+        while self.left() > 0 and self.board.mean(self.best) is not None:
+            still = [each for each in rivals if self._may_be_faster(each)]
+            if not still or any(self._lead(each) > 2.5 * self._error(each) for each in still):
+                return
+            for each in (self.board.default, self.best, *still):
+                if self.left() > 0 and key(each) not in self.board.failed:
+                    yield from self._measure(each, phase)
+
+    def _may_be_faster(self, rival: Settings) -> bool:
+        """One time says little: something else may have run on the machine for a moment."""
+        if self.board.repeats(rival) < 2:
+            return self.board.mean(rival) is not None
+        return self._lead(rival) > -2 * self._error(rival) and self._error(rival) > self.plan.tie / 3
+
+    def _take_best_of(self, rivals: Sequence[Settings]) -> None:
+        if self.board.mean(self.best) is None:
+            self._fall_back()
+            return
+        first = max(rivals, key=self._lead, default=self.best)
+        if self._lead(first) > self._error(first):
+            self.best = first
+
+    def _lead(self, rival: Settings) -> float:
+        """By how much the rival is faster than the best so far, by logarithm."""
+        new, old = self.board.mean(rival), self.board.mean(self.best)
+        return -math.inf if new is None or old is None else old - new
+
+    def _error(self, rival: Settings) -> float:
+        """The standard error of the rival's lead."""
+        repeats = [self.board.repeats(each) for each in (rival, self.best)]
+        return self.board.noise() * math.sqrt(sum(1 / each for each in repeats)) if all(repeats) else math.inf
+
     def _simplify(self) -> Part:
         """Takes back what changes nothing, the least important first: nobody should set what does not help."""
         for parameter in sorted(self.space.parameters, key=lambda each: self._spread.get(each.name, 0.0)):
             plain = with_value(self.space, self.best, parameter, parameter.default)
             if plain == self.best or plain == self.board.default:
                 continue
-            mean, own = (yield from self._look(plain, "simplify")), self.board.mean(self.best)
-            repeats = [self.board.repeats(each) for each in (plain, self.best)]
-            if mean is not None and own is not None:
-                error = self.board.noise() * math.sqrt(sum(1 / each for each in repeats))
-                if mean - own <= max(1.5 * error, self.plan.tie / 4):
-                    self.best = plain
+            yield from self._look(plain, "simplify")
+            yield from self._repeat([plain], "simplify")
+            if self._lead(plain) >= -max(min(1.5 * self._error(plain), self.plan.tie), self.plan.tie / 4):
+                self.best = plain
 
     def _ending(self, any_finalist: bool) -> str:
         if not any_finalist:

@@ -31,6 +31,11 @@ class Plan(NamedTuple):
         """Rounds for which trials are kept: a third of them, and never fewer than a comparison needs."""
         return min(self.rounds, max(FEWEST_ROUNDS, self.trials // 12))
 
+    @property
+    def most_rounds(self) -> int:
+        """Twice as many, for where the noise is large, as far as the trials are many."""
+        return max(self.rounds_kept, min(2 * self.rounds_kept, self.trials // 24))
+
 
 class Proposal(NamedTuple):
     configuration: Settings
