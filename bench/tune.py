@@ -61,13 +61,17 @@ def _best(own: Surface, machine: Machine, chosen: object) -> Settings:
     return best
 
 
+_TPE_TRIALS = 500
+"""It takes longer for each trial that it knows: of thousands it would think for hours."""
+
+
 def plain_tpe(own: Surface, machine: Machine, budget: int, seed: int) -> Settings:
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=seed))
     distributions = distributions_of(own.space)
-    for _ in range(budget):
+    for _ in range(min(budget, _TPE_TRIALS)):
         trial = study.ask(distributions)
         outcome = machine.measure(normal(own.space, trial.params))
         failed = outcome.seconds is None
