@@ -37,12 +37,14 @@ class Board:
         self._noise: float | None = None
         self._suspects: frozenset[Pair] = frozenset()
 
-    def add(self, configuration: Configuration, outcome: Outcome) -> None:
+    def add(self, configuration: Configuration, outcome: Outcome, timed: bool = True) -> None:
+        """`timed`: whether its time counts, beside whether it ran."""
         name = key(configuration)
         self.configurations[name] = dict(configuration)
         if outcome.status is Status.OK and outcome.seconds is not None:
             self._noise = None
-            self._times.setdefault(name, []).append((self.spent, math.log(outcome.seconds)))
+            if timed:
+                self._times.setdefault(name, []).append((self.spent, math.log(outcome.seconds)))
         else:
             self.failed[name] = outcome.status
         if outcome.status is not Status.OUT_OF_MEMORY:

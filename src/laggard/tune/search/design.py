@@ -20,7 +20,7 @@ from laggard.tune.search.board import Board, newly_active, with_value
 from laggard.tune.search.confirm import FINALISTS, confirm
 from laggard.tune.search.guess import guess
 from laggard.tune.search.plan import Found, Part, Plan, Proposal, Settings, Steps
-from laggard.tune.space import Parameter, Space, is_active, key
+from laggard.tune.space import Parameter, Space, is_active, key, normal
 
 _DEFAULT_FIRST: Final = 3
 _DEFAULT_EVERY: Final = 12
@@ -31,6 +31,8 @@ _MOST_RESTARTS: Final = 3
 _BRANCHES: Final = 2
 _PATIENCE: Final = 12
 _MOST_PAIRED: Final = 5
+_SMALL_GROUP: Final = 24
+"""Combinations of a group's values that are looked at all."""
 
 
 class Search:
@@ -45,8 +47,10 @@ class Search:
         self._fell_back = False
 
     def run(self) -> Steps:
+        yield from self._warm_up()
         for _ in range(_DEFAULT_FIRST):
-            yield from self._measure(self.board.default, "default")
+            if key(self.board.default) not in self.board.failed:
+                yield from self._measure(self.board.default, "default")
         if not self.board.repeats(self.board.default) or key(self.board.default) in self.board.failed:
             why = self.board.failed[key(self.board.default)].value
             return Found(None, (), (), f"the default itself does not run ({why}): nothing can be compared with it")
@@ -81,9 +85,24 @@ class Search:
 
     def _all_groups(self) -> Part:
         for group in self.space.groups:
-            yield from self._pass([each for each in self.space.parameters if each.group == group], group or "all")
+            members = [each for each in self.space.parameters if each.group == group]
+            if math.prod(len(each.choices) for each in members) <= _SMALL_GROUP:
+                yield from self._try(self._together(members), group or "all")
+            yield from self._pass(members, group or "all")
             if self.left() > 0 and group not in self._groups:
                 self._groups.append(group)
+
+    def _together(self, members: Sequence[Parameter]) -> Iterable[Settings]:
+        """Yields the best so far with all combinations of these parameters' values: a ZeRO stage may be the fastest
+        at another micro-batch than the default's, with which it runs out of memory."""
+        for values in itertools.product(*(each.choices for each in members)):
+            own = {each.name: value for each, value in zip(members, values, strict=True)}
+            yield normal(self.space, {**self.best, **own})
+
+    def _warm_up(self) -> Part:
+        """Runs the default once for the machine's caches and clocks: only that it fails counts."""
+        outcome = yield Proposal(dict(self.board.default), "warm-up")
+        self.board.add(self.board.default, outcome, timed=False)
 
     def _measure(self, configuration: Settings, phase: str) -> Part:
         self.phase = phase
@@ -138,7 +157,12 @@ class Search:
         self.best = next(iter(self.board.ranking()), self.board.default)
 
     def _pass(self, parameters: Sequence[Parameter], phase: str) -> Part:
+        """Goes through the parameters, the most promising first: what does nothing, and looked good by luck, might bar
+        what gains much, or take its trials."""
+        looks = {}
         for parameter in parameters:
+            looks[parameter.name] = yield from self._first_look(parameter, phase)
+        for parameter in sorted(parameters, key=lambda each: looks[each.name]):
             if self.left() <= 0:
                 return
             if self.board.mean(self.best) is None:
@@ -147,6 +171,14 @@ class Search:
                 candidates = list(self._neighbours(parameter, self.best))
                 yield from self._try(candidates, phase)
                 self._note_spread(parameter, candidates)
+
+    def _first_look(self, parameter: Parameter, phase: str) -> Generator[Proposal, Outcome, float]:
+        """Returns the mean of the parameter's best value beside the best so far, infinite where it acts nowhere."""
+        best = math.inf
+        for each in list(self._changed_in(parameter)):
+            mean = yield from self._look(each, phase)
+            best = min(best, math.inf if mean is None else mean)
+        return best
 
     def _neighbours(self, parameter: Parameter, base: Settings) -> Iterable[Settings]:
         """Yields the base with the parameter's other values; where a value turns other parameters on, with theirs."""

@@ -40,7 +40,7 @@ class Plan(NamedTuple):
 class Proposal(NamedTuple):
     configuration: Settings
     phase: str
-    """default, model, GROUP, branches, pairs, guesses, confirm: why it is measured."""
+    """warm-up, default, model, GROUP, branches, pairs, guesses, race, simplify, confirm: why it is measured."""
 
 
 class Finalist(NamedTuple):
