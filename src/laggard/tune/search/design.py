@@ -93,11 +93,13 @@ class Search:
                 self._groups.append(group)
 
     def _together(self, members: Sequence[Parameter]) -> Iterable[Settings]:
-        """Yields the best so far with all combinations of these parameters' values: a ZeRO stage may be the fastest
-        at another micro-batch than the default's, with which it runs out of memory."""
+        """Returns the best so far with all combinations of these parameters' values, those with one change first: a
+        ZeRO stage may be the fastest at another micro-batch than the default's, with which it runs out of memory."""
+        found = []
         for values in itertools.product(*(each.choices for each in members)):
             own = {each.name: value for each, value in zip(members, values, strict=True)}
-            yield normal(self.space, {**self.best, **own})
+            found.append(normal(self.space, {**self.best, **own}))
+        return sorted(found, key=lambda each: sum(each[name] != value for name, value in self.best.items()))
 
     def _warm_up(self) -> Part:
         """Runs the default once for the machine's caches and clocks: only that it fails counts."""
