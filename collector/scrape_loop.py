@@ -69,7 +69,7 @@ class ScrapeLoop:
         self._windows = JobWindows(Limits(settings.max_jobs, settings.max_ranks), settings.forget_after_seconds)
         self.snapshot = ClusterSnapshot(nodes=tuple(agent.row(0.0) for agent in self._agents))
         self._held = HeldCulprits()
-        self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds)
+        self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: Wanted | None = None
         self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
@@ -212,7 +212,9 @@ class ScrapeLoop:
                 self._changes.add(agent.url, agent.state, agent.reason)
 
     async def _get(self, url: str, validate: Callable[[bytes], T]) -> T | FetchFailure:
-        body = await fetch(url, self._settings.timeout_seconds, self._settings.max_body_bytes)
+        body = await fetch(
+            url, self._settings.timeout_seconds, self._settings.max_body_bytes, self._settings.target_server_name
+        )
         if isinstance(body, FetchFailure):
             return body
         try:

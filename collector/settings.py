@@ -32,6 +32,9 @@ class CollectorSettings(Settings, frozen=True):
     target_files: tuple[str, ...] = ()
     """Files that list agents, in the format of Prometheus' file_sd_configs (JSON where the name ends so, else YAML);
     `*` stands for more."""
+    target_server_name: str = ""
+    """The name that the certificates of agents with https must have, at whatever address they are asked; empty: the
+    host of their URL, which for target_names is the address."""
     discovery_interval_seconds: float = 15.0
     """How long after names and files were looked up they are looked up again. While one cannot be read, what it said
     last holds, for `forget_after_seconds`."""

@@ -32,13 +32,14 @@ _STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("part", choices=("controller",), help="what to run: the controller, as one pod of the cluster")
     add_config_flag(parser)
+    parser.add_argument("--collector", metavar="URL", help="the collector to ask, in place of the file's")
     add_listen_flag(parser, LISTEN_ADDRESS)
     add_log_flags(parser)
 
 
 def main(arguments: argparse.Namespace) -> int:
     """Runs until SIGTERM or SIGINT, then returns 0. Raises UsageError where it cannot start."""
-    settings = load_settings(arguments.config, arguments.listen_address, arguments.web_config_file)
+    settings = load_settings(arguments.config, arguments.listen_address, arguments.web_config_file, arguments.collector)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
     if asked_about_settings(arguments, settings):
@@ -68,7 +69,7 @@ def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:
     except (OSError, ssl.SSLError) as error:
         reason = error.strerror or "it holds no certificate"
         raise UsageError(f"cannot read ca_file {settings.ca_file}: {reason}") from None
-    return to_api, Exchange(settings.timeout_seconds, client_context())
+    return to_api, Exchange(settings.timeout_seconds, client_context)
 
 
 def _rounds(controller: Controller, interval_seconds: float) -> None:

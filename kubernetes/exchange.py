@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import httpx
 
+from laggard.errors import UsageError
 from laggard.text.words import printable_line
+
+log = logging.getLogger("laggard.kubernetes")
 
 MAX_BYTES: Final = 64 << 20
 """Five hundred nodes with their images take some megabytes."""
 
 _WHY_CHARACTERS: Final = 300
+
+Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
 
 
 class Answer(NamedTuple):
@@ -27,20 +33,42 @@ class Answer(NamedTuple):
 
 
 class Exchange:
-    """`tls`: the certificates that servers' are checked against, and the own one; None: the system's."""
+    """`tls`: the certificates that servers' are checked against, and the own one; None: the system's. A function is
+    asked before each request, so that files that were replaced hold at once; while it raises UsageError what it said
+    before holds."""
 
-    def __init__(self, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> None:
-        # A proxy from the environment is for the outside world.
-        self._client = httpx.Client(
-            timeout=timeout_seconds, verify=tls or ssl.create_default_context(), trust_env=False, follow_redirects=False
-        )
+    def __init__(self, timeout_seconds: float, tls: Tls | None = None) -> None:
         self._timeout_seconds = timeout_seconds
+        self._newest = tls if callable(tls) else None
+        self._context = tls() if callable(tls) else tls or ssl.create_default_context()
+        self._client = self._connect()
 
     def close(self) -> None:
         self._client.close()
 
+    def _connect(self) -> httpx.Client:
+        # A proxy from the environment is for the outside world.
+        return httpx.Client(
+            timeout=self._timeout_seconds, verify=self._context, trust_env=False, follow_redirects=False
+        )
+
+    def _renew(self) -> None:
+        """Takes up certificates that were replaced."""
+        if self._newest is None:
+            return
+        try:
+            context = self._newest()
+        except UsageError as error:
+            log.error("the former certificates stay in use: %s", error)
+            return
+        if context is not self._context:
+            self._client.close()
+            self._context = context
+            self._client = self._connect()
+
     def send(self, method: str, url: str, headers: Mapping[str, str] | None = None, body: Any = None) -> Answer:
         """Never raises for what the other side does: httpx's timeout is for each read, the whole answer has one too."""
+        self._renew()
         deadline = time.monotonic() + self._timeout_seconds
         content = None if body is None else json.dumps(body).encode()
         received = bytearray()

@@ -62,7 +62,7 @@ _SHARES = ("max_tainted_ratio", "min_answering_ratio")
 
 
 def load_settings(
-    config: str | None, listen_address: str | None, web_config_file: str | None = None
+    config: str | None, listen_address: str | None, web_config_file: str | None = None, collector: str | None = None
 ) -> ControllerSettings:
     """The settings in the file, each replaced by its flag where one was given. Raises UsageError."""
     settings = load(config, ControllerSettings) if config else ControllerSettings()
@@ -70,6 +70,8 @@ def load_settings(
         settings = structs.replace(settings, listen_address=listen_address)
     if web_config_file is not None:
         settings = structs.replace(settings, web_config_file=web_config_file)
+    if collector is not None:
+        settings = structs.replace(settings, collector=collector)
     for name in (*_POSITIVE, *_NOT_NEGATIVE):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value >= 0) or (name in _POSITIVE and not value):

@@ -34,9 +34,10 @@ class Wanted(NamedTuple):
 class CollectiveRounds:
     """Asks for one job in a round, the one that was not asked for longest."""
 
-    def __init__(self, windows: JobWindows, timeout_seconds: float) -> None:
+    def __init__(self, windows: JobWindows, timeout_seconds: float, server_name: str = "") -> None:
         self._windows = windows
         self._timeout_seconds = timeout_seconds
+        self._server_name = server_name
         self._asked_at: dict[JobKey, float] = {}
 
     def wanted(self, answering: Iterable[str], now: float) -> Wanted | None:
@@ -79,7 +80,7 @@ class CollectiveRounds:
         """What one agent has; nothing where it does not answer, or not as an agent does, as one of an older version."""
         asked = "".join(f"&rank={rank}" for rank in ranks)
         address = f"{url}/api/v1/collectives?owner={key.owner}&job={quote(key.job_id, safe='')}{asked}"
-        body = await fetch(address, self._timeout_seconds, MAX_BODY_BYTES)
+        body = await fetch(address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name)
         if isinstance(body, FetchFailure):
             return ()
         try:

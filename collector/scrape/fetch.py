@@ -31,15 +31,16 @@ class FetchFailure(NamedTuple):
     reason: str
 
 
-async def fetch(url: str, timeout_seconds: float, max_bytes: int) -> bytes | FetchFailure:
+async def fetch(url: str, timeout_seconds: float, max_bytes: int, server_name: str = "") -> bytes | FetchFailure:
     """The body of an answer with status 200 that is complete within `timeout_seconds` and at most `max_bytes` long.
+    `server_name`: the name that an https server's certificate must have; empty: the URL's host.
 
     Each request has a connection of its own, to the agent itself: a pool of them costs more than it saves where each is
     for another host, and a proxy from the environment is for the outside world."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     try:
-        async with _connected(urlsplit(url), timeout_seconds * _CONNECTING) as streams:
+        async with _connected(urlsplit(url), timeout_seconds * _CONNECTING, server_name) as streams:
             if isinstance(streams, FetchFailure):
                 return streams
             return await asyncio.wait_for(_exchange(streams, urlsplit(url), max_bytes), deadline - loop.time())
@@ -59,12 +60,15 @@ _Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @contextlib.asynccontextmanager
-async def _connected(parts: SplitResult, timeout_seconds: float) -> AsyncIterator[_Streams | FetchFailure]:
+async def _connected(
+    parts: SplitResult, timeout_seconds: float, server_name: str
+) -> AsyncIterator[_Streams | FetchFailure]:
     tls = client_context() if parts.scheme == "https" else None
     opening = asyncio.open_connection(
         parts.hostname,
         parts.port or _PORTS[parts.scheme],
         ssl=tls,
+        server_hostname=(server_name or parts.hostname) if tls else None,
         limit=_READ_BYTES,
         happy_eyeballs_delay=_SECOND_ADDRESS_SECONDS,
     )

@@ -55,19 +55,32 @@ def comparable(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _plain(pod: dict[str, Any]) -> None:
-    """Names of configurations without their sums, variables in order."""
+    """Names of configurations without their sums; variables, volumes and mounts in order."""
+    pod.get("volumes", []).sort(key=lambda it: it["name"])
     for volume in pod.get("volumes", ()):
         if "configMap" in volume:
             volume["configMap"]["name"] = "-".join(volume["configMap"]["name"].split("-")[:2])
     for container in pod["containers"]:
-        if "env" in container:
-            container["env"] = sorted(container["env"], key=lambda it: it["name"])
+        container.get("env", []).sort(key=lambda it: it["name"])
+        container["volumeMounts"].sort(key=lambda it: it["name"])
 
 
 @pytest.mark.parametrize(("folder", "values"), [("overlays/report-only", {}), ("overlays/taint", {"taint": "on"})])
 def test_it_makes_what_kustomize_makes(folder: str, values: dict[str, Any], kubernetes_tools: Any) -> None:
     by_kustomize = comparable(kubernetes_tools.render(folder))
     by_helm = comparable(rendered({"controller": {**values, "config": limits(by_kustomize)}}))
+    assert set(by_helm) == set(by_kustomize)
+    for name, item in by_kustomize.items():
+        assert by_helm[name] == item, name
+
+
+def test_with_tls_it_makes_what_kustomize_makes(kubernetes_tools: Any) -> None:
+    by_kustomize = comparable(kubernetes_tools.render("overlays/tls"))
+    by_helm = comparable(rendered({"tls": {"enabled": True}}))
+    # Where the collector is stands in an argument there, since other components replace the file; here in the file.
+    arguments = by_kustomize["Deployment laggard-controller"]["spec"]["template"]["spec"]["containers"][0]["args"]
+    _, _, collector = arguments.pop().partition("--collector=")
+    by_kustomize["ConfigMap laggard-controller"]["data"]["controller.yaml"]["collector"] = collector
     assert set(by_helm) == set(by_kustomize)
     for name, item in by_kustomize.items():
         assert by_helm[name] == item, name
@@ -81,7 +94,12 @@ def limits(items: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("version", ["1.30", "1.37"])
 def test_every_object_holds_against_the_schemas(version: str) -> None:
-    everything = {"controller": {"taint": "on"}, "collector": {"incidentsClaim": "incidents"}, "nvidia": False}
+    everything = {
+        "controller": {"taint": "on"},
+        "collector": {"incidentsClaim": "incidents"},
+        "nvidia": False,
+        "tls": {"enabled": True},
+    }
     items = rendered(everything)
     assert len(items) > 15
     for item in items:
@@ -103,9 +121,11 @@ def test_what_is_switched_off_is_not_made() -> None:
 
 
 def test_another_namespace_is_named_everywhere() -> None:
-    text = yaml.safe_dump_all(rendered({"controller": {"taint": "on"}, "podMonitor": True}, namespace="health"))
-    assert "laggard.svc" not in text and "serviceaccount:laggard:" not in text and "namespace: laggard" not in text
-    assert "http://laggard-collector.health.svc:19401" in text
+    for scheme in ("http", "https"):
+        values = {"controller": {"taint": "on"}, "podMonitor": True, "tls": {"enabled": scheme == "https"}}
+        text = yaml.safe_dump_all(rendered(values, namespace="health"))
+        assert "laggard.svc" not in text and "serviceaccount:laggard:" not in text and "namespace: laggard" not in text
+        assert f"{scheme}://laggard-collector.health.svc:19401" in text
     assert "system:serviceaccount:health:laggard-controller" in text
 
 

@@ -18,7 +18,7 @@ from support.paths import REPOSITORY
 from laggard.cli import main
 from laggard.rings import command as ring
 
-FOLDERS = ("base", "overlays/report-only", "overlays/taint")
+FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls")
 SCHEMAS = ("1.30", "1.37")
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 
@@ -155,8 +155,8 @@ def test_the_taint_and_the_annotation_have_one_name_everywhere(kubernetes_tools:
 
 @pytest.mark.slow
 def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_tools: Any) -> None:
-    kubernetes_tools.apply(cluster, kubernetes_tools.render("overlays/report-only"))
-    kubernetes_tools.apply(cluster, kubernetes_tools.render("overlays/taint"))
+    for folder in ("overlays/report-only", "overlays/tls", "overlays/taint"):
+        kubernetes_tools.apply(cluster, kubernetes_tools.render(folder))
     (job,) = yaml.safe_load_all((kubernetes_tools.manifests / "examples" / "gated-job.yaml").read_text())
     path = f"{kubernetes_tools.path_of(job)}?dryRun=All&fieldValidation=Strict"
     cluster.do("POST", path, job)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a daemon without TLS does not load it
 
 MAX_CONNECTIONS: Final = 32
 HANDSHAKE_SECONDS: Final = 5.0
+PROBE_PATHS: Final = ("/-/healthy", "/-/ready")
 _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a client's (RFC 8446, 5.1)
 _OUT_OF_RESOURCES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS)
 
@@ -102,10 +103,15 @@ class Server:
                     connection = secure = self._tls.wrap(plain)
                     self._replace(plain, secure)
                     self._tls.shake_hands(secure)
-                    self._respond(secure, self._handle if self._tls.allows(secure) else _refuse_name)
+                    self._respond(secure, self._handle if self._tls.allows(secure) else self._refuse_name)
         finally:
             self._close(connection)
             self._threads.release()
+
+    def _refuse_name(self, request: Request) -> Response:
+        if self._tls and self._tls.answers_probes and request.path in PROBE_PATHS:
+            return self._handle(request)
+        raise HttpError(HTTPStatus.FORBIDDEN, "the client's certificate has none of the names that may ask here")
 
     def _replace(self, plain: socket.socket, secure: socket.socket) -> None:
         """Gives `secure`, which has taken the file descriptor of `plain`, its place in the table: who evicts it has to
@@ -140,7 +146,3 @@ def _begins_tls(connection: socket.socket) -> bool:
 
 def _refuse_plain(_: Request) -> Response:
     raise HttpError(HTTPStatus.UPGRADE_REQUIRED, "this port speaks TLS: write https:// before its name")
-
-
-def _refuse_name(_: Request) -> Response:
-    raise HttpError(HTTPStatus.FORBIDDEN, "the client's certificate has none of the names that may ask here")

@@ -78,6 +78,12 @@ class ServerTls:
     def allows(self, connection: ssl.SSLSocket) -> bool:
         return self.names_are_allowed(connection.getpeercert())
 
+    @property
+    def answers_probes(self) -> bool:
+        """Whether clients that may ask nothing else are told if the daemon is healthy and ready: where the settings do
+        not demand a certificate, since the kubelet's probes show none."""
+        return self._settings.client_auth == ssl.CERT_OPTIONAL
+
     def names_are_allowed(self, certificate: Mapping[str, Any] | None) -> bool:
         """Whether a client may ask. `certificate`: what ssl says of the client's, verified; None or empty: it has
         none."""

@@ -7,11 +7,40 @@
 {{- $service := printf "laggard-collector.%s.svc" .Release.Namespace }}
 {{- $names := list $service (printf "%s.cluster.local" $service) }}
 {{- $own := dict "listen_address" ":19401" "target_names" (list "laggard-agents") "allowed_hosts" $names }}
+{{- if .Values.tls.enabled }}
+{{- $server := printf "laggard-agents.%s.svc" .Release.Namespace }}
+{{- $own = merge (dict "target_names" (list "https://laggard-agents") "target_server_name" $server) $own }}
+{{- end }}
 {{- merge (deepCopy .Values.collector.config) $own | toYaml }}
 {{- end }}
 
 {{- define "laggard.controllerConfig" -}}
-{{- $collector := printf "http://laggard-collector.%s.svc:19401" .Release.Namespace }}
+{{- $scheme := ternary "https" "http" .Values.tls.enabled }}
+{{- $collector := printf "%s://laggard-collector.%s.svc:19401" $scheme .Release.Namespace }}
 {{- $own := dict "collector" $collector "taint" .Values.controller.taint }}
 {{- merge (deepCopy .Values.controller.config) $own | toYaml }}
+{{- end }}
+
+{{- /* What the daemons show, and of agents' clients ask: docs/tls.md. */ -}}
+{{- define "laggard.webConfig" -}}
+tls_server_config:
+  cert_file: /etc/laggard-tls/tls.crt
+  key_file: /etc/laggard-tls/tls.key
+{{- end }}
+
+{{- /* The kubelet's probes show no certificate and are told of health alone; who asks for more has one of the names. */ -}}
+{{- define "laggard.agentWebConfig" -}}
+{{- include "laggard.webConfig" . }}
+  client_ca_file: /etc/laggard-tls/ca.crt
+  client_auth_type: VerifyClientCertIfGiven
+  client_allowed_sans:
+    - laggard-collector.{{ .Release.Namespace }}.svc
+    - laggard-prometheus.{{ .Release.Namespace }}.svc
+    {{- range .Values.tls.agentClients }}
+    - {{ . | quote }}
+    {{- end }}
+{{- end }}
+
+{{- define "laggard.probeScheme" -}}
+{{- if .Values.tls.enabled }}, scheme: HTTPS{{ end }}
 {{- end }}

@@ -1,0 +1,234 @@
+"""TLS as the manifests and the chart ask for it: real daemons run with what is rendered.
+
+The certificates are as cert-manager would make them; who probes shows none, as the kubelet."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+import yaml
+from support.paths import REPOSITORY
+
+from laggard.http.tls import client_context
+from laggard.kubernetes.exchange import Exchange
+
+MOUNTED = "/etc/laggard-tls"
+SECONDS = 120.0
+SECRETS = ("agent", "collector", "controller", "prometheus")
+
+
+def helm_chart() -> list[dict[str, Any]]:
+    helm = pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library")
+    with helm.Chart.load(REPOSITORY / "deploy" / "helm" / "laggard") as chart:
+        values = {"tls": {"enabled": True}, "podMonitor": True}
+        texts = chart.render(values, name="laggard", namespace="laggard")
+    return [it for name, text in texts.items() if name.endswith(".yaml") for it in yaml.safe_load_all(text) if it]
+
+
+@pytest.fixture(params=["kustomize", "helm"])
+def items(request: pytest.FixtureRequest, kubernetes_tools: Any) -> list[dict[str, Any]]:
+    if request.param == "helm":
+        return helm_chart()
+    monitors = kubernetes_tools.manifests / "components" / "pod-monitor-tls" / "pod-monitors.yaml"
+    return [*kubernetes_tools.render("overlays/tls"), *yaml.safe_load_all(monitors.read_text())]
+
+
+def certificates() -> dict[str, Any]:
+    """The names in the certificates that cert-manager would make, by secret."""
+    text = (REPOSITORY / "docs" / "examples" / "cert-manager.yaml").read_text()
+    found = [it["spec"] for it in yaml.safe_load_all(text) if it["kind"] == "Certificate"]
+    return {it["secretName"]: it["dnsNames"] for it in found if "dnsNames" in it}
+
+
+class Site:
+    """A folder that has what the pods have mounted: secrets, and the rendered configuration with paths of here."""
+
+    def __init__(self, items: list[dict[str, Any]], folder: Path) -> None:
+        self.folder = folder
+        self.authority = trustme.CA()
+        for secret, names in certificates().items():
+            self.issue(secret, *names)
+        maps = {it["metadata"]["name"]: it["data"] for it in items if it["kind"] == "ConfigMap"}
+        self.files = {"-".join(name.split("-")[:2]): data for name, data in maps.items()}
+        kinds = ("DaemonSet", "Deployment")
+        self.pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if it["kind"] in kinds}
+
+    def issue(self, secret: str, *names: str) -> None:
+        path = self.folder / secret
+        path.mkdir(exist_ok=True)
+        leaf = self.authority.issue_cert(*names)
+        leaf.private_key_pem.write_to_path(path / "tls.key")
+        leaf.cert_chain_pems[0].write_to_path(path / "tls.crt")
+        self.authority.cert_pem.write_to_path(path / "ca.crt")
+
+    def container(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.pods[name]["containers"][0]
+        return found
+
+    def secret(self, name: str) -> str:
+        """The folder of the secret that this pod mounts."""
+        volumes = {it["name"]: it for it in self.pods[name]["volumes"]}
+        (mount,) = [it for it in self.container(name)["volumeMounts"] if it["mountPath"] == MOUNTED]
+        return str(self.folder / volumes[mount["name"]]["secret"]["secretName"])
+
+    def command(self, name: str, **changes: Any) -> list[str]:
+        """The container's command with its files in place; `changes`: keys of its configuration."""
+        etc = self.folder / name
+        etc.mkdir()
+        for file, text in self.files[name].items():
+            config = yaml.safe_load(text.replace(MOUNTED, self.secret(name)))
+            (etc / file).write_text(yaml.safe_dump({**config, **(changes if file != "web.yaml" else {})}))
+        return [word.replace("/etc/laggard/", f"{etc}/") for word in self.container(name)["args"]]
+
+    def environment(self, name: str) -> dict[str, str]:
+        found = {it["name"]: it.get("value", "") for it in self.container(name).get("env", ())}
+        return {key: text.replace(MOUNTED, self.secret(name)) for key, text in found.items() if "TLS" in key}
+
+    def client(self, secret: str = "") -> ssl.SSLContext:
+        """One that shows the certificate of a secret; as the kubelet: none, and it checks none."""
+        context = ssl.create_default_context(cafile=str(self.folder / "laggard-agent-tls" / "ca.crt"))
+        context.check_hostname = False
+        if secret:
+            context.load_cert_chain(self.folder / secret / "tls.crt", self.folder / secret / "tls.key")
+        else:
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+@pytest.fixture
+def site(items: list[dict[str, Any]], tmp_path: Path) -> Site:
+    return Site(items, tmp_path)
+
+
+Start = Callable[..., str]
+
+
+@pytest.fixture
+def start(site: Site, tmp_path: Path) -> Iterator[Start]:
+    """Starts a daemon with what is rendered for it. Returns its URL."""
+    with contextlib.ExitStack() as stack:
+
+        def start(name: str, *more: str, **changes: Any) -> str:
+            words = [
+                sys.executable,
+                "-m",
+                "laggard",
+                *site.command(name, listen_address="127.0.0.1:0", **changes),
+                *more,
+            ]
+            log = tmp_path / f"{name}.log"
+            environment = {**os.environ, **site.environment(name), "LAGGARD_STATE_DIR": str(tmp_path)}
+            process = subprocess.Popen(words, stderr=stack.enter_context(log.open("w")), env=environment)
+            stack.callback(process.wait, 60)
+            stack.callback(process.send_signal, signal.SIGTERM)
+            wait_until(lambda: "listening on " in log.read_text() or process.poll() is not None)
+            found = re.search(r"listening on (https://[\d.:]+)", log.read_text())
+            assert found, log.read_text()
+            return found[1]
+
+        yield start
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def get(url: str, tls: ssl.SSLContext) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(url, timeout=SECONDS, context=tls) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+
+
+def probes(container: dict[str, Any]) -> list[dict[str, Any]]:
+    return [it["httpGet"] for key, it in container.items() if key.endswith("Probe")]
+
+
+def test_every_probe_and_every_scrape_is_by_https(site: Site, items: list[dict[str, Any]]) -> None:
+    for name in site.pods:
+        assert {it["scheme"] for it in probes(site.container(name))} == {"HTTPS"}
+    monitors = [it["spec"] for it in items if it["kind"] == "PodMonitor"]
+    assert len(monitors) == len(site.pods)
+    for spec in monitors:
+        (endpoint,) = spec["podMetricsEndpoints"]
+        daemon = spec["selector"]["matchLabels"]["app.kubernetes.io/name"]
+        assert endpoint["scheme"] == "https" and daemon in site.pods
+        assert endpoint["tlsConfig"]["serverName"] in certificates()[f"{daemon}-tls"]
+        assert endpoint["tlsConfig"]["keySecret"] == {"name": "laggard-prometheus-tls", "key": "tls.key"}
+
+
+def test_the_certificates_of_the_example_are_those_that_are_mounted(site: Site) -> None:
+    assert {Path(site.secret(name)).name for name in site.pods} <= set(certificates())
+    assert set(certificates()) == {f"laggard-{it}-tls" for it in SECRETS}
+    reader = site.pods["laggard-agent"]["containers"][1]
+    assert MOUNTED not in {it["mountPath"] for it in reader["volumeMounts"]}, "who has the powers holds no key"
+
+
+@pytest.mark.slow
+def test_daemons_speak_tls_with_what_is_rendered(site: Site, start: Start, tmp_path: Path) -> None:
+    (tmp_path / "ranks").mkdir()
+    agent = start("laggard-agent", "--rank-dir", str(tmp_path / "ranks"), node="n0")
+    kubelet, prometheus = site.client(), site.client("laggard-prometheus-tls")
+    for probe in probes(site.container("laggard-agent")):
+        wait_until(lambda probe=probe: get(f"{agent}{probe['path']}", kubelet)[0] == 200)
+    assert get(f"{agent}/metrics", kubelet)[0] == get(f"{agent}/api/v1/ranks", kubelet)[0] == 403
+    assert get(f"{agent}/metrics", site.client("laggard-controller-tls"))[0] == 403, (
+        "an authority's name that is not let in"
+    )
+    assert "laggard_build_info" in get(f"{agent}/metrics", prometheus)[1]
+    port = agent.rpartition(":")[2]
+    collector = start("laggard-collector", target_names=[f"https://localhost:{port}"], incidents_database="")
+    wait_until(lambda: '"state":"up"' in get(f"{collector}/api/v1/nodes", kubelet)[1])
+    for probe in probes(site.container("laggard-collector")):
+        wait_until(lambda probe=probe: get(f"{collector}{probe['path']}", kubelet)[0] == 200)
+    assert "laggard_build_info" in get(f"{collector}/metrics", prometheus)[1]
+    site.issue("laggard-agent-tls", "elsewhere.example.org")
+    wait_until(lambda: "Hostname mismatch" in get(f"{collector}/api/v1/nodes", kubelet)[1])
+
+
+@pytest.mark.slow
+def test_the_controller_takes_up_authorities_that_were_replaced(
+    site: Site, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = start("laggard-collector", target_names=["localhost:9"], incidents_database="")
+    url = url.replace("127.0.0.1", "localhost") + "/-/healthy"
+    for key, text in site.environment("laggard-controller").items():
+        monkeypatch.setenv(key, text)
+    authorities = Path(site.secret("laggard-controller")) / "ca.crt"
+    exchange = Exchange(SECONDS, client_context)
+    assert exchange.send("GET", url).status == 200
+    trustme.CA().cert_pem.write_to_path(authorities)
+    assert "certificate verify failed" in exchange.send("GET", url).why.lower()
+    site.issue("laggard-controller-tls", "laggard-controller.laggard.svc")
+    assert exchange.send("GET", url).status == 200
+    authorities.write_text("half a certificate")
+    assert exchange.send("GET", url).status == 200, "what was said before holds"
+    exchange.close()
+
+
+@pytest.mark.slow
+def test_the_controller_is_probed_and_scraped(site: Site, start: Start, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("nobody's")
+    url = start("laggard-controller", api_server="https://127.0.0.1:9", token_file=str(token), ca_file="")
+    for probe in probes(site.container("laggard-controller")):
+        assert get(f"{url}{probe['path']}", site.client())[0] == 200
+    assert "laggard_build_info" in get(f"{url}/metrics", site.client("laggard-prometheus-tls"))[1]
