@@ -1,4 +1,4 @@
-"""The requests to the Kubernetes API server that the controller makes: list nodes, patch their status and taints."""
+"""The requests to the Kubernetes API server that the controller makes: list nodes, patch them, tell of it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ log = logging.getLogger("laggard.kubernetes")
 
 _PAGE: Final = 500
 _STRATEGIC: Final = "application/strategic-merge-patch+json"
+_JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
+_DONE: Final = (200, 201)
 _NOT_THERE, _CONFLICT = 404, 409
 
 
@@ -60,6 +62,11 @@ class ApiServer:
         """A JSON merge patch of the node. Raises ApiError."""
         self._send("PATCH", _path(name), f"patch node {name}", _MERGE, patch)
 
+    def create_event(self, event: Patch) -> None:
+        """A core/v1 Event in the namespace `default`. Raises ApiError."""
+        name = event["involvedObject"]["name"]
+        self._send("POST", "/api/v1/namespaces/default/events", f"create an event on {name}", _JSON, event)
+
     def _nodes(self) -> Iterator[Node]:
         following = ""
         while True:
@@ -79,7 +86,7 @@ class ApiServer:
         if content_type:
             headers["Content-Type"] = content_type
         answer = self._exchange.send(method, f"{self._url}{path}", headers, body)
-        if answer.status == 200:
+        if answer.status in _DONE:
             return answer
         if answer.status in (_NOT_THERE, _CONFLICT) and body is not None:
             raise Changed(f"cannot {what}: {answer.why}")

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Final
 
 from laggard.kubernetes.api_server import ApiServer, attempt
-from laggard.kubernetes.judge import UNKNOWN
-from laggard.kubernetes.node import Health, Node, condition_patch, rfc3339, without_condition
+from laggard.kubernetes.events import Event, Events
+from laggard.kubernetes.judge import TRUE, UNKNOWN
+from laggard.kubernetes.node import CONDITION, OPT_OUT, Health, Node, condition_patch, rfc3339, without_condition
 from laggard.kubernetes.streaks import Streaks
 
 HEARTBEAT_SECONDS: Final = 300.0
@@ -21,8 +22,9 @@ MAX_WRITES: Final = 200
 class Conditions:
     """`unknown_seconds`: how long a node is Unknown before that is written."""
 
-    def __init__(self, api: ApiServer, streaks: Streaks, unknown_seconds: float) -> None:
+    def __init__(self, api: ApiServer, events: Events, streaks: Streaks, unknown_seconds: float) -> None:
         self._api = api
+        self._events = events
         self._streaks = streaks
         self._unknown_seconds = unknown_seconds
         self._written_at: dict[str, float] = {}
@@ -37,6 +39,7 @@ class Conditions:
             written = attempt(partial(self._api.patch_status, node.name, condition_patch(node, found, rfc3339())))
             if written.done:
                 self._written_at[node.name] = now
+                self._tell(node, found)
             failures += written.failures
         self._written_at = {name: at for name, at in self._written_at.items() if name in health}
         return failures
@@ -45,7 +48,18 @@ class Conditions:
         """Takes the condition from the nodes that have it. Yields what could not be written."""
         for node in nodes:
             if node.condition:
-                yield from attempt(partial(self._api.patch_status, node.name, without_condition())).failures
+                written = attempt(partial(self._api.patch_status, node.name, without_condition()))
+                if written.done:
+                    self._events.add(Event(node, False, "Ignored", f"{CONDITION} is removed: the node has {OPT_OUT}"))
+                yield from written.failures
+
+    def _tell(self, node: Node, found: Health) -> None:
+        """An event where the status or its reason is another one. That a new node is well is none."""
+        before = node.condition
+        same = (before.status, before.reason) == (found.status, found.reason) if before else found.status == TRUE
+        if not same:
+            said = f"{CONDITION} is {found.status}: {found.message}"
+            self._events.add(Event(node, found.status != TRUE, found.reason, said))
 
     def _is_due(self, node: Node, found: Health, now: float) -> bool:
         if found.status == UNKNOWN and self._streaks.lasts(node.name, UNKNOWN, now) < self._unknown_seconds:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from laggard.kubernetes.api_server import ApiError, ApiServer
 from laggard.kubernetes.conditions import Conditions
+from laggard.kubernetes.events import Events
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.judge import FALSE, judge
 from laggard.kubernetes.settings import ControllerSettings
@@ -38,8 +39,9 @@ class Controller:
         self._exchange = exchange
         self._settings = settings
         self._streaks = Streaks()
-        self._conditions = Conditions(api, self._streaks, settings.unknown_seconds)
-        self._taints = Taints(api, self._streaks, settings)
+        self._events = Events(api, settings.events)
+        self._conditions = Conditions(api, self._events, self._streaks, settings.unknown_seconds)
+        self._taints = Taints(api, self._events, self._streaks, settings)
 
     def round(self, now: float) -> None:
         """One round, at `now` in monotonic seconds. Never raises for what API server or collector do."""
@@ -58,6 +60,7 @@ class Controller:
         # Taints first: they hold for the version of the node that was read, and a condition makes a new one.
         failures = [*self._taints.remove(left_alone), *self._taints.write(watched, health, now)]
         failures += [*self._conditions.remove(left_alone), *self._conditions.write(watched.values(), health, now)]
+        self._events.send(now)
         self.last = Round(
             completed_at=self.last.completed_at if failures else time.time(),
             unhealthy=sum(found.status == FALSE for found in health.values()),

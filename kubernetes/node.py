@@ -47,7 +47,8 @@ class Taint(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 
 class Node(NamedTuple):
-    """`addresses` are those of the node itself; `taints` are everyone's, in order."""
+    """`addresses` are those of the node itself; `taints` are everyone's, in order; `uid` tells it from an earlier node
+    of its name."""
 
     name: str
     resource_version: str
@@ -55,6 +56,7 @@ class Node(NamedTuple):
     opted_out: bool
     condition: Condition | None
     taints: tuple[Taint, ...]
+    uid: str = ""
 
     @property
     def taint(self) -> Taint | None:
@@ -69,6 +71,7 @@ class _Address(msgspec.Struct, frozen=True):
 class _Metadata(msgspec.Struct, frozen=True, rename="camel"):
     name: str
     resource_version: str = ""
+    uid: str = ""
     annotations: dict[str, str] | None = None
 
 
@@ -98,6 +101,7 @@ class ApiNode(msgspec.Struct, frozen=True):
             annotation.lower() not in ("", "false"),
             next((each for each in conditions if each.type == CONDITION), None),
             self.spec.taints or (),
+            self.metadata.uid,
         )
 
 

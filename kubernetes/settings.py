@@ -29,6 +29,8 @@ class ControllerSettings(Settings, frozen=True):
     """For one answer of the collector or the API server."""
     unknown_seconds: float = 60.0
     """How long an agent is silent before the node's condition becomes Unknown."""
+    events: bool = True
+    """Whether events on the nodes say what becomes of condition and taint; `kubectl describe node` shows them."""
     taint: Literal["off", "dry-run", "on"] = "off"
     """Whether nodes with a critical finding get the taint laggard/unhealthy. `dry-run`: the log says which would."""
     taint_effect: Literal["NoSchedule", "PreferNoSchedule"] = "NoSchedule"

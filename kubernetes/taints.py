@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from laggard.kubernetes.api_server import ApiServer, attempt
+from laggard.kubernetes.api_server import ApiServer, Written, attempt
 from laggard.kubernetes.breaker import HOUR, Fleet, Limits, permit
+from laggard.kubernetes.events import Event, Events
 from laggard.kubernetes.judge import FALSE, TRUE, UNKNOWN
-from laggard.kubernetes.node import Health, Node, new_taint, rfc3339, taint_patch, unix_time
+from laggard.kubernetes.node import OPT_OUT, TAINT_KEY, Health, Node, new_taint, rfc3339, taint_patch, unix_time
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.kubernetes.streaks import Streaks
 
@@ -24,9 +25,11 @@ _MOST_REMEMBERED: Final = 1 << 12
 class Taints:
     """`held_back` says, after each write, why nodes that fail are not tainted; empty: none is held back."""
 
-    def __init__(self, api: ApiServer, streaks: Streaks, settings: ControllerSettings) -> None:
+    def __init__(self, api: ApiServer, events: Events, streaks: Streaks, settings: ControllerSettings) -> None:
         self.held_back = ""
         self._api = api
+        self._events = events
+        self._waiting: set[str] = set()
         self._streaks = streaks
         self._settings = settings
         self._limits = Limits(settings.max_tainted_ratio, settings.max_taints_per_hour, settings.min_answering_ratio)
@@ -42,8 +45,10 @@ class Taints:
         if self._settings.taint == "off":
             return []
         failures = list(self._remove_from_healthy(nodes, now))
-        permission = permit(self._fleet(nodes, health, now), self._limits)
+        fleet = self._fleet(nodes, health, now)
+        permission = permit(fleet, self._limits)
         self.held_back = permission.held_back
+        self._tell_waiting([nodes[name] for name in fleet.due if name not in permission.taint], permission.held_back)
         if permission.held_back:
             log.warning("nodes are not tainted: %s", permission.held_back)
         for name in permission.taint:
@@ -54,7 +59,7 @@ class Taints:
         """Takes the taint from the nodes that have it, where taints are on. Yields what could not be written."""
         for node in nodes:
             if node.taint and self.writes:
-                yield from attempt(partial(self._api.patch, node.name, taint_patch(node, None))).failures
+                yield from self._take_away(node, f"the node has {OPT_OUT}").failures
 
     def _fleet(self, nodes: Mapping[str, Node], health: Mapping[str, Health], now: float) -> Fleet:
         failing = sorted(name for name, found in health.items() if found.status == FALSE)
@@ -86,6 +91,8 @@ class Taints:
         if written.done:
             self._set_at.append((at, time.monotonic()))
             log.warning("node %s is tainted: %s", node.name, found.message)
+            said = f"{TAINT_KEY}={taint.value}:{taint.effect} is set: {found.message}"
+            self._events.add(Event(node, True, "Tainted", said))
         return written.failures
 
     def _remove_from_healthy(self, nodes: Mapping[str, Node], now: float) -> Iterator[str]:
@@ -96,7 +103,18 @@ class Taints:
             if not self.writes:
                 log.warning("dry run: the taint of node %s would be removed: it is healthy again", name)
                 continue
-            written = attempt(partial(self._api.patch, name, taint_patch(node, None)))
-            if written.done:
-                log.info("the taint of node %s is removed: it has been healthy for long enough", name)
-            yield from written.failures
+            yield from self._take_away(node, "it has been healthy for long enough").failures
+
+    def _take_away(self, node: Node, why: str) -> Written:
+        written = attempt(partial(self._api.patch, node.name, taint_patch(node, None)))
+        if written.done:
+            log.info("the taint of node %s is removed: %s", node.name, why)
+            self._events.add(Event(node, False, "TaintRemoved", f"the taint {TAINT_KEY} is removed: {why}"))
+        return written
+
+    def _tell_waiting(self, waiting: Sequence[Node], held_back: str) -> None:
+        """An event on each node that the breaker keeps untainted, when it begins to wait."""
+        before, self._waiting = self._waiting, {node.name for node in waiting}
+        for node in waiting:
+            if self.writes and node.name not in before:
+                self._events.add(Event(node, True, "TaintHeldBack", f"{TAINT_KEY} is not set: {held_back}"))

@@ -99,6 +99,10 @@ def cluster(control_plane: ControlPlane) -> ControlPlane:
                 control_plane.request("PATCH", node, change, token, MERGE).status_code == 422
             )
         )
+    about = {"apiVersion": "v1", "kind": "Node", "name": "first"}
+    stranger = {"metadata": {"generateName": "x-"}, "involvedObject": about, "source": {"component": "stranger"}}
+    events = "/api/v1/namespaces/default/events?dryRun=All"
+    control_plane.wait_until(lambda: control_plane.request("POST", events, stranger, token).status_code == 422)
     control_plane.do("DELETE", "/api/v1/nodes/first")
     return control_plane
 

@@ -67,6 +67,19 @@ def test_it_sets_its_own_taint_and_changes_nothing_else_of_a_node(cluster: Any, 
     assert ask("PATCH", path, {"spec": {"taints": [OTHERS]}})[0] == 200
 
 
+def test_it_tells_of_nodes_alone_and_under_its_own_name(add_node: Any, ask: Ask) -> None:
+    add_node("a5")
+    path, about = "/api/v1/namespaces/default/events", {"apiVersion": "v1", "kind": "Node", "name": "a5"}
+    event = {"metadata": {"generateName": "x-"}, "involvedObject": about, "source": {"component": "laggard-controller"}}
+    assert ask("POST", path, event, "")[0] == 201
+    pod = {"apiVersion": "v1", "kind": "Pod", "name": "a5", "namespace": "default"}
+    for wrong in ({"involvedObject": pod}, {"source": {"component": "kubelet"}}, {"source": {}}):
+        status, why = ask("POST", path, {**event, **wrong}, "")
+        assert status == 422 and "events on nodes alone" in why, (wrong, why)
+    assert ask("GET", path)[0] == ask("DELETE", path)[0] == 403
+    assert ask("POST", "/api/v1/namespaces/kube-system/events", event, "")[0] == 403
+
+
 @pytest.mark.parametrize(
     ("method", "path"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -193,6 +194,95 @@ def test_a_fleet_of_which_too_much_fails_is_not_tainted(
     assert [name for name in names if TAINT in cluster.taints(name)] == ["b1"] and not controller.last.held_back
 
 
+def told(cluster: Any, name: str) -> list[tuple[str, str, str]]:
+    """Type, reason and message of the controller's events on a node, oldest first."""
+    query = f"?fieldSelector=involvedObject.kind=Node,involvedObject.name={name}"
+    items = cluster.do("GET", f"/api/v1/namespaces/default/events{query}")["items"]
+    items.sort(key=lambda it: int(it["metadata"]["resourceVersion"]))
+    assert {it["involvedObject"]["uid"] for it in items} <= {cluster.node(name)["metadata"]["uid"]}
+    own = [it for it in items if it["source"]["component"] == "laggard-controller"]
+    return [(it["type"], it["reason"], it["message"]) for it in own]
+
+
+def test_events_say_what_became_of_condition_and_taint(cluster: Any, fleet: Fleet, start_controller: Any) -> None:
+    fleet.start("e1", "e2")
+    controller = start_controller(taint="on")
+    controller.round(0.0)
+    assert told(cluster, "e1") == [], "that a new node is well is no news"
+    fleet.find("e1", "GPU_LOST")
+    for now in (10.0, 20.0, 130.0, 140.0):
+        controller.round(now)
+    lost = "gpu0 GPU_LOST on e1 (GPU_LOST)"
+    assert told(cluster, "e1") == [
+        ("Warning", "GPU_LOST", f"LaggardHealthy is False: {lost}"),
+        ("Warning", "Tainted", f"laggard/unhealthy=GPU_LOST:NoSchedule is set: {lost}"),
+    ]
+    fleet.find("e1")
+    for now in (200.0, 800.0, 900.0):
+        controller.round(now)
+    assert told(cluster, "e1")[2:] == [
+        ("Normal", "Healthy", "LaggardHealthy is True: no critical finding"),
+        ("Normal", "TaintRemoved", "the taint laggard/unhealthy is removed: it has been healthy for long enough"),
+    ]
+    assert told(cluster, "e2") == []
+
+
+def test_an_event_says_that_the_breaker_holds_a_taint_back(cluster: Any, fleet: Fleet, start_controller: Any) -> None:
+    fleet.start("h1", "h2", "h3")
+    for name in ("h1", "h2"):
+        fleet.find(name, "MOUNT_HUNG")
+    controller = start_controller(taint="on", max_tainted_ratio=0.1)
+    for now in (0.0, 200.0, 215.0, 230.0):
+        controller.round(now)
+    for name in ("h1", "h2"):
+        kind, reason, why = told(cluster, name)[1]
+        assert (kind, reason) == ("Warning", "TaintHeldBack") and len(told(cluster, name)) == 2
+        assert why.startswith("laggard/unhealthy is not set: of 3 nodes 2 fail, and at most 1 may")
+    fleet.find("h1")
+    controller.round(300.0)
+    assert [reason for _, reason, _ in told(cluster, "h2")] == ["MOUNT_HUNG", "TaintHeldBack", "Tainted"]
+
+
+def test_kubectl_describe_shows_the_events(
+    cluster: Any, fleet: Fleet, start_controller: Any, kubernetes_tools: Any, tmp_path: Path
+) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("needs kubectl")
+    fleet.start("k1", "k2")
+    fleet.find("k1", "GPU_LOST")
+    start_controller().round(0.0)
+    command = [kubectl, "describe", "node", "k1", "--kubeconfig", str(cluster.write_kubeconfig(tmp_path))]
+    shown = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    assert re.search(r"Warning +GPU_LOST +\S+ +laggard-controller +LaggardHealthy is False: gpu0", shown.stdout), (
+        shown.stdout
+    )
+
+
+def test_without_the_right_to_write_events_all_else_goes_on(
+    cluster: Any, fleet: Fleet, start_controller: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after an update of the image without that of its rights."""
+    fleet.start("n1", "n2")
+    fleet.find("n1", "GPU_LOST")
+    controller = start_controller()
+    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
+    binding = cluster.do("GET", f"{path}/laggard-controller")
+    cluster.do("DELETE", f"{path}/laggard-controller")
+    token = cluster.service_account_token("laggard", "laggard-controller")
+    events = "/api/v1/namespaces/default/events"
+    cluster.wait_until(lambda: cluster.request("POST", f"{events}?dryRun=All", {}, token).status_code == 403)
+    try:
+        controller.round(0.0)
+    finally:
+        again = {key: binding[key] for key in ("apiVersion", "kind", "roleRef", "subjects")}
+        cluster.do("POST", path, {**again, "metadata": {"name": "laggard-controller"}})
+    assert cluster.condition("n1")["status"] == "False" and not controller.last.failure and controller.last.completed_at
+    assert "events are not written for a while: cannot create an event on n1" in caplog.text
+    cluster.wait_until(lambda: cluster.request("POST", f"{events}?dryRun=All", {}, token).status_code != 403)
+
+
 def test_a_dry_run_only_says_what_it_would_do(
     cluster: Any, fleet: Fleet, start_controller: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -217,6 +307,7 @@ def test_people_can_take_a_node_out(cluster: Any, fleet: Fleet, start_controller
     cluster.do("PATCH", "/api/v1/nodes/o1", annotation, "application/merge-patch+json")
     controller.round(15.0)
     assert TAINT not in cluster.taints("o1") and cluster.condition("o1") is None
+    assert [reason for _, reason, _ in told(cluster, "o1")] == ["Tainted", "GPU_LOST", "TaintRemoved", "Ignored"]
 
 
 def test_what_another_changed_meanwhile_is_not_overwritten(

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from laggard.errors import UsageError
-from laggard.kubernetes.api_server import ApiServer
+from laggard.kubernetes.api_server import ApiError, ApiServer
 from laggard.kubernetes.breaker import Fleet, Limits, permit
+from laggard.kubernetes.events import FLEET_BURST, FLEET_SECONDS, NODE_BURST, NODE_SECONDS, PAUSE_SECONDS, Event, Events
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.judge import judge
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
@@ -155,7 +156,8 @@ class Patches:
 def test_a_clock_that_is_set_opens_no_breaker(jump_seconds: int, monkeypatch: pytest.MonkeyPatch) -> None:
     api, streaks = Patches(), Streaks()
     settings = ControllerSettings(taint="on", failing_seconds=0.0, max_taints_per_hour=1, max_tainted_ratio=1.0)
-    taints, bad = Taints(api, streaks, settings), Health("False", "GPU_LOST", "")  # type: ignore[arg-type]
+    events = Events(api, enabled=False)  # type: ignore[arg-type]
+    taints, bad = Taints(api, events, streaks, settings), Health("False", "GPU_LOST", "")  # type: ignore[arg-type]
     nodes = {name: node(name) for name in ("a", "b")}
     health = dict.fromkeys(nodes, bad)
     streaks.update({name: "False" for name in nodes}, 0.0)
@@ -164,6 +166,59 @@ def test_a_clock_that_is_set_opens_no_breaker(jump_seconds: int, monkeypatch: py
     monkeypatch.setattr("laggard.kubernetes.taints.time.time", lambda: true_time() + jump_seconds)
     assert taints.write({"b": nodes["b"]}, {"b": bad}, 2.0) == [] and api.patched == ["a"]
     assert "1 node tainted within an hour" in taints.held_back
+
+
+class Recorder:
+    """In place of an API server: takes every event, or, while `refusal` says so, none."""
+
+    def __init__(self) -> None:
+        self.refusal = ""
+        self.asked = 0
+        self.told: list[str] = []
+
+    def create_event(self, event: dict[str, Any]) -> None:
+        self.asked += 1
+        if self.refusal:
+            raise ApiError(self.refusal)
+        self.told.append(event["involvedObject"]["name"])
+
+
+def tell(events: Events, names: list[str], now: float) -> None:
+    for name in names:
+        events.add(Event(node(name), True, "GPU_LOST", "gone"))
+    events.send(now)
+
+
+def test_a_node_that_comes_and_goes_writes_few_events() -> None:
+    api = Recorder()
+    events = Events(api, enabled=True)  # type: ignore[arg-type]
+    for second in range(100):
+        tell(events, ["a"], float(second))
+    assert len(api.told) == NODE_BURST
+    tell(events, ["a", "b"], 100.0 + NODE_SECONDS)
+    assert api.told[NODE_BURST:] == ["a", "b"]
+
+
+def test_a_fleet_that_fails_at_once_writes_events_for_some_of_it() -> None:
+    api = Recorder()
+    events = Events(api, enabled=True)  # type: ignore[arg-type]
+    names = [f"n{number}" for number in range(1000)]
+    tell(events, names, 0.0)
+    assert api.told == names[:FLEET_BURST]
+    tell(events, names, 10 * FLEET_SECONDS)
+    assert len(api.told) == FLEET_BURST + 10
+
+
+def test_an_event_that_fails_is_not_waited_for_again_and_again() -> None:
+    api = Recorder()
+    events = Events(api, enabled=True)  # type: ignore[arg-type]
+    api.refusal = "cannot create an event: HTTP 403"
+    tell(events, ["a", "b", "c"], 0.0)
+    tell(events, ["a"], PAUSE_SECONDS - 1)
+    assert api.asked == 1
+    api.refusal = ""
+    tell(events, ["d"], PAUSE_SECONDS + 1)
+    assert api.told == ["d"]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def test_a_cluster_gets_its_first_answers(
         pytest.skip("needs kubectl")
     plane.add_node("gpu-1")
     plane.add_node("gpu-2")
-    environment = {**os.environ, "KUBECONFIG": str(_kubeconfig(plane, tmp_path))}
+    environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(tmp_path))}
     look, install, ask, remove = _commands()
     run(look, environment)
     run(install, environment)
@@ -70,15 +70,3 @@ def _commands() -> list[Command]:
     first, ask, remove = commands_of(PAGE)
     look, install = first.script.splitlines()
     return [Command(look, ()), Command(install, first.shown), ask, remove]
-
-
-def _kubeconfig(plane: Any, folder: Path) -> Path:
-    config = folder / "kubeconfig"
-    config.write_text(
-        "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
-        f'clusters: [{{name: c, cluster: {{server: "{plane.url}", certificate-authority: "{plane.ca_file}"}}}}]\n'
-        f'users: [{{name: u, user: {{token: "{plane.administrator_token}"}}}}]\n'
-        "contexts: [{name: x, context: {cluster: c, user: u}}]\n"
-    )
-    config.chmod(0o600)
-    return config

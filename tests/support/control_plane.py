@@ -87,6 +87,18 @@ class ControlPlane:
     def administrator_token(self) -> str:
         return self._token
 
+    def write_kubeconfig(self, folder: Path) -> Path:
+        """A file with which kubectl asks as the administrator."""
+        config = folder / "kubeconfig"
+        config.write_text(
+            "apiVersion: v1\nkind: Config\ncurrent-context: x\n"
+            f'clusters: [{{name: c, cluster: {{server: "{self.url}", certificate-authority: "{self.ca_file}"}}}}]\n'
+            f'users: [{{name: u, user: {{token: "{self._token}"}}}}]\n'
+            "contexts: [{name: x, context: {cluster: c, user: u}}]\n"
+        )
+        config.chmod(0o600)
+        return config
+
     @contextlib.contextmanager
     def silent(self) -> Iterator[None]:
         """The API server takes connections meanwhile, and answers nobody."""
