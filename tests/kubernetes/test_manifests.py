@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import msgspec
 import pytest
 import yaml
 from support.paths import REPOSITORY
@@ -217,6 +218,40 @@ def test_the_pods_of_the_example_for_kubeflow_hold_against_the_schemas(version: 
     for name, replica in job["spec"]["pytorchReplicaSpecs"].items():
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.lower()}, **replica["template"]}
         assert errors_by_schema([pod], version) == []
+
+
+GATED_JOB = REPOSITORY / "deploy/kubernetes/examples/gated-job.yaml"
+
+
+@pytest.mark.parametrize(
+    ("ignore", "gate", "status"),
+    [(None, "on", 1), ("", "on", 1), ("false", "on", 1), ("False", "on", 1), ("true", "on", 0), ("yes", "on", 0)]
+    + [(None, "off", 0)],
+)
+def test_a_pod_that_is_annotated_is_not_gated(ignore: str | None, gate: str, status: int, tmp_path: Path) -> None:
+    """The init container's own script, on a node that the gate rejects. The kubelet gives an annotation that is absent
+    as an empty variable."""
+    from laggard.kubernetes.node import OPT_OUT, ApiNode
+
+    pod = yaml.safe_load(GATED_JOB.read_text())["spec"]["template"]
+    container = pod["spec"]["initContainers"][0]
+    fields = {it["name"]: it["valueFrom"]["fieldRef"]["fieldPath"] for it in container["env"] if "valueFrom" in it}
+    assert (
+        fields["LAGGARD_IGNORE"] == f"metadata.annotations['{OPT_OUT}']" and OPT_OUT in pod["metadata"]["annotations"]
+    )
+    stand_in = tmp_path / "laggard"
+    stand_in.write_text("#!/bin/sh\nexit 1\n")
+    stand_in.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "LAGGARD_GATE": gate, "LAGGARD_IGNORE": ignore or ""}
+    done = subprocess.run(
+        [*container["command"], *container["args"]], env=environment, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == status, done.stderr
+    if gate == "on":
+        assert ("laggard/ignore" in done.stdout) == (status == 0), "the pod's log says why nothing was asked"
+        annotations = {} if ignore is None else {OPT_OUT: ignore}
+        node = msgspec.convert({"metadata": {"name": "n", "annotations": annotations}}, ApiNode).node()
+        assert node.opted_out == (status == 0), "as on nodes"
 
 
 def test_idle_rings_put_nobody_out_and_their_command_is_one_that_laggard_takes() -> None:
