@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from laggard.address import without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 from laggard.http.tls import ASKS_FOR_CERTIFICATE, client_context, failure_text
@@ -60,11 +61,11 @@ def _no_answer_text(url: str, error: Exception) -> str:
     import httpx
 
     if failure := _tls_failure(error):
-        return f"the collector at {url}: {failure}"
+        return f"the collector at {without_login(url)}: {failure}"
     if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
         hint = ASKS_FOR_CERTIFICATE if url.startswith("https:") else "where it speaks TLS, write https://"
-        return f"the collector at {url} closed the connection; {hint}"
-    return f"no collector answers at {url}; start one, or name it with --collector"
+        return f"the collector at {without_login(url)} closed the connection; {hint}"
+    return f"no collector answers at {without_login(url)}; start one, or name it with --collector"
 
 
 def _tls_failure(error: BaseException | None) -> str:
@@ -85,4 +86,4 @@ def _refusal_text(url: str, found: httpx.Response) -> str:
     text = printable_line(found.text, 1000)
     if found.status_code == 409:  # a job's name that several users have: the text has the choices
         return text
-    return f"the collector at {url} answers {found.status_code}" + (f": {text}" if text else "")
+    return f"the collector at {without_login(url)} answers {found.status_code}" + (f": {text}" if text else "")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from laggard import wire
+from laggard.address import without_login
 from laggard.collector.ask import answer, user_text
 from laggard.collector.judged_recording import JudgedRecording
 from laggard.collector.locate.job_timings import JobTimings
@@ -42,7 +43,7 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         findings=_of_culprits(findings.findings, summary.location),
         recommendation=recommendation_of_collector(url, job),
         job=_job_text(location),
-        source=f"From the collector at {url}.",
+        source=f"From the collector at {without_login(url)}.",
         written=_now(),
     )
 
@@ -72,7 +73,7 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
 def page_of_counters(location: Location, url: str) -> KeptPage:
     """The page of a verdict alone: Prometheus' counters have no steps."""
     nothing = TimelineDocument(None, [], ())
-    return _without_collector(location, None, empty_heatmap(), nothing, f"From Prometheus at {url}.")
+    return _without_collector(location, None, empty_heatmap(), nothing, f"From Prometheus at {without_login(url)}.")
 
 
 def _without_collector(
@@ -112,7 +113,9 @@ def _ask(url: str, document: str, query: dict[str, str], kind: type[Document]) -
         try:
             return wire.decode(found.read(), kind)
         except wire.WireError as error:
-            raise UsageError(f"the collector at {url} is of another version: {document}: {error}") from None
+            raise UsageError(
+                f"the collector at {without_login(url)} is of another version: {document}: {error}"
+            ) from None
 
 
 def _now() -> str:

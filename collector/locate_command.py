@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from laggard import wire
+from laggard.address import without_login
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid, user_text
 from laggard.collector.describe import culprit_name, details, sentence
 from laggard.collector.judged_recording import JudgedRecording, judge_recording
@@ -179,7 +180,7 @@ def _ask(url: str, job: str | None) -> Location:
     try:
         return wire.decode(_get(url, "location", job), Location)
     except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+        raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
 
 
 def _record(url: str, job: str | None, directory: str) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
+from laggard.address import without_login
 from laggard.errors import UsageError
 from laggard.kubernetes.exchange import Answer, Exchange
 from laggard.kubernetes.node import ApiNode, Node, Patch
@@ -75,7 +76,9 @@ class ApiServer:
             try:
                 page = msgspec.json.decode(answer.body, type=_NodeList)
             except (ValueError, RecursionError) as error:
-                raise ApiError(f"{self._url} answers something else than a list of nodes: {error}") from None
+                raise ApiError(
+                    f"{without_login(self._url)} answers something else than a list of nodes: {error}"
+                ) from None
             yield from (item.node() for item in page.items or ())
             following = page.metadata.next
             if not following:
@@ -91,7 +94,7 @@ class ApiServer:
         if answer.status in (_NOT_THERE, _CONFLICT) and body is not None:
             raise Changed(f"cannot {what}: {answer.why}")
         hint = "; see the ClusterRole in deploy/kubernetes/components" if answer.status == 403 else ""
-        raise ApiError(f"cannot {what} at {self._url}: {answer.why}{hint}")
+        raise ApiError(f"cannot {what} at {without_login(self._url)}: {answer.why}{hint}")
 
     def _token(self) -> str:
         try:

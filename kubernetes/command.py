@@ -10,6 +10,7 @@ import threading
 import time
 from typing import Final
 
+from laggard.address import without_login
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address, url_of
@@ -53,7 +54,7 @@ def main(arguments: argparse.Namespace) -> int:
         web = Web(lambda: controller.last, _PATIENCE_ROUNDS * (settings.interval_seconds + settings.timeout_seconds))
         server = Server(listener, web.handle, error_response, tls=tls)
         log.info("listening on %s", url_of(listener, tls))
-        log.info("nodes as %s sees them; taints are %s", settings.collector, settings.taint)
+        log.info("nodes as %s sees them; taints are %s", without_login(settings.collector), settings.taint)
         threading.Thread(target=_rounds, args=(controller, settings.interval_seconds), daemon=True).start()
         server.start()
         with supervised(url_of(listener, tls)):

@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 from msgspec import structs
 
+from laggard.address import without_login
 from laggard.config import Settings, load
 from laggard.constants import CONTROLLER_PORT
 from laggard.errors import UsageError
@@ -84,5 +85,5 @@ def load_settings(
     for name in ("collector", "api_server"):
         text = getattr(settings, name)
         if (text or name == "collector") and not text.startswith(("http://", "https://")):
-            raise UsageError(f"{name} is {text!r}: write http://HOST:PORT")
+            raise UsageError(f"{name} is {without_login(text)!r}: write http://HOST:PORT")
     return settings

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from laggard.address import without_login
 from laggard.kubernetes.exchange import Exchange
 from laggard.model import Finding
 from laggard.wire import WireError, decode
@@ -43,12 +44,12 @@ def read_view(exchange: Exchange, url: str) -> FleetView:
     for path in _PATHS:
         answer = exchange.send("GET", f"{url.rstrip('/')}{path}")
         if answer.status != 200:
-            raise CollectorError(f"the collector {url} does not answer: {answer.why}")
+            raise CollectorError(f"the collector {without_login(url)} does not answer: {answer.why}")
         bodies.append(answer.body)
     try:
         rows, found = decode(bodies[0], NodesDocument).nodes, decode(bodies[1], _Findings).findings
     except WireError as error:
-        raise CollectorError(f"the collector {url} answers something else: {error}") from None
+        raise CollectorError(f"the collector {without_login(url)} answers something else: {error}") from None
     findings: dict[str, tuple[Finding, ...]] = {}
     for each in found:
         findings[each.url] = (*findings.get(each.url, ()), each.finding)

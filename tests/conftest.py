@@ -23,6 +23,7 @@ pytest_plugins = (
     "support.collectors",
     "support.warm",
     "support.launch",
+    "support.certificates",
 )
 
 TOGETHER = ("slurm", "kubernetes")

@@ -5,116 +5,23 @@ from __future__ import annotations
 import contextlib
 import datetime
 import os
-import re
-import signal
 import socket
 import ssl
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import trustme
+from support.certificates import SECONDS, Daemon, Files, Start, client
 
 from laggard.agent.gate.cached_report import fetch_cached_report
 from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 from laggard.web_config import load_web_config
-
-SECONDS = 120.0
-
-
-class Files(NamedTuple):
-    """Certificates in `folder`: of a server, an authority, and clients, of which `stranger` has another authority."""
-
-    folder: Path
-    authority: trustme.CA
-
-    @classmethod
-    def make(cls, folder: Path) -> Files:
-        files = cls(folder, trustme.CA())
-        files.authority.cert_pem.write_to_path(folder / "ca.pem")
-        files.write("server", files.authority.issue_cert("127.0.0.1", "localhost"))
-        files.write("client", files.authority.issue_cert("collector.example"))
-        files.write("other", files.authority.issue_cert("other.example"))
-        files.write("stranger", trustme.CA().issue_cert("collector.example"))
-        return files
-
-    def write(self, name: str, certificate: trustme.LeafCert) -> None:
-        """Both files as a whole: a daemon may read them at any moment."""
-        for kind, blob in (("key", certificate.private_key_pem), ("pem", certificate.cert_chain_pems[0])):
-            blob.write_to_path(self.folder / f"{name}.new")
-            os.replace(self.folder / f"{name}.new", self.folder / f"{name}.{kind}")
-
-    def config(self, **more: object) -> str:
-        """The path of a --web.config.file; `more`: keys of tls_server_config."""
-        keys = {"cert_file": "server.pem", "key_file": "server.key", **more}
-        path = self.folder / "web.yaml"
-        lines = "".join(f"  {key}: {value}\n" for key, value in keys.items())
-        path.write_text(f"tls_server_config:\n{lines}")
-        return str(path)
-
-    def environment(self, client: str = "") -> dict[str, str]:
-        shown = {ENV_CERT_FILE: f"{self.folder}/{client}.pem", ENV_KEY_FILE: f"{self.folder}/{client}.key"}
-        return {ENV_CA_FILE: str(self.folder / "ca.pem"), **(shown if client else {})}
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Files:
-    return Files.make(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture
-def files(made: Files, tmp_path: Path) -> Files:
-    for path in made.folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    return Files(tmp_path, made.authority)
-
-
-class Daemon:
-    def __init__(self, log: Path, words: Sequence[str], environ: dict[str, str]) -> None:
-        command = [sys.executable, "-m", "laggard", *words, "--web.listen-address", "127.0.0.1:0"]
-        self.log = log
-        with log.open("w") as stderr:
-            self.process = subprocess.Popen(command, stderr=stderr, env={**os.environ, **environ})
-        self.wait_until(lambda: "listening on " in self.said())
-        found = re.search(r"listening on (https?://[\d.]+:(\d+))", self.said())
-        assert found
-        self.url, self.port = found[1], int(found[2])
-
-    def said(self) -> str:
-        return self.log.read_text()
-
-    def wait_until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + SECONDS
-        while not condition():
-            assert time.monotonic() < deadline and self.process.poll() is None, self.said()
-            time.sleep(0.05)
-
-
-Start = Callable[..., Daemon]
-
-
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Start]:
-    started: list[Daemon] = []
-    (tmp_path / "ranks").mkdir()
-
-    def run(*words: str, environ: dict[str, str] | None = None) -> Daemon:
-        own = ("--node", "n0", "--rank-dir", str(tmp_path / "ranks")) if words[0] == "agent" else ()
-        started.append(Daemon(tmp_path / f"{len(started)}.log", (*words, *own), environ or {}))
-        return started[-1]
-
-    yield run
-    for daemon in started:
-        daemon.process.send_signal(signal.SIGTERM)
-        assert daemon.process.wait(60) == 0, daemon.said()
-
 
 DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
 
@@ -310,13 +217,6 @@ def test_a_wrong_file_is_one_line(files: Files, text: str, message: str) -> None
         load_web_config(str(files.folder / "web.yaml"))
     said = str(raised.value)
     assert message in said and "\n" not in said and str(files.folder) in said
-
-
-def client(files: Files, name: str = "") -> ssl.SSLContext:
-    context = ssl.create_default_context(cafile=str(files.folder / "ca.pem"))
-    if name:
-        context.load_cert_chain(files.folder / f"{name}.pem", files.folder / f"{name}.key")
-    return context
 
 
 def served(daemon: Daemon) -> bytes:

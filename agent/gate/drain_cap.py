@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from laggard.address import without_login
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument
 
@@ -30,7 +31,7 @@ def drain_refusal(collector: str | None, node: str) -> str:
     try:
         answer = decode(get(url, ANSWER_SECONDS).body, DrainsDocument)
     except (NoResponse, WireError) as error:
-        return f"no answer from the collector {collector}: {error}"
+        return f"no answer from the collector {without_login(collector)}: {error}"
     if not answer.may_drain:
         return f"the cap on drains: {answer.reason}"
     if not answer.asker_fails:  # else it is not counted for the nodes that ask next

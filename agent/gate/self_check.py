@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from laggard.address import without_login
 from laggard.agent.gate.drain_cap import ANSWER_SECONDS, NO_CAP
 from laggard.agent.gate.slurm import Slurm, SlurmError
 from laggard.wire import WireError, decode
@@ -48,12 +49,14 @@ def _collector_problems(collector: str, node: str) -> list[str]:
     try:
         rows = decode(get(f"{collector}/api/v1/nodes", ANSWER_SECONDS).body, _Nodes).nodes
     except (NoResponse, WireError) as error:
-        return [f"the collector {collector} does not answer: {error}; nothing is drained while it is away"]
+        return [
+            f"the collector {without_login(collector)} does not answer: {error}; nothing is drained while it is away"
+        ]
     known = sorted(row.node for row in rows if row.node)
     if node in known:
         return []
     named = ", ".join(known[:_NAMED_NODES]) + (" ..." if len(known) > _NAMED_NODES else "")
     return [
-        f"the collector {collector} knows no node {node} (it knows: {named or 'none'}), so nothing is drained: the "
-        f"agent has to run here and to report as {node}; see `node` of its settings, and LAGGARD_NODE"
+        f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so nothing is "
+        f"drained: the agent has to run here and to report as {node}; see `node` of its settings, and LAGGARD_NODE"
     ]

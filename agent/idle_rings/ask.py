@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
+from laggard.address import without_login
 from laggard.http.client import NoResponse, post
 from laggard.rings.authentication import is_signed, new_nonce, signed
 from laggard.text.words import printable_line
@@ -25,7 +26,9 @@ def ask_for_ring(collector: str, node: str, token: str) -> RingDue:
     try:
         due = decode(post(f"{collector}/api/v1/rings/due", encode(ask), _ANSWER_SECONDS).body, RingDue)
     except (NoResponse, WireError) as error:
-        raise NoAnswer(f"the collector {collector}: {printable_line(str(error), 300)}") from None
+        raise NoAnswer(f"the collector {without_login(collector)}: {printable_line(str(error), 300)}") from None
     if due.nonce != ask.nonce or not is_signed(token, "collector", due):
-        raise NoAnswer(f"the collector {collector} does not prove that it knows the token: nothing is started")
+        raise NoAnswer(
+            f"the collector {without_login(collector)} does not prove that it knows the token: nothing is started"
+        )
     return due

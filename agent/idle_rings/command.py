@@ -10,6 +10,7 @@ import signal
 import threading
 from typing import Final
 
+from laggard.address import without_login
 from laggard.agent.idle_rings.arrivals import Arrivals, hidden_processes, make_arrivals
 from laggard.agent.idle_rings.ask import NoAnswer, ask_for_ring
 from laggard.agent.idle_rings.child import RingOrder
@@ -64,7 +65,7 @@ class IdleRings:
     def run(self) -> None:
         self._state.make()
         self._state.note_running(None)  # of one that was killed
-        log.info("node %s asks %s whether a ring is due", self._settings.node, self._settings.collector)
+        log.info("node %s asks %s whether a ring is due", self._settings.node, without_login(self._settings.collector))
         while not self._stopped.is_set():
             self._stopped.wait(self._once())
 

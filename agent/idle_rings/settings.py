@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
+from laggard.address import without_login
 from laggard.config import Settings, load
 from laggard.environment import ENV_RING_TOKEN, node_name, rank_dir
 from laggard.errors import UsageError
@@ -39,7 +40,9 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
     if arguments.collector is not None:
         settings = structs.replace(settings, collector=arguments.collector)
     if not settings.collector.startswith(("http://", "https://")):
-        raise UsageError(f"collector is {settings.collector!r}: give the collector that plans rings, http://HOST:PORT")
+        raise UsageError(
+            f"collector is {without_login(settings.collector)!r}: give the collector that plans rings, http://HOST:PORT"
+        )
     if settings.device not in _DEVICES:
         raise UsageError(f"device is {settings.device!r}: one of {', '.join(_DEVICES)}")
     return structs.replace(

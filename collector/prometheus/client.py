@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from laggard.address import without_login
 from laggard.collector.prometheus.answer import Answer, AnswerError, Series
 from laggard.errors import UsageError
 from laggard.text.words import printable_line
@@ -97,11 +98,13 @@ def _meaning(status: int) -> str:
 def _checked_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--prometheus {printable_line(url, 200)} is no address: write http://HOST:9090")
+        raise UsageError(
+            f"--prometheus {printable_line(without_login(url), 200)} is no address: write http://HOST:9090"
+        )
     if parts.username is not None or parts.password is not None:
         raise UsageError("--prometheus has a password in it: put USER:PASSWORD into a file, for --basic-auth-file")
     if parts.query or parts.fragment:
-        raise UsageError(f"--prometheus {printable_line(url, 200)}: leave out what follows the path")
+        raise UsageError(f"--prometheus {printable_line(without_login(url), 200)}: leave out what follows the path")
     return url.rstrip("/")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from laggard.address import without_login
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
 
@@ -46,4 +47,5 @@ def _is_host(text: str) -> bool:
 
 
 def _invalid(text: str) -> UsageError:
-    return UsageError(f"cannot read target {text!r}: write HOST:PORT or http://HOST:PORT")
+    login = ", without a user and a password" if "@" in text else ""
+    return UsageError(f"cannot read target {without_login(text)!r}: write HOST:PORT or http://HOST:PORT{login}")

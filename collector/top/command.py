@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from laggard import wire
+from laggard.address import without_login
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
 from laggard.errors import UsageError
@@ -96,4 +97,4 @@ def _document(url: str, name: str, query: dict[str, str], kind: type[Document]) 
         with answer(url, name, query) as found:
             return wire.decode(found.read(), kind)
     except wire.WireError as error:
-        raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+        raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None

@@ -11,10 +11,11 @@ import contextlib
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from laggard import wire
+from laggard.nccl.variables import may_be_shown
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host, ReadAt
 from laggard.probes.host.kernel import FileSystem, KernelClock, Pfc, StatvfsReply, Usage
@@ -38,7 +39,10 @@ _OWN_VARIABLES: Final = (
     "KUBERNETES_SERVICE_HOST",
 )
 _VARIABLES: Final = ("NCCL_", "HOME=")
-_SECRETS: Final = ("NCCL_SOCKET_MAGIC=", "NCCL_COMM_ID=")
+_SECRET: Final = re.compile("AUTH|CREDENTIAL|JWT|KEY|PASS|SECRET|TOKEN")
+"""In a variable's name: SLURM_JWT, NVIDIA_API_KEY, LAGGARD_RING_TOKEN."""
+_CONF_FILE: Final = "NCCL_CONF_FILE="
+_CONF_NAME: Final = "nccl.conf"
 
 
 class RecordingHost(Host):
@@ -49,6 +53,7 @@ class RecordingHost(Host):
         self._folder = folder
         self._resolved: dict[str, str] = {}  # folders by path: where they are once symlinks are followed
         self._parents: set[str] = set()
+        self._conf_files: set[str] = set()  # that processes name: they may be any files
 
     def entries(self, path: str) -> tuple[str, ...]:
         place = self._resolve(path)
@@ -94,7 +99,7 @@ class RecordingHost(Host):
 
     def environ(self) -> Mapping[str, str]:
         """Only the variables that probes may use, since an environment holds secrets."""
-        kept = {name: value for name, value in super().environ().items() if name.startswith(_OWN_VARIABLES)}
+        kept = dict(_own_variables(super().environ()))
         self._add_entry(JournalEntry("environ", "", wire.encode(kept).decode()))
         return kept
 
@@ -125,6 +130,9 @@ class RecordingHost(Host):
             raise
         if _ENVIRON.fullmatch(place):
             data = _without_secrets(data)
+            self._conf_files.update(word[len(_CONF_FILE) :] for word in _words(data) if word.startswith(_CONF_FILE))
+        elif path in self._conf_files or place.endswith(_CONF_NAME):
+            data = _settings_alone(data)
         self._write_file(place, data)
         return data
 
@@ -261,11 +269,42 @@ class RecordingHost(Host):
             file.write(wire.encode(entry) + b"\n")
 
 
+def _own_variables(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Those that probes may use. Of NCCL's only names where a value may be a secret."""
+    for name, value in environ.items():
+        if name.startswith("NCCL_"):
+            yield name, value if may_be_shown(name) else ""
+        elif name.startswith(_OWN_VARIABLES) and not _SECRET.search(name):
+            yield name, value
+
+
 def _without_secrets(environ: bytes) -> bytes:
-    """Only those variables of another process's environment that the probe for NCCL's variables uses."""
-    words = [word.decode(errors="replace") for word in environ.split(b"\0")]
-    kept = [word for word in words if word.startswith(_VARIABLES) and not word.startswith(_SECRETS)]
-    return "\0".join(kept).encode()
+    """Only those variables of another process's environment that the probe for NCCL's variables uses; without the
+    value where that may be a secret."""
+    return "\0".join(map(_shown, filter(lambda word: word.startswith(_VARIABLES), _words(environ)))).encode()
+
+
+def _words(environ: bytes) -> list[str]:
+    return [word.decode(errors="replace") for word in environ.split(b"\0")]
+
+
+def _shown(setting: str) -> str:
+    """NAME=VALUE, or no more of the value than a quote or blank that NCCL would take for a part of it."""
+    name, sign, value = setting.partition("=")
+    if name == "HOME" or may_be_shown(name.removeprefix("export ").strip()):
+        return setting
+    return name + sign + (value[:1] if value[:1] in "\"'" else " " * (value != value.strip()))
+
+
+def _settings_alone(conf: bytes) -> bytes:
+    """A settings file of NCCL's with its lines in their places, of which those that NCCL skips are empty. What is not
+    text stays so."""
+    try:
+        lines = conf.decode().split("\n")
+    except UnicodeDecodeError:
+        return b"\0"
+    kept = (_shown(line) if "NCCL_" in line.partition("=")[0] and not line.startswith("#") else "" for line in lines)
+    return "\n".join(kept).encode()
 
 
 def _kernel_message(error: Exception) -> str:

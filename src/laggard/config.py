@@ -13,6 +13,8 @@ from laggard.errors import UsageError
 
 T = TypeVar("T", bound="Settings")
 
+_LOGIN = re.compile(r"(?<=://)[^\s\"']*@")
+
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The base class of all settings: unknown keys are errors."""
@@ -78,8 +80,8 @@ def _hint(key: str, keys: list[str]) -> str:
 
 
 def dump(settings: Settings) -> str:
-    """The settings as YAML that load() reads, every key with its value."""
+    """The settings as YAML that load() reads, every key with its value, but for the user and password of a URL."""
     import yaml
 
     text: str = yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False, allow_unicode=True, width=120)
-    return text
+    return _LOGIN.sub("HIDDEN@", text)

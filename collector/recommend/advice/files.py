@@ -11,6 +11,7 @@ from typing import Any
 
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Item
+from laggard.nccl.variables import may_be_shown
 
 
 def recommended_files(items: Sequence[Item], situation: Situation) -> dict[str, str]:
@@ -33,7 +34,7 @@ def _variable_files(items: Sequence[Item], environment: Mapping[str, str]) -> di
     changes = {item.key: item.recommended for item in own}
     if not changes:
         return {}
-    after = {name: value for name, value in environment.items() if name not in changes}
+    after = {name: value for name, value in environment.items() if name not in changes and may_be_shown(name)}
     after |= {name: str(value) for name, value in changes.items() if value is not None}
     removed = [name for name, value in changes.items() if value is None]
     unset = "".join(f"unset {name}\n" for name in sorted(removed))

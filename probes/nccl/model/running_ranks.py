@@ -14,8 +14,8 @@ import msgspec
 
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.nccl.conf import NcclConf, parse_conf
-from laggard.nccl.variable_table import SECRET, Version
-from laggard.nccl.variables import other_reader, parse_version, variables
+from laggard.nccl.variable_table import Version
+from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 
@@ -119,9 +119,7 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _known_value(name: str, value: str) -> str:
-    """Returns the value of a known setting of NCCL or of a plugin, else nothing: it may be a password."""
-    known = (name in variables() or other_reader(name) is not None) and name not in SECRET
-    return value[:_MOST_VALUE] if known else ""
+    return value[:_MOST_VALUE] if may_be_shown(name) else ""
 
 
 def _version(host: Host, pid: str) -> Version:

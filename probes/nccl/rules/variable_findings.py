@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from laggard.model import Finding, Severity
 from laggard.nccl.values import check_value
 from laggard.nccl.variable_table import COMMON_MISTAKES, REPLACEMENTS, TABLE_VERSION, Variable, Version
-from laggard.nccl.variables import other_reader, parse_version, variables
+from laggard.nccl.variables import may_be_shown, other_reader, parse_version, variables
 from laggard.probes.nccl.rules.variable_rules import VariableContext, find_harm, reason_inert
 from laggard.probes.probe import finding
 
@@ -15,8 +15,9 @@ _OBSOLETE: Version = (2, 10)  # no torch that is in use brings an older NCCL
 
 
 def judge_environment(environment: Mapping[str, str], context: VariableContext) -> tuple[Finding, ...]:
-    """Returns the findings of one environment, in the order of the names. Names must begin with NCCL_ to count."""
-    own = {name: value for name, value in environment.items() if name.startswith("NCCL_")}
+    """Returns the findings of one environment, in the order of the names. Names must begin with NCCL_ to count. Of a
+    variable whose value may be a secret the name alone is judged."""
+    own = {name: value if may_be_shown(name) else "" for name, value in environment.items() if name.startswith("NCCL_")}
     return tuple(found for name in sorted(own) for found in _judge(name, own[name], own, context))
 
 

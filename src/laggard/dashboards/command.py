@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Final
 
+from laggard.address import without_login
 from laggard.dashboards.dashboard import dashboard_json
 from laggard.dashboards.panel import Json
 from laggard.dashboards.push import push_dashboards
@@ -34,7 +35,7 @@ def main(arguments: argparse.Namespace) -> int:
         sys.stdout.write(f"{len(done)} dashboards are in {arguments.where}: {', '.join(done)}\n")
         return 0
     paths = push_dashboards(arguments.where, _token(arguments.token_file), arguments.folder, dashboards)
-    places = "".join(f"  {arguments.where.rstrip('/')}{path}\n" for path in paths)
+    places = "".join(f"  {without_login(arguments.where).rstrip('/')}{path}\n" for path in paths)
     sys.stdout.write(f"{len(paths)} dashboards are in Grafana's folder {arguments.folder}:\n{places}")
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
+from laggard.address import without_login
 from laggard.dashboards.panel import Json
 from laggard.errors import UsageError
 
@@ -24,7 +25,7 @@ def push_dashboards(url: str, token: str, folder: str, dashboards: Sequence[Json
             uid = grafana.folder.create_folder(folder, uid=_FOLDER_UID)["uid"]
         return [_push(grafana, uid, dashboard) for dashboard in dashboards]
     except errors as error:
-        raise UsageError(f"{url}: {_words(error)}") from None
+        raise UsageError(f"{without_login(url)}: {_words(error)}") from None
 
 
 def _push(grafana: Any, folder_uid: str, dashboard: Json) -> str:
@@ -55,7 +56,7 @@ def _client(url: SplitResult, token: str) -> tuple[Any, tuple[type[Exception], .
 def _parse(url: str) -> SplitResult:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise UsageError(f"{url!r} is no URL of a Grafana; give one such as https://grafana.example")
+        raise UsageError(f"{without_login(url)!r} is no URL of a Grafana; give one such as https://grafana.example")
     return parts
 
 

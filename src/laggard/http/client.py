@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import SplitResult, urlsplit
 
+from laggard.address import without_login
 from laggard.errors import UsageError
 
 if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
@@ -73,7 +74,7 @@ def _ask(
 def _exchange(method: str, url: str, body: bytes | None, deadline: float, tls: ssl.SSLContext | None) -> ClientResponse:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NoResponse(f"{url!r} is no http address")
+        raise NoResponse(f"{without_login(url)!r} is no http address")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname, port), timeout=_remaining(deadline)) as plain:
         if parts.scheme == "https":
@@ -108,7 +109,8 @@ def _converse(
     connection: socket.socket, parts: SplitResult, method: str, body: bytes | None, deadline: float
 ) -> ClientResponse:
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\nAccept: application/json\r\nConnection: close\r\n"
+    host = parts.netloc.rpartition("@")[2]
+    head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n"
     if body is not None:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))

@@ -20,8 +20,7 @@ from laggard.nccl.library import loaded_version
 from laggard.nccl.log.model import NcclProcess
 from laggard.nccl.private_log import LOG_SETTINGS, PrivateLog, prepare_log
 from laggard.nccl.transport import LOG_EMPTY, LOG_NONE, LOG_OF_THE_USER, LOG_READ, Transport
-from laggard.nccl.variable_table import SECRET
-from laggard.nccl.variables import other_reader, variables
+from laggard.nccl.variables import may_be_shown
 
 __all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
 
@@ -55,12 +54,7 @@ def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) ->
     """The NCCL_* variables that NCCL or a known plugin reads, less those in `without`: (name, value), in order of the
     names, bounded in number and length. Returns nothing else of the environment, and no value that only the ranks may
     know."""
-    known = variables()
-    own = [
-        name
-        for name in environ
-        if name.startswith("NCCL_") and name not in SECRET and (name in known or other_reader(name) is not None)
-    ]
+    own = [name for name in environ if name.startswith("NCCL_") and may_be_shown(name)]
     reported = [name for name in sorted(own) if name not in without][:_MOST_VARIABLES]
     return tuple((name, environ[name][:_MOST_CHARACTERS]) for name in reported)
 

@@ -11,6 +11,7 @@ from laggard.nccl.variable_table import (
     OTHER_READERS,
     PLUGIN_PREFIXES,
     REMOVED,
+    SECRET,
     Category,
     Variable,
     Version,
@@ -37,6 +38,12 @@ def other_reader(name: str) -> str | None:
     if name in OTHER_READERS:
         return OTHER_READERS[name]
     return next((plugin for prefix, plugin in PLUGIN_PREFIXES.items() if name.startswith(prefix)), None)
+
+
+def may_be_shown(name: str) -> bool:
+    """Whether the value of the variable `name` may stand in reports and files: NCCL or a plugin that is known reads it,
+    and it is none that only the ranks may know. The value of any other variable may be a password."""
+    return (name in variables() or other_reader(name) is not None) and name not in SECRET
 
 
 def parse_version(text: str) -> Version:

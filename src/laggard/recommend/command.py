@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from laggard import wire
+from laggard.address import without_login
 from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.situation import ModelSize
@@ -98,7 +99,7 @@ def _ask(url: str, job: str | None) -> Recommendation:
         try:
             return wire.decode(found.read(), Recommendation)
         except wire.WireError as error:
-            raise UsageError(f"what answers at {url} is not a laggard collector: {error}") from None
+            raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
 
 
 def write_files(files: dict[str, str], directory: Path) -> None:

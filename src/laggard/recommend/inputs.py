@@ -21,7 +21,7 @@ from laggard.diagnose.environment import parse_environment
 from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
 from laggard.model import REPORT_SCHEMA, Finding, Report
-from laggard.nccl.variables import parse_version
+from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.rings.document import RING_SCHEMA, Ring
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ri
     hosts = {host for each in facts for host in each.get("hosts", ())}
     return Situation(
         findings=tuple(findings),
-        environment={name: value for name, value in variables.items() if name.startswith("NCCL_")},
+        environment=_of_nccl(variables),
         environment_known=bool(environments),
         nccl_version=versions[0] if versions else (),
         networks=tuple(dict.fromkeys(name for each in facts for name in each.get("networks", ()))),
@@ -120,6 +120,12 @@ def _from_diagnosis(diagnosis: Diagnosis | None, documents: Iterable[Report | Ri
         nodes=len(hosts) or None,
         ranks=max((each["ranks"] for each in facts if isinstance(each.get("ranks"), int)), default=None),
     )
+
+
+def _of_nccl(variables: Mapping[str, str]) -> dict[str, str]:
+    """NCCL's variables, and of those whose value may be a secret the name alone: what is known is shown and written."""
+    own = {name: value for name, value in variables.items() if name.startswith("NCCL_")}
+    return {name: value if may_be_shown(name) else "" for name, value in own.items()}
 
 
 def _with_facts(situation: Situation, reports: Sequence[Report]) -> Situation:

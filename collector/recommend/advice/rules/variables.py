@@ -37,7 +37,7 @@ def _gain(name: str, value: str) -> Gain:
 def _removal(
     situation: Situation, name: str, reason: str, evidence: tuple[str, ...], gain: Gain, harmful: bool = False
 ) -> Item:
-    current = situation.environment[name]
+    current = situation.environment[name] or None  # what may be a secret is not known here
     apply, revert = variable(name, current, None)
     return Item(
         target="nccl_env",

@@ -14,6 +14,7 @@ from laggard.diagnose.input_file import InputFile
 from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.nccl.variable_table import TABLE_VERSION
+from laggard.nccl.variables import may_be_shown
 from laggard.tune.nccl.messages import of_recording, parse_messages
 from laggard.tune.nccl.subject import nccl_subject, settings_of
 from laggard.tune.subject import Subject
@@ -42,7 +43,7 @@ def _nccl_settings(arguments: argparse.Namespace, situation: Situation) -> dict[
         **settings_of(profile),
         "command": (arguments.nccl_command if arguments.what == "all" else arguments.template) or "",
         "deadline": arguments.deadline,
-        "current": {name: value for name, value in environ.items() if name.startswith("NCCL_")},
+        "current": {name: value for name, value in environ.items() if name.startswith("NCCL_") and may_be_shown(name)},
         "nccl_version": arguments.nccl_version or version,
         "transport": arguments.transport,
         "nodes": arguments.nodes,
