@@ -6,6 +6,7 @@ import argparse
 
 from laggard.collector.discovery.discovery import Discovery
 from laggard.collector.discovery.dns import DnsName
+from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
 from laggard.collector.locate.verdict import locate
@@ -62,6 +63,7 @@ def main(arguments: argparse.Namespace) -> int:
 def _discovery(settings: CollectorSettings) -> Discovery:
     """Raises UsageError where a target or name cannot be read; a file may be missing yet."""
     places: list[Place] = [*map(DnsName, settings.target_names), *map(TargetFiles, settings.target_files)]
+    places += [SlurmPartition(text, settings.sinfo) for text in settings.target_slurm]
     listed = parse_targets(settings.targets)
     return Discovery(listed, places, settings.max_targets, settings.forget_after_seconds)
 

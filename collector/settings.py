@@ -24,8 +24,8 @@ _THIS_MACHINE = (LOCAL_AGENT,)
 
 class CollectorSettings(Settings, frozen=True):
     targets: tuple[str, ...] = _THIS_MACHINE
-    """The agents to scrape, as HOST, HOST:PORT or URL. Left out where target_names or target_files say where agents
-    are: none but those."""
+    """The agents to scrape, as HOST, HOST:PORT or URL. Left out where target_names, target_files or
+    target_slurm say where agents are: none but those."""
     target_names: tuple[str, ...] = ()
     """Names in DNS, as HOST, HOST:PORT or URL: each address of a name is an agent. Made for a headless service of
     Kubernetes."""
@@ -35,8 +35,13 @@ class CollectorSettings(Settings, frozen=True):
     target_server_name: str = ""
     """The name that the certificates of agents with https must have, at whatever address they are asked; empty: the
     host of their URL, which for target_names is the address."""
+    target_slurm: tuple[str, ...] = ()
+    """Partitions of SLURM, as PARTITION, PARTITION:PORT or https://PARTITION:PORT, and `*` for all: at the address of
+    each node is an agent, on that port. Nodes that are powered down are left out."""
+    sinfo: str = "/usr/bin/sinfo"
+    """The program that is asked for them. It finds slurm.conf by SLURM_CONF, as ever."""
     discovery_interval_seconds: float = 15.0
-    """How long after names and files were looked up they are looked up again. While one cannot be read, what it said
+    """How long after names, files and SLURM were asked they are asked again. While one does not answer, what it said
     last holds, for `forget_after_seconds`."""
     max_targets: int = 16_384
     """How many agents are scraped, of all that are listed and found."""
@@ -139,13 +144,13 @@ def load_settings(
         settings = structs.replace(settings, web_config_file=web_config_file)
     if interval_seconds is not None:
         settings = structs.replace(settings, interval_seconds=interval_seconds)
-    looks_for_more = settings.target_names or settings.target_files
+    looks_for_more = settings.target_names or settings.target_files or settings.target_slurm
     if looks_for_more and settings.targets is _THIS_MACHINE:  # left out: who writes the same gets it
         settings = structs.replace(settings, targets=())
     if not settings.targets and not settings.prometheus and not looks_for_more:
         raise UsageError(
             "targets is empty: list the agents to watch, as HOST:PORT, say where to look for them (target_names, "
-            "target_files), or leave the key out for this machine's"
+            "target_files, target_slurm), or leave the key out for this machine's"
         )
     for name in _POSITIVE:
         value = getattr(settings, name)

@@ -1,5 +1,5 @@
-"""Which agents there are: those that the settings list, and those that files and names in DNS tell of, asked again and
-again."""
+"""Which agents there are: those that the settings list, and those that files, names in DNS and SLURM tell of, asked
+again and again."""
 
 from __future__ import annotations
 

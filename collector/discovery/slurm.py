@@ -1,0 +1,135 @@
+"""The nodes of a SLURM cluster as agents: those of a partition, or all, as sinfo lists them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from typing import Final
+
+from laggard.collector.discovery.source import Answer, Unanswered
+from laggard.collector.scrape.targets import Target, parse_target
+from laggard.errors import UsageError
+from laggard.text.words import counted, printable_line
+
+EVERY_PARTITION: Final = "*"
+ANSWER_SECONDS: Final = 10.0
+"""SLURM's own limit on a message. slurmctld may be away for minutes."""
+MAX_OUTPUT_BYTES: Final = 16 << 20
+
+_FIELDS: Final = "node=%o|%T"
+_BEGINS: Final = "node="
+_NO_MACHINE: Final = frozenset("~%")
+"""Behind a state: powered down, or powering down."""
+_NOT_MADE: Final = frozenset(("future", "powered_down", "powering_down"))
+_MESSAGE_CHARACTERS: Final = 200
+
+
+class SlurmPartition:
+    """PARTITION, PARTITION:PORT or https://PARTITION:PORT, where `*` is every partition: the port and the scheme are
+    the agents'. Raises UsageError where it is none. `sinfo`: the program."""
+
+    def __init__(self, text: str, sinfo: str, seconds: float = ANSWER_SECONDS) -> None:
+        if not sinfo.startswith("/"):
+            raise UsageError(f"sinfo is {sinfo!r}: give an absolute path, such as /usr/bin/sinfo")
+        target = parse_target(text)
+        self._scheme, self._port = target.scheme, target.address.rpartition(":")[2]
+        self.partition = text.rpartition("://")[2].rstrip("/").partition(":")[0]  # in its own case
+        self._sinfo = sinfo
+        self._seconds = seconds
+
+    def read(self) -> Answer:
+        """The address of each node by which SLURM reaches it, once and in order; of a node without a machine (switched
+        off to save power, or not made yet) there is none. Raises Unanswered where SLURM cannot tell."""
+        return self._answer(_run(self._command(), self._seconds))
+
+    def _command(self) -> tuple[str, ...]:
+        which = ("--all",) if self.partition == EVERY_PARTITION else (f"--partition={self.partition}",)
+        return (self._sinfo, "--noheader", "--Node", *which, f"--format={_FIELDS}")
+
+    def _answer(self, output: str) -> Answer:
+        lines = [line[len(_BEGINS) :].strip() for line in output.splitlines() if line.startswith(_BEGINS)]
+        targets: dict[Target, None] = {}
+        refused: list[str] = []
+        for address, _, state in (line.rpartition("|") for line in lines):
+            if not set(state) & _NO_MACHINE and state not in _NOT_MADE:
+                self._add(address, targets, refused)
+        note = f"{counted(len(refused), 'node')} of SLURM left out: {refused[0]}" if refused else ""
+        if not lines:
+            note = f"SLURM has no node in partition {self.partition}"
+        return Answer(tuple(sorted(targets)), printable_line(note, _MESSAGE_CHARACTERS))
+
+    def _add(self, address: str, targets: dict[Target, None], refused: list[str]) -> None:
+        host = f"[{address}]" if ":" in address else address
+        try:
+            targets[parse_target(f"{self._scheme}://{host}:{self._port}")] = None
+        except UsageError as error:
+            refused.append(str(error))
+
+
+def _run(command: tuple[str, ...], seconds: float) -> str:
+    """What `command` prints, to either stream. Raises Unanswered."""
+    output, status = _output(command, seconds)
+    text = output.decode(errors="replace")
+    if status:
+        said = printable_line(" ".join(text.split()), _MESSAGE_CHARACTERS)
+        raise Unanswered(f"SLURM cannot be asked: {said or f'exit status {status}'}")
+    return text
+
+
+def _output(command: tuple[str, ...], seconds: float) -> tuple[bytes, int]:
+    """The command's output and exit status. It is killed, with all that it started, after `seconds`, and where it
+    prints without end. Raises Unanswered."""
+    expired = threading.Event()
+    with _start(command) as process:
+        late = threading.Timer(seconds, _give_up, (process, expired))
+        late.daemon = True
+        late.start()
+        try:
+            assert process.stdout is not None
+            output = process.stdout.read(MAX_OUTPUT_BYTES + 1)
+            if len(output) > MAX_OUTPUT_BYTES:
+                _kill(process)
+            status = process.wait()
+        finally:
+            late.cancel()
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise Unanswered(f"SLURM cannot be asked: {command[0]} prints more than {MAX_OUTPUT_BYTES} bytes")
+    if expired.is_set():
+        raise Unanswered(f"SLURM cannot be asked: {command[0]} did not answer within {seconds:g} s")
+    return output, status
+
+
+def _start(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    """Raises Unanswered."""
+    try:
+        return subprocess.Popen(
+            command,
+            env=_without_defaults(os.environ),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    except OSError as error:
+        raise Unanswered(f"SLURM cannot be asked: {command[0]}: {(error.strerror or str(error)).lower()}") from None
+
+
+def _without_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    """Less the variables that change what sinfo lists."""
+    return {name: value for name, value in environ.items() if not name.startswith("SINFO_")}
+
+
+def _give_up(process: subprocess.Popen[bytes], expired: threading.Event) -> None:
+    expired.set()
+    _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """With all that it started, as long as it was not waited for: from then on its number may be somebody else's."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
