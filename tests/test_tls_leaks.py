@@ -1,4 +1,4 @@
-"""Thousands of clients that break off their TLS handshake, in every way, leave nothing in an agent."""
+"""Thousands of clients that break off their TLS handshake, in every way, leave nothing in agent and collector."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SLACK = 8
 """Descriptors and threads that come and go with the probes' rounds."""
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closing sends a reset
 
-DAEMONS = (("agent",),)
+DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
 
 
 class Held(NamedTuple):
@@ -118,7 +118,7 @@ def break_off(daemon: Daemon, count: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("words", DAEMONS, ids=("agent",))
+@pytest.mark.parametrize("words", DAEMONS, ids=("agent", "collector"))
 def test_broken_handshakes_leave_neither_descriptors_nor_threads_nor_memory(
     words: tuple[str, ...], files: Files, start: Start
 ) -> None:

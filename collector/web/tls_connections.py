@@ -50,6 +50,9 @@ class _Handshake(asyncio.Protocol):
         except OSError as error:  # a wrong certificate, or a client that left
             if isinstance(error, ssl.SSLError):
                 log_failure(error)
+            # The frames of its traceback hold the handshake's buffers, and what waits for it holds the error: a circle
+            # that would stay until Python happens to look for circles.
+            error.__traceback__ = error.__context__ = None
             plain.abort()
             self._inner.leave()
             return
