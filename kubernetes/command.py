@@ -74,9 +74,10 @@ def _exchanges(settings: ControllerSettings) -> tuple[Exchange, Exchange]:
 
 
 def _rounds(controller: Controller, interval_seconds: float) -> None:
+    pause = threading.Event()  # sleep() has been seen to fail while a clock was set, and would end all rounds
     while True:
         try:
             controller.round(time.monotonic())
         except Exception:  # one failed round must not be the last
             log.exception("a defect in laggard: this round was lost")
-        time.sleep(interval_seconds)
+        pause.wait(interval_seconds)

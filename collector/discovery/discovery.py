@@ -66,13 +66,14 @@ class Discovery:
         _log_changes(before, self.found)
 
     def _look_for_ever(self, interval_seconds: float) -> None:
+        pause = threading.Event()  # sleep() has been seen to fail while a clock was set, and would end all looks
         while True:
             try:
                 self.look(time.monotonic())
             except Exception:  # one failed look must not be the last
                 log.exception("a defect in laggard: this look for agents was lost")
             self._looked.set()
-            time.sleep(interval_seconds)
+            pause.wait(interval_seconds)
 
     def _all(self) -> Found:
         answers = [source.answer for source in self._sources]
