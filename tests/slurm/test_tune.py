@@ -48,7 +48,7 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(cluster: A
         assert tuner.poll() is None, tuner.communicate()
         tuner.send_signal(signal.SIGTERM)
         tuner.communicate(timeout=60)
-    assert tuner.returncode != 0
+    assert tuner.returncode == 130
     _wait_for(lambda: not _jobs(cluster))
     with _start(cluster, tmp_path) as tuner:
         output, errors = tuner.communicate(timeout=240)

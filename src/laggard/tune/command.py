@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import signal
 import sys
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Final
 
 from laggard.collector.recommend.advice.decide import recommend
@@ -29,6 +33,30 @@ def main(arguments: argparse.Namespace) -> int:
     if blocked:
         print(f"laggard: repair the fabric before anything is tuned: {', '.join(blocked)}", file=sys.stderr)
         return 1
+    with _ended_with_its_trial():
+        return _measure(arguments, situation)
+
+
+@contextlib.contextmanager
+def _ended_with_its_trial() -> Iterator[None]:
+    """A scheduler that ends the tuner, or a terminal that goes, ends the trial as Ctrl-C does: a trial has a session of
+    its own. What ignores a signal, as nohup does SIGHUP, goes on ignoring it."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    taken = [number for number, handler in before.items() if handler is not signal.SIG_IGN]
+    for number in taken:
+        signal.signal(number, _interrupted)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, before[number])
+
+
+def _interrupted(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _measure(arguments: argparse.Namespace, situation: Situation) -> int:
     if arguments.what == "ab":
         return repeat_final(arguments, situation)
     if arguments.what == "all":
