@@ -23,7 +23,7 @@ def seconds_of(config: dict[str, Any], blocks: str, scattered: bool = False) -> 
     zero = config["zero_optimization"]
     steps = config["gradient_accumulation_steps"]
     communication = {0: 0.05, 1: 0.04, 2: 0.02 + 0.01 * steps, 3: 0.08 * steps}[zero["stage"]]
-    communication *= {5_000_000: 1.4, 50_000_000: 0.8}.get(zero.get("reduce_bucket_size", 500_000_000), 1.0)
+    communication *= {5_000_000: 1.4, 50_000_000: 0.5}.get(zero.get("reduce_bucket_size", 500_000_000), 1.0)
     communication *= 0.5 if zero.get("overlap_comm", zero["stage"] == 3) else 1.0
     communication *= 0.8 if blocks == "32" else 1.0
     communication *= 0.7 if scattered else 1.0
