@@ -28,6 +28,7 @@ def check_slurm(site: Site) -> None:
     root = site.root
     (root.folder / "etc/slurm").mkdir(exist_ok=True)
     (root.folder / "etc/slurm/slurm.conf").write_text(textwrap.dedent(_SLURM_CONF))
+    (root.folder / "etc/hosts").write_text("127.0.0.1 localhost node1\n")
     root.run("install -d /var/spool/slurmctld /var/spool/slurmd; systemctl restart munge slurmctld slurmd")
     site.show("srun -N1 hostname", "node1")
     site.follow(AGENT)
