@@ -32,6 +32,13 @@ CLOCKS = (Clock(0.0, 0, 2e-4), Clock(3600.0, 5000, -2e-4), Clock(-90.0, -60, 5e-
 """No monotonic clock may be below 0: by this one a machine has to be up for a minute."""
 
 
+def built(folder: Path) -> Path:
+    """The library to preload, built into `folder`."""
+    library = folder / "node_clock.so"
+    subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
+    return library
+
+
 class NodeClocks:
     """A with statement around the life of these clocks; what this process starts meanwhile has the library loaded."""
 
@@ -41,8 +48,7 @@ class NodeClocks:
 
     @contextmanager
     def made(self) -> Iterator[NodeClocks]:
-        library = self._folder / "node_clock.so"
-        subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", "-o", library, _SOURCE], check=True)
+        library = built(self._folder)
         spaces = [self._space(node) for node in range(len(self._clocks))]
         before = os.environ.get("LD_PRELOAD")
         try:

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
-from soaking.clocks import FAKETIME
-from soaking.faults import AGAIN, ONCE, WITH_FAKETIME, WITH_KUBERNETES, Fault, kill_rank
+from soaking.faults import AGAIN, ONCE, WITH_KUBERNETES, Fault, kill_rank
 from soaking.leaks import leaks
 from soaking.report import markdown, picture
 from soaking.site import SLOW_RANK, Site
@@ -55,7 +54,7 @@ class Soak:
         for daemon in self.site.daemons:
             if not daemon.wait():
                 self.wrong.append(f"{daemon.name} was never ready")
-        faults = [*AGAIN, *(WITH_KUBERNETES if self.site.plane else ()), *(WITH_FAKETIME if FAKETIME else ())]
+        faults = [*AGAIN, *(WITH_KUBERNETES if self.site.plane else ())]
         once = list(ONCE)
         for number in itertools.count():
             if number % _FAULTS_A_JOB == 0:

@@ -166,6 +166,6 @@ AGAIN = (
     Fault("disk full", fill_disk),
     Fault("Prometheus gone", stop_prometheus),
     Fault("rank directory crowded", fill_rank_folder),
+    Fault("clock set", set_clocks),
 )
-WITH_FAKETIME = (Fault("clock set", set_clocks),)
 WITH_KUBERNETES = (Fault("API server silent", stop_api_server),)
