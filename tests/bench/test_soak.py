@@ -68,6 +68,9 @@ class Site:
         rows, _ = read_incidents(self.database, IncidentQuery())
         return {"incidents": to_builtins(rows.incidents), "history": {"state": "on"}}
 
+    def nodes_without_condition(self) -> list[str]:
+        return []
+
     def end(self) -> None:
         for daemon in self.daemons:
             daemon.end()
@@ -134,6 +137,13 @@ def test_an_incident_that_is_no_longer_told_is_lost(at_its_end: Any, site: Site)
         "the incident soak-1: slow_compute is lost",
         "soak-1 had a slow and a dead rank, its incidents are ['dead']",
     ]
+
+
+def test_a_node_that_the_controller_never_judged_is_wrong(
+    at_its_end: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "nodes_without_condition", lambda: ["n1"])
+    assert judged(at_its_end) == ["node n1 has no condition"]
 
 
 def test_a_history_that_stays_off_is_wrong(at_its_end: Any, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
