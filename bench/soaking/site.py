@@ -26,6 +26,8 @@ JOB = Path(__file__).resolve().parents[1] / "verdict_job.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20
+FORGET_SECONDS = 120.0
+"""A job that ended is forgotten after this, not after a quarter of an hour: then what the collector holds is level."""
 _JOB_SECONDS = 300.0
 
 
@@ -78,6 +80,7 @@ class Site:
         settings = {
             "targets": [it.url for it in self.agents],
             "interval_seconds": 1.0,
+            "forget_after_seconds": FORGET_SECONDS,
             "prometheus": self.prometheus.url,
             "prometheus_interval_seconds": 5.0,
             "incidents_database": str(self.database),
