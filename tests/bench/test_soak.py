@@ -169,6 +169,22 @@ def test_a_clock_that_is_set_is_seen_at_once_by_its_programs_alone(tmp_path: Pat
             assert seen_wall - time.time() - ahead == pytest.approx(seen_monotonic - time.monotonic(), abs=0.1)
 
 
+def test_files_have_times_of_the_clock_that_is_set(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock")
+    clock.set_by(3600)
+    script = """if True:
+        import os, sys, time
+        for times in (os.stat(sys.argv[1]), next(os.scandir(os.path.dirname(sys.argv[1]))).stat()):
+            print(time.time() - times.st_mtime)
+    """
+    file = tmp_path / "new" / "file"
+    file.parent.mkdir()
+    file.touch()
+    words = [sys.executable, "-c", script, str(file)]
+    done = subprocess.run(words, env=clock.environment, capture_output=True, text=True, check=True)
+    assert [float(word) for word in done.stdout.split()] == pytest.approx([0.0, 0.0], abs=300.0)
+
+
 def test_a_program_sleeps_as_long_as_it_asked_while_its_clock_is_set(tmp_path: Path) -> None:
     """Also without a second to wait, and until a moment that has passed."""
     clock = Clock(tmp_path / "clock")
