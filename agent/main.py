@@ -65,7 +65,9 @@ def main(arguments: argparse.Namespace) -> int:
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
-        router = Router(settings.node, ranks, cached_ranks, probe_loop, ras, traffic)
+        router = Router(
+            settings.node, ranks, cached_ranks, probe_loop, ras, traffic, turned_away=lambda: server.turned_away
+        )
         server = Server(listener, router.handle, error_response, tls=tls)
         log.info("listening on %s", url_of(listener, tls))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)

@@ -37,7 +37,7 @@ def serve(
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
     config = uvicorn.Config(
-        make_app(scrape_loop, settings),
+        make_app(scrape_loop, settings, lambda: protocol.table.turned_away),
         http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
         backlog=_BACKLOG,
         lifespan="off",

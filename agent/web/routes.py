@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -22,7 +22,7 @@ from laggard.agent.ranks.reader import MAX_ASKED, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page
-from laggard.agent.web.metrics import agent_metrics
+from laggard.agent.web.metrics import Daemon, agent_metrics
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
@@ -44,7 +44,7 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class Router:
     """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
-    take `cached_ranks`."""
+    take `cached_ranks`. `turned_away`: how many connections were so far."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Router:
         probe_loop: ProbeLoop,
         ras: RasAsker | None = None,
         traffic: TrafficWatch | None = None,
+        turned_away: Callable[[], int] = lambda: 0,
     ) -> None:
         self._node = node
         self._ranks = ranks
@@ -61,6 +62,7 @@ class Router:
         self._probe_loop = probe_loop
         self._ras = ras
         self._traffic = traffic
+        self._turned_away = turned_away
         self._transports = JobTransports()
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
@@ -96,7 +98,8 @@ class Router:
 
     def _metrics(self, request: Request) -> Response:
         ranks = self._with_findings(self._cached_ranks.get())
-        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept)
+        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away())
+        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept, daemon)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _ready(self, _: Request) -> Response:

@@ -4,6 +4,7 @@ by agents with the token that ask for a ring."""
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -25,9 +26,10 @@ from laggard.errors import UsageError
 _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
-def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
-    routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
+def make_app(source: ClusterSource, settings: CollectorSettings, turned_away: Callable[[], int] = lambda: 0) -> ASGIApp:
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `turned_away`: how many
+    connections were so far."""
+    routes = [*_Site(source, settings, turned_away).routes(), *Api(source, settings).routes()]
     return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
 
 
@@ -37,6 +39,7 @@ class _Site:
 
     source: ClusterSource
     settings: CollectorSettings
+    turned_away: Callable[[], int]
 
     def routes(self) -> list[Route]:
         return [
@@ -55,7 +58,7 @@ class _Site:
     def metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
         source, ratio = self.source, self.settings.max_drain_ratio
-        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept)
+        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept, self.turned_away())
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

@@ -7,11 +7,10 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import Metric, ProcessCollector
+from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.exposition import exposition, metric_family
-from laggard.catalogue.metrics import PROCESS_METRICS
+from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.incidents.history import IncidentHistory
@@ -22,10 +21,13 @@ Samples = dict[tuple[str, ...], float]
 
 
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
+    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str, turned_away: int = 0
 ) -> tuple[bytes, str]:
-    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    families = itertools.chain(_families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents))
+    """The metrics as text and their content type, in the format that the header value `accept` asks for.
+    `turned_away`: how many connections were."""
+    families = itertools.chain(
+        _families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents), daemon_families(turned_away)
+    )
     return exposition(families, accept)
 
 
@@ -42,7 +44,6 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
-    yield from _of_this_process()
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
@@ -57,11 +58,6 @@ def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iter
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
-
-
-def _of_this_process() -> Iterator[Metric]:
-    names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
-    return (family for family in ProcessCollector(registry=None).collect() if family.name in names)
 
 
 def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:

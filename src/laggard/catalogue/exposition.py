@@ -3,14 +3,14 @@ not import prometheus_client, writes its own metrics in trainer_hooks/output/exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from laggard.catalogue.metrics import metric
+from laggard.catalogue.metrics import PROCESS_METRICS, metric
 from laggard.catalogue.rank_metrics import Labels
 
 
@@ -24,6 +24,13 @@ def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
+
+
+def daemon_families(turned_away: int) -> Iterator[Metric]:
+    """Yields what a daemon says of itself: PROCESS_METRICS, and how many connections it has turned away."""
+    names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
+    yield from (family for family in ProcessCollector(registry=None).collect() if family.name in names)
+    yield metric_family("laggard_connections_turned_away_total", [((), float(turned_away))])
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:

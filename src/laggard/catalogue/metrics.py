@@ -9,7 +9,8 @@ PROCESS_METRICS = (
     Metric("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
     Metric("process_open_fds", "gauge", "Number of open file descriptors."),
 )
-"""Of the collector itself, under the names that every Prometheus client gives them."""
+"""Of a daemon itself, under the names that every Prometheus client gives them. The agent's prober is a process of its
+own, and not in them."""
 
 METRICS: tuple[Metric, ...] = (
     BUILD_INFO,
@@ -38,6 +39,11 @@ METRICS: tuple[Metric, ...] = (
         "laggard_idle_ring_abort_seconds",
         "gauge",
         "How long the last ring took to end that ended for a job, from when the job was seen.",
+    ),
+    Metric(
+        "laggard_agent_probe_round_seconds",
+        "gauge",
+        "How long the last complete round of probes took, all of them together.",
     ),
     Metric("laggard_rank_files_ignored", "gauge", "Rank files that were rejected, by reason.", ("reason",)),
     *RANK_METRICS,
@@ -69,6 +75,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("laggard_job_incidents_open", "gauge", "Incidents of the job that are open.", JOB),
     Metric("laggard_controller_last_round_timestamp_seconds", "gauge", "When a round was last completed, Unix time."),
+    Metric("laggard_controller_round_seconds", "gauge", "How long the last completed round took."),
     Metric("laggard_controller_unhealthy_nodes", "gauge", "Nodes of Kubernetes whose agent has a critical finding."),
     Metric("laggard_controller_tainted_nodes", "gauge", "Nodes of Kubernetes that have laggard's taint."),
     Metric("laggard_controller_held_back", "gauge", "1 while the circuit breaker keeps nodes that fail untainted."),
@@ -82,6 +89,11 @@ METRICS: tuple[Metric, ...] = (
         "1 while incidents are kept in their database, 0 while it fails; absent where the collector has none.",
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
+    Metric(
+        "laggard_connections_turned_away_total",
+        "counter",
+        "Connections that the daemon closed or refused since too many were open.",
+    ),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",
