@@ -16,9 +16,10 @@ from laggard.catalogue.command import read_page
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api, job_name
-from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.metrics import Own, collector_metrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
+from laggard.collector.web.recommended import Recommended
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
 from laggard.errors import UsageError
@@ -40,6 +41,7 @@ class _Site:
     source: ClusterSource
     settings: CollectorSettings
     turned_away: Callable[[], int]
+    recommended: Recommended = dataclasses.field(default_factory=Recommended)
 
     def routes(self) -> list[Route]:
         return [
@@ -58,7 +60,8 @@ class _Site:
     def metrics(self, request: Request) -> Response:
         accept = request.headers.get("accept", "")
         source, ratio = self.source, self.settings.max_drain_ratio
-        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept, self.turned_away())
+        own = Own(self.recommended.look(source.snapshot), self.turned_away())
+        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept, own)
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from prometheus_client import Metric
 
@@ -14,19 +15,36 @@ from laggard.catalogue.exposition import daemon_families, exposition, metric_fam
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.recommend.advice.values import Item
+from laggard.collector.web.recommended import LONGEST_KEY
 from laggard.model import Culprit
+from laggard.text.words import printable_line
 
 Samples = dict[tuple[str, ...], float]
 
 
+class Own(NamedTuple):
+    """What is recommended for each running job, and how many connections were turned away."""
+
+    recommended: Mapping[JobKey, tuple[Item, ...]] = {}
+    turned_away: int = 0
+
+
+_NOTHING: Final = Own()
+
+
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str, turned_away: int = 0
+    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str, own: Own = _NOTHING
 ) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for.
-    `turned_away`: how many connections were."""
+    `own`: what the server knows beside them."""
     families = itertools.chain(
-        _families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents), daemon_families(turned_away)
+        _families(snapshot, max_drain_ratio),
+        _of_incidents(snapshot, incidents),
+        _of_recommendations(own.recommended),
+        daemon_families(own.turned_away),
     )
     return exposition(families, accept)
 
@@ -58,6 +76,17 @@ def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iter
     if state.state != "off":  # a collector that was given no database has none that fails
         yield _family("laggard_incidents_history_up", {(): float(state.state == "on")})
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
+
+
+def _of_recommendations(recommended: Mapping[JobKey, tuple[Item, ...]]) -> Iterator[Metric]:
+    gains: dict[tuple[str, ...], float | None] = {}
+    for job, items in recommended.items():
+        for item in items:  # of two with one name the first promises more
+            labels = (job.job_id, str(job.owner), item.target, printable_line(item.key, LONGEST_KEY), item.gain.basis)
+            gains.setdefault(labels, item.gain.ratio)
+    known = {labels: ratio for labels, ratio in gains.items() if ratio is not None}
+    yield _family("laggard_job_recommendation", dict.fromkeys(gains, 1.0))
+    yield _family("laggard_job_recommendation_gain_ratio", known)
 
 
 def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:

@@ -73,6 +73,18 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "How long the last round took: all agents asked, all jobs judged. Beyond interval_seconds rounds come late.",
     ),
+    Metric(
+        "laggard_job_recommendation",
+        "gauge",
+        "A change that is recommended for the running job; always 1. `basis`: what is known of its gain.",
+        (*JOB, "target", "key", "basis"),
+    ),
+    Metric(
+        "laggard_job_recommendation_gain_ratio",
+        "gauge",
+        "Throughput with that change over the present one. Absent where it is not known.",
+        (*JOB, "target", "key", "basis"),
+    ),
     Metric("laggard_job_incidents_open", "gauge", "Incidents of the job that are open.", JOB),
     Metric("laggard_controller_last_round_timestamp_seconds", "gauge", "When a round was last completed, Unix time."),
     Metric("laggard_controller_round_seconds", "gauge", "How long the last completed round took."),
