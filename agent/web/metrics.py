@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client import Metric
@@ -20,10 +19,11 @@ from laggard.wire.ranks import RankRow, RanksDocument
 
 class Daemon(NamedTuple):
     """What the agent knows of itself: how long its last complete round of probes took, in seconds (None: there was
-    none), and how many connections it has turned away."""
+    none), how many connections it has turned away, and what became of its OTLP messages."""
 
     round_seconds: float | None = None
     turned_away: int = 0
+    otlp_exports: Mapping[str, int] = {}
 
 
 _NEW: Final = Daemon()
@@ -31,7 +31,12 @@ _NEW: Final = Daemon()
 
 def agent_metrics(ranks: RanksDocument, latest: ProbeRound, accept: str, daemon: Daemon = _NEW) -> tuple[bytes, str]:
     """Returns the body and its content type, in the format that the Accept header asks for."""
-    return exposition(itertools.chain(_families(ranks, latest), _daemon_families(daemon)), accept)
+    return exposition(agent_families(ranks, latest, daemon), accept)
+
+
+def agent_families(ranks: RanksDocument, latest: ProbeRound, daemon: Daemon) -> Iterator[Metric]:
+    yield from _families(ranks, latest)
+    yield from _daemon_families(daemon)
 
 
 def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
@@ -47,7 +52,7 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
 def _daemon_families(daemon: Daemon) -> Iterator[Metric]:
     took = [] if daemon.round_seconds is None else [((), daemon.round_seconds)]
     yield metric_family("laggard_agent_probe_round_seconds", took)
-    yield from daemon_families(daemon.turned_away)
+    yield from daemon_families(daemon.turned_away, daemon.otlp_exports)
 
 
 def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iterator[Metric]:

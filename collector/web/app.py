@@ -4,7 +4,6 @@ by agents with the token that ask for a ring."""
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -13,13 +12,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laggard.catalogue.command import read_page
+from laggard.catalogue.exposition import exposition
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api, job_name
-from laggard.collector.web.metrics import Own, collector_metrics
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
-from laggard.collector.web.recommended import Recommended
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
 from laggard.errors import UsageError
@@ -27,10 +26,11 @@ from laggard.errors import UsageError
 _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
-def make_app(source: ClusterSource, settings: CollectorSettings, turned_away: Callable[[], int] = lambda: 0) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `turned_away`: how many
-    connections were so far."""
-    routes = [*_Site(source, settings, turned_away).routes(), *Api(source, settings).routes()]
+def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `metrics`: those that it
+    shows, where somebody else has a part in them."""
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    routes = [*_Site(source, settings, shown).routes(), *Api(source, settings).routes()]
     return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
 
 
@@ -40,8 +40,7 @@ class _Site:
 
     source: ClusterSource
     settings: CollectorSettings
-    turned_away: Callable[[], int]
-    recommended: Recommended = dataclasses.field(default_factory=Recommended)
+    shown: CollectorMetrics
 
     def routes(self) -> list[Route]:
         return [
@@ -58,10 +57,7 @@ class _Site:
         return HTMLResponse(render(summary_document(snapshot, job_name(request), interval)))
 
     def metrics(self, request: Request) -> Response:
-        accept = request.headers.get("accept", "")
-        source, ratio = self.source, self.settings.max_drain_ratio
-        own = Own(self.recommended.look(source.snapshot), self.turned_away())
-        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept, own)
+        body, content_type = exposition(self.shown.families(), request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

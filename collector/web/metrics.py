@@ -3,9 +3,9 @@ names."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from prometheus_client import Metric
@@ -18,7 +18,8 @@ from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.recommend.advice.values import Item
-from laggard.collector.web.recommended import LONGEST_KEY
+from laggard.collector.web.recommended import LONGEST_KEY, Recommended
+from laggard.collector.web.source import ClusterSource
 from laggard.model import Culprit
 from laggard.text.words import printable_line
 
@@ -26,27 +27,48 @@ Samples = dict[tuple[str, ...], float]
 
 
 class Own(NamedTuple):
-    """What is recommended for each running job, and how many connections were turned away."""
+    """What is recommended for each running job, how many connections were turned away, and what became of the OTLP
+    messages."""
 
     recommended: Mapping[JobKey, tuple[Item, ...]] = {}
     turned_away: int = 0
+    otlp_exports: Mapping[str, int] = {}
 
 
 _NOTHING: Final = Own()
 
 
+@dataclasses.dataclass(frozen=True)
+class CollectorMetrics:
+    """All of the collector's metrics, now. To be used from threads."""
+
+    source: ClusterSource
+    max_drain_ratio: float
+    turned_away: Callable[[], int] = lambda: 0
+    otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
+    recommended: Recommended = dataclasses.field(default_factory=Recommended)
+
+    def families(self) -> Iterator[Metric]:
+        snapshot = self.source.snapshot
+        own = Own(self.recommended.look(snapshot), self.turned_away(), self.otlp_exports)
+        return collector_families(snapshot, self.source.incidents, self.max_drain_ratio, own)
+
+
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str, own: Own = _NOTHING
+    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
 ) -> tuple[bytes, str]:
-    """The metrics as text and their content type, in the format that the header value `accept` asks for.
-    `own`: what the server knows beside them."""
-    families = itertools.chain(
-        _families(snapshot, max_drain_ratio),
-        _of_incidents(snapshot, incidents),
-        _of_recommendations(own.recommended),
-        daemon_families(own.turned_away),
-    )
-    return exposition(families, accept)
+    """The metrics as text and their content type, in the format that the header value `accept` asks for."""
+    return exposition(collector_families(snapshot, incidents, max_drain_ratio, _NOTHING), accept)
+
+
+def collector_families(
+    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, own: Own
+) -> Iterator[Metric]:
+    """`own`: what the server knows beside them."""
+    yield from _families(snapshot, max_drain_ratio)
+    yield from _of_incidents(snapshot, incidents)
+    yield from _of_recommendations(own.recommended)
+    yield from daemon_families(own.turned_away, own.otlp_exports)
 
 
 def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:

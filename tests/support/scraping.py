@@ -31,16 +31,22 @@ def prometheus(folder: Path, jobs: list[Any]) -> Iterator[Asked]:
     with (folder / "prometheus.log").open("w") as log:
         process = subprocess.Popen([*command, f"--web.listen-address={url}"], stderr=log)
 
-    def asked(path: str) -> Any:
-        assert process.poll() is None, (folder / "prometheus.log").read_text()
-        with urllib.request.urlopen(f"http://{url}/api/v1/{path}", timeout=SECONDS) as answer:
-            return json.load(answer)["data"]
-
     try:
-        yield asked
+        yield api_of(url, process, folder / "prometheus.log")
     finally:
         process.terminate()
         process.wait()
+
+
+def api_of(address: str, process: subprocess.Popen[Any], log: Path) -> Asked:
+    """Asks the API of a Prometheus that is there, or comes soon."""
+
+    def asked(path: str) -> Any:
+        assert process.poll() is None, log.read_text()
+        with urllib.request.urlopen(f"http://{address}/api/v1/{path}", timeout=SECONDS) as answer:
+            return json.load(answer)["data"]
+
+    return asked
 
 
 def value_of(asked: Asked, query: str) -> float:

@@ -106,6 +106,12 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         "Connections that the daemon closed or refused since too many were open.",
     ),
+    Metric(
+        "laggard_otlp_exports_total",
+        "counter",
+        "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",
+        ("outcome",),
+    ),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",
