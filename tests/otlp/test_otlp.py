@@ -1,7 +1,7 @@
 """Metrics sent as OTLP: what /metrics shows reaches a receiver, and a receiver that is away costs nothing else.
 
-The receiver stands in for OpenTelemetry's Collector: it decodes with OpenTelemetry's own messages. A real Prometheus
-takes its place where one is installed that receives OTLP, as none of Debian's does."""
+The receiver stands in for OpenTelemetry's Collector: it decodes with OpenTelemetry's own messages. A real
+VictoriaMetrics takes its place where one is installed."""
 
 from __future__ import annotations
 
@@ -33,12 +33,6 @@ from laggard.otlp.settings import Destination
 
 SECONDS = 120.0
 TOKEN = "Authorization: Bearer planted-0123456789"
-RECEIVES = {
-    "web.enable-otlp-receiver": "--web.enable-otlp-receiver",
-    "otlp-write-receiver": "--enable-feature=otlp-write-receiver",
-}
-"""What the help of a Prometheus names that can, since 3.0 and since 2.47, and the flag that lets it."""
-
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -169,40 +163,32 @@ def test_the_collector_sends_what_it_shows(
 
 
 @pytest.mark.slow
-def test_a_real_prometheus_has_the_series_under_the_names_of_a_scrape(
+@pytest.mark.skipif(not shutil.which("victoria-metrics"), reason="no victoria-metrics here, as Debian has since 1.145")
+def test_a_real_victoriametrics_has_every_series_under_its_own_name(
     start_agent: Callable[..., AgentProcess], start_rank: Any, tmp_path: Path
 ) -> None:
-    """So that alerts, recording rules and boards hold for them."""
-    flag = _receiver_flag()
-    start_rank(rank=0).do("step", "step")
+    rank = start_rank(rank=0)
+    rank.do("step", "step")
     address = f"127.0.0.1:{free_port()}"
-    (tmp_path / "prometheus.yml").write_text("")
-    command = ["prometheus", flag, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/series"]
+    naming = ("-opentelemetry.usePrometheusNaming", "-search.latencyOffset=0s")
+    command = ["victoria-metrics", *naming, f"-storageDataPath={tmp_path}/series", f"-httpListenAddr={address}"]
     with (tmp_path / "log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address={address}"], stderr=log)
+        process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        agent = start_agent("--config", settings_of(tmp_path, f"http://{address}/api/v1/otlp/v1/metrics"))
+        agent = start_agent("--config", settings_of(tmp_path, f"http://{address}/opentelemetry/v1/metrics"))
         asked = api_of(address, process, tmp_path / "log")
-        of_agent = f'job="laggard-agent", instance="n0:{agent.address[1]}"'
+        of_agent = f'service_name="laggard-agent", service_instance_id="n0:{agent.address[1]}"'
         wait_until(lambda: exports(agent)["sent"] >= 2)
         assert value_of(asked, f"laggard_rank_steps_total{{{of_agent}}}") == 2
         assert value_of(asked, f"process_resident_memory_bytes{{{of_agent}}}") > 1e6
-        names = asked("label/__name__/values")
-        assert set(names) - {"target_info"} <= {name for name, _ in scraped(agent.request("/metrics").text)}
+        assert set(asked("label/__name__/values")) == {name for name, _ in scraped(agent.request("/metrics").text)}
+        rank.kill()
+        rank.path.unlink()
+        gone = f"absent(laggard_rank_up{{{of_agent}}})"
+        assert value_of(asked, gone) == 1, "the series ends with its rank"
     finally:
         process.kill()
         process.wait()
-
-
-def _receiver_flag() -> str:
-    """The flag with which the installed Prometheus receives OTLP; skips where it cannot."""
-    if not shutil.which("prometheus"):
-        pytest.skip("no prometheus here")
-    told = subprocess.run(["prometheus", "--help"], capture_output=True, text=True, timeout=60)
-    for word, flag in RECEIVES.items():
-        if word in told.stdout + told.stderr:
-            return flag
-    pytest.skip("this Prometheus receives no OTLP: it is older than 2.47, or Debian's, which leaves that out")
 
 
 @pytest.mark.parametrize(
