@@ -3,6 +3,7 @@ by agents with the token that ask for a ring."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 
 from starlette.applications import Starlette
@@ -14,21 +15,32 @@ from starlette.types import ASGIApp
 from laggard.catalogue.command import read_page
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.api import Api, job_name
+from laggard.collector.web.api import MAX_RECORDINGS, Api, job_name
 from laggard.collector.web.metrics import collector_metrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
+from laggard.collector.web.tenants import TenantApp
 from laggard.errors import UsageError
 
 _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
-    routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
-    return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). Raises UsageError where
+    the settings do not fit together."""
+    recordings = asyncio.Semaphore(MAX_RECORDINGS)  # of all viewers together
+
+    def routes(source: ClusterSource, settings: CollectorSettings) -> list[Route]:
+        return [*_Site(source, settings).routes(), *Api(source, settings, recordings=recordings).routes()]
+
+    app: ASGIApp
+    if settings.shows_tenants_their_own:
+        app = TenantApp(source, settings, routes)
+    else:
+        app = Starlette(routes=routes(source, settings))
+    return with_security_headers(with_host_check(app, settings.allowed_hosts))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,23 +14,25 @@ from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import PROCESS_METRICS
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.web.source import Incidents
 from laggard.model import Culprit
 
 Samples = dict[tuple[str, ...], float]
 
 
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
+    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
 ) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    families = itertools.chain(_families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents))
+    families = itertools.chain(_of_jobs(snapshot), _open_incidents(snapshot, incidents))
+    if not snapshot.only_of:  # else the rest is not about what its reader may see
+        families = itertools.chain(families, _of_the_fleet(snapshot, max_drain_ratio), _of_incidents(incidents))
     return exposition(families, accept)
 
 
-def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
-    jobs, drains = snapshot.jobs, drains_document(snapshot, max_drain_ratio, None)
+def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    jobs = snapshot.jobs
     slowed = {_job_labels(job): job.location.slowdown_ratio for job in jobs}
     yield _family(BUILD_INFO.name, {(__version__,): 1.0})
     yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in snapshot.nodes})
@@ -38,6 +40,10 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
     yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
     yield _family("laggard_culprit", dict(_culprits(jobs)))
+
+
+def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
+    drains = drains_document(snapshot, max_drain_ratio, None)
     yield _family("laggard_collector_jobs_not_held", {(): float(len(snapshot.not_held.unseen))})
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
     if snapshot.round_seconds is not None:
@@ -48,10 +54,14 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
-    state, count = incidents.told_state(), Counter(it.key for it in incidents.open)
+def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator[Metric]:
+    count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
+
+
+def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
+    state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
     if state.state != "off":  # a collector that was given no database has none that fails

@@ -79,6 +79,11 @@ class ServerTls:
         return self.names_are_allowed(connection.getpeercert())
 
     @property
+    def verifies_clients(self) -> bool:
+        """Whether a certificate that a client shows is checked against client_ca_file."""
+        return self._settings.client_auth != ssl.CERT_NONE
+
+    @property
     def answers_probes(self) -> bool:
         """Whether clients that may ask nothing else are told if the daemon is healthy and ready: where the settings do
         not demand a certificate, since the kubelet's probes show none."""
