@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -30,17 +31,18 @@ _CODES = frozenset(finding.code for finding in FINDINGS)
 def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
     """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). Raises UsageError where
     the settings do not fit together."""
-    recordings = asyncio.Semaphore(MAX_RECORDINGS)  # of all viewers together
-
-    def routes(source: ClusterSource, settings: CollectorSettings) -> list[Route]:
-        return [*_Site(source, settings).routes(), *Api(source, settings, recordings=recordings).routes()]
-
+    routes = partial(all_routes, asyncio.Semaphore(MAX_RECORDINGS))
     app: ASGIApp
     if settings.shows_tenants_their_own:
         app = TenantApp(source, settings, routes)
     else:
         app = Starlette(routes=routes(source, settings))
     return with_security_headers(with_host_check(app, settings.allowed_hosts))
+
+
+def all_routes(recordings: asyncio.Semaphore, source: ClusterSource, settings: CollectorSettings) -> list[Route]:
+    """`recordings`: how many are sent at once, to all viewers together."""
+    return [*_Site(source, settings).routes(), *Api(source, settings, recordings=recordings).routes()]
 
 
 @dataclasses.dataclass(frozen=True)
