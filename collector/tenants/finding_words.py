@@ -19,8 +19,8 @@ WHOLE: Final = frozenset(
     (
         *("MEMLOCK_LIMIT", "OPEN_FILES_LIMIT", "CLOCK_SKEW", "CPU_GOVERNOR", "CPU_AFFINITY", "HUGE_SWAP"),
         *("GPU_MISSING", "GPU_LOST", "GPU_ECC_UNCORRECTED", "GPU_ROW_REMAP_PENDING", "GPU_ROW_REMAP_FAILED"),
-        *("GPU_THROTTLED", "GPU_TOO_HOT", "GPU_CLOCKS_LOW", "GPU_PERSISTENCE_OFF", "GPU_SLOW", "GPU_MEMORY_SLOW"),
-        *("GPU_WRONG_RESULT", "NVLINK_DOWN", "NVLINK_ERRORS", "FABRIC_MANAGER_DOWN", "P2P_DISABLED"),
+        *("GPU_THROTTLED", "GPU_TOO_HOT", "GPU_CLOCKS_LOW", "GPU_PERSISTENCE_OFF"),
+        *("NVLINK_DOWN", "NVLINK_ERRORS", "FABRIC_MANAGER_DOWN", "P2P_DISABLED"),
         *("RDMA_DEVICE_MISSING", "RDMA_PORT_DOWN", "RDMA_RATE_LOW", "RDMA_LINK_FLAPPING", "RDMA_ERRORS_RISING"),
         *("RDMA_MTU_LOW", "RDMA_GID_WRONG", "RDMA_FIRMWARE_MIXED", "RDMA_NETDEV_DOWN", "RDMA_RENAMED"),
         *("PFC_OFF", "ECN_OFF", "NIC_MIXED", "PEERMEM_MISSING", "PCIE_LINK_DEGRADED", "PCIE_MAX_READ_REQUEST_LOW"),
@@ -34,7 +34,12 @@ WITH_DEVICE: Final = frozenset(
 )
 """Their words may have a process or a line of the kernel's log, their device is hardware."""
 
-CODE_ALONE: Final = frozenset(("DISK_FULL", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"))
+CODE_ALONE: Final = frozenset(
+    (
+        *("DISK_FULL", "MOUNT_HUNG", "FLEET_OUTLIER", "RING_SLOW", "RING_FAILED"),
+        *("GPU_SLOW", "GPU_MEMORY_SLOW", "GPU_WRONG_RESULT"),  # a ring finds them, too
+    )
+)
 """Their device and words may be a user's path, a user, or other nodes."""
 
 OF_A_JOB: Final = frozenset(
