@@ -77,8 +77,8 @@ class CollectorSettings(Settings, frozen=True):
     who is not named sees nothing (docs/tenants.md). Empty, and without tenant_certificates: whoever can ask sees
     everything."""
     tenant_groups_header: str = ""
-    """The header in which it names the user's groups, with commas between them. Empty: the groups are those that the
-    user has on the collector's machine."""
+    """The header in which it names the user's groups, with commas between them; it has to replace a client's own, as
+    that of the user. Empty: the groups are those that the user has on the collector's machine."""
     tenant_certificates: bool = False
     """Whether the common name of a client's certificate is the user who asks. It needs client_ca_file in the file of
     web_config_file."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import grp
+import math
 import os
 import pwd
 import threading
@@ -20,8 +21,16 @@ class User(NamedTuple):
     groups: tuple[str, ...] = ()
 
 
+class NotLookedUp(Exception):
+    """The user database has to be asked first (Users.look_up), which may take long: it can be on the network."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
 class Users:
-    """To be used from threads: the user database may be on the network. What it said is kept for a minute."""
+    """To be used from threads. What the user database said is kept for a minute."""
 
     def __init__(self, uids: Mapping[str, int], domain: str) -> None:
         """`uids` go before the user database. Of names that end with @`domain` that is left out."""
@@ -34,19 +43,22 @@ class Users:
         return name.removesuffix(f"@{self._domain}") if self._domain else name
 
     def find(self, name: str) -> User | None:
-        now = time.monotonic()
+        """None for a name that is nobody's. Raises NotLookedUp."""
         with self._lock:
-            until, found = self._kept.get(name, (0.0, None))
-        if now < until:
-            return found
-        found = self._look_up(name)
+            until, found = self._kept.get(name, (-math.inf, None))
+        if time.monotonic() >= until:
+            raise NotLookedUp(name)
+        return found
+
+    def look_up(self, name: str) -> None:
+        """Asks the user database, and waits for it."""
+        found = self._of_database(name)
         with self._lock:
             if len(self._kept) >= _MOST_KEPT:
                 self._kept.clear()
-            self._kept[name] = now + _KEPT_SECONDS, found
-        return found
+            self._kept[name] = time.monotonic() + _KEPT_SECONDS, found
 
-    def _look_up(self, name: str) -> User | None:
+    def _of_database(self, name: str) -> User | None:
         local = self.local(name)
         listed = self._uids.get(name, self._uids.get(local))
         try:

@@ -71,7 +71,7 @@ class Admission:
         return self._gates.has(peer)
 
     def viewer(self, peer: Peer, headers: RequestHeaders) -> Viewer:
-        """Who asks. It may have to wait for the user database. Raises NotAdmitted."""
+        """Who asks. Raises NotAdmitted, and NotLookedUp where look_up() has to be called first."""
         if self._header and self._proxies.has(peer):
             return self._named_by_proxy(headers)
         for header in filter(None, (self._header, self._groups_header)):
@@ -86,19 +86,19 @@ class Admission:
             return self._named(peer.common_name, None)
         raise NotAdmitted(HTTPStatus.UNAUTHORIZED, _LOG_IN)
 
+    def look_up(self, name: str) -> None:
+        """Asks the user database for a name, and waits for it."""
+        self._users.look_up(name)
+
     def _named_by_proxy(self, headers: RequestHeaders) -> Viewer:
-        names = headers.getlist(self._header)
-        if not names or not names[0].strip():
+        name = _only(headers, self._header)
+        if not name:
             text = f"the proxy names nobody in {self._header}: log in there"
             raise NotAdmitted(HTTPStatus.UNAUTHORIZED, text)
-        if len(names) > 1:
-            text = f"there are {len(names)} headers {self._header}: the proxy has to replace what a client sends"
-            raise NotAdmitted(HTTPStatus.FORBIDDEN, text)
         groups = None
         if self._groups_header:
-            listed = ",".join(headers.getlist(self._groups_header)).split(",")
-            groups = tuple(group.strip() for group in listed)
-        return self._named(names[0].strip(), groups)
+            groups = tuple(group.strip() for group in _only(headers, self._groups_header).split(","))
+        return self._named(name, groups)
 
     def _named(self, name: str, groups: Sequence[str] | None) -> Viewer:
         """`groups`: those that the proxy tells; None: the user database's count."""
@@ -116,6 +116,15 @@ class Admission:
             text = f"no user {printable_line(name, _SHOWN)} is known here: ask an operator to add it to tenant_users"
             raise NotAdmitted(HTTPStatus.FORBIDDEN, text)
         return Viewer(user.uid, local)
+
+
+def _only(headers: RequestHeaders, name: str) -> str:
+    """The value of the header; empty where there is none. Raises NotAdmitted where there are several."""
+    values = headers.getlist(name)
+    if len(values) > 1:
+        text = f"there are {len(values)} headers {name}: the proxy has to replace what a client sends"
+        raise NotAdmitted(HTTPStatus.FORBIDDEN, text)
+    return values[0].strip() if values else ""
 
 
 def _check(settings: CollectorSettings) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from typing import Final
 
 from msgspec import structs
@@ -20,6 +22,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.peers import Peer
+from laggard.collector.tenants.users import NotLookedUp
 from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
 from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
@@ -48,6 +51,10 @@ _UNLISTED: Final = "is in no list of who may ask it, a defect in laggard"
 
 _MOST_VIEWERS: Final = 256
 
+_LOOKUPS: Final = 4
+_LOOKUP_SECONDS: Final = 5.0
+"""So many names are looked up at once, and for so long a client waits for that."""
+
 MakeRoutes = Callable[[ClusterSource, CollectorSettings], list[Route]]
 
 
@@ -58,6 +65,7 @@ class TenantApp:
     def __init__(self, source: ClusterSource, settings: CollectorSettings, make_routes: MakeRoutes) -> None:
         """Raises UsageError where the settings are wrong."""
         self._admission = Admission(settings)
+        self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
         self._source, self._make_routes = source, make_routes
         self._settings = structs.replace(settings, ring_token_file="")  # a user's routes have no rings
         routes = make_routes(source, settings)
@@ -86,8 +94,22 @@ class TenantApp:
             return self._open
         if scope["path"] == GATE and self._admission.is_gate(peer):
             return self._gate
-        viewer = await asyncio.to_thread(self._admission.viewer, peer, Headers(scope=scope))
+        viewer = await self._viewer(peer, Headers(scope=scope))
         return self._everything if viewer.is_operator else self._app_of(viewer)
+
+    async def _viewer(self, peer: Peer, headers: Headers) -> Viewer:
+        """Threads of their own wait for the user database: where it hangs, the rounds of scrapes go on, and so do the
+        answers to those whose names are known. Raises NotAdmitted."""
+        try:
+            return self._admission.viewer(peer, headers)
+        except NotLookedUp as error:
+            looked_up = asyncio.get_running_loop().run_in_executor(self._lookups, self._admission.look_up, error.name)
+        try:
+            await asyncio.wait_for(looked_up, _LOOKUP_SECONDS)
+            return self._admission.viewer(peer, headers)
+        except (asyncio.TimeoutError, NotLookedUp):
+            text = "the user database does not answer: ask again later"
+            raise NotAdmitted(HTTPStatus.SERVICE_UNAVAILABLE, text) from None
 
     def _app_of(self, viewer: Viewer) -> ASGIApp:
         """The application of one user. Those of a round are dropped with it: what they keep of answers is old then."""

@@ -9,6 +9,7 @@ from starlette.datastructures import Headers
 
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.peers import Peer, peer_of
+from laggard.collector.tenants.users import NotLookedUp
 from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
 from laggard.errors import UsageError
 
@@ -28,7 +29,12 @@ ELSEWHERE = Peer("10.2.0.1")
 
 def viewer(peer: Peer, *headers: tuple[str, str], **changes: Any) -> Viewer:
     raw = [(name.lower().encode(), value.encode()) for name, value in headers]
-    return Admission(CollectorSettings(**{**SETTINGS, **changes})).viewer(peer, Headers(raw=raw))
+    admission = Admission(CollectorSettings(**{**SETTINGS, **changes}))
+    try:
+        return admission.viewer(peer, Headers(raw=raw))
+    except NotLookedUp as error:
+        admission.look_up(error.name)
+        return admission.viewer(peer, Headers(raw=raw))
 
 
 def user(name: str) -> tuple[str, str]:
@@ -65,6 +71,7 @@ def test_whom_the_proxy_names(headers: tuple[tuple[str, str], ...], uid: int | N
         (PROXY, (), 401, "names nobody in X-Remote-User: log in there"),
         (PROXY, (user(" "),), 401, "names nobody"),
         (PROXY, (user("ada"), user("ops")), 403, "2 headers"),
+        (PROXY, (user("eve"), ("X-Remote-Groups", "admins"), ("X-Remote-Groups", "x")), 403, "2 headers X-Remote-G"),
         (PROXY, (user("61001"),), 403, "no user 61001 is known"),
         (PROXY, (user("ada@evil.org"),), 403, "no user ada@evil.org is known"),
         (PROXY, (user("@admins"),), 403, "no user"),
