@@ -4,6 +4,7 @@ reads from a source that has nothing else."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -27,6 +28,8 @@ from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
 from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
+
+log = logging.getLogger("laggard.collector")
 
 OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due"))
 """Answered without asking who asks: they tell nothing of jobs or nodes; the last one has a token of its own."""
@@ -83,13 +86,15 @@ class TenantApp:
         try:
             app = await self._app(scope)
         except NotAdmitted as error:
+            if error.status == HTTPStatus.FORBIDDEN:  # 401 is how a login begins
+                log.warning("a client at %s was refused: %s", _peer(scope).address, error)
             headers = {"WWW-Authenticate": "Proxy-Login"} if error.status == 401 else {}
             app = PlainTextResponse(f"{error}\n", error.status, headers)
         await app(scope, receive, send)
 
     async def _app(self, scope: Scope) -> ASGIApp:
         """What answers this request. Raises NotAdmitted."""
-        peer: Peer = scope.get("state", {}).get(PEER) or Peer("")
+        peer = _peer(scope)
         if scope["path"] in OPEN:
             return self._open
         if scope["path"] == GATE and self._admission.is_gate(peer):
@@ -182,6 +187,12 @@ class TenantIncidents:
         """The reason names the collector's files."""
         state = self._incidents.told_state().state
         return HistoryState(state, "" if state == "on" else "an operator knows why")
+
+
+def _peer(scope: Scope) -> Peer:
+    """Who is at the other end of the request's connection; nobody who is trusted, where that is not known."""
+    peer = scope.get("state", {}).get(PEER)
+    return peer if isinstance(peer, Peer) else Peer("")
 
 
 def _refused(route: Route, why: str) -> Route:

@@ -376,6 +376,8 @@ def test_machines_see_what_they_need(site: Site) -> None:
 
 @pytest.mark.slow
 def test_a_header_of_the_clients_own_does_not_pass_the_proxy(site: Site) -> None:
+    assert site.ask_directly("/", "ada", X_Remote_User="ops").status == 403
+    assert "a client at 127.0.0.1 was refused" in site.collector.said()
     answer = site.ask("/api/v1/summary", "ada", X_Remote_User="ops")
     assert answer.status == 200 and BOBS["job"] not in answer.text and "adajob" in answer.text
     assert "no user eve is known here" in site.ask("/api/v1/summary", "eve", X_Remote_User="ops").text
