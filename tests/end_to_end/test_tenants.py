@@ -31,11 +31,13 @@ from support.paths import REPOSITORY
 from support.ports import free_port
 
 from laggard.catalogue.findings import FINDINGS
+from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.finding_words import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
 from laggard.collector.web.app import all_routes
 from laggard.collector.web.tenants import GATE, OPEN, OPERATOR, TENANT
 from laggard.http import security_headers
+from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
 from laggard.model import CpuNeighbour, Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire.ranks import CpuWait, RanksDocument, RejectedFiles
 
@@ -108,6 +110,7 @@ class Site:
 
     def __init__(self, folder: Path, agents: list[str]) -> None:
         self.folder, self.files = folder, Files.make(folder)
+        self._contexts: dict[str, ssl.SSLContext] = {}
         for name, san in (("proxy", "proxy.example"), ("prometheus", "prometheus.example"), ("n1", "n1.nodes.example")):
             self.files.write(name, self.files.authority.issue_cert(san))
         self.files.write("ada", self.files.authority.issue_cert("ada@example.org", common_name="ada"))
@@ -179,13 +182,9 @@ class Site:
             return Answer(0, {}, str(error))
 
     def _tls(self, certificate: str) -> ssl.SSLContext:
-        return client(self.files, certificate)
-
-    def laggard(self, *words: str, collector: str, certificate: str = "") -> str:
-        command = [sys.executable, "-m", "laggard", *words, "--collector", collector]
-        environ = {**os.environ, **self.files.environment(certificate)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=SECONDS)
-        return done.stdout + done.stderr
+        if certificate not in self._contexts:
+            self._contexts[certificate] = client(self.files, certificate)
+        return self._contexts[certificate]
 
     def as_user(self, user: str) -> str:
         return self.proxy.replace("https://", f"https://{user}:{PASSWORDS[user]}@")
@@ -384,18 +383,30 @@ def test_a_header_of_the_clients_own_does_not_pass_the_proxy(site: Site) -> None
 
 
 @pytest.mark.slow
-def test_commands_log_in_as_the_site_asks(site: Site) -> None:
-    assert "Rank 1 on n0 is slow" in site.laggard("locate", "--job", "adajob", collector=site.as_user("ada"))
-    assert "Rank 1 on n0 is slow" in site.laggard(
-        "locate", "--job", "adajob", collector=site.collector.url, certificate="ada"
-    )
-    incidents = site.laggard("incidents", collector=site.as_user("ada"))
+def test_commands_log_in_as_the_site_asks(
+    site: Site, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def laggard(*words: str, collector: str, certificate: str = "") -> str:
+        for name in (ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in site.files.environment(certificate).items():
+            monkeypatch.setenv(name, value)
+        main([*words, "--collector", collector])
+        return "".join(capsys.readouterr())
+
+    locate = ("locate", "--job", "adajob")
+    for said in (
+        laggard(*locate, collector=site.as_user("ada")),
+        laggard(*locate, collector=site.collector.url, certificate="ada"),
+    ):
+        assert "Rank 1 on n0 is slow" in said
+    incidents = laggard("incidents", collector=site.as_user("ada"))
     assert "adajob" in incidents and BOBS["job"] not in incidents
-    assert "adajob" in site.laggard("top", "--once", "--job", "adajob", collector=site.as_user("ada"))
+    assert "adajob" in laggard("top", "--once", "--job", "adajob", collector=site.as_user("ada"))
     for words in (("locate",), ("incidents",), ("top", "--once")):
-        said = site.laggard(*words, collector=site.proxy)
+        said = laggard(*words, collector=site.proxy)
         assert "answers 401: log in: write USER:PASSWORD@ before the host" in said and said.count("\n") == 1, said
-        said = site.laggard(*words, collector=site.as_user("eve"))
+        said = laggard(*words, collector=site.as_user("eve"))
         assert "answers 403: no user eve is known here" in said and said.count("\n") == 1, said
         assert PASSWORDS["eve"] not in said
 
