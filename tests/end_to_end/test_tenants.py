@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import yaml
 from msgspec import structs
 from support.agents import IDENTITY, LANES, RankProcess, let_others_enter
 from support.certificates import SECONDS, Daemon, Files, client
@@ -35,6 +36,7 @@ from laggard.cli import main
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.finding_words import CODE_ALONE, OF_A_JOB, WHOLE, WITH_DEVICE
 from laggard.collector.web.app import all_routes
+from laggard.collector.web.page_html import PAGE_DIR
 from laggard.collector.web.tenants import GATE, OPEN, OPERATOR, TENANT
 from laggard.http import security_headers
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
@@ -42,6 +44,8 @@ from laggard.model import CpuNeighbour, Finding, Fix, ProbeResult, Report, Sever
 from laggard.wire.ranks import CpuWait, RanksDocument, RejectedFiles
 
 ADA, BOB = 61001, 61002
+PAGE = REPOSITORY / "docs" / "tenants.md"
+NGINX = shutil.which("nginx") or "/usr/sbin/nginx"
 PASSWORDS = {"ada": "ada-logs-in", "bob": "bob-logs-in", "ops": "ops-logs-in", "eve": "eve-logs-in"}
 BOBS = {
     "job": "bobjob7731",
@@ -111,22 +115,20 @@ class Site:
     def __init__(self, folder: Path, agents: list[str]) -> None:
         self.folder, self.files = folder, Files.make(folder)
         self._contexts: dict[str, ssl.SSLContext] = {}
-        for name, san in (("proxy", "proxy.example"), ("prometheus", "prometheus.example"), ("n1", "n1.nodes.example")):
-            self.files.write(name, self.files.authority.issue_cert(san))
+        for name in ("proxy", "prometheus", "n1.nodes"):
+            self.files.write(name, self.files.authority.issue_cert(f"{name}.example.org"))
         self.files.write("ada", self.files.authority.issue_cert("ada@example.org", common_name="ada"))
         web = self.files.config(client_ca_file="ca.pem", client_auth_type="VerifyClientCertIfGiven")
-        settings = {
+        (documented,) = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+        settings = yaml.safe_load(documented)
+        settings |= {
             "targets": agents,
             "target_files": [str(folder / BOBS["words of a finding"])],
             "interval_seconds": 0.5,
             "web_config_file": web,
             "incidents_database": str(folder / "incidents.sqlite"),
-            "tenant_header": "X-Remote-User",
-            "trusted_proxies": ["certificate:proxy.example"],
-            "tenant_certificates": True,
-            "operators": ["ops", "certificate:prometheus.example"],
+            "operators": ["ops", *settings["operators"]],
             "tenant_users": {"ada": ADA, "bob": BOB},
-            "gate_clients": ["certificate:*.nodes.example"],
         }
         (folder / "collector.json").write_text(json.dumps(settings))
         self.collector = Daemon(folder / "collector.log", ("collector", "--config", str(folder / "collector.json")), {})
@@ -134,8 +136,7 @@ class Site:
         self.nginx = self._start_nginx()
 
     def _start_nginx(self) -> subprocess.Popen[bytes]:
-        page = (REPOSITORY / "docs" / "tenants.md").read_text()
-        (server,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+        (server,) = re.findall(r"```nginx\n(.*?)```", PAGE.read_text(), re.DOTALL)
         for text, here in (
             ("443", self.proxy.removeprefix("https://")),
             (
@@ -158,7 +159,7 @@ class Site:
         )
         with (self.folder / "nginx.log").open("wb") as log:
             started = subprocess.Popen(
-                ["nginx", "-p", self.folder, "-c", self.folder / "nginx.conf", "-e", "stderr"], stderr=log
+                [NGINX, "-p", self.folder, "-c", self.folder / "nginx.conf", "-e", "stderr"], stderr=log
             )
         return started
 
@@ -235,7 +236,7 @@ def real_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, real_agent: list[str]) -> Iterator[Site]:
-    if shutil.which("nginx") is None:
+    if not os.path.exists(NGINX):
         pytest.skip("needs nginx: scripts/setup --system installs it")
     hog = CpuNeighbour(4100002, 0, 4.1, "kswapd0")
     other = ranks_document(BOBS["node"], rank_documents(BOBS["node"], BOBS["second job"], BOB, hog))
@@ -349,7 +350,7 @@ def test_an_own_recording_is_judged_as_the_job(site: Site, tmp_path: Path) -> No
         ("proxy", {}, 401, "the proxy names nobody in X-Remote-User: log in there"),
         ("proxy", {"X_Remote_User": "eve"}, 403, "no user eve is known here"),
         ("client", {}, 403, "not one common name"),
-        ("n1", {}, 403, "not one common name"),
+        ("n1.nodes", {}, 403, "not one common name"),
         ("stranger", {}, 0, ""),
     ],
 )
@@ -357,7 +358,7 @@ def test_who_is_nobody_is_told_what_to_do_and_nothing_else(
     site: Site, certificate: str, headers: dict[str, str], status: int, words: str
 ) -> None:
     for route in sorted(ROUTES - OPEN):
-        if (certificate, route) == ("n1", GATE):
+        if (certificate, route) == ("n1.nodes", GATE):
             continue
         answer = site.ask_directly(PATHS.get(route, route), certificate, **headers)
         assert answer.status == status and words in answer.text, (route, answer)
@@ -366,11 +367,12 @@ def test_who_is_nobody_is_told_what_to_do_and_nothing_else(
 
 @pytest.mark.slow
 def test_machines_see_what_they_need(site: Site) -> None:
-    assert json.loads(site.ask_directly(GATE, "n1").text)["answering"] >= 2
-    assert site.ask_directly("/metrics", "n1").status == 403
+    assert json.loads(site.ask_directly(GATE, "n1.nodes").text)["answering"] >= 2
+    assert site.ask_directly("/metrics", "n1.nodes").status == 403
     assert BOBS["job"] in site.ask_directly("/metrics", "prometheus").text
-    for certificate in ("", "n1", "ada"):
-        assert site.ask_directly("/-/ready", certificate).text == "ready\n"
+    for certificate in ("", "n1.nodes", "ada"):
+        assert site.ask_directly("/-/ready", certificate, Host="collector.example.org").text == "ready\n"
+    assert site.ask_directly("/-/ready", Host="evil.example.org").status == 421
 
 
 @pytest.mark.slow
@@ -430,3 +432,9 @@ def test_every_answer_has_the_headers_that_keep_a_browser_from_running_what_is_i
                     assert answer.headers[name] == expected, (route, name, answer)
             policy = answer.headers["Content-Security-Policy"]
             assert "default-src 'none'" in policy and "frame-ancestors 'none'" in policy, (route, answer)
+
+
+def test_the_page_asks_for_nothing_that_users_may_not() -> None:
+    scripts = "".join(path.read_text() for path in PAGE_DIR.glob("*.js"))
+    asked_for = set(re.findall(r'ask\("([^"]+)"', scripts))
+    assert "/api/v1/summary" in asked_for and asked_for <= TENANT, asked_for - TENANT
