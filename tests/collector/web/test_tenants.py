@@ -7,6 +7,9 @@ import threading
 from typing import Any
 
 import pytest
+from msgspec import structs
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
@@ -27,11 +30,11 @@ class Source:
         return True
 
 
-async def asked(app: Any, user: str) -> tuple[int, str]:
+async def asked(app: Any, user: str, path: str = "/api/v1/nodes") -> tuple[int, str]:
     """Status and text of a question that a certificate of `user` asks."""
     sent: list[Any] = []
     scope = {
-        "type": "http", "method": "GET", "path": "/api/v1/nodes", "raw_path": b"", "query_string": b"", "headers": [],
+        "type": "http", "method": "GET", "path": path, "raw_path": b"", "query_string": b"", "headers": [],
         "root_path": "", "scheme": "https", "http_version": "1.1", "state": {PEER: Peer("10.0.0.1", (), user)},
     }  # fmt: skip
 
@@ -68,5 +71,21 @@ def test_a_user_database_that_hangs_keeps_nobody_else_waiting(monkeypatch: pytes
         answers.set()
         monkeypatch.setattr(tenants, "_LOOKUP_SECONDS", 60.0)
         assert (await asked(app, "slow1"))[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_route_that_is_in_no_list_is_refused_to_everybody() -> None:
+    def routes(source: Any, settings: CollectorSettings) -> list[Route]:
+        return [Route(path, lambda _: PlainTextResponse("everything")) for path in ("/api/v1/new", "/api/v1/nodes")]
+
+    app = tenants.TenantApp(Source(), structs.replace(SETTINGS, operators=("ops",), tenant_users={"ada": 1}), routes)
+
+    async def run() -> None:
+        for user in ("ada", "ops"):
+            assert await asked(app, user) == (200, "everything")
+            status, text = await asked(app, user, "/api/v1/new")
+            assert status == 403 and text.startswith("/api/v1/new is ") and text.count("\n") == 1, text
+            assert (await asked(app, user, "/api/v1/new/"))[0] in (307, 404)
 
     asyncio.run(run())
