@@ -56,6 +56,7 @@ def serve(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # uvicorn would take a client's word, X-Forwarded-For, for its address
         timeout_graceful_shutdown=1,
     )
     with otlp, supervised(url_of(listener, tls)):

@@ -11,6 +11,11 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from laggard.collector.tenants.peers import peer_of
+
+PEER: Final = "laggard.peer"
+"""In the state of each request: who is at the other end of its connection, a Peer. Headers have no part in it."""
+
 HEAD_SECONDS: Final = 5.0
 """For the whole head of a request, from the connection's begin or the last answer's end."""
 
@@ -99,6 +104,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         if not self._admitted:
             self.admit(transport)
+        self.app_state = {**self.app_state, PEER: peer_of(self.address, transport.get_extra_info("peercert"))}
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.leave()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from prometheus_client import Metric
 
@@ -14,12 +14,11 @@ from laggard import __version__
 from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.incidents.history import IncidentHistory
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.recommend.advice.values import Item
 from laggard.collector.web.recommended import LONGEST_KEY, Recommended
-from laggard.collector.web.source import ClusterSource
+from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
 from laggard.text.words import printable_line
 
@@ -35,9 +34,6 @@ class Own(NamedTuple):
     otlp_exports: Mapping[str, int] = {}
 
 
-_NOTHING: Final = Own()
-
-
 @dataclasses.dataclass(frozen=True)
 class CollectorMetrics:
     """All of the collector's metrics, now. To be used from threads."""
@@ -48,31 +44,41 @@ class CollectorMetrics:
     otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
     recommended: Recommended = dataclasses.field(default_factory=Recommended)
 
+    def of(self, source: ClusterSource) -> CollectorMetrics:
+        """Those of another view of the cluster."""
+        return dataclasses.replace(self, source=source)
+
     def families(self) -> Iterator[Metric]:
-        snapshot = self.source.snapshot
-        own = Own(self.recommended.look(snapshot), self.turned_away(), self.otlp_exports)
-        return collector_families(snapshot, self.source.incidents, self.max_drain_ratio, own)
+        return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
+
+    def _own(self) -> Own:
+        return Own(self.recommended.look(self.source.snapshot), self.turned_away(), self.otlp_exports)
 
 
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
+    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
 ) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    return exposition(collector_families(snapshot, incidents, max_drain_ratio, _NOTHING), accept)
+    return exposition(_families(snapshot, incidents, max_drain_ratio, Own), accept)
 
 
-def collector_families(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, own: Own
+def _families(
+    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, own: Callable[[], Own]
 ) -> Iterator[Metric]:
     """`own`: what the server knows beside them."""
-    yield from _families(snapshot, max_drain_ratio)
-    yield from _of_incidents(snapshot, incidents)
-    yield from _of_recommendations(own.recommended)
-    yield from daemon_families(own.turned_away, own.otlp_exports)
+    yield from _of_jobs(snapshot)
+    yield from _open_incidents(snapshot, incidents)
+    if snapshot.only_of:
+        return  # the rest is not about what its reader may see
+    yield from _of_the_fleet(snapshot, max_drain_ratio)
+    yield from _of_incidents(incidents)
+    recommended, turned_away, otlp_exports = own()
+    yield from _of_recommendations(recommended)
+    yield from daemon_families(turned_away, otlp_exports)
 
 
-def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
-    jobs, drains = snapshot.jobs, drains_document(snapshot, max_drain_ratio, None)
+def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    jobs = snapshot.jobs
     slowed = {_job_labels(job): job.location.slowdown_ratio for job in jobs}
     yield _family(BUILD_INFO.name, {(__version__,): 1.0})
     yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in snapshot.nodes})
@@ -80,6 +86,10 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
     yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
     yield _family("laggard_culprit", dict(_culprits(jobs)))
+
+
+def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
+    drains = drains_document(snapshot, max_drain_ratio, None)
     yield _family("laggard_collector_jobs_not_held", {(): float(len(snapshot.not_held.unseen))})
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
     if snapshot.round_seconds is not None:
@@ -89,10 +99,14 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
-    state, count = incidents.told_state(), Counter(it.key for it in incidents.open)
+def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator[Metric]:
+    count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
+
+
+def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
+    state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
     if state.state != "off":  # a collector that was given no database has none that fails
