@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from support.chart import rendered
+from support.chart import NO_HELM, rendered
 from support.network_policy import selects
 from support.paths import REPOSITORY
 
@@ -39,7 +39,7 @@ def test_kustomize_and_helm_make_objects_of_all_rules(kubernetes_tools: Any) -> 
         f"laggard-{name}": yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in ("rules", "alerts")
     }
     assert rules(kubernetes_tools.render(OVERLAY)) == of_files
-    pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
+    pytest.importorskip("helm_python", reason=NO_HELM)
     assert rules(rendered({"prometheusRule": True})) == of_files
     assert rules(rendered()) == {}
 
@@ -67,7 +67,7 @@ def ways_to_scrape(tools: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     yield "kustomize", tools.render(OVERLAY)
     by_https = list(yaml.safe_load_all((COMPONENTS / "pod-monitor-tls" / "pod-monitors.yaml").read_text()))
     yield "kustomize, TLS", tools.render("overlays/tls") + by_https
-    pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
+    pytest.importorskip("helm_python", reason=NO_HELM)
     for tls in (False, True):
         yield f"Helm, TLS {tls}", rendered({"podMonitor": True, "tls": {"enabled": tls}})
 
@@ -84,7 +84,7 @@ def test_who_is_scraped_has_the_job_that_the_alerts_select_by(kubernetes_tools: 
 
 def test_labels_that_a_prometheus_selects_by_are_on_its_objects_alone(kubernetes_tools: Any) -> None:
     ways = {"kustomize": kubernetes_tools.render(OVERLAY)}
-    pytest.importorskip("helm_python", reason="needs helm-python-sdk: Helm as a library (scripts/setup installs it)")
+    pytest.importorskip("helm_python", reason=NO_HELM)
     label = {"release": "kube-prometheus-stack"}
     for tls in (False, True):
         values = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": label, "tls": {"enabled": tls}}

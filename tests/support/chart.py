@@ -8,6 +8,7 @@ import yaml
 
 from support.paths import REPOSITORY
 
+NO_HELM = "needs helm-python-sdk: Helm as a library (scripts/setup installs it)"
 CHART = REPOSITORY / "deploy" / "helm" / "laggard"
 
 
