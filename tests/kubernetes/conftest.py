@@ -140,7 +140,7 @@ def token_file(cluster: ControlPlane, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kubernetes_tools() -> Any:
     """The functions above, for tests: under pytest's importlib mode a conftest cannot be imported."""
     return Tools
