@@ -62,6 +62,7 @@ PROMETHEUS_RULE = fields(groups={**list_of(GROUP), **NAMED_ONCE})
 NODE_SET = fields(
     ("controllerRef",),
     controllerRef=fields(name=TEXT),
+    scalingMode={"type": "string", "enum": ["DaemonSet", "StatefulSet"]},
     slurmd=ANYTHING,
     template=fields(metadata=fields(labels=TEXTS, annotations=TEXTS), spec=ANYTHING),
 )
