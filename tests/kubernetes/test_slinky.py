@@ -15,7 +15,7 @@ NODE_SET = yaml.safe_load((REPOSITORY / "deploy/kubernetes/examples/slinky-nodes
 
 
 def pod() -> dict[str, Any]:
-    """What the operator makes of the NodeSet, without what it adds by itself: slurmd's container in the pod's template."""
+    """What the operator makes of the NodeSet, less what it adds by itself: slurmd's container in the pod's template."""
     spec = NODE_SET["spec"]
     container = {"name": "slurmd", **spec["slurmd"]}
     return {
@@ -35,9 +35,8 @@ def test_ranks_write_where_the_agent_of_the_node_reads(kubernetes_tools: Any) ->
     (volume,) = pod()["spec"]["volumes"]
     (mount,) = pod()["spec"]["containers"][0]["volumeMounts"]
     assert volume["hostPath"]["path"] == mount["mountPath"] == SHARED_RANK_DIR and not mount.get("readOnly")
-    agent = next(item for item in kubernetes_tools.render("base") if item["kind"] == "DaemonSet")["spec"]["template"][
-        "spec"
-    ]
+    agents = next(item for item in kubernetes_tools.render("base") if item["kind"] == "DaemonSet")
+    agent = agents["spec"]["template"]["spec"]
     variables = {it["name"]: it.get("value") for it in agent["containers"][0]["env"]}
     assert variables["LAGGARD_RANK_DIR"] == SHARED_RANK_DIR
     places = {it["name"]: it["hostPath"]["path"] for it in agent["volumes"] if "hostPath" in it}
