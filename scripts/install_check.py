@@ -2,9 +2,9 @@
 
     install_check.py [PART...]      parts: extras, systemd, deb, kubernetes, slurm, image; all where none is named
 
-As root, with mmdebstrap and systemd-container (Debian's packages), and buildah and crun for image. The fresh systems have
-no network: what pip installs is fetched here before. Each part ends with a first answer, and prints what it saw; what is
-missing ends the program.
+As root, with mmdebstrap and systemd-container (Debian's packages), and buildah and crun for image. The fresh systems
+have no network: what pip installs is fetched here before. Each part ends with a first answer, and prints what it saw;
+what is missing ends the program.
 """
 
 from __future__ import annotations
