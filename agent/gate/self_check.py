@@ -63,7 +63,7 @@ def _collector_problems(collector: str, node: str) -> list[str]:
         return []
     named = ", ".join(known[:_NAMED_NODES]) + (" ..." if len(known) > _NAMED_NODES else "")
     return [
-        f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so it is neither "
-        f"rejected nor drained: the agent has to run here and to report as {node}; see `node` of its settings, and "
-        "LAGGARD_NODE"
+        f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so it is "
+        f"neither rejected nor drained: the agent has to run here and to report as {node}; see `node` of its settings, "
+        "and LAGGARD_NODE"
     ]
