@@ -88,7 +88,7 @@ gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
 # docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
-# root; ARGS="systemd", "deb" or "slurm": a part.
+# root; ARGS="systemd", "deb", "slurm", "image": a part.
 install-check:
 	@scripts/setup
 	@$(BIN)/python scripts/install_check.py $(ARGS)

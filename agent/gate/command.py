@@ -119,10 +119,11 @@ def _slurm(arguments: argparse.Namespace, node: str) -> Slurm:
 
 def _with_problems(arguments: argparse.Namespace, node: str, decision: Decision) -> Decision:
     """`decision`, and before it what is wrong with the gate's setup: of what would make it pass everything always, of
-    the rest where that was asked for."""
+    the rest where that was asked for; of SLURM where it is to drain or resume."""
     problems = [NO_COLLECTOR] if arguments.gate == ENFORCE and not arguments.collector else []
     if arguments.check_gate:
-        problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
+        slurm = _slurm(arguments, node) if arguments.drain or arguments.resume else None
+        problems = gate_problems(arguments.collector, node, slurm)
     if not problems or arguments.gate is None:
         return decision
     return decision._replace(messages=(*(f"gate: WRONG SETUP: {problem}" for problem in problems), *decision.messages))

@@ -28,19 +28,24 @@ class _Nodes(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...]
 
 
-def gate_problems(collector: str | None, node: str, slurm: Slurm) -> list[str]:
-    """One line for each mistake; none where the gate can do its work. `node`: the name under which it judges."""
+def gate_problems(collector: str | None, node: str, slurm: Slurm | None) -> list[str]:
+    """One line for each mistake; none where the gate can do its work. `node`: the name under which it judges. `slurm`:
+    None where the gate asks nothing of SLURM."""
     problems = [NO_COLLECTOR] if not collector else []
     if collector and collector != NO_CAP:
         problems += _collector_problems(collector, node)
+    return problems + (_slurm_problems(slurm) if slurm else [])
+
+
+def _slurm_problems(slurm: Slurm) -> list[str]:
     try:
         slurm.show()
     except SlurmError as error:
-        problems.append(
+        return [
             f"SLURM shows no node {slurm.node}: {error}; where slurm.conf is not at its default place, set SLURM_CONF "
             "in gate.conf"
-        )
-    return problems
+        ]
+    return []
 
 
 def _collector_problems(collector: str, node: str) -> list[str]:
@@ -50,13 +55,15 @@ def _collector_problems(collector: str, node: str) -> list[str]:
         rows = decode(get(f"{collector}/api/v1/nodes", ANSWER_SECONDS).body, _Nodes).nodes
     except (NoResponse, WireError) as error:
         return [
-            f"the collector {without_login(collector)} does not answer: {error}; nothing is drained while it is away"
+            f"the collector {without_login(collector)} does not answer: {error}; no node is rejected or drained while "
+            "it is away"
         ]
     known = sorted(row.node for row in rows if row.node)
     if node in known:
         return []
     named = ", ".join(known[:_NAMED_NODES]) + (" ..." if len(known) > _NAMED_NODES else "")
     return [
-        f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so nothing is "
-        f"drained: the agent has to run here and to report as {node}; see `node` of its settings, and LAGGARD_NODE"
+        f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so it is "
+        f"neither rejected nor drained: the agent has to run here and to report as {node}; see `node` of its settings, "
+        "and LAGGARD_NODE"
     ]
