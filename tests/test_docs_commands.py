@@ -33,7 +33,10 @@ RUN = {
 """The pages whose fenced commands a test runs (support/transcript.py), and the test."""
 
 INSTALLED = "make install-check runs the lines of docs/install.md in fresh Debians"
-MANIFESTS = "tests/kubernetes/test_manifests.py::test_the_api_server_takes_every_manifest_strictly"
+_MANIFESTS = "tests/kubernetes/test_manifests.py"
+MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
+BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
+RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
 A_CLUSTER = "needs a cluster with containers"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
@@ -44,12 +47,12 @@ REVIEWED = {
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "install": INSTALLED,
-    "install -D -t /etc/grafana/provisioning/dashboards": "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes",
-    "install -D -t /etc/prometheus/laggard": "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass",
-    "install -D -t /var/lib/grafana/dashboards/laggard": "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes",
+    "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
+    "install -D -t /etc/prometheus/laggard": RULES,
+    "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
     "echo {}": INSTALLED,
-    "kubectl annotate": "tests/kubernetes/test_manifests.py::test_the_taint_and_the_annotation_have_one_name_everywhere",
-    "kubectl apply -f docs/examples/cert-manager.yaml": "tests/kubernetes/test_manifests.py::test_the_examples_hold_against_the_schemas",
+    "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
+    "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
     "kubectl apply -k": MANIFESTS,
     "kubectl create namespace": MANIFESTS,
     "kubectl get nodes": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
@@ -63,7 +66,7 @@ REVIEWED = {
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
-    "promtool check": "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass",
+    "promtool check": RULES,
     "python": "its script is looked up, and its flags in the script",
     "python3 -m venv": INSTALLED,
     "rm -rf /opt/laggard": INSTALLED,
@@ -144,16 +147,12 @@ def test_what_a_sentence_calls_laggard_with_exists(page: Path) -> None:
 def test_a_mistake_would_be_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "    laggard locate --trase x\n\n    $ FOO=1 laggard run train.py | tee log  # remark\n\n```sh\nnever-reviewed \\\n"
-        "    on\n```\n\n```text\nnot a command\n```\n\n    key: value\n"
+        "    laggard locate --trase x\n\n    $ FOO=1 laggard run train.py | tee log  # remark\n\n"
+        "```sh\nnever-reviewed \\\n    on\n```\n\n```text\nnot a command\n```\n\n    key: value\n"
     )
     first, second, third = command_lines(page)
-    assert (first.text, third.text, third.number, third.block) == (
-        "laggard locate --trase x",
-        "never-reviewed  on",
-        6,
-        "fenced",
-    )
+    assert first.text == "laggard locate --trase x"
+    assert third == Line(page, 6, "never-reviewed  on", "fenced")
     assert simple_commands(second.text) == [["laggard", "run", "train.py"], ["tee", "log"]]
     with pytest.raises(pytest.fail.Exception, match="--trase"):
         _expect_taken(laggard_words(simple_commands(first.text)[0]) or [], first)
@@ -173,8 +172,8 @@ def _expect_taken(words: list[str], line: Line) -> None:
 def _expect_reviewed(words: list[str], line: Line) -> None:
     if _reviewed(words) is None:
         pytest.fail(
-            f"{line.page.name}:{line.number}: no test runs `{' '.join(words)}`: put it into a block `sh` of a page that a "
-            "test runs, or into REVIEWED with the test that covers it, or with what it needs",
+            f"{line.page.name}:{line.number}: no test runs `{' '.join(words)}`: put it into a block `sh` of a page "
+            "that a test runs, or into REVIEWED with the test that covers it, or with what it needs",
             pytrace=False,
         )
     if words[0] == "make":
