@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +46,16 @@ def not_printed(command: Command, output: str) -> list[str]:
         else:
             at = place + 1
     return absent
+
+
+def of_other_form(shown: Sequence[str], output: str) -> list[str]:
+    """The lines of a page that the output does not have, in the page's order, whatever the numbers, units of time and
+    phases are."""
+    return not_printed(Command("", tuple(map(_form, shown))), "\n".join(map(_form, output.splitlines())))
+
+
+def _form(line: str) -> str:
+    return re.sub(r"\b(forward|backward|optimizer|input)\b", "PHASE", re.sub(r"\d+(?:\.\d+)?(?: m?s\b)?", "N", line))
 
 
 def run(
