@@ -42,13 +42,13 @@ def test_a_deepspeed_job_is_watched(folder: Path, launch_in: Callable[..., Any])
             if "&\n" in script:
                 # A reader's shell goes on: here the daemons end, and the collector has scraped before the job begins.
                 script = script.replace("localhost &\n", "localhost &\nsleep 3\n") + AFTER
-            run(command._replace(script=script), {**os.environ, **more}, folder, BEFORE, OWN_NETWORK)
+            run(command._replace(script=script), {**os.environ, **more}, folder, BEFORE, OWN_NETWORK, by_form=True)
 
 
 def test_profiler_traces_name_the_slow_rank(folder: Path, launch_in: Callable[..., Any]) -> None:
     with launchers(folder, launch_in) as more:
         for command in commands_of(PAGES / "profiler.md"):
-            run(command, {**os.environ, **more}, folder)
+            run(command, {**os.environ, **more}, folder, by_form=True)
 
 
 def test_a_hang_is_read(folder: Path, launch_in: Callable[..., Any]) -> None:
@@ -58,7 +58,7 @@ def test_a_hang_is_read(folder: Path, launch_in: Callable[..., Any]) -> None:
     for flag in [*(folder / "dumps").glob("*.stuck"), *(folder / "dumps").glob("*.done")]:
         flag.unlink()
     for command in commands_of(PAGES / "hang.md"):
-        run(command, os.environ, folder)
+        run(command, os.environ, folder, by_form=True)
 
 
 def test_a_training_is_tuned(folder: Path) -> None:
@@ -73,4 +73,4 @@ def test_a_training_is_tuned(folder: Path) -> None:
     )
     environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"}
     for command in commands_of(PAGES / "tune.md"):
-        run(command, environment, folder)
+        run(command, environment, folder, by_form=True)
