@@ -37,6 +37,13 @@ def test_it_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     assert (site / "repository/deploy/slurm/index.html").is_file()
 
 
+def test_the_readme_is_one_screen() -> None:
+    lines = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 48, (
+        f"README.md has {len(lines)} lines: what, picture, two commands, three uses; more is in docs"
+    )
+
+
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = [it for it in OF_OTHERS.findall(page.read_text()) if 'rel="canonical"' not in it]
