@@ -144,6 +144,16 @@ def test_what_a_sentence_calls_laggard_with_exists(page: Path) -> None:
         assert not unknown, f"{page.name}: `{text}`: laggard {words[0]} has no {', '.join(sorted(unknown))}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_a_sentence_makes_or_benches_exists(page: Path) -> None:
+    """`make TARGET` and `python SCRIPT --flag` in running text."""
+    outside = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for number, text in enumerate(re.findall(r"`((?:make|python) [^`]+)`", outside)):
+        words = re.sub(r"\s+", " ", text).split()
+        if words[0] == "make" or re.match(r"(bench|scripts)/.*\.py$", words[1]):
+            _expect_script(words, Line(page, number, text, "inline"))
+
+
 def test_a_mistake_would_be_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
@@ -176,9 +186,15 @@ def _expect_reviewed(words: list[str], line: Line) -> None:
             "that a test runs, or into REVIEWED with the test that covers it, or with what it needs",
             pytrace=False,
         )
+    _expect_script(words, line)
+
+
+def _expect_script(words: list[str], line: Line) -> None:
+    """What make or python is given: the targets, or the script and its flags."""
     if words[0] == "make":
-        (target,) = re.findall(r"^make ([\w-]+)", " ".join(words))
-        assert re.search(rf"^{target}:", (REPOSITORY / "Makefile").read_text(), re.MULTILINE), f"no target {target}"
+        for target in re.findall(r"(?:^make| && make) ([\w-]+)", " ".join(words)):
+            makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{line.page.name}: no target {target}"
     if words[0] == "python":
         script = REPOSITORY / words[1]
         assert script.is_file(), f"{line.page.name}:{line.number}: {words[1]} is not there"
