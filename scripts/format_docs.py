@@ -218,7 +218,7 @@ def _meanings(kind: Struct) -> Iterator[tuple[str, str]]:
         remark = re.search(r"  # (.*)", lines[(field.end_lineno or 1) - 1])
         text = remark[1] if remark else ""
         if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            text = f"{text} {following.value.value}"
+            text = f"{text} {following.value.value!s}"
         yield field.target.id, _plain(text)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from support.paths import REPOSITORY
 
+from laggard.collector.locate.slow.significance import student
+
 PAGE = REPOSITORY / "docs" / "location.md"
 ROW = re.compile(r"^\| `([A-Z_]+)` \| ([^|]+) \| ([\w/]+)\.py \|", re.MULTILINE)
 ROWS = ROW.findall(PAGE.read_text(encoding="utf-8"))
@@ -25,6 +27,11 @@ def test_a_constant_on_the_page_is_the_codes(name: str, value: str, file: str) -
     module = importlib.import_module(f"laggard.collector.locate.{file.replace('/', '.')}")
     held: Any = getattr(module, name)
     assert _plain(held) == ast.literal_eval(value), f"docs/location.md has {name} = {value}; {file}.py has {held}"
+
+
+def test_the_examples_of_students_t_are_the_codes() -> None:
+    examples = re.findall(r"([\d.]+) at f = (\d+)", PAGE.read_text(encoding="utf-8"))
+    assert examples and all(f"{student(float(freedom)):.1f}" == told for told, freedom in examples), examples
 
 
 def _plain(value: Any) -> Any:
