@@ -1,4 +1,4 @@
-"""DeepSpeed with one slow rank, to see what laggard says: rank 2 waits 0.1 s more for each batch of its input."""
+"""DeepSpeed with one slow rank, to see what laggard says: rank 1 waits 0.1 s more for each batch of its input."""
 
 import time
 
@@ -25,7 +25,7 @@ class Samples(torch.utils.data.Dataset):
         return 8 * 60
 
     def __getitem__(self, number):
-        if number % 8 == 0 and dist.get_rank() == 2:
+        if number % 8 == 0 and dist.get_rank() == 1:
             time.sleep(0.1)
         return torch.randn(32)
 
