@@ -52,6 +52,7 @@ LONGEST = (
     "trainer_hooks/engines/test_deepspeed.py",
     "end_to_end/test_pipeline_hang.py",
     "end_to_end/test_faults.py",
+    "end_to_end/test_tasks.py",
     "rings/test_ring.py",
     "collector/test_daemon.py",
     "rings/test_pairs_live.py",
