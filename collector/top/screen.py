@@ -10,11 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from laggard.collector.ask import user_text
+from laggard.collector.job_words import job_text
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobLine, SummaryDocument
 from laggard.constants import PHASES
 from laggard.model import Verdict
-from laggard.text.words import counted, printable_line, ranks_text, seconds_text
+from laggard.terminal.dressed import STYLES, dressed
+from laggard.terminal.parts import Line
+from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 STEPS = 20
@@ -23,7 +25,7 @@ STEPS = 20
 _BAR = 40  # cells of a rank's bar; the longest step fills them
 _MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
-_VERDICT_STYLES = {Verdict.OK: "green", Verdict.FAIL: "bold red", Verdict.UNKNOWN: "yellow"}
+_VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
 _PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "cyan", "bright_blue", "bright_black"), strict=True))
 _WAITED_STYLE = "yellow"
 
@@ -67,21 +69,22 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _answer(summary: SummaryDocument) -> list[Text]:
-    age = "no agent has answered yet" if summary.age_seconds is None else f"{summary.age_seconds:.0f} s ago"
-    style = _VERDICT_STYLES[summary.location.verdict]
-    lines = [Text(printable_line(summary.sentence, 1000), style=style)]
-    lines += [Text(f"What to do: {printable_line(text, 1000)}", style="bold") for text in summary.todo[:_MOST_LINES]]
-    lines += [Text(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
-    return [*lines, Text(f"  As of {age}", style="dim")]
+def _answer(summary: SummaryDocument) -> list[RenderableType]:
+    age = "no agent has answered yet" if summary.age_seconds is None else f"as of {summary.age_seconds:.0f} s ago"
+    lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
+    lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
+    lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
+    shown = [job for job in summary.jobs if job.key == summary.job]
+    job = f"Job {job_text(shown[0].job_id, shown[0].owner, shown[0])}, " if len(summary.jobs) == len(shown) == 1 else ""
+    return [dressed([line]) for line in (*lines, Line(f"  {capital(job + age)}", "aside"))]
 
 
-def _jobs(summary: SummaryDocument) -> list[Text]:
+def _jobs(summary: SummaryDocument) -> list[RenderableType]:
     """The jobs, where there are several; the one that is shown has a mark."""
     if len(summary.jobs) < 2:
         return []
     shown = sorted(summary.jobs, key=lambda job: (job.key != summary.job, not job.running))
-    lines = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
+    lines: list[RenderableType] = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
     if len(shown) > len(lines):
         lines.append(Text(f"  and {len(shown) - len(lines)} more jobs: choose with --job", style="dim"))
     return [Text(), *lines]
@@ -90,7 +93,7 @@ def _jobs(summary: SummaryDocument) -> list[Text]:
 def _job(job: JobLine, is_shown: bool) -> Text:
     mark = ">" if is_shown else " "
     state = "" if job.running else ", ended"
-    name = f"{mark} {printable_line(job.job_id, _WIDTH)} of {user_text(job.owner)}: {counted(job.ranks, 'rank')}{state}"
+    name = f"{mark} {job_text(job.job_id, job.owner, job)}: {counted(job.ranks, 'rank')}{state}"
     return Text(name).append(f", {job.verdict.value}", style=_VERDICT_STYLES[job.verdict])
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.terminal.parts import Line, Part, Table
 from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
@@ -19,6 +20,31 @@ def render(report: Report, age_seconds: float | None = None) -> str:
     lines += [finding_line(finding) for finding in by_severity(report.findings)]
     lines += [_probe_line(probe) for probe in report.probes]
     return "".join(f"{ascii_line(line)}\n" for line in lines)
+
+
+def report_parts(report: Report, age_seconds: float | None = None) -> list[Part]:
+    """The same for a terminal: each finding in lines of its own, and the probes as a table."""
+    parts: list[Part] = [headline_line(report, age_seconds)]
+    for found in by_severity(report.findings):
+        parts += [Line(""), *_finding_lines(found)]
+    if report.probes:
+        rows = tuple((it.name, it.verdict.value, f"{it.elapsed_seconds:.3f} s", it.reason) for it in report.probes)
+        parts += [Line(""), Table((), ("probe", "verdict", "took", ""), rows, right=frozenset({"took"}))]
+    return [part._replace(text=ascii_line(part.text)) if isinstance(part, Line) else part for part in parts]
+
+
+def headline_line(report: Report, age_seconds: float | None = None) -> Line:
+    return Line(headline(report, age_seconds), report.verdict.value)
+
+
+def _finding_lines(found: Finding) -> Iterator[Line]:
+    severity = found.severity.value
+    yield Line(f"{severity} {found.code}: {found.device} {found.summary}", severity)
+    yield Line(f"  What to do: {found.fix.text}")
+    yield from (Line(f"      {command}", whole=True) for command in found.fix.commands)
+    if found.evidence:
+        yield Line("  Evidence: " + ", ".join(f"{name}={_value(value)}" for name, value in found.evidence.items()))
+    yield Line("  More:", command=f"laggard findings explain {found.code}")
 
 
 def headline(report: Report, age_seconds: float | None = None) -> str:

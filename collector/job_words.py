@@ -1,0 +1,45 @@
+"""Jobs by what people know them by: the user, the script and when it began; a launcher's own number comes last, for
+`--job`. The page does the same (page/jobs.js)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+
+from laggard import wire
+from laggard.collector.ask import answer, user_text
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.web.documents import JobLine, SummaryDocument
+from laggard.errors import UsageError
+from laggard.text.words import printable_line
+
+_NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|[0-9a-f]{16,}")  # torchrun's UUIDs, hashes
+_LONGEST = 200
+
+
+def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
+    """`train.py of user ann, started 2026-11-25 07:24 UTC (--job 8f14e45f-...)`; where somebody gave it a name,
+    `nightly of user ann`. `known`: what the collector says of it."""
+    user = f"user {known.user}" if known and known.user else user_text(owner)
+    if known is None or not known.script or not _NUMBER.fullmatch(job_id or ""):
+        return printable_line(f"{job_id} of {user}", _LONGEST)
+    since = f", started {_minute(known.started_at)}" if known.started_at else ""
+    return printable_line(f"{known.script} of {user}{since} (--job {job_id})", _LONGEST)
+
+
+def known_jobs(url: str) -> Mapping[JobKey, JobLine]:
+    """The jobs that the collector at `url` holds; none where it cannot say: what asks has its answer already."""
+    try:
+        with answer(url, "summary", {}) as found:
+            return by_key(wire.decode(found.read(), SummaryDocument))
+    except (UsageError, wire.WireError):
+        return {}
+
+
+def by_key(summary: SummaryDocument) -> dict[JobKey, JobLine]:
+    return {JobKey(line.owner, line.job_id): line for line in summary.jobs}
+
+
+def _minute(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"
