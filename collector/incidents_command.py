@@ -25,7 +25,7 @@ from laggard.collector.incidents.incident import (
     IncidentsDocument,
     query_for,
 )
-from laggard.collector.job_words import job_text, known_jobs
+from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine
 from laggard.errors import UsageError
@@ -91,7 +91,7 @@ def lines(
     if document.history.state in ("off", "failed"):
         yield f"  No history is kept: {document.history.reason}"
     for incident in document.incidents:
-        yield from _described(incident, document.now, _job(incident, jobs))
+        yield from _described(incident, document.now, jobs.get(incident.key))
     if document.next is not None:
         yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
 
@@ -110,7 +110,8 @@ def _sentence(document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[J
     if not found:
         return f"No incident is open{_of_which(query)}.{past}"
     newest = found[0]
-    first = f"{newest.what}, job {_job(newest, jobs)}, since {_clock(newest.opened_at)}"
+    job = short_text(newest.job_id, newest.owner, jobs.get(newest.key))
+    first = f"{newest.what}, job {job}, since {_clock(newest.opened_at)}"
     if len(found) == 1:
         return f"One incident is open: {first}.{past}"
     return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
@@ -120,14 +121,10 @@ def _of_which(query: IncidentQuery) -> str:
     return f" of job {query.job_id}" if query.job_id else ""
 
 
-def _job(it: Incident, jobs: Mapping[JobKey, JobLine]) -> str:
-    return job_text(it.job_id, it.owner, jobs.get(it.key))
-
-
-def _described(it: Incident, now: float, job: str) -> Iterator[str]:
+def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     lasted = _lasted((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
-    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job}"
+    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
     if it.most_recoverable_ratio:

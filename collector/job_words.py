@@ -15,17 +15,28 @@ from laggard.errors import UsageError
 from laggard.text.words import printable_line
 
 _NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|[0-9a-f]{16,}")  # torchrun's UUIDs, hashes
-_LONGEST = 200
+_LONGEST = 300
 
 
 def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
-    """`train.py of user ann, started 2026-11-25 07:24 UTC (--job 8f14e45f-...)`; where somebody gave it a name,
+    """``train.py of user ann, started 2026-11-25 07:24 UTC, `--job 8f14e45f-...` ``; where somebody gave it a name,
     `nightly of user ann`. `known`: what the collector says of it."""
+    short = short_text(job_id, owner, known)
+    if not known or not _is_told_by_script(known):
+        return short
+    started = f", started {_minute(known.started_at)}" if known.started_at else ""
+    return printable_line(f"{short}{started}, `--job {job_id}`", _LONGEST)
+
+
+def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
+    """`train.py of user ann`: where its whole name follows elsewhere."""
     user = f"user {known.user}" if known and known.user else user_text(owner)
-    if known is None or not known.script or not _NUMBER.fullmatch(job_id or ""):
-        return printable_line(f"{job_id} of {user}", _LONGEST)
-    since = f", started {_minute(known.started_at)}" if known.started_at else ""
-    return printable_line(f"{known.script} of {user}{since} (--job {job_id})", _LONGEST)
+    name = known.script if known and _is_told_by_script(known) else job_id
+    return printable_line(f"{name} of {user}", _LONGEST)
+
+
+def _is_told_by_script(known: JobLine) -> bool:
+    return bool(known.script and _NUMBER.fullmatch(known.job_id))
 
 
 def known_jobs(url: str) -> Mapping[JobKey, JobLine]:

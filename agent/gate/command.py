@@ -144,7 +144,10 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     elif arguments.gate and not arguments.verbose:
         show([headline_line(report, age), *said])
     else:
-        show_or_write(lambda: [*report_parts(report, age), *said], lambda: render(report, age) + plain_text(said))
+        show_or_write(
+            lambda: [*report_parts(report, age, arguments.verbose), *said],
+            lambda: render(report, age) + plain_text(said),
+        )
     if arguments.gate or decision.messages:
         urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)
         write_syslog("; ".join((headline(report, age), *decision.messages)), urgent=urgent)

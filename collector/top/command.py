@@ -48,10 +48,10 @@ def main(arguments: argparse.Namespace) -> int:
         from rich.console import Console
     except ImportError:
         raise UsageError("laggard top draws with rich: pip install 'laggard[terminal]'") from None
-    console = terminal_console() or Console()
+    console = terminal_console(lasting=True) or Console()
     known = _ask(arguments)
     if arguments.once or not sys.stdout.isatty():
-        console.print(_drawn(known, 1000))
+        console.print(_drawn(known, console.width, 1000))
         return EXIT_CODES[known.summary.location.verdict]
     return _watch(arguments, known, console)
 
@@ -66,7 +66,7 @@ def _watch(arguments: argparse.Namespace, known: _Known, console: Console) -> in
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                drawn = _drawn(known, console.height - 1)
+                drawn = _drawn(known, console.width, console.height - 1)
                 live.update(Group(Text(trouble, style="bold red"), drawn) if trouble else drawn, refresh=True)
                 time.sleep(arguments.interval)
                 try:
@@ -77,10 +77,10 @@ def _watch(arguments: argparse.Namespace, known: _Known, console: Console) -> in
         return EXIT_CODES[known.summary.location.verdict]
 
 
-def _drawn(known: _Known, height: int) -> RenderableType:
+def _drawn(known: _Known, width: int, height: int) -> RenderableType:
     from laggard.collector.top.screen import screen
 
-    return screen(known.summary, known.ranks, known.nodes, height)
+    return screen(known.summary, known.ranks, known.nodes, width, height)
 
 
 def _ask(arguments: argparse.Namespace) -> _Known:

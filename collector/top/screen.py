@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -16,13 +17,15 @@ from laggard.constants import PHASES
 from laggard.model import Verdict
 from laggard.terminal.dressed import STYLES, dressed
 from laggard.terminal.parts import Line
-from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
+from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 STEPS = 20
 """The means are over so many of the last columns of the heat map."""
 
-_BAR = 40  # cells of a rank's bar; the longest step fills them
+_SHORTEST_BAR, _LONGEST_BAR = 10, 60  # cells of a rank's bar; the longest step fills them
+_NAMES = ("rank", "node", "state", "own", "waits")
+_WIDEST_NAME = 24
 _MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
 _VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
@@ -42,15 +45,17 @@ class RankMeans(NamedTuple):
         return sum(self.phases)
 
 
-def screen(summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, height: int) -> RenderableType:
-    """At most about `height` lines."""
+def screen(
+    summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, width: int, height: int
+) -> RenderableType:
+    """In `width` columns, and at most about `height` lines."""
     parts: list[RenderableType] = [*_answer(summary), *_jobs(summary)]
     unwell = [node for node in nodes.nodes if node.state != "up" or node.verdict != "ok"]
     node_lines = _nodes(unwell, len(nodes.nodes))
-    room = height - len(parts) - len(node_lines) - 4
+    room = height - len(parts) - len(node_lines) - 5
     means = sorted(rank_means(ranks), key=lambda each: -each.own)
     if means and room > 0:
-        parts += [Text(), _ranks(means[:room], ranks, len(means))]
+        parts += [Text(), _legend(), _ranks(means[:room], width, len(means))]
     return Group(*parts, Text(), *node_lines)
 
 
@@ -70,13 +75,14 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 
 def _answer(summary: SummaryDocument) -> list[RenderableType]:
-    age = "no agent has answered yet" if summary.age_seconds is None else f"as of {summary.age_seconds:.0f} s ago"
+    age = "No agent has answered yet" if summary.age_seconds is None else f"As of {summary.age_seconds:.0f} s ago"
     lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
     lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
     lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
-    shown = [job for job in summary.jobs if job.key == summary.job]
-    job = f"Job {job_text(shown[0].job_id, shown[0].owner, shown[0])}, " if len(summary.jobs) == len(shown) == 1 else ""
-    return [dressed([line]) for line in (*lines, Line(f"  {capital(job + age)}", "aside"))]
+    if len(summary.jobs) == 1:  # of several there is a list
+        job = summary.jobs[0]
+        lines.append(Line(f"  Job {job_text(job.job_id, job.owner, job)}", "aside"))
+    return [dressed([line]) for line in (*lines, Line(f"  {age}", "aside"))]
 
 
 def _jobs(summary: SummaryDocument) -> list[RenderableType]:
@@ -97,16 +103,22 @@ def _job(job: JobLine, is_shown: bool) -> Text:
     return Text(name).append(f", {job.verdict.value}", style=_VERDICT_STYLES[job.verdict])
 
 
-def _ranks(means: Sequence[RankMeans], ranks: HeatDocument, count: int) -> Table:
+def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
+    """`count`: of how many rows these are the busiest."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for name in ("rank", "node", "state"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in ("own", "waits"):
+    for name in _NAMES[:3]:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=_WIDEST_NAME)
+    for name in _NAMES[3:]:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(_legend(), no_wrap=True)
+    table.add_column("a step", no_wrap=True)
     longest = max(each.own + each.waited for each in means) or 1.0
-    for each in means:
-        table.add_row(*_cells(each), _bar(each, longest))
+    rows = [tuple(_cells(each)) for each in means]
+    beside = sum(
+        max(min(_WIDEST_NAME, cell_len(str(cell))) for cell in cells) + 2 for cells in zip(_NAMES, *rows, strict=True)
+    )
+    bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - beside))
+    for each, cells in zip(means, rows, strict=True):
+        table.add_row(*cells, _bar(each, longest, bar))
     if count > len(means):
         table.add_row(Text(f"and {count - len(means)} less busy", style="dim"))
     return table
@@ -129,12 +141,12 @@ def _legend() -> Text:
     return legend
 
 
-def _bar(each: RankMeans, longest: float) -> Text:
-    """One rank's step: its own phases, then what it waits."""
+def _bar(each: RankMeans, longest: float, most: int) -> Text:
+    """One rank's step: its own phases, then what it waits; the `longest` takes `most` cells."""
     bar, spent, drawn = Text(), 0.0, 0
     for seconds, style in zip((*each.phases, each.waited), (*_PHASE_STYLES.values(), _WAITED_STYLE), strict=True):
         spent += seconds
-        cells = round(_BAR * spent / longest) - drawn
+        cells = round(most * spent / longest) - drawn
         bar.append("■" * cells, style=style)
         drawn += cells
     return bar

@@ -2,64 +2,20 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.terminal import LONG, terminal
 
 pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
-LONG = 200.0
 TOP = [sys.executable, "-m", "laggard", "top"]
-
-
-class Terminal:
-    """A process on a terminal of its own."""
-
-    def __init__(self, command: list[str], lines: int, columns: int) -> None:
-        self._fd, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        environ = {**os.environ, "TERM": "xterm-256color"}
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
-        os.close(theirs)
-        self.seen = ""
-
-    def wait_for(self, text: str) -> None:
-        until = time.monotonic() + LONG
-        self.seen = ""
-        while text not in self.plain():
-            assert time.monotonic() < until, f"{text!r} was not drawn: {self.plain()[-2000:]}"
-            self.seen += os.read(self._fd, 65536).decode(errors="replace")
-
-    def plain(self) -> str:
-        """What was drawn since the last wait, without escapes."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", self.seen)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._fd)
-
-
-@contextmanager
-def terminal(command: list[str], lines: int = 40, columns: int = 120) -> Iterator[Terminal]:
-    opened = Terminal(command, lines, columns)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def collect(start_collector: Start, *targets: str) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Final
 
 from rich.cells import cell_len
@@ -12,6 +12,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from laggard.terminal.parts import Line, Part, Table
+from laggard.terminal.rows import rows
 
 MOST_COLUMNS: Final = 100
 """Longer lines of prose are hard to read, however wide the terminal is. Tables take what there is."""
@@ -29,7 +30,6 @@ STYLES: Final = {
 _VALUES: Final = {**STYLES, "ok": "green", "fail": "red", "skipped": "dim", "unknown": "yellow"}
 """The style of a cell that is one of these words."""
 
-_WORD = re.compile(r"(?:[^\s`]*`[^`]*`)+\S*|\S+")  # what is in backquotes is to be copied, and is not broken
 _COPIED = re.compile(r"`[^`]+`")
 _CODE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _LABEL = re.compile(r"^\s*(?:\d+\. )?(?:What to (?:do|change)|what to do)\b.*?:")
@@ -43,7 +43,7 @@ class Wrapped:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, MOST_COLUMNS)
-        for number, (begin, end) in enumerate(_rows(self.text.plain, width, self.indent)):
+        for number, (begin, end) in enumerate(rows(self.text.plain, width, self.indent, cell_len)):
             row = Text(" " * self.indent if number else "", no_wrap=True, overflow="ignore")
             yield row.append_text(self.text[begin:end])
 
@@ -117,18 +117,3 @@ def _unbounded(options: ConsoleOptions) -> ConsoleOptions:
 
 def _cell(value: str) -> Text:
     return Text(value, style=_VALUES.get(value, ""))
-
-
-def _rows(text: str, width: int, indent: int) -> Iterator[tuple[int, int]]:
-    """Where each row of `text` begins and ends, no row with more cells than `width` unless one word has them."""
-    begin = end = 0
-    room, first = width, True
-    for word in _WORD.finditer(text):
-        if first:
-            end, first = word.end(), False
-        elif cell_len(text[begin : word.end()]) <= room:
-            end = word.end()
-        else:
-            yield begin, end
-            begin, end, room = word.start(), word.end(), width - indent
-    yield begin, end

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -27,23 +26,32 @@ def show_or_write(parts: Callable[[], Sequence[Part]], plain: Callable[[], str])
     else:
         from laggard.terminal.dressed import dressed
 
-        console.print(dressed(parts()))
+        console.print(dressed(parts()), crop=False)
     sys.stdout.flush()
 
 
-def terminal_console() -> Console | None:
+def terminal_console(lasting: bool = False) -> Console | None:
     """Where standard output is a terminal, and rich is installed. Nothing is imported where it is none: the gate before
-    each job starts in a fraction of the time that rich takes to load."""
+    each job starts in a fraction of the time that rich takes to load. `lasting`: it follows the terminal's size."""
     if not sys.stdout.isatty():
         return None
     try:
         from rich.console import Console
     except ImportError:
         return None
-    width = shutil.get_terminal_size().columns
-    if os.environ.get("TERM", "dumb") in ("dumb", "unknown"):
-        return Console(color_system=None, width=width, highlight=False, emoji=False, markup=False)
-    return Console(no_color=_without_colours(), width=width, highlight=False, emoji=False, markup=False)
+    import shutil
+
+    width, height = (None, None) if lasting else shutil.get_terminal_size()
+    dumb = os.environ.get("TERM", "dumb") in ("dumb", "unknown")
+    return Console(
+        color_system=None if dumb else "auto",
+        no_color=_without_colours(),
+        width=width,
+        height=height,
+        highlight=False,
+        emoji=False,
+        markup=False,
+    )
 
 
 def _without_colours() -> bool:

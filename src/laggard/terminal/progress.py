@@ -25,7 +25,8 @@ class Bar:
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._stream = sys.stderr if stream is None else stream
-        self.shown = self._stream.isatty()
+        self.shown = self._stream.isatty() and os.environ.get("TERM", "dumb") not in ("dumb", "unknown")
+        self._drawn = False
         self._share = 1.0
         self._first = (0.0, 1.0)
         """When the share was told first, and what it was."""
@@ -37,7 +38,7 @@ class Bar:
         line = text
         if share is not None:
             share = min(1.0, max(0.0, share))
-            if share < self._share or not self._share:
+            if share < self._share or not share:
                 self._first = (time.monotonic(), share)
             self._share = share
             line = f"{_bar(share)}{text}{self._left_text()}"
@@ -53,10 +54,11 @@ class Bar:
         return f", about {seconds:.0f} s left" if seconds < 120 else f", about {seconds / 60:.0f} min left"
 
     def clear(self) -> None:
-        if self.shown:
+        if self._drawn:
             self._write("\r\x1b[K")
 
     def _write(self, text: str) -> None:
+        self._drawn = True
         with contextlib.suppress(OSError):  # the terminal is gone: the work is not
             self._stream.write(text)
             self._stream.flush()
