@@ -11,7 +11,7 @@ def train():
     model = prepare_model(torch.nn.Linear(32, 4))
     optimizer = torch.optim.AdamW(model.parameters())
     laggard.trainer_hooks.attach(model, optimizer)
-    data = prepare_data_loader(torch.utils.data.DataLoader(torch.randn(160, 32), batch_size=8))
+    data = prepare_data_loader(torch.utils.data.DataLoader(torch.randn(16_000, 32), batch_size=8))
     for batch in data:
         model(batch).square().mean().backward()
         optimizer.step()

@@ -76,6 +76,10 @@ class Progress:
         self._done = 0.0
         self._stage = _Stage("", None, lambda: 0.0)
 
+    @property
+    def shown(self) -> bool:
+        return self._bar.shown
+
     def __enter__(self) -> Progress:
         if self._bar.shown:
             self._thread = threading.Thread(target=self._draw, name="laggard-progress", daemon=True)
