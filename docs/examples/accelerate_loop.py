@@ -1,4 +1,9 @@
-"""Accelerate: `accelerate launch --no_python laggard run docs/examples/accelerate_loop.py`, or the one line in it."""
+"""Accelerate, in two processes.
+
+    accelerate launch --cpu --num_processes 2 --no_python laggard run docs/examples/accelerate_loop.py
+
+On GPUs leave out --cpu. Without `laggard run` the one line in it attaches the hooks.
+"""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,10 @@
-"""Ray Train: `python docs/examples/ray_train.py` on the head node. Each worker attaches itself, by the one line."""
+"""Ray Train, with two workers on this machine, which has laggard beside torch; each attaches itself, by the one line.
+
+    LAGGARD_RECORD_DIR=$PWD/recording python docs/examples/ray_train.py
+    laggard locate --trace recording
+
+Workers on other machines have the variable where `ray start` had it there, and write into a folder that all share.
+"""
 
 import torch
 from ray.train import ScalingConfig

@@ -1,4 +1,8 @@
-"""DistributedDataParallel with one slow rank, to see what laggard says: rank 2 takes 0.1 s more in each forward."""
+"""DistributedDataParallel with one slow rank, to see what laggard says: rank 2 takes 0.1 s more in each forward.
+
+torchrun --nproc-per-node 4 --no-python laggard run --record recording docs/examples/slow_rank.py
+laggard locate --trace recording
+"""
 
 import time
 
