@@ -78,13 +78,21 @@ def main(arguments: argparse.Namespace) -> int:
     location, timings = _judged(arguments, job)
     if arguments.html:
         _write_page(arguments, location, timings)
+        _tell(f"the page is in {arguments.html}")
     if arguments.record:
         _record(arguments.collector, job or _key(location), arguments.record)
+        _tell(f"what the collector holds of the job is in {arguments.record}")
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(location) + b"\n")
     else:
         show(list(_lines(arguments, location, timings)))
     return EXIT_CODES[location.verdict]
+
+
+def _tell(text: str) -> None:
+    """Says to a person what was written; a script knows what it asked for."""
+    if sys.stderr.isatty():
+        print(f"laggard: {text}", file=sys.stderr)
 
 
 def _lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:

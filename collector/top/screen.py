@@ -15,7 +15,7 @@ from laggard.collector.job_words import job_text
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobLine, SummaryDocument
 from laggard.constants import PHASES
 from laggard.model import Verdict
-from laggard.terminal.dressed import STYLES, dressed
+from laggard.terminal.dressed import STYLES, Wrapped, wrapped
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 from laggard.wire.nodes import NodeRow, NodesDocument
@@ -28,6 +28,7 @@ _NAMES = ("rank", "node", "state", "own", "waits")
 _WIDEST_NAME = 24
 _MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
+_VERDICT_WORDS = {Verdict.OK: "no culprit", Verdict.FAIL: "has a culprit", Verdict.UNKNOWN: "cannot tell"}
 _VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
 _PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "cyan", "bright_blue", "bright_black"), strict=True))
 _WAITED_STYLE = "yellow"
@@ -49,10 +50,11 @@ def screen(
     summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, width: int, height: int
 ) -> RenderableType:
     """In `width` columns, and at most about `height` lines."""
-    parts: list[RenderableType] = [*_answer(summary), *_jobs(summary)]
+    above = [*_answer(summary), *_jobs(summary)]
     unwell = [node for node in nodes.nodes if node.state != "up" or node.verdict != "ok"]
     node_lines = _nodes(unwell, len(nodes.nodes))
-    room = height - len(parts) - len(node_lines) - 5
+    parts: list[RenderableType] = [*above]
+    room = height - sum(len(part.rows(width)) for part in (*above, *node_lines)) - 5
     means = sorted(rank_means(ranks), key=lambda each: -each.own)
     if means and room > 0:
         parts += [Text(), _legend(), _ranks(means[:room], width, len(means))]
@@ -74,7 +76,7 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _answer(summary: SummaryDocument) -> list[RenderableType]:
+def _answer(summary: SummaryDocument) -> list[Wrapped]:
     age = "No agent has answered yet" if summary.age_seconds is None else f"As of {summary.age_seconds:.0f} s ago"
     lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
     lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
@@ -82,25 +84,25 @@ def _answer(summary: SummaryDocument) -> list[RenderableType]:
     if len(summary.jobs) == 1:  # of several there is a list
         job = summary.jobs[0]
         lines.append(Line(f"  Job {job_text(job.job_id, job.owner, job)}", "aside"))
-    return [dressed([line]) for line in (*lines, Line(f"  {age}", "aside"))]
+    return [wrapped(line) for line in (*lines, Line(f"  {age}", "aside"))]
 
 
-def _jobs(summary: SummaryDocument) -> list[RenderableType]:
+def _jobs(summary: SummaryDocument) -> list[Wrapped]:
     """The jobs, where there are several; the one that is shown has a mark."""
     if len(summary.jobs) < 2:
         return []
     shown = sorted(summary.jobs, key=lambda job: (job.key != summary.job, not job.running))
-    lines: list[RenderableType] = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
+    lines = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
     if len(shown) > len(lines):
-        lines.append(Text(f"  and {len(shown) - len(lines)} more jobs: choose with --job", style="dim"))
-    return [Text(), *lines]
+        lines.append(wrapped(Line(f"  and {len(shown) - len(lines)} more jobs: choose with --job", "aside")))
+    return [wrapped(Line("")), *lines]
 
 
-def _job(job: JobLine, is_shown: bool) -> Text:
+def _job(job: JobLine, is_shown: bool) -> Wrapped:
     mark = ">" if is_shown else " "
     state = "" if job.running else ", ended"
-    name = f"{mark} {job_text(job.job_id, job.owner, job)}: {counted(job.ranks, 'rank')}{state}"
-    return Text(name).append(f", {job.verdict.value}", style=_VERDICT_STYLES[job.verdict])
+    name = f"{mark} {job_text(job.job_id, job.owner, job)}: {counted(job.ranks, 'rank')}{state}, "
+    return Wrapped(Text(name).append(_VERDICT_WORDS[job.verdict], style=_VERDICT_STYLES[job.verdict]), indent=4)
 
 
 def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
@@ -152,18 +154,18 @@ def _bar(each: RankMeans, longest: float, most: int) -> Text:
     return bar
 
 
-def _nodes(unwell: Sequence[NodeRow], count: int) -> list[Text]:
+def _nodes(unwell: Sequence[NodeRow], count: int) -> list[Wrapped]:
     if not unwell:
-        return [Text(f"{counted(count, 'node')}, all well", style="green" if count else "yellow")]
-    lines = [Text(f"{counted(count, 'node')}, {len(unwell)} not well:", style="bold")]
+        return [wrapped(Line(f"{counted(count, 'node')}, all well", "ok" if count else "unknown"))]
+    lines = [wrapped(Line(f"{counted(count, 'node')}, {len(unwell)} not well:", "name"))]
     lines += [_node(node) for node in unwell[:_MOST_LINES]]
     if len(unwell) > _MOST_LINES:
-        lines.append(Text(f"  and {len(unwell) - _MOST_LINES} more", style="dim"))
+        lines.append(wrapped(Line(f"  and {len(unwell) - _MOST_LINES} more", "aside")))
     return lines
 
 
-def _node(node: NodeRow) -> Text:
+def _node(node: NodeRow) -> Wrapped:
     why = node.reason if node.state != "up" else ", ".join(node.findings)
     state = node.state if node.state != "up" else node.verdict or "unknown"
     text = f"{node.node or node.url} {state}" + (f": {why}" if why else "")
-    return Text("  " + printable_line(text, 300), style="red" if state in ("fail", "down") else "yellow")
+    return wrapped(Line("  " + printable_line(text, 300), "critical" if state in ("fail", "down") else "warning"))

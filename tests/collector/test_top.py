@@ -25,8 +25,8 @@ def collect(start_collector: Start, *targets: str) -> Any:
     return collector
 
 
-def once(*words: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "COLUMNS": "120"}
+def once(*words: str, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "COLUMNS": str(columns)}
     return subprocess.run([*TOP, "--once", *words], capture_output=True, text=True, timeout=LONG, env=environ)
 
 
@@ -47,6 +47,10 @@ def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, f
     assert ranks[0][:7] == ["2", "n1", "running", "0.25", "s", "0", "ms"], ranks[0]
     assert lines[-2:] == ["2 nodes, 1 not well:", "  n1 fail: GPU_THROTTLED"]
     assert max(map(len, lines)) <= 120, "wrapped to the terminal's width"
+    narrow = [line.rstrip() for line in once("--collector", collector.url, columns=60).stdout.splitlines()]
+    assert max(map(len, narrow)) <= 60
+    (busiest,) = (line.split() for line in narrow if line.startswith("2  "))
+    assert busiest[:5] == ["2", "n1", "running", "0.25", "s"], "names and times whole, the bar as long as there is room"
 
 
 def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:

@@ -28,6 +28,8 @@ class ProgressBar:
 
     def step(self, step: int | None) -> None:
         """The collector's newest step is `step`; None: it has none yet."""
+        if step is None and self._terminal:
+            self._show("the ranks import torch and DeepSpeed", "")
         if step is None or step == self._last:
             return
         self._last = step

@@ -41,9 +41,12 @@ class Wrapped:
     def __init__(self, text: Text, indent: int) -> None:
         self.text, self.indent = text, indent
 
+    def rows(self, width: int) -> list[tuple[int, int]]:
+        """Where each begins and ends."""
+        return list(rows(self.text.plain, min(width, MOST_COLUMNS), self.indent, cell_len))
+
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = min(options.max_width, MOST_COLUMNS)
-        for number, (begin, end) in enumerate(rows(self.text.plain, width, self.indent, cell_len)):
+        for number, (begin, end) in enumerate(self.rows(options.max_width)):
             row = Text(" " * self.indent if number else "", no_wrap=True, overflow="ignore")
             yield row.append_text(self.text[begin:end])
 
@@ -53,16 +56,25 @@ def dressed(parts: Iterable[Part]) -> RenderableType:
 
 
 def _line(line: Line) -> RenderableType:
+    if line.whole or not line.text:
+        text = _text(line)
+        text.no_wrap, text.overflow = True, "ignore"
+        text.stylize("cyan" if line.whole and not line.style else "")
+        return text
+    return _Following(wrapped(line), line.command) if line.command else wrapped(line)
+
+
+def wrapped(line: Line) -> Wrapped:
+    indent = len(line.text) - len(line.text.lstrip(" ")) + 2 if line.indent is None else line.indent
+    return Wrapped(_text(line), indent)
+
+
+def _text(line: Line) -> Text:
     text = Text(line.text, style=STYLES.get(line.style, ""))
     text.highlight_regex(_CODE, "bold")
     text.highlight_regex(_LABEL, "bold")
     text.highlight_regex(_COPIED, "cyan")
-    indent = len(line.text) - len(line.text.lstrip(" ")) + 2 if line.indent is None else line.indent
-    if line.whole or not line.text:
-        text.no_wrap, text.overflow = True, "ignore"
-        text.stylize("cyan" if line.whole and not line.style else "")
-        return text
-    return _Following(Wrapped(text, indent), line.command) if line.command else Wrapped(text, indent)
+    return text
 
 
 class _Following:
