@@ -117,7 +117,7 @@ async def _without_node_0(member: Member, place: Membership, join_seconds: float
 async def _lead_and_take_part(member: Member, place: Membership, join_seconds: float) -> Ended:
     coordinator = Coordinator(place, member.settings.token)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
-    await member.start_workers()
+    await _start_workers(member)
     host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
     if place.store is not None:
         await member.publish_address(host, port)
@@ -139,6 +139,15 @@ async def _lead_and_take_part(member: Member, place: Membership, join_seconds: f
         for task in (leading, taking_part):
             task.cancel()
         await asyncio.gather(leading, taking_part, return_exceptions=True)
+
+
+async def _start_workers(member: Member) -> None:
+    progress = Bar()
+    try:
+        progress.show(0.0, "the ranks load torch")
+        await member.start_workers()
+    finally:
+        progress.clear()
 
 
 async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -> Ring:

@@ -1,8 +1,8 @@
-"""Accelerate, in two processes.
+"""Accelerate, in two ranks.
 
-    accelerate launch --cpu --num_processes 2 --no_python laggard run docs/examples/accelerate_loop.py
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/accelerate_loop.py
 
-On GPUs leave out --cpu. Without `laggard run` the one line in it attaches the hooks.
+Without `laggard run` the one line in it attaches the hooks; Accelerate's own launcher: docs/hooks.md.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""DeepSpeed, in two ranks.
+"""DeepSpeed, in two ranks. On CPUs the first run takes a minute longer, in which DeepSpeed compiles its collectives.
 
     torchrun --nproc-per-node 2 --no-python laggard run docs/examples/deepspeed_zero.py
 
