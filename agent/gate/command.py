@@ -66,10 +66,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _check_gate(arguments: argparse.Namespace, node: str) -> int:
     """Prints what is wrong with the gate's setup. Returns the exit status."""
     problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
-    for problem in problems:
-        print(f"gate: {problem}")
-    if not problems:
-        print(f"gate: set up: the collector and SLURM know {node}")
+    if problems:
+        show([Line(f"gate: {problem}", "critical") for problem in problems])
+    else:
+        show([Line(f"gate: set up: the collector and SLURM know {node}", "ok")])
     return 1 if problems else 0
 
 
