@@ -15,6 +15,7 @@ from support.terminal import LONG, terminal
 pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
+UUID = "03323151-ff7e-41d6-958e-23a6d3593d8b"
 TOP = [sys.executable, "-m", "laggard", "top"]
 
 
@@ -25,15 +26,20 @@ def collect(start_collector: Start, *targets: str) -> Any:
     return collector
 
 
-def once(*words: str, columns: int = 120) -> subprocess.CompletedProcess[str]:
+def run(command: list[str], columns: int = 120) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "COLUMNS": str(columns)}
-    return subprocess.run([*TOP, "--once", *words], capture_output=True, text=True, timeout=LONG, env=environ)
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONG, env=environ)
+
+
+def once(*words: str, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    return run([*TOP, "--once", *words], columns)
 
 
 def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    job = {"job_id": UUID, "owner": 0, "facts": {"script": "finetune.py", "started": 1_764_054_240.0}}
     agents = [
-        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
-        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
+        fake_agent(make.node("n0", [0, 1], slow=2, **job), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2, **job), make.report("n1", ["GPU_THROTTLED"])),
     ]
     collector = collect(start_collector, *(agent.address for agent in agents))
     drawn = once("--collector", collector.url)
@@ -47,6 +53,10 @@ def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, f
     assert ranks[0][:7] == ["2", "n1", "running", "0.25", "s", "0", "ms"], ranks[0]
     assert lines[-2:] == ["2 nodes, 1 not well:", "  n1 fail: GPU_THROTTLED"]
     assert max(map(len, lines)) <= 120, "wrapped to the terminal's width"
+    located = run([sys.executable, "-m", "laggard", "locate", "--collector", collector.url])
+    for shown in (drawn, located):
+        said = " ".join(shown.stdout.split())
+        assert f"Job finetune.py of user root, started 2025-11-25 07:04 UTC, `--job {UUID}`" in said, "not by a number"
     narrow = [line.rstrip() for line in once("--collector", collector.url, columns=60).stdout.splitlines()]
     assert max(map(len, narrow)) <= 60
     (busiest,) = (line.split() for line in narrow if line.startswith("2  "))
