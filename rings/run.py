@@ -142,12 +142,9 @@ async def _lead_and_take_part(member: Member, place: Membership, join_seconds: f
 
 
 async def _start_workers(member: Member) -> None:
-    progress = Bar()
-    try:
+    with Bar() as progress:
         progress.show(0.0, "the ranks load torch")
         await member.start_workers()
-    finally:
-        progress.clear()
 
 
 async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -> Ring:

@@ -31,6 +31,14 @@ class Bar:
         self._first = (0.0, 1.0)
         """When the share was told first, and what it was."""
 
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.clear()
+
     def show(self, share: float | None, text: str) -> None:
         """`share`: of the whole, from 0 to 1; None: not known. One that is smaller than the last begins anew."""
         if not self.shown:
@@ -67,7 +75,7 @@ class Bar:
 class Progress:
     """Work in stages, drawn a few times a second by a thread: the work itself only counts, and is as fast as without.
 
-    Where standard error is no terminal there is no thread."""
+    Where standard error is no terminal there is no thread. What forks takes a Bar."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self._bar = Bar(stream)
@@ -75,10 +83,6 @@ class Progress:
         self._thread: threading.Thread | None = None
         self._done = 0.0
         self._stage = _Stage("", None, lambda: 0.0)
-
-    @property
-    def shown(self) -> bool:
-        return self._bar.shown
 
     def __enter__(self) -> Progress:
         if self._bar.shown:
