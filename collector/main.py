@@ -19,6 +19,7 @@ from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_s
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import client_context
+from laggard.otlp.settings import destination
 from laggard.web_config import load_web_config
 
 
@@ -50,13 +51,14 @@ def main(arguments: argparse.Namespace) -> int:
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
+    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
     if asked_about_settings(arguments, settings):
         return 0
     watch = _watch(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls, send_to)
     return 0
 
 

@@ -103,6 +103,13 @@ class CollectorSettings(Settings, frozen=True):
     """How long an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
+    otlp_endpoint: str = ""
+    """Where the collector's metrics are sent as OTLP over HTTP, as the whole URL: http://HOST:4318/v1/metrics; empty:
+    nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
+    otlp_interval_seconds: float = 30.0
+    """From the start of one such message to the next."""
+    otlp_headers_file: str = ""
+    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
 
 _POSITIVE = (

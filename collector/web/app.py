@@ -12,10 +12,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from laggard.catalogue.command import read_page
+from laggard.catalogue.exposition import exposition
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import Api, job_name
-from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
@@ -25,9 +26,11 @@ from laggard.errors import UsageError
 _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
-def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
-    routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
+def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `metrics`: those that it
+    shows, where somebody else has a part in them."""
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    routes = [*_Site(source, settings, shown).routes(), *Api(source, settings).routes()]
     return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
 
 
@@ -37,6 +40,7 @@ class _Site:
 
     source: ClusterSource
     settings: CollectorSettings
+    shown: CollectorMetrics
 
     def routes(self) -> list[Route]:
         return [
@@ -53,9 +57,7 @@ class _Site:
         return HTMLResponse(render(summary_document(snapshot, job_name(request), interval)))
 
     def metrics(self, request: Request) -> Response:
-        accept = request.headers.get("accept", "")
-        source, ratio = self.source, self.settings.max_drain_ratio
-        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept)
+        body, content_type = exposition(self.shown.families(), request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

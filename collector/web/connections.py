@@ -28,6 +28,8 @@ class ConnectionTable:
         self._max_of_address = max_of_address
         self._by_address: dict[str, dict[BoundedProtocol, None]] = {}
         self._count = 0
+        self.turned_away = 0
+        """Connections that were refused or closed at a limit, so far."""
 
     def admit(self, connection: BoundedProtocol) -> bool:
         """Whether the connection may stay; then it is in the table."""
@@ -38,6 +40,7 @@ class ConnectionTable:
         elif self._count >= self._max_connections:
             crowd = max(self._by_address.values(), key=len)
         if crowd is not None:
+            self.turned_away += 1
             waiting = next((it for it in crowd if it.waits_for_head), None)
             if waiting is None:
                 return False
