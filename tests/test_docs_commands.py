@@ -64,6 +64,7 @@ REVIEWED = {
     "make": "its targets are looked up in the Makefile",
     "pip install .": INSTALLED,
     "pip install laggard[tune]": "make install-check installs each extra by itself",
+    "pip install laggard[otlp]": "make install-check installs each extra by itself",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
     "promtool check": RULES,

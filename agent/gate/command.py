@@ -25,7 +25,9 @@ from laggard.probes.host.host import Host, open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile, choose_probes, find_profile, with_expectations
 from laggard.probes.runner.runner import run
-from laggard.text.report import headline, render
+from laggard.terminal.output import show, show_or_write
+from laggard.terminal.parts import Line, plain_text
+from laggard.text.report import headline, headline_line, render, report_parts
 
 if TYPE_CHECKING:
     from laggard.agent.gate.cached_report import CachedReport
@@ -64,10 +66,10 @@ def main(arguments: argparse.Namespace) -> int:
 def _check_gate(arguments: argparse.Namespace, node: str) -> int:
     """Prints what is wrong with the gate's setup. Returns the exit status."""
     problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
-    for problem in problems:
-        print(f"gate: {problem}")
-    if not problems:
-        print(f"gate: set up: the collector and SLURM know {node}")
+    if problems:
+        show([Line(f"gate: {problem}", "critical") for problem in problems])
+    else:
+        show([Line(f"gate: set up: the collector and SLURM know {node}", "ok")])
     return 1 if problems else 0
 
 
@@ -136,15 +138,17 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     source = {"agent_report_age_seconds": age} if age is not None else {}
     if gate or source:
         report = msgspec.structs.replace(report, facts={**report.facts, "gate": {**gate, **source}})
-    lines = "".join(f"{line}\n" for line in decision.messages)
+    said = [Line(line) for line in decision.messages]
     if arguments.format == "json":
-        text = wire.encode(report).decode() + "\n"
+        sys.stdout.write(wire.encode(report).decode() + "\n")
+        sys.stdout.flush()
     elif arguments.gate and not arguments.verbose:
-        text = f"{headline(report, age)}\n{lines}"
+        show([headline_line(report, age), *said])
     else:
-        text = render(report, age) + lines
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        show_or_write(
+            lambda: [*report_parts(report, age, arguments.verbose), *said],
+            lambda: render(report, age) + plain_text(said),
+        )
     if arguments.gate or decision.messages:
         urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)
         write_syslog("; ".join((headline(report, age), *decision.messages)), urgent=urgent)

@@ -63,7 +63,11 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="check the gate's own setup: collector, node's name, SLURM; alone, exit status 1 where something is wrong",
     )
-    group.add_argument("--verbose", action="store_true", help="with --gate: all findings and probes, not one line")
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="with --gate: all findings and probes, not one line; on a terminal: each probe and its time",
+    )
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
         "--kill-switch", default=KILL_SWITCH, metavar="FILE", help=f"where it is, do nothing (default: {KILL_SWITCH})"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -221,6 +223,64 @@ def test_the_pods_of_the_example_for_kubeflow_hold_against_the_schemas() -> None
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name.lower()}, **replica["template"]}
         for version in VERSIONS:
             assert errors_by_schema([pod], version) == [], version
+
+
+KUBEFLOW_FIELDS = {
+    "spec": {"runPolicy", "elasticPolicy", "pytorchReplicaSpecs", "nprocPerNode"},
+    "elasticPolicy": {"minReplicas", "maxReplicas", "rdzvBackend", "rdzvPort", "rdzvHost", "rdzvId", "rdzvConf"}
+    | {"standalone", "nProcPerNode", "maxRestarts", "metrics"},
+    "replica": {"replicas", "template", "restartPolicy"},
+}
+"""Of the training operator 1.9.0: pytorch_types.go and common_types.go."""
+
+READ_BY_TORCHRUN = """
+import json, sys
+from torch.distributed.run import config_from_args, parse_args
+config, command, words = config_from_args(parse_args(sys.argv[1:]))
+nodes = [config.min_nodes, config.max_nodes, config.nproc_per_node]
+print(json.dumps([*nodes, config.rdzv_backend, config.rdzv_endpoint, command, words]))
+"""
+
+
+def test_the_example_for_kubeflow_has_what_its_operator_asks_for() -> None:
+    """Stands in for the operator's CRD (600 KB of a pod's schema, for the most part) and its webhook."""
+    job = yaml.safe_load((REPOSITORY / "docs/examples/pytorchjob.yaml").read_text())
+    spec, replicas = job["spec"], job["spec"]["pytorchReplicaSpecs"]
+    assert set(spec) <= KUBEFLOW_FIELDS["spec"] and isinstance(spec["nprocPerNode"], str)
+    assert set(spec["elasticPolicy"]) <= KUBEFLOW_FIELDS["elasticPolicy"]
+    assert set(replicas) <= {"Master", "Worker"}
+    for replica in replicas.values():
+        assert set(replica) <= KUBEFLOW_FIELDS["replica"]
+        assert replica["restartPolicy"] in {"Always", "OnFailure", "Never", "ExitCode"}
+        assert [it["name"] for it in replica["template"]["spec"]["containers"] if it["image"]] == ["pytorch"]
+
+
+@pytest.mark.slow
+def test_torchrun_knows_the_nodes_of_the_example_for_kubeflow() -> None:
+    job = yaml.safe_load((REPOSITORY / "docs/examples/pytorchjob.yaml").read_text())
+    (container,) = job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"]
+    program, *words = container["command"]
+    assert program == "torchrun"
+    command = [sys.executable, "-c", READ_BY_TORCHRUN, *words]
+    environ = {**os.environ, **told_by_the_operator(job)}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == [
+        *(2, 2, 8, "c10d", "train-worker-0:23456"),
+        *("laggard", ["run", "train.py"]),
+    ]
+
+
+def told_by_the_operator(job: dict[str, Any]) -> dict[str, str]:
+    """What the training operator 1.9.0 puts into the environment of a job's workers: envvar.go, elastic.go. Without an
+    elasticPolicy and without a Master it says of the nodes their number alone."""
+    spec = job["spec"]
+    count = spec["pytorchReplicaSpecs"]["Worker"]["replicas"]
+    told = {"PET_NPROC_PER_NODE": spec["nprocPerNode"], "PET_NNODES": str(count)}
+    if policy := spec.get("elasticPolicy"):
+        told |= {"PET_NNODES": f"{count}:{count}", "PET_RDZV_BACKEND": policy.get("rdzvBackend", "c10d")}
+        told["PET_RDZV_ENDPOINT"] = f"{job['metadata']['name']}-worker-0:23456"
+    return told
 
 
 def test_idle_rings_put_nobody_out_and_their_command_is_one_that_laggard_takes() -> None:
