@@ -63,7 +63,9 @@ def _served(exporter: Exporter) -> list[Metric]:
     """The metrics that an exporter's file names, in the catalogue's order."""
     text = (REPOSITORY / exporter.file).read_text(encoding="utf-8")
     names = {metric.name for metric in METRICS if f'"{metric.name}"' in text}
-    names |= {metric.name for metric in PROCESS_METRICS} if "PROCESS_METRICS" in text else set()
+    if "daemon_families(" in text:  # what each daemon says of itself
+        names |= {"laggard_connections_turned_away_total", *(metric.name for metric in PROCESS_METRICS)}
+        names |= {"laggard_otlp_exports_total"} if "otlp" in text else set()
     names |= {BUILD_INFO.name} if "BUILD_INFO" in text else set()
     return [metric for metric in METRICS if metric.name in names]
 
