@@ -8,14 +8,26 @@ import msgspec
 
 from laggard.address import without_login
 from laggard.agent.gate.drain_cap import ANSWER_SECONDS, NO_CAP
-from laggard.agent.gate.slurm import Slurm, SlurmError
+from laggard.agent.gate.slurm import SECONDS, Slurm, SlurmError
+from laggard.agent.gate.time_limit import TimeLimit
 from laggard.wire import WireError, decode
 
 NO_COLLECTOR: Final = (
     "no collector is named, so the gate rejects and drains nothing: set COLLECTOR in gate.conf (--collector URL), or "
     f"COLLECTOR={NO_CAP} for no cap on drains"
 )
+CHECK_SECONDS: Final = ANSWER_SECONDS + SECONDS
+"""The time that gate_problems() may take."""
+
 _NAMED_NODES: Final = 4
+_NO_TIMEOUT: Final = 65534
+"""SLURM prints this 16-bit NO_VAL for a timeout that is not set: it then waits for ever."""
+
+_HEALTH_CHECK_SECONDS: Final = 60
+"""After which slurmd kills HealthCheckProgram (slurm.conf(5))."""
+
+_MARGIN_SECONDS: Final = 5
+_GANG_SCRIPT: Final = "prolog-gang.sh"
 
 
 class _Node(msgspec.Struct, frozen=True):
@@ -28,11 +40,11 @@ class _Nodes(msgspec.Struct, frozen=True):
     nodes: tuple[_Node, ...]
 
 
-def gate_problems(collector: str | None, node: str, slurm: Slurm) -> list[str]:
+def gate_problems(collector: str | None, node: str, slurm: Slurm, limit: TimeLimit) -> list[str]:
     """One line for each mistake; none where the gate can do its work. `node`: the name under which it judges."""
     problems = [NO_COLLECTOR] if not collector else []
     if collector and collector != NO_CAP:
-        problems += _collector_problems(collector, node)
+        problems += _collector_problems(collector, node, limit.to_decide(ANSWER_SECONDS))
     try:
         slurm.show()
     except SlurmError as error:
@@ -43,11 +55,11 @@ def gate_problems(collector: str | None, node: str, slurm: Slurm) -> list[str]:
     return problems
 
 
-def _collector_problems(collector: str, node: str) -> list[str]:
+def _collector_problems(collector: str, node: str, seconds: float) -> list[str]:
     from laggard.http.client import NoResponse, get  # sockets are slow to import
 
     try:
-        rows = decode(get(f"{collector}/api/v1/nodes", ANSWER_SECONDS).body, _Nodes).nodes
+        rows = decode(get(f"{collector}/api/v1/nodes", seconds).body, _Nodes).nodes
     except (NoResponse, WireError) as error:
         return [
             f"the collector {without_login(collector)} does not answer: {error}; nothing is drained while it is away"
@@ -60,3 +72,45 @@ def _collector_problems(collector: str, node: str) -> list[str]:
         f"the collector {without_login(collector)} knows no node {node} (it knows: {named or 'none'}), so nothing is "
         f"drained: the agent has to run here and to report as {node}; see `node` of its settings, and LAGGARD_NODE"
     ]
+
+
+def limit_problems(slurm: Slurm, gate_seconds: int | None, gang_seconds: int | None) -> list[str]:
+    """One line for each script of SLURM's that SLURM would kill before the script's own limit, and then drain the node.
+    `gate_seconds`, `gang_seconds`: those limits, of gate.conf; None: not known. Where SLURM does not answer there is
+    none: gate_problems() tells of that."""
+    try:
+        config = slurm.config() if gate_seconds else {}
+    except SlurmError:
+        return []
+    prolog = ", ".join(value for name, value in config.items() if name.partition("[")[0] == "Prolog")
+    is_gang = _GANG_SCRIPT in prolog and gang_seconds
+    setting, seconds = ("GANG_SECONDS", gang_seconds) if is_gang else ("GATE_SECONDS", gate_seconds)
+    problems = [
+        f"{name} of slurm.conf is {limit} s, after which SLURM kills the {script} and drains the node, while gate.conf "
+        f"gives it {own}={most} s: set {name} to {_above(most)} or more, or lower {own}"
+        for name, script, own, most in (
+            ("PrologEpilogTimeout", "prolog", setting, seconds),
+            ("PrologTimeout", "prolog", setting, seconds),
+            ("EpilogTimeout", "epilog", "GATE_SECONDS", gate_seconds),
+        )
+        if most and (limit := _timeout(config.get(name, ""))) is not None and limit < _above(most)
+    ]
+    if gate_seconds and _above(gate_seconds) > _HEALTH_CHECK_SECONDS and config:
+        problems.append(
+            f"GATE_SECONDS of gate.conf is {gate_seconds} s, and SLURM kills HealthCheckProgram after "
+            f"{_HEALTH_CHECK_SECONDS} s: set it to {_HEALTH_CHECK_SECONDS - _MARGIN_SECONDS} or less"
+        )
+    return problems
+
+
+def _above(seconds: int) -> int:
+    """SLURM's limit for a script that takes `seconds`: a busy node starts and ends it late."""
+    return seconds + _MARGIN_SECONDS
+
+
+def _timeout(value: str) -> int | None:
+    """The seconds of a timeout in SLURM's configuration; None where SLURM waits for ever."""
+    number = value.partition(" ")[0]
+    if not (number.isascii() and number.isdecimal() and len(number) < 8):
+        return None
+    return int(number) if 0 < int(number) < _NO_TIMEOUT else None
