@@ -136,9 +136,7 @@ def _run(command: Sequence[str], seconds: float) -> str:
     import subprocess  # a tenth of the gate's start, and rarely needed
 
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise SlurmError(f"cannot run {command[0]}: {error.strerror}") from None
     try:
