@@ -19,6 +19,7 @@ pytest_plugins = (
     "support.machines",
     "support.judge",
     "support.agents",
+    "support.alerting",
     "support.browsing",
     "support.collectors",
     "support.warm",
