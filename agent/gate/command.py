@@ -16,7 +16,7 @@ from laggard.agent.gate.flags import check_flags, configure, is_disabled
 from laggard.agent.gate.gang import check_gang_flags, gang_lines, run_gang
 from laggard.agent.gate.job_gpus import for_job, job_gpus
 from laggard.agent.gate.policy import ENFORCE, Decision, GatePolicy, decide
-from laggard.agent.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, gate_problems, limit_problems
+from laggard.agent.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, config_problems, gate_problems
 from laggard.agent.gate.slurm import Slurm
 from laggard.agent.gate.syslog import write_syslog
 from laggard.agent.gate.time_limit import TimeLimit
@@ -65,7 +65,7 @@ def _check_gate(arguments: argparse.Namespace, node: str, limit: TimeLimit) -> i
     """Prints what is wrong with the gate's setup. Returns the exit status."""
     slurm = _slurm(arguments, node, limit)
     problems = gate_problems(arguments.collector, node, slurm, limit)
-    problems += limit_problems(slurm, arguments.gate_seconds, arguments.gang_seconds)
+    problems += config_problems(slurm, arguments.gate_seconds, arguments.gang_seconds)
     for problem in problems:
         print(f"gate: {problem}")
     if not problems:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -10,6 +12,7 @@ from laggard.address import without_login
 from laggard.agent.gate.drain_cap import ANSWER_SECONDS, NO_CAP
 from laggard.agent.gate.slurm import SECONDS, Slurm, SlurmError
 from laggard.agent.gate.time_limit import TimeLimit
+from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
 from laggard.wire import WireError, decode
 
 NO_COLLECTOR: Final = (
@@ -27,6 +30,9 @@ _HEALTH_CHECK_SECONDS: Final = 60
 """After which slurmd kills HealthCheckProgram (slurm.conf(5))."""
 
 _MARGIN_SECONDS: Final = 5
+_PRIVATE: Final = ("JobContainerType", "NamespaceType")
+"""SLURM's setting that gives jobs directories of their own, and its name in newer versions."""
+
 _GANG_SCRIPT: Final = "prolog-gang.sh"
 
 
@@ -74,17 +80,37 @@ def _collector_problems(collector: str, node: str, seconds: float) -> list[str]:
     ]
 
 
-def limit_problems(slurm: Slurm, gate_seconds: int | None, gang_seconds: int | None) -> list[str]:
-    """One line for each script of SLURM's that SLURM would kill before the script's own limit, and then drain the node.
-    `gate_seconds`, `gang_seconds`: those limits, of gate.conf; None: not known. Where SLURM does not answer there is
-    none: gate_problems() tells of that."""
+def config_problems(slurm: Slurm, gate_seconds: int | None, gang_seconds: int | None) -> list[str]:
+    """What in SLURM's configuration does not go with gate.conf or with this node. `gate_seconds`, `gang_seconds`: the
+    limits of the scripts, of gate.conf; None: not known. Where SLURM does not answer there is none: gate_problems()
+    tells of that."""
     try:
-        config = slurm.config() if gate_seconds else {}
+        config = slurm.config()
     except SlurmError:
         return []
+    limits = _limit_problems(config, gate_seconds, gang_seconds) if gate_seconds else []
+    return [*limits, *_rank_problems(config)]
+
+
+def _rank_problems(config: Mapping[str, str]) -> list[str]:
+    """Whether jobs write their rank files where no agent sees them: into a /dev/shm of their own."""
+    private = [
+        f"{name}={config[name]}" for name in _PRIVATE if config.get(name, "").rpartition("/")[2] in ("tmpfs", "linux")
+    ]
+    if not private or os.path.isdir(SHARED_RANK_DIR):
+        return []
+    return [
+        f"there is no {SHARED_RANK_DIR}, and {private[0]} gives each job a {FALLBACK_RANK_DIR} of its own, so that the "
+        "agent sees no ranks: install deploy/systemd/tmpfiles.d/laggard.conf and run `systemd-tmpfiles --create`"
+    ]
+
+
+def _limit_problems(config: Mapping[str, str], gate_seconds: int, gang_seconds: int | None) -> list[str]:
+    """One line for each script that SLURM would kill before its own limit, and then drain the node."""
     prolog = ", ".join(value for name, value in config.items() if name.partition("[")[0] == "Prolog")
-    is_gang = _GANG_SCRIPT in prolog and gang_seconds
-    setting, seconds = ("GANG_SECONDS", gang_seconds) if is_gang else ("GATE_SECONDS", gate_seconds)
+    setting, seconds = "GATE_SECONDS", gate_seconds
+    if gang_seconds and _GANG_SCRIPT in prolog:
+        setting, seconds = "GANG_SECONDS", gang_seconds
     problems = [
         f"{name} of slurm.conf is {limit} s, after which SLURM kills the {script} and drains the node, while gate.conf "
         f"gives it {own}={most} s: set {name} to {_above(most)} or more, or lower {own}"
@@ -93,9 +119,9 @@ def limit_problems(slurm: Slurm, gate_seconds: int | None, gang_seconds: int | N
             ("PrologTimeout", "prolog", setting, seconds),
             ("EpilogTimeout", "epilog", "GATE_SECONDS", gate_seconds),
         )
-        if most and (limit := _timeout(config.get(name, ""))) is not None and limit < _above(most)
+        if (limit := _timeout(config.get(name, ""))) is not None and limit < _above(most)
     ]
-    if gate_seconds and _above(gate_seconds) > _HEALTH_CHECK_SECONDS and config:
+    if _above(gate_seconds) > _HEALTH_CHECK_SECONDS:
         problems.append(
             f"GATE_SECONDS of gate.conf is {gate_seconds} s, and SLURM kills HealthCheckProgram after "
             f"{_HEALTH_CHECK_SECONDS} s: set it to {_HEALTH_CHECK_SECONDS - _MARGIN_SECONDS} or less"
