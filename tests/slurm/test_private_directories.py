@@ -1,8 +1,8 @@
 """SLURM's job_container/tmpfs, which gives each job a /tmp and a /dev/shm of its own: where a job's rank files lie, and
 whether the agent sees them.
 
-A second SLURM of one node, this machine in a mount namespace with an empty /run and /dev/shm. Its files are in /var/tmp,
-which jobs have in common with it.
+A second SLURM of one node, this machine in a mount namespace with an empty /run and /dev/shm. Its files are in
+/var/tmp, which jobs have in common with it.
 """
 
 from __future__ import annotations
