@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 from install_check_parts.site import Site
@@ -51,4 +52,18 @@ def check_slurm(site: Site) -> None:
     site.show("curl -sf localhost:19400/-/ready", "ready")
     site.show("srun -N1 echo it runs", "it runs")
     site.show("journalctl --no-pager -o cat | grep 'laggard.*gate: ' | tail -1", "gate: ")
-    site.show("/etc/laggard/slurm/check.sh || true", "")
+    site.show("/etc/laggard/slurm/check.sh || true", "no collector is named")
+    _enforce(site)
+
+
+def _enforce(site: Site) -> None:
+    """The node is drained once its gate may, for a disk that is full after a job."""
+    root = site.root
+    root.run("printf 'MODE=enforce\\nCOLLECTOR=none\\n' >>/etc/laggard/slurm/gate.conf")
+    site.show("/etc/laggard/slurm/check.sh", "gate: set up: ")
+    root.run("mount -t tmpfs -o size=16m scratch /mnt; head -c 16300k /dev/zero >/mnt/checkpoint")
+    root.run("srun -N1 true", check=False)  # where the agent knows of the disk by now its prolog rejects it
+    site.show("sinfo -h -R -o %E", "laggard: DISK_FULL /mnt ")
+    wrong = root.run("journalctl --no-pager -o cat | grep 'WRONG SETUP' || true").stdout
+    if wrong:
+        sys.exit(f"install-check: the gate's log has: {wrong}")
