@@ -68,8 +68,10 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="check the gate's own setup: collector, node's name, SLURM; alone, exit status 1 where something is wrong",
     )
-    group.add_argument("--gate-seconds", type=_whole_seconds, metavar="N", help=argparse.SUPPRESS)  # of check.sh
-    group.add_argument("--gang-seconds", type=_whole_seconds, metavar="N", help=argparse.SUPPRESS)
+    group.add_argument(
+        "--gate-seconds", type=_whole_seconds, metavar="N", help="with --check-gate alone: GATE_SECONDS, to compare"
+    )
+    group.add_argument("--gang-seconds", type=_whole_seconds, metavar="N", help="the same of GANG_SECONDS")
     group.add_argument("--verbose", action="store_true", help="with --gate: all findings and probes, not one line")
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
