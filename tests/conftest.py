@@ -20,6 +20,7 @@ pytest_plugins = (
     "support.machines",
     "support.judge",
     "support.agents",
+    "support.alerting",
     "support.browsing",
     "support.collectors",
     "support.warm",
