@@ -33,7 +33,8 @@ from laggard.wire.ras import RasSource
 log = logging.getLogger("laggard.agent")
 
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
-_MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
+MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
+LARGEST_ID: Final = 2**32 - 1  # of a user, and more than any rank
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -144,7 +145,7 @@ def _since(query: str) -> float | None:
         since = float(given[-1])
     except ValueError:
         since = math.nan
-    if not 0 <= since <= _MAX_SINCE:
+    if not 0 <= since <= MAX_SINCE:
         raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
     return since
 
@@ -153,11 +154,18 @@ def _asked_ranks(query: str) -> tuple[int, str, frozenset[int]]:
     """The job's owner, its name and the ranks that are asked for."""
     try:
         given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_ASKED + 2)
-        ranks = frozenset(int(rank) for rank in given["rank"])
-        return int(given["owner"][-1]), given["job"][-1], ranks
+        ranks = frozenset(_id(rank) for rank in given["rank"])
+        return _id(given["owner"][-1]), given["job"][-1], ranks
     except (KeyError, ValueError):
         text = f"ask for owner=UID, job=NAME and rank=NUMBER, {MAX_ASKED} ranks at most"
         raise HttpError(HTTPStatus.BAD_REQUEST, text) from None
+
+
+def _id(text: str) -> int:
+    """Raises ValueError where `text` is no number from 0 to LARGEST_ID."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= LARGEST_ID):
+        raise ValueError
+    return int(text)
 
 
 def _json(status: HTTPStatus, document: Any) -> Response:

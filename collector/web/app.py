@@ -26,9 +26,14 @@ _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
-    routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
-    return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
+    """The ASGI application."""
+    site = Starlette(routes=all_routes(source, settings))
+    return with_security_headers(with_host_check(site, settings.allowed_hosts))
+
+
+def all_routes(source: ClusterSource, settings: CollectorSettings) -> list[Route]:
+    """Only GET and HEAD, and one POST (`web/idle_rings.py`)."""
+    return [*_Site(source, settings).routes(), *Api(source, settings).routes()]
 
 
 @dataclasses.dataclass(frozen=True)
