@@ -67,7 +67,9 @@ def one_of(names: tuple[str, ...]) -> Schema:
 
 JOB = asked("job", {"type": "string"}, "A job's key or id. Without it: the job that progressed last.")
 NODE = asked("node", {"type": "string"}, "A node's name.")
-FRESH = asked("fresh", {"type": "string"}, "1: the agents are asked again before the answer. 0, or nothing: they are not.")
+FRESH = asked(
+    "fresh", {"type": "string"}, "1: the agents are asked again before the answer. 0, or nothing: they are not."
+)
 RANKS = asked(
     "ranks",
     {"type": "array", "items": whole(LARGEST_RANK), "maxItems": timeline.MAX_RANKS},
@@ -96,7 +98,7 @@ AGENT = {
         (
             asked("owner", whole(LARGEST_ID), "The uid of the job's owner.", required=True),
             asked("job", {"type": "string"}, "The job's id.", required=True),
-            asked("rank", {"type": "array", "items": whole(LARGEST_RANK), "minItems": 1, "maxItems": MAX_ASKED},
+            asked("rank", {"type": "array", "items": whole(LARGEST_ID), "minItems": 1, "maxItems": MAX_ASKED},
                   "The ranks.", required=True, style="form", explode=True),
         ),
         (400,),
@@ -187,15 +189,16 @@ class Daemon(NamedTuple):
 
 
 DAEMONS = {
-    "agent": Daemon("laggard agent", 19400, AGENT, ("application/json", ErrorBody), (400, 405, 414, 431)),
+    "agent": Daemon("laggard agent", 19400, AGENT, ("application/json", ErrorBody), (400, 405, 408, 414, 431)),
     "collector": Daemon("laggard collector", 19401, COLLECTOR, (TEXT, str), (400, 405, 421)),
-    "controller": Daemon("laggard kubernetes controller", 19402, COMMON, (TEXT, str), (400, 405, 414, 431)),
+    "controller": Daemon("laggard kubernetes controller", 19402, COMMON, (TEXT, str), (400, 405, 408, 414, 431)),
 }
 WORDS = {
     400: "The question cannot be understood.",
     403: "The token is another, or there is none.",
     404: "There is no such thing.",
     405: "GET and HEAD alone, or POST where that is listed.",
+    408: "The question took too long to come.",
     409: "Several users' jobs have this name, or the question came before.",
     414: "The target is too long.",
     421: "The Host is not a name of this daemon: allowed_hosts.",

@@ -133,17 +133,16 @@ class Router:
 
 
 def error_response(error: HttpError) -> Response:
-    allow = (("Allow", "GET, HEAD"),) if error.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
-    return _error(error.status, str(error), allow)
+    return _error(error.status, str(error), error.headers)
 
 
 def _since(query: str) -> float | None:
-    given = parse_qs(query, keep_blank_values=True, max_num_fields=16).get("since")
-    if given is None:
-        return None
     try:
+        given = parse_qs(query, keep_blank_values=True, max_num_fields=16).get("since")
+        if given is None:
+            return None
         since = float(given[-1])
-    except ValueError:
+    except ValueError:  # no number, or too many fields
         since = math.nan
     if not 0 <= since <= MAX_SINCE:
         raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
