@@ -1,4 +1,4 @@
-"""docs/openapi: what the daemons answer over HTTP, as their types have it. tests/**/test_fuzz.py ask real daemons by it."""
+"""docs/openapi: what the daemons answer over HTTP, as their types have it. The tests named test_fuzz.py ask by it."""
 
 from __future__ import annotations
 
