@@ -38,17 +38,18 @@ WEB = {
     }
 }  # fmt: skip
 SIGNS = (
-    "[", "]", "{", "}", ":", ": ", ",", "- ", "&a ", "*a", "!", "!!", "|", ">", "'", '"', "%", "@", "#", "? ", "\n", "  ",
-    "\t", "<<: ", "~", "!!int x", "!!float ", "!!binary x", "!!python/object:os.system", "!!timestamp x", "2001-13-45",
-    "1e999", ".nan", "1:99:99", "0o9", '"\\0"', '"\\ud800"', "a", "targets", "listen_address", "=", "---", "...", "\ufeff",
-    "\x85", "\x00"
+    "[", "]", "{", "}", ":", ": ", ",", "- ", "&a ", "*a", "!", "!!", "|", ">", "'", '"', "%", "@", "#", "? ", "\n",
+    "  ", "\t", "<<: ", "~", "!!int x", "!!float ", "!!binary x", "!!python/object:os.system", "!!timestamp x",
+    "2001-13-45", "1e999", ".nan", "1:99:99", "0o9", '"\\0"', '"\\ud800"', "a", "targets", "listen_address", "=", "---",
+    "...", "\ufeff", "\x85", "\x00"
 )  # fmt: skip
+values = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+)
 text = st.one_of(
-    st.lists(st.sampled_from(SIGNS), max_size=12).map("".join),
-    st.text(max_size=60),
-    st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=8), lambda inner: st.lists(inner, max_size=3) |
-                 st.dictionaries(st.text(max_size=8), inner, max_size=3)).map(json.dumps),
-)  # fmt: skip
+    st.lists(st.sampled_from(SIGNS), max_size=12).map("".join), st.text(max_size=60), values.map(json.dumps)
+)
 anything = st.one_of(st.binary(max_size=60), text.map(lambda it: it.encode("utf-8", "surrogatepass")))
 few = settings(max_examples=20, deadline=None, database=None, derandomize=True)
 

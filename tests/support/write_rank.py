@@ -42,7 +42,7 @@ class Rank:
         self.writer.words[WORD_PROGRESS] = self.end
 
     def collectives(self) -> None:
-        """Ten collectives of lane 0 in the last step, a millisecond each; one more has not ended, and two are absurd."""
+        """Ten collectives of lane 0 in the last step, a millisecond each; one more has not ended, two are absurd."""
         last = self.end - STEP
         numbers = [[number, last + number * MS, last + (number + 1) * MS, MS, 1 << 20] for number in range(1, 11)]
         numbers += [[11, last + 11 * MS, 0, 0, 1 << 20], [12, last + 12 * MS, last, 0, -5]]

@@ -33,8 +33,8 @@ from laggard.wire import WireError, encode
 PATHS = ("/", "/metrics") + tuple(
     f"/api/v1/{name}"
     for name in (
-        "nodes", "findings", "drains?node=n0", "rings", "location", "summary", "ranks?measure=waited", "ranks?order=host",
-        "ranks?order=position", "timeline?ranks=0,1,2", "targets", "incidents", "recommendation"
+        "nodes", "findings", "drains?node=n0", "rings", "location", "summary", "ranks?measure=waited",
+        "ranks?order=host", "ranks?order=position", "timeline?ranks=0,1,2", "targets", "incidents", "recommendation"
     )
 )  # fmt: skip
 LANE = {"op": "all_reduce", "group": "dp:0-3", "entered": 9, "done": 8}
