@@ -33,16 +33,16 @@ def _hung_agent_is_started_again(site: Site) -> None:
 
 
 def _without_its_reader_the_agent_says_so(site: Site) -> None:
-    if said := _unknown(_report(site)):
+    if said := _wants(_report(site)):
         sys.exit(f"install-check: with its reader the agent cannot tell: {said}")
     site.root.run("systemctl stop laggard-reader.socket laggard-reader && systemctl restart laggard-agent")
-    said = _unknown(_report(site))
+    report = _report(site)
+    said = _wants(report)
     if not said:
-        sys.exit("install-check: without its reader the agent's probes are not unknown for the want of it")
-    name, why = next(iter(said.items()))
-    print(f"  without the reader: {name} is unknown: {why[:110]}", flush=True)
+        sys.exit(f"install-check: without its reader the agent wants for nothing: {report}")
+    print(f"  without the reader: {said[0][:150]}", flush=True)
     site.root.run("systemctl start laggard-reader.socket laggard-reader && systemctl restart laggard-agent")
-    if said := _unknown(_report(site)):
+    if said := _wants(_report(site)):
         sys.exit(f"install-check: with its reader again the agent cannot tell: {said}")
 
 
@@ -52,9 +52,11 @@ def _report(site: Site) -> Any:
     return json.loads(site.root.run("curl -sf localhost:19400/api/v1/report").stdout)
 
 
-def _unknown(report: Any) -> dict[str, str]:
-    """The probes that want for the reader, with what they say."""
-    return {probe["name"]: probe["unknown"] for probe in report["probes"] if _NO_READER in probe["unknown"]}
+def _wants(report: Any) -> list[str]:
+    """What the report says that it cannot tell for want of the reader: probes that are unknown, and facts."""
+    unknown = [f"{probe['name']}: {probe['unknown']}" for probe in report["probes"]]
+    facts = [f"{probe}: {fact}" for probe, named in report["facts"].items() for fact in named.values()]
+    return [text for text in (*unknown, *facts) if _NO_READER in text]
 
 
 def _idle_rings_without_a_token_are_refused(site: Site) -> None:
