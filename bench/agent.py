@@ -1,7 +1,10 @@
-"""What the agent costs its node: with eight ranks that train, scraped by Prometheus and by a collector.
+"""What the agent costs its node: with eight ranks that train, eight GPUs and ten NICs (recorded_node.py), scraped by
+Prometheus and by a collector; and beside it, in the same time on the same node, what Prometheus' node-exporter costs.
+
+    agent.py [--seconds 30] [--bare]      --bare: this machine as it is, without GPUs; needs no root and no gcc
 
 Memory and CPU time are those of the agent and its prober together. One round of probes falls into the window of 30 s;
-in production there is one a minute.
+in production there is one a minute. node-exporter is Debian's (apt-get install prometheus-node-exporter).
 """
 
 from __future__ import annotations
@@ -10,19 +13,24 @@ import argparse
 import contextlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import psutil
 from figures import Figure, quartiles, show
+from recorded_node import RecordedNode
+from support.ports import free_port
 
 RANKS = 8
 SCRAPES = 15
+Start = Callable[..., subprocess.Popen[Any]]
 MIB = 1 << 20
 
 WRITER = """
@@ -43,46 +51,80 @@ for step in range(1 << 40):
 """
 
 
+class Daemon(NamedTuple):
+    """`processes`: its own and its children. `url` of its metrics."""
+
+    processes: list[psutil.Process]
+    url: str
+
+
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=30.0)
-    seconds = parser.parse_args().seconds
-    with tempfile.TemporaryDirectory() as directory, _ranks(directory), _agent(directory, seconds) as (agent, url):
-        figures = _figures(agent, url, seconds)
-    return 0 if show(f"agent, {RANKS} ranks", figures) else 1
+    parser.add_argument("--bare", action="store_true")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, _ranks(f"{folder}/ranks"):
+        start: Start = subprocess.Popen if options.bare else RecordedNode(Path(folder)).start
+        with _agent(folder, options.seconds, start) as (agent, found), _node_exporter(start) as exporter:
+            figures = _figures(agent, exporter, options.seconds)
+    where = "this machine" if options.bare else "8 GPUs, 10 NICs"
+    print(f"findings on the node: {found or 'none'}")
+    return 0 if show(f"agent, {RANKS} ranks, {where}", figures) else 1
 
 
-def _figures(agent: psutil.Process, url: str, seconds: float) -> list[Figure]:
-    processes = [agent, *agent.children()]
-    share = _share_of_a_core(processes, url, seconds)
-    scrapes = [_timed(f"{url}/metrics") * 1e3 for _ in range(SCRAPES)]
-    series = len([line for line in _get(f"{url}/metrics").decode().splitlines() if not line.startswith("#")])
-    usual = _memory(processes)
-    full = [_timed(f"{url}/api/v1/ranks?since=0") * 1e3 for _ in range(SCRAPES)]
-    after = _memory(processes)
-    return [
+def _figures(agent: Daemon, exporter: Daemon | None, seconds: float) -> list[Figure]:
+    shares = _shares_of_a_core(agent, exporter, seconds)
+    usual = _memory(agent.processes)
+    base = agent.url.removesuffix("/metrics")
+    figures = [
         _single("private memory", usual["uss"], "MiB", 40),
         _single("resident memory", usual["rss"], "MiB", 56),
         _single("proportional memory", usual["pss"], "MiB"),
-        _single("private memory, after responses with full rings", after["uss"], "MiB"),
-        _single("share of a core", share * 100, "%", 0.5),
-        quartiles("scrape", scrapes, "ms", 20),
-        quartiles("every step in the rings (/api/v1/ranks?since=0)", full, "ms"),
-        _single("series", series, "", 500),
+        _single("share of a core", shares[0] * 100, "%", 0.5),
+        quartiles("scrape", _scrapes(agent.url), "ms", 20),
+        _single("series", _series(agent.url), "", 500),
     ]
+    if exporter:
+        memory = _memory(exporter.processes)
+        figures += [
+            _single("node-exporter: private memory", memory["uss"], "MiB"),
+            _single("node-exporter: resident memory", memory["rss"], "MiB"),
+            _single("node-exporter: proportional memory", memory["pss"], "MiB"),
+            _single("node-exporter: share of a core", shares[1] * 100, "%"),
+            quartiles("node-exporter: scrape", _scrapes(exporter.url), "ms"),
+            _single("node-exporter: series", _series(exporter.url), ""),
+        ]
+    figures.append(quartiles("every step in the rings (/api/v1/ranks?since=0)",
+                             _scrapes(f"{base}/api/v1/ranks?since=0"), "ms"))  # fmt: skip
+    figures.append(_single("private memory, after responses with full rings", _memory(agent.processes)["uss"], "MiB"))
+    return figures
 
 
-def _share_of_a_core(processes: list[psutil.Process], url: str, seconds: float) -> float:
-    """Measures the CPU time with a scrape every 15 s, and a collector that asks for new steps every 5 s."""
-    since = json.loads(_get(f"{url}/api/v1/ranks?since=0"))["next"]
-    before, began = _cpu_seconds(processes), time.monotonic()
+def _scrapes(url: str) -> list[float]:
+    """Milliseconds."""
+    return [_timed(url) * 1e3 for _ in range(SCRAPES)]
+
+
+def _series(url: str) -> int:
+    return len([line for line in _get(url).decode().splitlines() if not line.startswith("#")])
+
+
+def _shares_of_a_core(agent: Daemon, exporter: Daemon | None, seconds: float) -> list[float]:
+    """Measures the CPU time with a scrape every 15 s of each, and a collector that asks the agent for new steps every
+    5 s."""
+    daemons = [agent, exporter] if exporter else [agent]
+    base = agent.url.removesuffix("/metrics")
+    since = json.loads(_get(f"{base}/api/v1/ranks?since=0"))["next"]
+    before, began = [_cpu_seconds(daemon.processes) for daemon in daemons], time.monotonic()
     for tick in range(round(seconds / 5)):
         time.sleep(max(0.0, began + 5 * tick - time.monotonic()))
-        since = json.loads(_get(f"{url}/api/v1/ranks?since={since}"))["next"]
+        since = json.loads(_get(f"{base}/api/v1/ranks?since={since}"))["next"]
         if tick % 3 == 0:
-            _get(f"{url}/metrics")
+            for daemon in daemons:
+                _get(daemon.url)
     time.sleep(max(0.0, began + seconds - time.monotonic()))
-    return (_cpu_seconds(processes) - before) / (time.monotonic() - began)
+    elapsed = time.monotonic() - began
+    return [(_cpu_seconds(daemon.processes) - then) / elapsed for daemon, then in zip(daemons, before, strict=True)]
 
 
 def _cpu_seconds(processes: list[psutil.Process]) -> float:
@@ -113,6 +155,7 @@ def _get(url: str) -> bytes:
 
 @contextlib.contextmanager
 def _ranks(directory: str) -> Iterator[None]:
+    Path(directory).mkdir()
     started = [subprocess.Popen([sys.executable, "-c", WRITER, directory, str(rank)]) for rank in range(RANKS)]
     try:
         time.sleep(2.0)  # their rings fill
@@ -124,20 +167,47 @@ def _ranks(directory: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _agent(directory: str, seconds: float) -> Iterator[tuple[psutil.Process, str]]:
-    config = Path(directory, "agent.yaml")
+def _agent(folder: str, seconds: float, start: Start) -> Iterator[tuple[Daemon, str]]:
+    """The agent after its first round, and the codes that it found."""
+    config = Path(folder, "agent.yaml")
     # So that every scrape reads the files, as in production, where scrapes are 15 s apart.
     config.write_text(f"probe_interval_seconds: {seconds}\nrank_interval_seconds: 0.001\n")
-    command = [sys.executable, "-m", "laggard", "agent", "--config", str(config), "--rank-dir", directory]
-    process = subprocess.Popen([*command, "--web.listen-address", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "laggard", "agent", "--config", str(config), "--rank-dir", f"{folder}/ranks"]
+    process = start([*command, "--web.listen-address", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         line = process.stderr.readline()
         found = re.search(r"http://\S+", line)
         assert found, line
-        while b"first round" in _get(f"{found[0]}/api/v1/report"):
+        while b"first round" in (body := _get(f"{found[0]}/api/v1/report")):
             time.sleep(0.1)
-        yield psutil.Process(process.pid), found[0]
+        codes = sorted({finding["code"] for finding in json.loads(body)["findings"]})
+        agent = psutil.Process(process.pid)
+        yield Daemon([agent, *agent.children()], f"{found[0]}/metrics"), ", ".join(codes)
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@contextlib.contextmanager
+def _node_exporter(start: Start) -> Iterator[Daemon | None]:
+    """None where it is not installed."""
+    program = shutil.which("prometheus-node-exporter") or shutil.which("node_exporter")
+    if program is None:
+        print("without node-exporter: apt-get install prometheus-node-exporter", file=sys.stderr)
+        yield None
+        return
+    url = f"http://127.0.0.1:{free_port()}/metrics"
+    address = url.removeprefix("http://").removesuffix("/metrics")
+    process = start([program, f"--web.listen-address={address}", "--log.level=error"], stderr=subprocess.DEVNULL)
+    try:
+        while True:
+            with contextlib.suppress(OSError):
+                _get(url)
+                break
+            assert process.poll() is None, "node-exporter does not start"
+            time.sleep(0.1)
+        yield Daemon([psutil.Process(process.pid)], url)
     finally:
         process.terminate()
         process.wait()

@@ -13,6 +13,7 @@ BENCHES = (
         "healthcheck",
         "agent",
         "collector",
+        "collector_prometheus",
         "locate",
         "sources",
         "prometheus",

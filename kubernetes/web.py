@@ -49,7 +49,8 @@ class Web:
 
 
 def error_response(error: HttpError) -> Response:
-    return _text(error.status, str(error))
+    response = _text(error.status, str(error))
+    return response._replace(headers=response.headers + error.headers)
 
 
 def _text(status: HTTPStatus, text: str) -> Response:

@@ -8,12 +8,12 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping
 from typing import Final
 
 from laggard.nccl.private_log import PrivateLog, prepare_log
+from laggard.own_process import own_process
 from laggard.rings import messages
 from laggard.rings.messages import Command, Report
 from laggard.wire.codec import WireError
@@ -47,7 +47,7 @@ class WorkerProcess:
         reports_in, reports_out = os.pipe()
         words = (str(commands_in), str(reports_out), str(os.getpid()), device, str(local_rank))
         process = subprocess.Popen(
-            [sys.executable, "-m", _MODULE, *words],
+            own_process(_MODULE, *words),
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -1,6 +1,7 @@
 """docs/install.md, tried: its own commands, word for word, in a fresh Debian whose first process is systemd.
 
-    install_check.py [PART...]      parts: extras, systemd, deb, kubernetes, slurm, image; all where none is named
+    install_check.py [PART...]
+        parts: extras, systemd, deb, ansible, kubernetes, slurm, image; all where none is named
 
 As root, with mmdebstrap and systemd-container (Debian's packages), and buildah and crun for image. The fresh systems
 have no network: what pip installs is fetched here before. Each part ends with a first answer, and prints what it saw;
@@ -20,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parent))
+from install_check_parts.ansible import PACKAGES as ANSIBLE_PACKAGES
+from install_check_parts.ansible import check_ansible
 from install_check_parts.deb import check_deb
 from install_check_parts.extras import check_extras
 from install_check_parts.fresh_root import BASE_PACKAGES, SLURM_PACKAGES, base_archive
@@ -33,6 +36,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[Callable[[Site], None], tuple[str, ...]]] = {
     "systemd": (check_systemd, BASE_PACKAGES),
     "deb": (check_deb, BASE_PACKAGES),
+    "ansible": (check_ansible, BASE_PACKAGES + ANSIBLE_PACKAGES),
     "kubernetes": (check_kubernetes, BASE_PACKAGES),
     "slurm": (check_slurm, BASE_PACKAGES + SLURM_PACKAGES),
 }

@@ -9,7 +9,6 @@ import pwd
 import selectors
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
@@ -18,6 +17,7 @@ from laggard.agent.idle_rings.arrivals import Arrivals, processes_of_session
 from laggard.agent.idle_rings.child import RingEnd, RingOrder
 from laggard.agent.idle_rings.state import StateFolder
 from laggard.errors import UsageError
+from laggard.own_process import own_process
 from laggard.wire import WireError, decode, encode
 
 log = logging.getLogger("laggard.idle_rings")
@@ -62,10 +62,10 @@ def run_ring(
 
 
 def _start(order: RingOrder, user: str) -> subprocess.Popen[bytes]:
-    """Starts it in a session of its own, by which its processes are known. In `/`: `python -m` imports from the working
-    directory first, and any user may write that."""
+    """Starts it in a session of its own, by which its processes are known. In `/`,
+    which no user can take away."""
     process = subprocess.Popen(
-        (sys.executable, "-m", "laggard.agent.idle_rings.child"),
+        own_process("laggard.agent.idle_rings.child"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         bufsize=0,

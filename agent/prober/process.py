@@ -11,7 +11,6 @@ import os
 import selectors
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from typing import Final
 from msgspec import structs
 
 from laggard.model import Report
+from laggard.own_process import own_process
 from laggard.wire import WireError, decode
 
 MAX_BYTES: Final = 4 << 20
@@ -87,12 +87,12 @@ class Prober:
 
 
 def prober_command(profile: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "laggard.agent.prober.worker", profile)
+    return own_process("laggard.agent.prober.worker", profile)
 
 
 def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
     """Starts the helper in a session of its own: a terminal's Ctrl-C reaches the agent alone, which then ends the
-    helper. In `/`: `python -m` imports from the working directory first, and any user may write that."""
+    helper. In `/`, which no user can take away."""
     try:
         return subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"

@@ -36,7 +36,7 @@ def _is_valid(it: Collective, lanes: int) -> bool:
     """Whether it is over, and no number of it is absurd: any user may have written the file."""
     return (
         0 <= it.step <= _MAX_NUMBER
-        and it.lane < lanes
+        and 0 <= it.lane < lanes
         and it.sequence > 0
         and 0 < it.arrival <= it.end <= it.arrival + MAX_STEP_NS
         and 0 <= it.waited <= MAX_STEP_NS

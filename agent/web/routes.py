@@ -37,7 +37,8 @@ log = logging.getLogger("laggard.agent")
 
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
-_MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
+MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
+LARGEST_ID: Final = 2**32 - 1  # of a user, and more than any rank
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
@@ -145,19 +146,18 @@ class Router:
 
 
 def error_response(error: HttpError) -> Response:
-    allow = (("Allow", "GET, HEAD"),) if error.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
-    return _error(error.status, str(error), allow)
+    return _error(error.status, str(error), error.headers)
 
 
 def _since(query: str) -> float | None:
-    given = parse_qs(query, keep_blank_values=True, max_num_fields=16).get("since")
-    if given is None:
-        return None
     try:
+        given = parse_qs(query, keep_blank_values=True, max_num_fields=16).get("since")
+        if given is None:
+            return None
         since = float(given[-1])
-    except ValueError:
+    except ValueError:  # no number, or too many fields
         since = math.nan
-    if not 0 <= since <= _MAX_SINCE:
+    if not 0 <= since <= MAX_SINCE:
         raise HttpError(HTTPStatus.BAD_REQUEST, "since is a time in seconds: pass `next` of the answer before, or 0")
     return since
 
@@ -166,11 +166,18 @@ def _asked_ranks(query: str) -> tuple[int, str, frozenset[int]]:
     """The job's owner, its name and the ranks that are asked for."""
     try:
         given = parse_qs(query, keep_blank_values=True, max_num_fields=MAX_ASKED + 2)
-        ranks = frozenset(int(rank) for rank in given["rank"])
-        return int(given["owner"][-1]), given["job"][-1], ranks
+        ranks = frozenset(_id(rank) for rank in given["rank"])
+        return _id(given["owner"][-1]), given["job"][-1], ranks
     except (KeyError, ValueError):
         text = f"ask for owner=UID, job=NAME and rank=NUMBER, {MAX_ASKED} ranks at most"
         raise HttpError(HTTPStatus.BAD_REQUEST, text) from None
+
+
+def _id(text: str) -> int:
+    """Raises ValueError where `text` is no number from 0 to LARGEST_ID."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= LARGEST_ID):
+        raise ValueError
+    return int(text)
 
 
 def _json(status: HTTPStatus, document: Any) -> Response:

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
+import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
@@ -51,10 +53,16 @@ MAX_RECORDINGS = 2
 _RECORDING_LINES = 1024
 """Lines that are written at once, about 200 kB."""
 
-_MOST = {"since": 1e11, "before": 2.0**53, "limit": MAX_LIMIT}
-"""What /api/v1/incidents is asked with, and how large each may be."""
+LARGEST_SINCE = 1e11
+"""Seconds: the year 5138."""
+
+LARGEST_NUMBER = 2**53
+"""Of an incident or a step: JSON's readers keep larger ones no longer apart."""
+
+LARGEST_RANK = 2**31
 
 _NDJSON = "application/x-ndjson"
+_NUMBER = re.compile(r"[0-9]{1,32}(\.[0-9]{0,32})?([eE][-+]?[0-9]{1,3})?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,12 +97,12 @@ class Api:
     def findings(self, request: Request) -> Response:
         """`?limit=N`: the worst N of them; `?node=NAME`: those of one node alone."""
         snapshot = self.source.snapshot
-        limit = _number(request.query_params.get("limit", "0"), 2.0**31)
+        limit = _whole(request.query_params.get("limit", "0"), LARGEST_RANK)
         if limit is None:
             return PlainTextResponse("limit is a number of findings\n", 400)
         node = request.query_params.get("node")
         found = tuple(it for it in snapshot.findings if node in (None, it.node))
-        return _json(NodeFindingsDocument(found[: int(limit) or None], snapshot.fleet_notes, len(found)))
+        return _json(NodeFindingsDocument(found[: limit or None], snapshot.fleet_notes, len(found)))
 
     def drains(self, request: Request) -> Response:
         node = request.query_params.get("node")
@@ -102,11 +110,11 @@ class Api:
 
     def rings(self, request: Request) -> Response:
         hours = _number(request.query_params.get("hours", "24"), 8760)
-        size = _number(request.query_params.get("nodes", "8"), MOST)
-        if not hours or size is None or size < FEWEST or size % 1:
+        size = _whole(request.query_params.get("nodes", "8"), MOST)
+        if not hours or size is None or size < FEWEST:
             return PlainTextResponse(f"hours is a number up to 8760, nodes one from {FEWEST} to {MOST}\n", 400)
         suspects = ring_suspects(self.source, 3600 * hours)
-        return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, int(size), suspects))
+        return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, size, suspects))
 
     async def location(self, request: Request) -> Response:
         fresh = await self._refresh_if_asked(request)
@@ -158,8 +166,8 @@ class Api:
 
     def timeline(self, request: Request) -> Response:
         """`?ranks=3,7`: these ranks; without, those of the culprits."""
-        numbers = [_number(part, 2.0**31) for part in request.query_params.get("ranks", "").split(",") if part]
-        before = _number(request.query_params.get("before", ""), 2.0**53)
+        numbers = [_whole(part, LARGEST_RANK) for part in request.query_params.get("ranks", "").split(",") if part]
+        before = _whole(request.query_params.get("before", ""), LARGEST_NUMBER)
         if None in numbers or len(numbers) > MAX_RANKS or ("before" in request.query_params and before is None):
             text = f"ranks is up to {MAX_RANKS} numbers with commas between them, before the number of a step\n"
             return PlainTextResponse(text, 400)
@@ -169,25 +177,26 @@ class Api:
         job = snapshot.job(job_name(request))
         if job is None:
             return _json(TimelineDocument(None, [], ()))
-        ranks = [int(number) for number in numbers if number is not None] or culprit_ranks(job.location)
-        last = None if before is None else int(before)
+        ranks = [number for number in numbers if number is not None] or culprit_ranks(job.location)
         own = self.answers.get(snapshot, ("mean own", job.key), lambda: mean_own_seconds(job.timings))
-        return _json(timeline_document(str(job.key), job.timings, ranks, before=last, mean_own=own))
+        return _json(timeline_document(str(job.key), job.timings, ranks, before=before, mean_own=own))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
 
     def incidents(self, request: Request) -> Response:
         asked = request.query_params
-        numbers = {name: _number(asked.get(name, ""), most) for name, most in _MOST.items()}
-        for name, number in numbers.items():
-            if name in asked and (number is None or (name == "limit" and number < 1)):
-                return PlainTextResponse(f"{name} is a number up to {_MOST[name]:.0f}\n", 400)
+        since = _number(asked.get("since", "0"), LARGEST_SINCE)
+        before = _whole(asked.get("before", "0"), LARGEST_NUMBER)
+        limit = _whole(asked.get("limit", str(DEFAULT_LIMIT)), MAX_LIMIT)
+        if since is None or before is None or not limit:
+            text = f"since is a time in Unix seconds, before a whole number, limit one from 1 to {MAX_LIMIT}\n"
+            return PlainTextResponse(text, 400)
         query = query_for(job_name(request))._replace(
-            since=numbers["since"],
-            before=None if numbers["before"] is None else int(numbers["before"]),
-            limit=int(numbers["limit"] or DEFAULT_LIMIT),
-            open_only=asked.get("open", "") not in ("", "0"),
+            since=since if "since" in asked else None,
+            before=before if "before" in asked else None,
+            limit=limit,
+            open_only=_is_on(asked.get("open")),
         )
         return _json(self.source.incidents.document(query))
 
@@ -207,7 +216,7 @@ class Api:
 
     async def _refresh_if_asked(self, request: Request) -> bool:
         """`?fresh=1`: the agents are asked again before the answer. Returns whether it is as fresh as was asked for."""
-        return await self.source.refresh() if request.query_params.get("fresh") else True
+        return await self.source.refresh() if _is_on(request.query_params.get("fresh")) else True
 
     def _stale_note(self) -> Note:
         scraped_at = self.source.snapshot.scraped_at
@@ -237,17 +246,26 @@ def _map_asked(request: Request) -> _MapAsked | str:
         return f"order is one of {', '.join(ORDERS)}"
     if not (rows.isascii() and rows.isdigit() and len(rows) < 9 and 1 <= int(rows) <= MAX_ROWS):
         return f"rows is a number from 1 to {MAX_ROWS}"
-    start, stop = (_number(asked.get(name, ""), 2.0**31) for name in ("start", "stop"))
+    start, stop = (_whole(asked.get(name, ""), LARGEST_RANK) for name in ("start", "stop"))
     if ("start" in asked and start is None) or ("stop" in asked and stop is None):
         return "start and stop are places in the order, from 0"
-    return _MapAsked(measure, int(rows), MapView(order, int(start or 0), None if stop is None else int(stop)))
+    return _MapAsked(measure, int(rows), MapView(order, start or 0, stop))
 
 
 def _number(text: str, most: float) -> float | None:
     """The number from 0 to `most` that `text` is, None where it is none."""
-    if len(text) > 32 or not text.replace(".", "", 1).isascii() or not text.replace(".", "", 1).isdigit():
-        return None
-    return float(text) if float(text) <= most else None
+    number = float(text) if _NUMBER.fullmatch(text) else math.inf
+    return number if number <= most else None
+
+
+def _whole(text: str, most: int) -> int | None:
+    """The whole number from 0 to `most` that `text` is, None where it is none."""
+    number = int(text) if len(text) <= 16 and text.isascii() and text.isdigit() else most + 1
+    return number if number <= most else None
+
+
+def _is_on(text: str | None) -> bool:
+    return text not in (None, "", "0")
 
 
 def _json(document: Any) -> Response:

@@ -30,10 +30,10 @@ _CODES = frozenset(finding.code for finding in FINDINGS)
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `metrics`: those that it
-    shows, where somebody else has a part in them. Raises UsageError where the settings do not fit together."""
+    """The ASGI application. `metrics`: those that it shows, where somebody else has a part in them. Raises UsageError
+    where the settings do not fit together."""
     shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
-    routes = partial(all_routes, asyncio.Semaphore(MAX_RECORDINGS), metrics=shown)
+    routes = partial(all_routes, metrics=shown, recordings=asyncio.Semaphore(MAX_RECORDINGS))
     app: ASGIApp
     if settings.shows_tenants_their_own:
         app = TenantApp(source, settings, routes)
@@ -43,14 +43,17 @@ def make_app(source: ClusterSource, settings: CollectorSettings, metrics: Collec
 
 
 def all_routes(
-    recordings: asyncio.Semaphore,
     source: ClusterSource,
     settings: CollectorSettings,
+    *,
     metrics: CollectorMetrics | None = None,
+    recordings: asyncio.Semaphore | None = None,
 ) -> list[Route]:
-    """`recordings`: how many are sent at once, to all viewers together. `metrics`: those of the whole cluster."""
+    """Only GET and HEAD, and one POST (`web/idle_rings.py`). `metrics`: those of the whole cluster; `recordings`: how
+    many are sent at once; both for all viewers together."""
     shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
-    return [*_Site(source, settings, shown.of(source)).routes(), *Api(source, settings, recordings=recordings).routes()]
+    api = Api(source, settings, recordings=recordings or asyncio.Semaphore(MAX_RECORDINGS))
+    return [*_Site(source, settings, shown.of(source)).routes(), *api.routes()]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -108,7 +108,7 @@ def _limit_source(host: Host) -> LimitSource:
     if "SLURM_JOB_ID" not in _environ(host):
         for path in _SLURMD:
             for pid in _pids(host, path):
-                if host.read(f"/proc/{pid}/comm").strip() == "slurmd":
+                if _name(host, pid) == "slurmd":
                     return LimitSource("slurmd", f"/proc/{pid}/limits", True)
         return LimitSource("this process", "/proc/self/limits", False)
     return LimitSource("this job", "/proc/self/limits", True)
@@ -126,6 +126,14 @@ def _pids(host: Host, path: str) -> list[str]:
         return host.read(path).split()
     except NotFound:
         return []
+
+
+def _name(host: Host, pid: str) -> str:
+    """Empty where the process has ended: those of slurmd's steps do so all the time."""
+    try:
+        return host.read(f"/proc/{pid}/comm").strip()
+    except NotFound:
+        return ""
 
 
 def _rdma_devices(host: Host) -> tuple[str, ...]:

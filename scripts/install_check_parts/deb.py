@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 from install_check_parts.site import Site
 from install_check_parts.systemd import first_answer_of_collector, first_answers_of_agent
 
+GONE = "opt/laggard/lib/python3.*/site-packages/laggard/py.typed"
 _UNITS = "laggard-reader.socket laggard-agent laggard-collector"
 
 
 def check_deb(site: Site) -> None:
-    packages = list((site.repository / "dist").glob("laggard_*.deb"))
-    if len(packages) != 1:
-        sys.exit("install-check: needs one package in dist: make release")
+    package = the_package(site)
     before = site.traces()
     root = site.root
-    root.run(f"dpkg -i {packages[0]}")
+    root.run(f"dpkg -i {package}")
     root.run("systemd-analyze verify /usr/lib/systemd/system/laggard-*")
     if running := root.run("systemctl list-units --state=active --plain --no-legend 'laggard*'").stdout:
         sys.exit(f"install-check: dpkg started {running}")
     root.run(f"systemctl enable --now {_UNITS}")
     first_answers_of_agent(site)
     first_answer_of_collector(site)
-    _upgrade(site, packages[0])
+    _upgrade(site, package)
     site.expect_calm_logs()
     root.run("dpkg --remove laggard")
     left = [path for path in site.traces() if path not in before]
@@ -37,20 +37,34 @@ def check_deb(site: Site) -> None:
         sys.exit(f"install-check: what purging leaves: {left}")
 
 
+def the_package(site: Site) -> Path:
+    """The one in dist; where there is none, or more, it ends the program."""
+    packages = list((site.repository / "dist").glob("laggard_*.deb"))
+    if len(packages) != 1:
+        sys.exit("install-check: needs one package in dist: make release")
+    return packages[0]
+
+
+def newer_package(package: Path, made: Path) -> None:
+    """The same with another version, without one of the files."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "root"
+        subprocess.run(["dpkg-deb", "-R", package, root], check=True)
+        control = root / "DEBIAN" / "control"
+        control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 9"))
+        (gone,) = root.glob(GONE)
+        gone.unlink()
+        words = ["dpkg-deb", "--root-owner-group", "--build", root, made]
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+
 def _upgrade(site: Site, package: Path) -> None:
-    """To the same with another version, without one of the files, while the administrator's settings stay."""
+    """To a newer one, while the administrator's settings stay."""
     root = site.root
     root.run("echo 'probe_interval_seconds: 30' >/etc/laggard/agent.yaml")
     started = root.run("systemctl show -p ExecMainPID laggard-agent").stdout
-    newer = root.folder / "newer"
-    subprocess.run(["dpkg-deb", "-R", package, newer], check=True)
-    control = newer / "DEBIAN" / "control"
-    control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 9"))
-    (gone,) = newer.glob("opt/laggard/lib/python3.*/site-packages/laggard/py.typed")
-    gone.unlink()
-    subprocess.run(["dpkg-deb", "--root-owner-group", "--build", newer, root.folder / "newer.deb"], check=True,
-                   stdout=subprocess.DEVNULL)  # fmt: skip
-    root.run("dpkg --force-confold -i /newer.deb && rm -rf /newer /newer.deb")
+    newer_package(package, root.folder / "newer.deb")
+    root.run("dpkg --force-confold -i /newer.deb && rm /newer.deb")
     kept = root.run("cat /etc/laggard/agent.yaml; ls /opt/laggard/lib/python3.*/site-packages/laggard").stdout
     if "probe_interval_seconds: 30" not in kept or "py.typed" in kept:
         sys.exit(f"install-check: after the upgrade: {kept}")

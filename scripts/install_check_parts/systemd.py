@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from install_check_parts.site import LAGGARD, Site
+from install_check_parts.units import check_units
 
 AGENT, COLLECTOR, AWAY = "Every node: the agent", "One machine: the collector", "Away again"
 
@@ -16,6 +17,7 @@ def check_systemd(site: Site) -> None:
     site.follow(COLLECTOR)
     first_answer_of_collector(site)
     site.expect_calm_logs()
+    check_units(site)
     units = "laggard-agent laggard-collector laggard-reader laggard-reader.socket"
     site.show(f"systemctl is-active {units} | sort | uniq -c", "4 active")
     site.follow(AWAY)

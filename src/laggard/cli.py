@@ -151,6 +151,9 @@ def whole_parser() -> Parser:
 
 
 def _report_error(words: Sequence[str], text: str, status: int) -> int:
+    from laggard.text.words import printable_line
+
+    text = printable_line(text)  # it may cite a file or an argument, which may have any character
     print(_in_rows(f"laggard: {text}"), file=sys.stderr)
     if _wants_json(words):
         import json

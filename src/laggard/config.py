@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from laggard.errors import UsageError
 
 T = TypeVar("T", bound="Settings")
 
+_IMPOSSIBLE = re.compile("[\0\ud800-\udfff]")
 _LOGIN = re.compile(r"(?<=://)[^\s\"']*@")
 
 
@@ -33,18 +34,45 @@ def load(path: str | os.PathLike[str], settings_type: type[T]) -> T:
 
 def parse(text: str, settings_type: type[T], where: str) -> T:
     """Returns the settings in `text`. Raises UsageError, in which `where` names the origin of the text."""
+    try:
+        tree = _tree(text, where)
+        return msgspec.convert({} if tree is None else tree, settings_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{where}: {yaml_message(str(error), settings_type.__struct_fields__)}") from None
+    except RecursionError:
+        raise UsageError(f"{where} is nested too deeply") from None
+
+
+def _tree(text: str, where: str) -> object:
+    """What the YAML holds. Raises UsageError; RecursionError where it is nested too deeply, or holds itself."""
     import yaml  # not at the top: the gate rarely has a file of settings, and has to start fast
 
     try:
         tree = yaml.safe_load(text)
+    except RecursionError:
+        raise
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark else ""
         raise UsageError(f"{where}{line} is not YAML: {getattr(error, 'problem', None) or 'unreadable'}") from None
-    try:
-        return msgspec.convert({} if tree is None else tree, settings_type, strict=True)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {yaml_message(str(error), settings_type.__struct_fields__)}") from None
+    except Exception as error:  # PyYAML lets out what int(), a date or a look-up raise at a value like `!!int x`
+        raise UsageError(f"{where} has a value that is none of its YAML type: {error}") from None
+    if any(_IMPOSSIBLE.search(each) for each in _texts(tree)):
+        raise UsageError(f"{where} has a text with a NUL or half a character (\\0, \\ud800): leave it out")
+    return tree
+
+
+def _texts(tree: object) -> Iterator[str]:
+    """All texts in it, keys as well."""
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, dict):
+        for key, value in tree.items():
+            yield from _texts(key)
+            yield from _texts(value)
+    elif isinstance(tree, list | tuple | set):
+        for each in tree:
+            yield from _texts(each)
 
 
 def yaml_message(message: str, keys: Iterable[str]) -> str:

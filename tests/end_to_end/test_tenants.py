@@ -7,7 +7,6 @@ finding of every code. A real agent with a real rank of each user is beside them
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -61,7 +60,7 @@ BOBS = {
     "device of a finding": "bobdevice7740",
 }
 """What must be in no answer to ada; `words` and `device` are in what agents say of bob's jobs, processes and paths."""
-ROUTES = {it.path for it in all_routes(asyncio.Semaphore(1), None, CollectorSettings())}  # type: ignore[arg-type]
+ROUTES = {it.path for it in all_routes(None, CollectorSettings())}  # type: ignore[arg-type]
 PATHS = {"/page/{name}": "/page/page.js", "/findings/{code}": "/findings/DISK_FULL"}
 """How routes with parts are asked."""
 

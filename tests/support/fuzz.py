@@ -1,15 +1,28 @@
-"""Questions that nobody would ask, to a daemon's HTTP API: hypothesis makes them, and makes those that fail smaller."""
+"""Questions to a daemon's HTTP API at random: those that its description in docs/openapi has, and their neighbours, by
+schemathesis; and those that nobody would ask (other paths, methods, headers, bodies), by hypothesis."""
 
 from __future__ import annotations
 
 import contextlib
 import http.client
+import json
+import subprocess
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from urllib.parse import quote, urlencode
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from support.paths import REPOSITORY
+
+OPENAPI = REPOSITORY / "docs" / "openapi"
+CHECKS = """\
+[checks.negative_data_rejection]
+expected-statuses = [400, 403, 404, 405, 409, 414, 421, 431]
+"""
+"""With what a question is refused that the description does not allow."""
 METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 NAMES = (
     "job", "since", "limit", "before", "open", "fresh", "rank", "ranks", "owner", "node", "nodes", "hours", "start",
@@ -55,6 +68,24 @@ def expect_no_defect(url: str, paths: Sequence[str], examples: int) -> None:
 
     address = url.removeprefix("http://")
     ask()
+
+
+def described_paths(daemon: str) -> list[str]:
+    return list(json.loads((OPENAPI / f"{daemon}.json").read_text())["paths"])
+
+
+def expect_as_described(daemon: str, url: str, folder: Path, examples: int = 10) -> None:
+    """Asks so many questions of each operation in docs/openapi, more at the bounds of each parameter, and wrong ones of
+    each kind. Every answer has a status, a content type and a document that is described there, and what is described
+    is accepted, what is not is refused."""
+    config = folder / "schemathesis.toml"
+    config.write_text(CHECKS)
+    command = [sys.executable, "-m", "schemathesis.cli", "--config-file", str(config), "run"]
+    command += [str(OPENAPI / f"{daemon}.json"), "--url", url, "--checks", "all"]
+    command += ["--seed", "7", "--max-examples", str(examples), "--generation-database", "none", "--no-color"]
+    command += ["--request-timeout", "120", "--suppress-health-check", "all", "--warnings", "off"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, f"{daemon} is not as docs/openapi/{daemon}.json says\n{done.stdout}{done.stderr}"
 
 
 def _answer(address: str, method: str, path: str, sent: dict[str, str], body: bytes) -> tuple[int, str] | None:

@@ -42,10 +42,11 @@ class Rank:
         self.writer.words[WORD_PROGRESS] = self.end
 
     def collectives(self) -> None:
-        """Ten collectives of lane 0 in the last step, a millisecond each; one more has not ended, and one is absurd."""
+        """Ten collectives of lane 0 in the last step, a millisecond each; one more has not ended, two are absurd."""
         last = self.end - STEP
         numbers = [[number, last + number * MS, last + (number + 1) * MS, MS, 1 << 20] for number in range(1, 11)]
         numbers += [[11, last + 11 * MS, 0, 0, 1 << 20], [12, last + 12 * MS, last, 0, -5]]
+        numbers += [[-1, last + 13 * MS, last + 14 * MS, 0, 0]]
         self.writer.write_collectives(self.count - 1, [number for record in numbers for number in record])
 
     def block(self) -> None:

@@ -71,7 +71,7 @@ def _report_defects(handle: Handler) -> Handler:
 
 
 def _error_response(error: HttpError) -> Response:
-    return Response(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE)
+    return Response(error.status, "text/plain; charset=utf-8", f"{error}\n".encode(), NO_PAGE + error.headers)
 
 
 def _stop_server_of(process: int, server: Server) -> None:

@@ -42,6 +42,11 @@ class HttpError(Exception):
         super().__init__(reason)
         self.status = status
 
+    @property
+    def headers(self) -> tuple[tuple[str, str], ...]:
+        """What the error's response has to have: RFC 9110, 15.5.6."""
+        return (("Allow", "GET, HEAD"),) if self.status is HTTPStatus.METHOD_NOT_ALLOWED else ()
+
 
 def read_request(connection: socket.socket) -> Request | None:
     """Returns None where the client left without a request. Raises HttpError; OSError where the connection broke."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 import time
@@ -155,3 +156,31 @@ def test_the_loop_is_ready_after_the_first_complete_round() -> None:
         (Verdict.UNKNOWN, "a defect in laggard: RuntimeError('a defect')", False),
         (Verdict.OK, "no clock", True),
     ]
+
+
+LAUNCHER = """
+import json, sys
+sys.path.insert(0, sys.argv.pop(1))
+from laggard.agent.prober.process import Prober, prober_command
+prober = Prober(prober_command("periodic"), "n0", 300.0)
+try:
+    print(len(prober.run_probes().probes))
+finally:
+    prober.stop()
+"""
+
+
+@pytest.mark.slow
+def test_it_starts_where_a_launcher_alone_finds_laggard(tmp_path: Path) -> None:
+    """As in the Debian package, whose Python has laggard in none of its own folders."""
+    library, launcher = tmp_path / "lib", tmp_path / "launcher"
+    library.mkdir()
+    launcher.write_text(LAUNCHER)
+    for name in ("laggard", "msgspec", "pynvml", "prometheus_client", "yaml", "backports"):
+        spec = importlib.util.find_spec(name)
+        assert spec and (found := next(iter(spec.submodule_search_locations or ()), spec.origin))
+        (library / Path(found).name).symlink_to(found)
+    python = Path(sys.base_prefix) / "bin" / "python3"
+    words = [python, "-sE", launcher, library]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.stdout.strip().isdecimal() and int(done.stdout) > 20, done.stdout + done.stderr

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.agents import let_others_enter
 
 from laggard.agent.reader.answers import Refused, answer
@@ -171,6 +173,36 @@ def test_what_is_longer_than_a_question_is_none(serve: Callable[..., Path]) -> N
     path = serve(lambda question: question.encode())
     assert ask("x" * (MAX_QUESTION_BYTES - 1), environ(path)) == b"x" * (MAX_QUESTION_BYTES - 1)
     assert ask("x" * (MAX_QUESTION_BYTES + 1), environ(path)) == b""
+
+
+QUESTIONS = ("pci_config", "kernel_log", "rank_processes", "clock", "exit_status", "sockets", "job_variables")
+question = st.tuples(
+    st.sampled_from(QUESTIONS),
+    st.sampled_from([" ", "  ", "\t", "\0", ""]),
+    st.one_of(st.text(max_size=40), st.integers().map(str), st.sampled_from(["0000:00:00.0", "../../etc", "1"])),
+    st.sampled_from(["\n", "\r\n", "\n\n", ""]),
+).map("".join)
+
+
+def test_any_bytes_get_an_answer_or_a_reason(serve: Callable[..., Path]) -> None:
+    host = Host()
+    path = serve(lambda question: answer(question, host))
+
+    @settings(max_examples=100, deadline=None, database=None, derandomize=True)
+    @given(st.one_of(st.binary(max_size=2 * MAX_QUESTION_BYTES), question.map(str.encode)))
+    def check(data: bytes) -> None:
+        with socket.socket(socket.AF_UNIX) as asker:
+            asker.settimeout(60)
+            asker.connect(str(path))
+            asker.sendall(data)
+            asker.shutdown(socket.SHUT_WR)
+            reply = b"".join(iter(lambda: asker.recv(65_536), b""))
+        kind, _, rest = reply.partition(b" ")
+        line, _, body = rest.partition(b"\n")
+        assert kind in (b"ok", b"no") and line.isascii(), reply[:200]
+        assert int(line) == len(body) if kind == b"ok" else line and not body, reply[:200]
+
+    check()
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import all_routes, make_app
 
-ROUTES = all_routes(asyncio.Semaphore(1), None, CollectorSettings())  # type: ignore[arg-type]
+ROUTES = all_routes(None, CollectorSettings())  # type: ignore[arg-type]
 
 
 class Source:
