@@ -11,6 +11,7 @@ import shutil
 import socket
 import threading
 import time
+from functools import cache
 from typing import Any
 
 import uvicorn
@@ -78,20 +79,19 @@ class Source:
         return None
 
 
-def made_snapshot(ranks: int) -> ClusterSnapshot:
+def made_snapshot(ranks: int, ranks_per_node: int = RANKS_PER_NODE, steps: int = STEPS) -> ClusterSnapshot:
     windows, nodes = JobWindows(), []
-    for first in range(0, ranks, RANKS_PER_NODE):
-        name, numbers = f"gpu-{first // RANKS_PER_NODE:04d}", tuple(range(first, first + RANKS_PER_NODE))
-        document = RanksDocument(name, "boot", 0.0, tuple(made_rank(rank, ranks, name) for rank in numbers), ())
+    for first in range(0, ranks, ranks_per_node):
+        name, numbers = f"gpu-{first // ranks_per_node:04d}", tuple(range(first, first + ranks_per_node))
+        made = tuple(made_rank(rank, ranks, name, steps) for rank in numbers)
+        document = RanksDocument(name, "boot", 0.0, made, ())
         windows.ingest(f"http://{name}:19400", document, 1.0)
         nodes.append(NodeRow(f"http://{name}:19400", name, "up", "", 1.0, "ok", (), numbers))
     cluster = ClusterSnapshot(tuple(nodes), rounds=1, scraped_at=time.monotonic())
     return build_snapshot(windows, cluster, locate)
 
 
-def made_rank(rank: int, ranks: int, node: str) -> RankRow:
-    extra = 0.1 if rank == SLOW else 0.0
-    rows = tuple(made_step(step, extra, 0.001 * ((rank * 7 + step * 13) % 11)) for step in range(STEPS))
+def made_rank(rank: int, ranks: int, node: str, steps: int = STEPS) -> RankRow:
     return RankRow(
         job_id="pretrain",
         rank=rank,
@@ -104,17 +104,22 @@ def made_rank(rank: int, ranks: int, node: str) -> RankRow:
         pid=1,
         cgroup="",
         state="running",
-        steps=STEPS,
-        step_seconds=0.25 * STEPS,
-        own_seconds=0.15 * STEPS,
+        steps=steps,
+        step_seconds=0.25 * steps,
+        own_seconds=0.15 * steps,
         phase_seconds=(0.0,) * 5,
         last_progress_timestamp_seconds=0.0,
         collectives=(),
         in_flight=None,
         phase=None,
         lost=0,
-        rows=rows,
+        rows=made_rows(0.1 if rank == SLOW % ranks else 0.0, rank * 7 % 11, steps),
     )
+
+
+@cache
+def made_rows(extra: float, shift: int, steps: int) -> tuple[StepRow, ...]:
+    return tuple(made_step(step, extra, 0.001 * ((shift + step * 13) % 11)) for step in range(steps))
 
 
 def made_step(step: int, extra: float, noise: float) -> StepRow:

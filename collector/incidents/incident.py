@@ -77,7 +77,8 @@ class IncidentsDocument(Struct, frozen=True):
 
 
 class IncidentQuery(NamedTuple):
-    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id."""
+    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id.
+    `node`: those whose culprit is on it, or a link of it."""
 
     job_id: str | None = None
     owner: int | None = None
@@ -85,11 +86,13 @@ class IncidentQuery(NamedTuple):
     open_only: bool = False
     before: int | None = None
     limit: int = DEFAULT_LIMIT
+    node: str | None = None
 
     def matches(self, incident: Incident) -> bool:
         return (
             self.job_id in (None, incident.job_id)
             and self.owner in (None, incident.owner)
+            and (self.node is None or self.node in incident.culprit.machines)
             and (self.since is None or incident.closed_at is None or incident.closed_at >= self.since)
             and not (self.open_only and incident.closed_at is not None)
             and (self.before is None or incident.id < self.before)

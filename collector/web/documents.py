@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Verdict
+from laggard.wire.nodes import RingPairs
 from laggard.wire.ranks import InFlight
 
 
@@ -25,9 +26,20 @@ class JobLine(Struct, frozen=True):
     sentence: str = ""
 
 
+class JobCounts(Struct, frozen=True):
+    """Of all jobs, whatever is shown of them: how many there are, how many of these run, and how many that run have a
+    culprit. `found`: those that have what was looked for."""
+
+    total: int
+    running: int
+    failing: int
+    found: int
+
+
 class SummaryDocument(Struct, frozen=True):
     """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
-    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice."""
+    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice. `jobs`: the first
+    of those in `counts.found`, jobs with a culprit first, and in any case the `job` that all this is about."""
 
     version: str
     age_seconds: float | None
@@ -40,6 +52,7 @@ class SummaryDocument(Struct, frozen=True):
     location: Location
     fleet: tuple[str, ...] = ()
     todo: tuple[str, ...] = ()
+    counts: JobCounts = JobCounts(0, 0, 0, 0)
     schema: str = "laggard.summary/1"
 
 
@@ -127,6 +140,41 @@ class NodeFindingsDocument(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     total: int = 0
     schema: str = "laggard.node_findings/1"
+
+
+class TileSpan(Struct, frozen=True, array_like=True):
+    """The nodes whose names are `prefix`, a number from `first` to `last`, and `suffix`; the number has `width` digits
+    at least. A node without a number in its name has first -1. `tone`: fail, silent, unknown, wait or ok. `codes`: of
+    the findings that each of them has."""
+
+    prefix: str
+    first: int
+    last: int
+    width: int
+    suffix: str
+    tone: str
+    codes: tuple[str, ...] = ()
+
+
+class TilesDocument(Struct, frozen=True):
+    """All nodes of the fleet, `shown` of `total`, in the order of their names. `counts`: of all, by tone."""
+
+    total: int
+    shown: int
+    counts: dict[str, int]
+    spans: tuple[TileSpan, ...]
+    schema: str = "laggard.tiles/1"
+
+
+class NewestRing(Struct, frozen=True):
+    """The newest ring that measured pairs of nodes, `age_seconds` ago; both null where none did. Of a ring of more
+    nodes `pairs` has the nodes of its slowest pairs alone; it had `nodes` nodes and measured `measured` pairs."""
+
+    age_seconds: float | None
+    pairs: RingPairs | None
+    nodes: int = 0
+    measured: int = 0
+    schema: str = "laggard.newest_ring/1"
 
 
 class ScrapeTargets(Struct, frozen=True):

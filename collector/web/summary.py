@@ -4,20 +4,39 @@ compare."""
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from laggard import __version__
 from laggard.collector.ask import user_text
 from laggard.collector.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.web.documents import JobLine, SummaryDocument
-from laggard.model import Location
+from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
+from laggard.model import Location, Verdict
+
+FEW_JOBS: Final = 100
+"""Jobs in a summary where nobody asks for more: some 40 kB."""
+
+MOST_JOBS: Final = 4096
 
 
-def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_seconds: float) -> SummaryDocument:
+class JobsAsked(NamedTuple):
+    """`limit`: so many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
+
+    limit: int = FEW_JOBS
+    find: str = ""
+
+
+ANY_JOBS: Final = JobsAsked()
+
+
+def summary_document(
+    snapshot: ClusterSnapshot, name: str | None, interval_seconds: float, asked: JobsAsked = ANY_JOBS
+) -> SummaryDocument:
     """`name`: as ClusterSnapshot.job() takes it. `interval_seconds`: from one round of scrapes to the next."""
     job, location = snapshot.job(name), snapshot.location(name)
-    lines = (_job_line(it) for it in snapshot.jobs)
+    found = _found(snapshot.jobs, asked.find.casefold()) if asked.find else snapshot.jobs
     return SummaryDocument(
         version=__version__,
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
@@ -26,11 +45,40 @@ def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_secon
         evidence=tuple(support_lines(location)),
         notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
-        jobs=tuple(lines),
+        jobs=tuple(_job_line(it) for it in _first(found, job, asked.limit)),
         location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
         todo=tuple(advice_lines(location)),
+        counts=JobCounts(
+            total=len(snapshot.jobs),
+            running=sum(it.running for it in snapshot.jobs),
+            failing=sum(it.running and it.location.verdict is Verdict.FAIL for it in snapshot.jobs),
+            found=len(found),
+        ),
     )
+
+
+def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
+    users = {owner: _user(owner) for owner in {job.key.owner for job in jobs}}  # a directory is slow to ask
+    return [it for it in jobs if text in "\n".join((str(it.key), users[it.key.owner], it.script)).casefold()]
+
+
+def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -> list[JobSnapshot]:
+    """At most `limit` jobs, those that run and have a culprit first, then those that run; and the one that is shown,
+    whatever its place. What is left stays in the snapshot's order."""
+    chosen = sorted(jobs, key=_weight)[:limit]
+    if shown is not None and not any(it.key == shown.key for it in chosen):
+        chosen.append(shown)
+    return chosen
+
+
+def _weight(job: JobSnapshot) -> int:
+    fails = job.location.verdict is Verdict.FAIL
+    return 2 if not job.running else 0 if fails else 1
+
+
+def _user(owner: int) -> str:
+    return user_text(owner).removeprefix("user ")
 
 
 def _job_line(job: JobSnapshot) -> JobLine:
@@ -41,7 +89,7 @@ def _job_line(job: JobSnapshot) -> JobLine:
         running=job.running,
         ranks=job.location.ranks_seen,
         verdict=job.location.verdict,
-        user=user_text(job.key.owner).removeprefix("user "),
+        user=_user(job.key.owner),
         script=job.script,
         started_at=job.started_at,
         sentence=sentence(job.location),

@@ -6,8 +6,9 @@ import { MEASURES } from "./measures.js";
 
 const ORDERS = ["rank", "host", "position"];
 const VIEWS = ["job", "fleet"];
+const MOST_FOUND = 200; // characters
 
-// Returns {view: job, fleet or node, node: its name or null, job, measure, order, zoom: [start, stop] or null, rank: number
+// Returns {view: job, fleet or node, node: its name or null, find: what is looked for in the fleet, job, measure, order, zoom: [start, stop] or null, rank: number
 // or null}. Anything unknown counts as absent.
 export function readAddress(address) {
   const said = new URLSearchParams(address.hash.slice(1));
@@ -16,6 +17,7 @@ export function readAddress(address) {
   return {
     view: node ? "node" : known(VIEWS, said.get("view")),
     node,
+    find: (said.get("find") ?? "").slice(0, MOST_FOUND),
     job: said.get("job") || new URLSearchParams(address.search).get("job") || null,
     measure: known(MEASURES.map(({ name }) => name), said.get("measure")),
     order: known(ORDERS, said.get("order")),
@@ -25,11 +27,12 @@ export function readAddress(address) {
 }
 
 // The address of a view, relative to the page.
-export function writeAddress({ view, node, job, measure, order, zoom, rank }) {
+export function writeAddress({ view, node, find, job, measure, order, zoom, rank }) {
   const query = job ? `?${new URLSearchParams({ job })}` : "";
   const said = new URLSearchParams();
   if (view === "node") said.set("node", node);
   if (view === "fleet") said.set("view", "fleet");
+  if (view === "fleet" && find) said.set("find", find);
   if (measure !== "own") said.set("measure", measure);
   if (order !== "rank") said.set("order", order);
   if (zoom) said.set("zoom", zoom.join("-"));

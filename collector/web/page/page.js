@@ -12,7 +12,7 @@ import { showIncidents } from "./incidents.js";
 import { jobLabel } from "./jobs.js";
 import { mapControls } from "./map_controls.js";
 import { showNode } from "./node_view.js";
-import { showNodes } from "./nodes.js";
+import { nodesAsked, showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
 import { showRings } from "./rings.js";
 
@@ -20,9 +20,9 @@ const ROWS = 230; // the map gets no taller than two pixels for each of so many 
 
 const INCIDENTS = 20;
 
-const MOST_INCIDENTS = 200; // of all jobs together
+const MOST_INCIDENTS = 50; // of all jobs together
 
-const FINDINGS = 200;
+const FINDINGS = 100;
 
 const state = {
   ...readAddress(location),
@@ -57,9 +57,10 @@ async function openCell(row, heat, { row: place, column }) {
   byId("rank-card").scrollIntoView({ block: "nearest" });
 }
 
-async function ask(path, parameters = {}, job = state.job) {
+// `job`: null for all jobs; without a name it is the one that progressed last.
+async function ask(path, parameters = {}, job = state.job ?? "") {
   const query = new URLSearchParams(parameters);
-  if (job) query.set("job", job);
+  if (job !== null) query.set("job", job);
   const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
   if (response.status === 409) return null; // several users have a job of that name: the summary says so
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
@@ -85,29 +86,48 @@ async function refreshMap() {
   return attempt(asksMap(), showMap);
 }
 
-// All jobs and nodes, or one node.
+const incidentsAsked = (parameters, job = null) => ask("/api/v1/incidents", parameters, job);
+
+const nodesFor = (parameters, job = null) => ask("/api/v1/nodes", { limit: nodesAsked(), ...parameters }, job);
+
+function answered(summary) {
+  Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
+  showJobs(summary);
+}
+
+// All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
-  const one = state.view === "node" ? { node: state.node } : {};
-  const asked = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: MOST_INCIDENTS }, null), ask("/api/v1/findings", { limit: FINDINGS, ...one })];
-  await attempt(asked, (summary, nodes, incidents, findings) => {
-    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
-    showJobs(summary);
+  const find = state.find ? { find: state.find } : {};
+  const asked = [
+    ask("/api/v1/summary", find),
+    ask("/api/v1/tiles", {}, null),
+    nodesFor(find),
+    ask("/api/v1/rings/newest", {}, null),
+    incidentsAsked({ limit: MOST_INCIDENTS }),
+    ask("/api/v1/findings", { limit: FINDINGS }, null),
+  ];
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings) => {
+    answered(summary);
     showFindings(findings);
-    if (one.node) {
-      showNode(one.node, nodes.nodes, summary.fleet, findings.total);
-      showIncidents({ ...incidents, incidents: incidents.incidents.filter(({ culprit }) => concerns(culprit, one.node)) }, true);
-    } else {
-      showFleet({ nodes: nodes.nodes.map(({ node, url, state: how, verdict, findings: codes }) => ({ node, url, state: how, verdict, findings: codes })), jobs: summary.jobs });
-      showRings(nodes.nodes);
-      showNodes(nodes.nodes, summary.fleet);
-      showIncidents(incidents, true);
-    }
-    document.title = `${byId(one.node ? "node-sentence" : "fleet-sentence").textContent} · laggard`;
+    showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
+    showRings(ring);
+    showNodes(nodes, { find: state.find, onMore: refresh });
+    showIncidents(incidents, true);
+    document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
 }
 
-// Whether a culprit is the node or a link of it.
-const concerns = ({ node, link }, name) => node === name || (link ?? []).some((end) => end?.node === name);
+async function refreshNode() {
+  const { node } = state;
+  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null)];
+  await attempt(asked, (summary, nodes, incidents, findings) => {
+    answered(summary);
+    showFindings(findings);
+    showNode(node, nodes, findings.total);
+    showIncidents(incidents, true);
+    document.title = `${byId("node-sentence").textContent} · laggard`;
+  });
+}
 
 function showView() {
   const main = document.querySelector("main");
@@ -125,16 +145,17 @@ function showView() {
 
 async function refresh() {
   showView();
-  if (state.view !== "job") return refreshFleet();
-  const others = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: INCIDENTS }), ask("/api/v1/findings", { limit: FINDINGS })];
+  if (state.view === "fleet") return refreshFleet();
+  if (state.view === "node") return refreshNode();
+  const job = state.job ?? "";
+  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS })];
   await attempt([...asksMap(), ...others], (heat, timeline, summary, nodes, incidents, findings) => {
-    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
+    answered(summary);
     showAnswer(summary);
-    showJobs(summary);
     showMap(heat, timeline);
     showFindings(findings);
-    showNodes(nodes.nodes, summary.fleet);
-    showIncidents(incidents, !state.job);
+    showNodes(nodes, { onMore: refresh });
+    showIncidents(incidents, false);
   });
   await attempt([ask("/api/v1/recommendation")], showChanges); // last: it takes the longest, and changes the least
 }
@@ -150,8 +171,11 @@ async function attempt(asked, show) {
   showFreshness();
 }
 
-function showJobs({ jobs, job }) {
+function showJobs({ jobs, job, counts }) {
+  if (state.view === "fleet" && state.find) return; // these are the jobs that were looked for
   byId("job-box").hidden = !jobs.length;
+  byId("jobs-more").hidden = jobs.length >= counts.total;
+  setText(byId("jobs-more"), `${jobs.length} of ${counts.total}`);
   const select = byId("job");
   const options = jobs.map((line) => [line.key, jobLabel(line, jobs)]);
   if (state.job && !job) options.unshift([state.job, `${state.job} (gone)`]);
@@ -193,10 +217,17 @@ byId("job").addEventListener("change", (event) => look({ view: "job", node: null
 for (const moved of ["popstate", "hashchange"]) {
   window.addEventListener(moved, () => {
     Object.assign(state, readAddress(location));
+    byId("find").value = state.find;
     byId("measures").querySelector(`input[value=${state.measure}]`).checked = true;
     refresh();
   });
 }
+byId("find-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  look({ find: byId("find").value.trim() });
+});
+byId("find").addEventListener("search", () => byId("find").value || look({ find: "" })); // its cross
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
+byId("find").value = state.find;
 setInterval(showFreshness, 1000);
 keepRefreshing();
