@@ -8,7 +8,7 @@ const FEW = 20;
 const TONES = { up: "ok", ok: "ok", fail: "fail", garbage: "fail", down: "fail", slow: "unknown", unknown: "unknown" };
 const WORDS = { ok: "passed", fail: "failed", unknown: "unknown", skipped: "skipped" };
 
-export const FIRST_NODES = 100; // asked for at first
+const FIRST_NODES = 40; // asked for at first
 const MORE_NODES = 400;
 
 let asked = FIRST_NODES;

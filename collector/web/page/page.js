@@ -24,6 +24,8 @@ const MOST_INCIDENTS = 50; // of all jobs together
 
 const FINDINGS = 100;
 
+const JOBS = 40;
+
 const state = {
   ...readAddress(location),
   summary: null,
@@ -99,7 +101,7 @@ function answered(summary) {
 async function refreshFleet() {
   const find = state.find ? { find: state.find } : {};
   const asked = [
-    ask("/api/v1/summary", find),
+    ask("/api/v1/summary", { limit: JOBS, ...find }),
     ask("/api/v1/tiles", {}, null),
     nodesFor(find),
     ask("/api/v1/rings/newest", {}, null),

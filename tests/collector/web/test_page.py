@@ -184,5 +184,7 @@ def test_an_outlier_is_listed_under_the_nodes(
     assert browsed.page.locator("#nodes tr", has_text="n3").locator(".code").all_inner_texts() == ["FLEET_OUTLIER"]
     browsed.screenshot("page-fleet")
     browsed = Browsed(browser, collector.url)
-    assert [line[:3] for line in browsed.page.locator("#fleet li").all_inner_texts()] == ["n3:"], "the job's nodes alone"
+    assert [line[:3] for line in browsed.page.locator("#fleet li").all_inner_texts()] == ["n3:"], (
+        "the job's nodes alone"
+    )
     assert browsed.errors == []
