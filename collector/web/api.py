@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -197,7 +198,8 @@ class Api:
         ranks = [int(number) for number in numbers if number is not None] or culprit_ranks(job.location)
         last = None if before is None else int(before)
         own = self.answers.get(snapshot, ("mean own", job.key), lambda: mean_own_seconds(job.timings))
-        return _json(timeline_document(str(job.key), job.timings, ranks, before=last, mean_own=own))
+        look = partial(self.source.looked_at, job.key)
+        return _json(timeline_document(str(job.key), job.timings, ranks, before=last, mean_own=own, look=look))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))

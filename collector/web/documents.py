@@ -97,8 +97,8 @@ class HeatDocument(Struct, frozen=True):
 class TimelineRow(Struct, frozen=True):
     """One rank's last steps. `role`: `asked` of a rank that was asked for, `peer` of the one beside it: the median of
     the ranks that do the same work, by own time. `seconds`: of each phase and `waited`, [S], null where it has no row
-    for the step. `waits`: what it waited in over these steps, the longest first, where the source has single
-    collectives."""
+    for the step. `waits`: what it waited in over these steps, the longest first, and `collectives` the longest of its
+    single collectives in the order of their begin, where the source has them; `collectives_seen`: how many it had."""
 
     rank: int
     role: str
@@ -111,6 +111,8 @@ class TimelineRow(Struct, frozen=True):
     in_flight: InFlight | None
     seconds: dict[str, list[float | None]]
     waits: tuple[CollectiveWait, ...] = ()
+    collectives: tuple[CollectiveSpan, ...] = ()
+    collectives_seen: int = 0
 
 
 class CollectiveWait(Struct, frozen=True):
@@ -122,12 +124,43 @@ class CollectiveWait(Struct, frozen=True):
     seconds: float
 
 
+class CollectiveSpan(Struct, frozen=True, array_like=True):
+    """One collective of one rank. `column`: the place of its step among the document's; `start` and `end` in seconds
+    from that step's begin, `waited` how long the rank was blocked in it. `peer`: the other side of a send or receive,
+    else null."""
+
+    column: int
+    op: str
+    group: str
+    peer: int | None
+    start: float
+    end: float
+    waited: float
+
+
+class GroupWait(Struct, frozen=True):
+    """All collectives of one operation in one group, or between two ranks, of the ranks that are shown: of these
+    `longest_rank` waited the longest in all, `longest` seconds, and `least_rank` the least, where two or more are
+    shown: it came last, and the others waited for it."""
+
+    op: str
+    group: str
+    peer: int | None
+    count: int
+    longest_rank: int
+    longest: float
+    least_rank: int | None = None
+    least: float | None = None
+
+
 class TimelineDocument(Struct, frozen=True):
-    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps."""
+    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps. `groups`: in which groups
+    or links they waited, the longest first, where single collectives are known."""
 
     job: str | None
     steps: list[int]
     rows: tuple[TimelineRow, ...]
+    groups: tuple[GroupWait, ...] = ()
     schema: str = "laggard.timeline/1"
 
 

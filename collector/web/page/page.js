@@ -15,6 +15,7 @@ import { showNode } from "./node_view.js";
 import { nodesAsked, showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
 import { showRings } from "./rings.js";
+import { showWaits } from "./waits.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
@@ -80,6 +81,7 @@ function showMap(heat, timeline) {
   drawHeat(heat, state.summary, emptyText(heat, state.summary.location));
   showControls(heat);
   showRank(timeline, state.rank);
+  showWaits(timeline);
 }
 
 // What the reader has chosen, without waiting for all else.
