@@ -24,8 +24,15 @@ from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.answers import SnapshotAnswers
-from laggard.collector.web.chosen_nodes import MOST_FOUND, NodesAsked, findings_on, nodes_document, nodes_of
-from laggard.collector.web.documents import NodeFindingsDocument, TimelineDocument
+from laggard.collector.web.chosen_nodes import (
+    MOST_FOUND,
+    NodesAsked,
+    findings_on,
+    name_of,
+    nodes_document,
+    nodes_of,
+)
+from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
 from laggard.collector.web.heatmap import (
     MAX_ROWS,
     MEASURES,
@@ -38,6 +45,7 @@ from laggard.collector.web.heatmap import (
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
+from laggard.collector.web.metric_links import MetricLinks
 from laggard.collector.web.newest_ring import newest_ring
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
@@ -85,6 +93,7 @@ class Api:
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/timeline", self.timeline),
             Route("/api/v1/targets", self.targets),
+            Route("/api/v1/links", self.links),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/recommendation", self.recommendation),
         ]
@@ -203,6 +212,19 @@ class Api:
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
+
+    def links(self, request: Request) -> Response:
+        """`?node=NAME`, else `?job=`, and `rank=N` of that job: where else its metrics can be seen."""
+        snapshot, asked = self.source.snapshot, request.query_params
+        if (node := asked.get("node")) is not None:
+            urls = (row.url for row in snapshot.nodes if name_of(row) == node)
+            address = next(urls, "").partition("://")[2]
+            return _json(MetricLinks(self.settings).of_node(address) if address else LinksDocument(()))
+        rank, job = _number(asked.get("rank", ""), 2.0**31), snapshot.job(job_name(request))
+        if job is None:
+            return _json(LinksDocument(()))
+        links = MetricLinks(self.settings, None if job.running else job.progressed_at or None)
+        return _json(links.of_job(job.key) if rank is None else links.of_rank(job.key, int(rank)))
 
     def incidents(self, request: Request) -> Response:
         asked = request.query_params

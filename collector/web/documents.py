@@ -210,6 +210,18 @@ class NewestRing(Struct, frozen=True):
     schema: str = "laggard.newest_ring/1"
 
 
+class Link(Struct, frozen=True):
+    text: str
+    href: str
+
+
+class LinksDocument(Struct, frozen=True):
+    """Where else the metrics of a job, a rank or a node can be seen; empty where the settings name no such page."""
+
+    links: tuple[Link, ...]
+    schema: str = "laggard.links/1"
+
+
 class ScrapeTargets(Struct, frozen=True):
     """One entry of Prometheus' http_sd."""
 

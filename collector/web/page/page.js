@@ -10,6 +10,7 @@ import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
 import { jobLabel } from "./jobs.js";
+import { showLinks } from "./links.js";
 import { mapControls } from "./map_controls.js";
 import { showNode } from "./node_view.js";
 import { nodesAsked, showNodes } from "./nodes.js";
@@ -75,12 +76,19 @@ function mapAsked() {
   return { measure: state.measure, order: state.order, rows: ROWS, ...zoom };
 }
 
-const asksMap = () => [ask("/api/v1/ranks", mapAsked()), ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank })];
+const linksFor = (parameters = {}, job = state.job ?? "") => ask("/api/v1/links", parameters, job);
 
-function showMap(heat, timeline) {
+const asksMap = () => [
+  ask("/api/v1/ranks", mapAsked()),
+  ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank }),
+  state.rank === null ? null : linksFor({ rank: state.rank }),
+];
+
+function showMap(heat, timeline, links) {
   drawHeat(heat, state.summary, emptyText(heat, state.summary.location));
   showControls(heat);
   showRank(timeline, state.rank);
+  showLinks("rank-links", links);
   showWaits(timeline);
 }
 
@@ -123,11 +131,12 @@ async function refreshFleet() {
 
 async function refreshNode() {
   const { node } = state;
-  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null)];
-  await attempt(asked, (summary, nodes, incidents, findings) => {
+  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null), linksFor({ node }, null)];
+  await attempt(asked, (summary, nodes, incidents, findings, links) => {
     answered(summary);
     showFindings(findings);
     showNode(node, nodes, findings.total);
+    showLinks("node-links", links);
     showIncidents(incidents, true);
     document.title = `${byId("node-sentence").textContent} · laggard`;
   });
@@ -152,11 +161,12 @@ async function refresh() {
   if (state.view === "fleet") return refreshFleet();
   if (state.view === "node") return refreshNode();
   const job = state.job ?? "";
-  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS })];
-  await attempt([...asksMap(), ...others], (heat, timeline, summary, nodes, incidents, findings) => {
+  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS }), linksFor()];
+  await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links) => {
     answered(summary);
     showAnswer(summary);
-    showMap(heat, timeline);
+    showLinks("job-links", links);
+    showMap(heat, timeline, rankLinks);
     showFindings(findings);
     showNodes(nodes, { onMore: refresh });
     showIncidents(incidents, false);
