@@ -45,6 +45,7 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         job=_job_text(location),
         source=f"From the collector at {without_login(url)}.",
         written=_now(),
+        collector=without_login(url),
     )
 
 

@@ -64,15 +64,25 @@ class HistoryState(Struct, frozen=True):
     bytes: int = 0
 
 
+class JobName(Struct, frozen=True):
+    """What people know a job by. `script` is empty and `started_at` None of a job that is not held any more."""
+
+    user: str
+    script: str = ""
+    started_at: float | None = None
+
+
 class IncidentsDocument(Struct, frozen=True):
     """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
-    there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written."""
+    there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written. `jobs`:
+    those of the incidents, by `owner:job_id`; empty where no collector was asked."""
 
     incidents: tuple[Incident, ...]
     next: int | None
     open: int
     now: float
     history: HistoryState
+    jobs: dict[str, JobName] = {}
     schema: str = "laggard.incidents/1"
 
 

@@ -50,7 +50,7 @@ from laggard.collector.web.newest_ring import newest_ring
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
-from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, summary_document
+from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, job_names, summary_document
 from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
@@ -239,7 +239,8 @@ class Api:
             open_only=asked.get("open", "") not in ("", "0"),
             node=asked.get("node"),
         )
-        return _json(self.source.incidents.document(query))
+        found = self.source.incidents.document(query)
+        return _json(structs.replace(found, jobs=job_names(self.source.snapshot, found.incidents)))
 
     def _job_asked(self, request: Request) -> str | None:
         """`?job=` without a name is the job that progressed last, as it is everywhere; without `job`, all jobs."""

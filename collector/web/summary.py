@@ -4,13 +4,14 @@ compare."""
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard import __version__
 from laggard.collector.ask import user_text
 from laggard.collector.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.collector.fleet.outliers import fleet_lines
+from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
 from laggard.model import Location, Verdict
@@ -75,6 +76,18 @@ def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -
 def _weight(job: JobSnapshot) -> int:
     fails = job.location.verdict is Verdict.FAIL
     return 2 if not job.running else 0 if fails else 1
+
+
+def job_names(snapshot: ClusterSnapshot, incidents: Iterable[Incident]) -> dict[str, JobName]:
+    """What people know the incidents' jobs by, by their keys."""
+    wanted = {it.key for it in incidents}
+    users = {owner: _user(owner) for owner in {key.owner for key in wanted}}
+    held = {it.key: it for it in snapshot.jobs if it.key in wanted}
+    names = {}
+    for key in wanted:
+        job = held.get(key)
+        names[str(key)] = JobName(users[key.owner], job.script if job else "", job.started_at if job else None)
+    return names
 
 
 def _user(owner: int) -> str:

@@ -98,6 +98,16 @@ async function refreshMap() {
   return attempt(asksMap(), showMap);
 }
 
+// The incident that a link names: of all, the newest that is not newer than its id.
+const incidentAsked = () => (state.incident === null ? null : incidentsAsked({ before: state.incident + 1, limit: 1 }));
+
+function showAllIncidents(incidents, one, ofAll) {
+  const found = one?.incidents.find(({ id }) => id === state.incident) ?? null;
+  const isNew = found && !byId(`incident-${found.id}`);
+  showIncidents({ ...incidents, jobs: { ...one?.jobs, ...incidents.jobs } }, ofAll, state.incident, found);
+  if (isNew) byId("incidents-card").scrollIntoView();
+}
+
 const incidentsAsked = (parameters, job = null) => ask("/api/v1/incidents", parameters, job);
 
 const nodesFor = (parameters, job = null) => ask("/api/v1/nodes", { limit: nodesAsked(), ...parameters }, job);
@@ -117,14 +127,15 @@ async function refreshFleet() {
     ask("/api/v1/rings/newest", {}, null),
     incidentsAsked({ limit: MOST_INCIDENTS }),
     ask("/api/v1/findings", { limit: FINDINGS }, null),
+    incidentAsked(),
   ];
-  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings) => {
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one) => {
     answered(summary);
     showFindings(findings);
     showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
     showRings(ring);
     showNodes(nodes, { find: state.find, onMore: refresh });
-    showIncidents(incidents, true);
+    showAllIncidents(incidents, one, true);
     document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
 }
@@ -137,7 +148,7 @@ async function refreshNode() {
     showFindings(findings);
     showNode(node, nodes, findings.total);
     showLinks("node-links", links);
-    showIncidents(incidents, true);
+    showAllIncidents(incidents, null, true);
     document.title = `${byId("node-sentence").textContent} · laggard`;
   });
 }
@@ -161,17 +172,19 @@ async function refresh() {
   if (state.view === "fleet") return refreshFleet();
   if (state.view === "node") return refreshNode();
   const job = state.job ?? "";
-  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS }), linksFor()];
-  await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links) => {
+  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS }), linksFor(), incidentAsked()];
+  await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links, one) => {
     answered(summary);
     showAnswer(summary);
     showLinks("job-links", links);
     showMap(heat, timeline, rankLinks);
     showFindings(findings);
     showNodes(nodes, { onMore: refresh });
-    showIncidents(incidents, false);
+    showAllIncidents(incidents, one, false);
   });
   await attempt([ask("/api/v1/recommendation")], showChanges); // last: it takes the longest, and changes the least
+  if (state.card) byId(`${state.card}-card`).scrollIntoView();
+  if (state.card) look({ card: "" }); // once: the reader goes on from there
 }
 
 async function attempt(asked, show) {

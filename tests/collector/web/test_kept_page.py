@@ -89,6 +89,8 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     assert page.inner_text("h1").startswith("Rank 2 on n1 is slow in forward")
     assert "GPU_THROTTLED gpu0 on n1" in page.inner_text(".findings-list") and "replace it" in page.inner_text("main")
     assert "GPU_TOO_HOT" not in page.inner_text("main")  # of a node that is no culprit
+    link = page.get_by_role("link", name="GPU_THROTTLED gpu0 on n1")
+    assert link.get_attribute("href") == f"{collector.url}/findings/GPU_THROTTLED"
     assert HOSTILE in page.inner_text(".job") and page.title() != "taken" and page.locator("img").count() == 0
     assert browsed.errors == []
 

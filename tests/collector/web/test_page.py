@@ -72,8 +72,11 @@ def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> N
     assert "GPU_THROTTLED" in page.text_content("#nodes")
     assert "The job runs on these nodes. 2 agents answer." in page.inner_text("#nodes-explain")
     assert "1 agent never said which node it is on: see the fleet." in page.inner_text("#nodes-explain")
-    page.locator("#incidents tbody tr", has_text="rank 2 on n1 is slow in forward").wait_for()
-    assert "open" in page.inner_text("#incidents") and "GPU_THROTTLED" in page.inner_text("#incidents")
+    page.locator("#incidents details", has_text="rank 2 on n1 is slow in forward").wait_for()
+    assert "open" in page.inner_text("#incidents")
+    page.locator("#incidents summary").click()
+    story = page.inner_text("#incidents details")
+    assert "in forward, its peers 0.050 s" in story and "GPU_THROTTLED" in story and "What to do: " in story
     assert "1 open, 0 closed." in page.inner_text("#incidents-explain")
     browsed.screenshot(f"page-slow-rank-{scheme}")
     page.get_by_role("link", name="Fleet", exact=True).click()

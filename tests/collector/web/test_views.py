@@ -55,7 +55,7 @@ def cluster(make: Any) -> Iterator[Any]:
     collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1"])
     collector.wait_ready()
     collector.wait_until(lambda: len(collector.get("/api/v1/findings").json()["findings"]) >= 4)
-    collector.wait_until(lambda: collector.get("/api/v1/incidents").json()["incidents"])
+    collector.wait_until(lambda: len(collector.get("/api/v1/incidents").json()["incidents"]) == 2)
     yield collector
     collector.stop()
     for agent in agents:
@@ -103,6 +103,27 @@ def keep(page: Any, name: str) -> None:
     folder = Path(os.environ.get("LAGGARD_SCREENSHOTS") or OUT)
     folder.mkdir(parents=True, exist_ok=True)
     page.screenshot(path=folder / f"{name}.jpg", type="jpeg", quality=60, full_page=True)
+
+
+def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: Any) -> None:
+    found = cluster.get("/api/v1/incidents").json()
+    died = next(it for it in found["incidents"] if it["job_id"] == UUID)
+    assert found["jobs"][f"1001:{UUID}"]["script"] == "finetune.py"
+    browsed = Browsed(browser, f"{cluster.url}/#view=fleet&incident={died['id']}", f"#incident-{died['id']}")
+    page = browsed.page
+    box = page.locator(f"#incident-{died['id']}")
+    assert box.get_attribute("open") is not None and "exit status 1 after ValueError" in box.inner_text()
+    assert "finetune.py of 1001, since" in box.inner_text() and UUID not in box.inner_text()
+    other = page.locator("#incidents details", has_text="pretrain-70b of")
+    assert other.get_attribute("open") is None
+    other.locator("summary").click()
+    page.wait_for_timeout(1500)  # it is drawn anew meanwhile
+    assert "Now, " in other.inner_text() and "its peers 0.050 s" in other.inner_text()
+    other.get_by_role("link", name="What to change in this job").click()
+    page.locator("#changes-card:not([hidden])").wait_for()
+    page.locator("h1:visible", has_text="Rank 29 on gpu-03").wait_for()
+    browsed = Browsed(browser, f"{cluster.url}/#incident=12", "#incidents-explain:text('Incident 12 is not known')")
+    assert browsed.errors == []
 
 
 def test_from_the_fleet_to_a_node_and_to_a_job(browser: Any, cluster: Any) -> None:
