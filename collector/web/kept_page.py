@@ -17,6 +17,7 @@ from laggard.collector.web.bundle import bundle
 from laggard.collector.web.documents import HeatDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.page_html import PAGE_DIR, answer_html, items, template
 from laggard.model import Location
+from laggard.text.words import capital
 from laggard.wire import encode
 
 ROWS = 230
@@ -106,7 +107,7 @@ def _change_html(item: Item) -> str:
     values = (("-", item.current), ("+", item.recommended)) if sets else ()
     lines = [(sign, value) for sign, value in values if value is not None]
     diff = "\n".join(f"{sign} {item.key}={value}" for sign, value in lines)
-    words = [line for line in item.apply.splitlines() if line not in item.commands]
+    words = [capital(line) for line in item.apply.splitlines() if line not in item.commands]
     reasons = [item.reason, f"Gain: {gain_text(item.gain)}.", item.risk, *words]
     return _article(f"{item.target}: {item.key}", reasons, [diff, "\n".join(item.commands)])
 

@@ -111,7 +111,7 @@ def waits_of(found: Iterable[RankCollective]) -> tuple[CollectiveWait, ...]:
     for it in found:
         totals[it.op, it.group].append(it.waited)
     waits = [CollectiveWait(op, group, len(each), round(sum(each), 6)) for (op, group), each in totals.items()]
-    return tuple(sorted(waits, key=lambda wait: -wait.seconds)[:_MOST_WAITS])
+    return tuple(sorted((it for it in waits if it.seconds), key=lambda wait: -wait.seconds)[:_MOST_WAITS])
 
 
 def group_waits(by_rank: Mapping[int, Sequence[RankCollective]]) -> tuple[GroupWait, ...]:
@@ -121,7 +121,7 @@ def group_waits(by_rank: Mapping[int, Sequence[RankCollective]]) -> tuple[GroupW
         for it in found:
             totals[it.op, it.group, it.peer][rank].append(it.waited)
     waits = [_group_wait(*place, ranks) for place, ranks in totals.items()]
-    return tuple(sorted(waits, key=lambda wait: -wait.longest)[:_MOST_GROUPS])
+    return tuple(sorted((it for it in waits if it.longest), key=lambda wait: -wait.longest)[:_MOST_GROUPS])
 
 
 def _group_wait(op: str, group: str, peer: int | None, ranks: Mapping[int, Sequence[float]]) -> GroupWait:

@@ -253,6 +253,8 @@ def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: An
     found = cluster.get("/api/v1/incidents").json()
     died = next(it for it in found["incidents"] if it["job_id"] == UUID)
     assert found["jobs"][f"1001:{UUID}"]["script"] == "finetune.py"
+    of_node = {node: cluster.get("/api/v1/incidents", node=node).json()["incidents"] for node in ("gpu-08", "gpu-01")}
+    assert [it["id"] for it in of_node["gpu-08"]] == [died["id"]] and of_node["gpu-01"] == []
     browsed = Browsed(browser, f"{cluster.url}/#view=fleet&incident={died['id']}", f"#incident-{died['id']}")
     page = browsed.page
     box = page.locator(f"#incident-{died['id']}")
