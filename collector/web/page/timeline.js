@@ -92,11 +92,13 @@ function letterOf(part, x, y) {
   return letter;
 }
 
-// The collectives of one step of a row. `left`: where the step begins.
+// The collectives of one step of a row, cut to the step. `left`: where it begins.
 function laneOf(row, column, step, left, top, scale) {
+  const length = sum(partsOf(row, column));
+  const within = (moment) => Math.min(length, Math.max(0, moment));
   return row.collectives.filter(([place]) => place === column).flatMap(([, op, group, peer, start, end, waited]) => {
-    const x = left + start * scale;
-    const width = Math.max(1, (end - start) * scale);
+    const x = left + within(start) * scale;
+    const width = Math.max(1, (within(end) - within(start)) * scale);
     const blocked = Math.min(width, Math.max(waited > 0 ? 1 : 0, waited * scale));
     const span = svg("rect", { x, y: top, width, height: LANE, class: "span" });
     const title = svg("title", {});
