@@ -12,11 +12,15 @@ export const showWaits = onChange((timeline) => {
   const [worst] = groups;
   setText(byId("waits-sentence"), `Rank ${worst.longest_rank} waits the longest in ${collectiveName(worst)}: ${seconds(worst.longest)}${othersOf(worst)}.`);
   const rows = timeline.rows.map(({ rank }) => rank).join(" and ");
-  setText(byId("waits-explain"), `Of ${timeline.rows.length > 1 ? "ranks" : "rank"} ${rows}, over ${count(timeline.steps.length, "step")}. The rank that waits least in a group comes last to it: the others wait for it.`);
+  setText(byId("waits-explain"), `Of ${timeline.rows.length > 1 ? "ranks" : "rank"} ${rows}, over ${count(timeline.steps.length, "step")}. A rank that waits much less than the others comes last to the collective: they wait for it.`);
   byId("waits").tBodies[0].replaceChildren(...groups.map(rowOf));
 });
 
-const othersOf = ({ least_rank: rank, least, longest }) => (rank === null || least > 0.8 * longest ? "" : `; rank ${rank} waits ${seconds(least)}, so it comes last`);
+function othersOf({ least_rank: rank, least, longest }) {
+  if (rank === null) return "";
+  if (least > 0.8 * longest) return `; rank ${rank} waits as long: both wait for another rank, or for the network`;
+  return `; rank ${rank} waits ${seconds(least)}, so it comes last`;
+}
 
 function rowOf(wait) {
   const cell = (label, text) => element("td", { "data-label": label, className: "short", text });

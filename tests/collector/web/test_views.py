@@ -32,9 +32,9 @@ SIZES = {"wide": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 UUID = "f24ea483-3d25-4341-9af2-3b8a83418aea"
 VIEWS = {
-    "job": ("/?job=1000%3Apretrain-70b", "#rank-card:not([hidden])"),
-    "rank": ("/?job=1000%3Apretrain-70b#measure=waited&order=host&zoom=0-16&rank=5", "#rank-card:not([hidden])"),
-    "died": (f"/?job=1001%3A{UUID}", "#badge:text('Died first')"),
+    "job": ("/?job=2001%3Apretrain-70b", "#rank-card:not([hidden])"),
+    "rank": ("/?job=2001%3Apretrain-70b#measure=waited&order=host&zoom=0-16&rank=5", "#rank-card:not([hidden])"),
+    "died": (f"/?job=2002%3A{UUID}", "#badge:text('Died first')"),
     "fleet": ("/#view=fleet", "#jobs tbody tr"),
     "node": ("/#node=gpu-03", "#node-facts div"),
     "no-node": ("/#node=nobody", "#node-sentence:text('No agent reports')"),
@@ -99,7 +99,7 @@ class TrainingAgent(FakeAgent):
         if not path.startswith("/api/v1/collectives"):
             return super().answer(path)
         ranks = [int(number) for number in parse_qs(urlsplit(path).query)["rank"]]
-        return encode(CollectivesDocument(self.ranks.node, 1000, "pretrain-70b", tuple(map(collectives, ranks))))
+        return encode(CollectivesDocument(self.ranks.node, 2001, "pretrain-70b", tuple(map(collectives, ranks))))
 
 
 def steps_of(rank: int) -> list[StepRow]:
@@ -126,7 +126,7 @@ def collectives(rank: int) -> RankCollectives:
 
 
 @pytest.fixture(scope="module")
-def cluster(make: Any) -> Iterator[Any]:
+def cluster(make: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Twelve nodes: two jobs, two nodes that fail, one of which also differs, and one that is silent."""
     agents = []
     for number in range(11):
@@ -134,7 +134,7 @@ def cluster(make: Any) -> Iterator[Any]:
         documents = make.ranks_document(name, [])
         if number < 8:
             said = {"script": "pretrain.py", "started": time.time() - 7200}
-            its = {"node": name, "job_id": "pretrain-70b", "owner": 1000, "facts": said}
+            its = {"node": name, "job_id": "pretrain-70b", "owner": 2001, "facts": said}
             ranks = [make.rank_row(it, 64, steps_of(it), **its) for it in range(number * 8, number * 8 + 8)]
             documents = make.ranks_document(name, ranks)
         elif number == 8:
@@ -144,7 +144,9 @@ def cluster(make: Any) -> Iterator[Any]:
         facts = {"identity": identity, **({"ring": _ring()} if number == 0 else {})}
         agents.append(TrainingAgent(documents, _report(make.report(name), FINDINGS.get(number, ()), facts)))
     targets = [word for agent in agents for word in ("--target", agent.address)]
-    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1"])
+    config = tmp_path_factory.mktemp("collector") / "collector.yaml"
+    config.write_text(f"incidents_database: {config.parent / 'incidents.sqlite'}\n")
+    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)])
     collector.wait_ready()
     collector.wait_until(lambda: len(collector.get("/api/v1/findings").json()["findings"]) >= 4)
     collector.wait_until(lambda: len(collector.get("/api/v1/incidents").json()["incidents"]) == 2)
@@ -176,10 +178,10 @@ def _died(make: Any, node: str) -> list[Any]:
     job = {
         "node": node,
         "job_id": UUID,
-        "owner": 1001,
+        "owner": 2002,
         "facts": {"script": "finetune.py", "started": time.time() - 600},
     }
-    end = RankEnd(1.0, exit_code=1, exception="ValueError")
+    end = RankEnd(time.time() - 90, exit_code=1, exception="ValueError")
     dead = make.rank_row(1, 2, steps, state="died", phase="forward", end=end, **job)
     return [make.rank_row(0, 2, steps, **job), dead]
 
@@ -188,7 +190,7 @@ def _address(cluster: Any, view: str, folder: Path) -> str:
     """Of the view; the kept page is made first, when the collector has the collectives of those that it shows."""
     if view != "report":
         return str(cluster.url) + VIEWS[view][0]
-    job, page = "1000:pretrain-70b", folder / "pretrain-70b.html"
+    job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
     cluster.wait_until(lambda: cluster.get("/api/v1/timeline", job=job).json()["groups"])
     words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
     done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=120)
@@ -241,7 +243,7 @@ SMALLER = """async ([data, width, height]) => {
 def _keep_for_docs(page: Any, docs: Path, name: str) -> None:
     """Smaller, as WebP, and without the ends of long pages; of the first view also the README's picture."""
     if name == "job-wide-light":
-        page.screenshot(path=docs / "page.png", clip={"x": 120, "y": 0, "width": 1200, "height": 900})
+        page.screenshot(path=docs / "page.png", full_page=True, clip={"x": 120, "y": 0, "width": 1200, "height": 1330})
     shot = base64.b64encode(page.screenshot(full_page=True)).decode()
     blank = page.context.browser.new_page()
     made = blank.evaluate(SMALLER, [shot, {"wide": 1000, "tablet": 640, "phone": 390}[name.split("-")[-2]], 2900])
@@ -252,19 +254,19 @@ def _keep_for_docs(page: Any, docs: Path, name: str) -> None:
 def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: Any) -> None:
     found = cluster.get("/api/v1/incidents").json()
     died = next(it for it in found["incidents"] if it["job_id"] == UUID)
-    assert found["jobs"][f"1001:{UUID}"]["script"] == "finetune.py"
+    assert found["jobs"][f"2002:{UUID}"]["script"] == "finetune.py"
     of_node = {node: cluster.get("/api/v1/incidents", node=node).json()["incidents"] for node in ("gpu-08", "gpu-01")}
     assert [it["id"] for it in of_node["gpu-08"]] == [died["id"]] and of_node["gpu-01"] == []
     browsed = Browsed(browser, f"{cluster.url}/#view=fleet&incident={died['id']}", f"#incident-{died['id']}")
     page = browsed.page
     box = page.locator(f"#incident-{died['id']}")
     assert box.get_attribute("open") is not None and "exit status 1 after ValueError" in box.inner_text()
-    assert "finetune.py of 1001, since" in box.inner_text() and UUID not in box.inner_text()
+    assert "finetune.py of 2002, since" in box.inner_text() and UUID not in box.inner_text()
     other = page.locator("#incidents details", has_text="pretrain-70b of")
     assert other.get_attribute("open") is None
     other.locator("summary").click()
     page.wait_for_timeout(1500)  # it is drawn anew meanwhile
-    assert "Now, " in other.inner_text() and "its peers 0.050 s" in other.inner_text()
+    assert "Now, " in other.inner_text() and "its peers 0.05" in other.inner_text()
     other.get_by_role("link", name="What to change in this job").click()
     page.locator("#changes-card:not([hidden])").wait_for()
     page.locator("h1:visible", has_text="Rank 29 on gpu-03").wait_for()
