@@ -38,8 +38,9 @@ class JobCounts(Struct, frozen=True):
 
 class SummaryDocument(Struct, frozen=True):
     """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
-    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice. `jobs`: the first
-    of those in `counts.found`, jobs with a culprit first, and in any case the `job` that all this is about."""
+    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice. `jobs`: of those
+    in `counts.found` rather those with a culprit, and in any case the `job` that all this is about, in the order in
+    which readers most likely want to see them."""
 
     version: str
     age_seconds: float | None

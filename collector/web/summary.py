@@ -65,9 +65,10 @@ def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
 
 
 def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -> list[JobSnapshot]:
-    """At most `limit` jobs, those that run and have a culprit first, then those that run; and the one that is shown,
-    whatever its place. What is left stays in the snapshot's order."""
-    chosen = sorted(jobs, key=_weight)[:limit]
+    """At most `limit` jobs, rather those that run and have a culprit, then those that run; and the one that is shown,
+    whatever its place. They stay in the snapshot's order."""
+    places = sorted(range(len(jobs)), key=lambda place: _weight(jobs[place]))[:limit]
+    chosen = [jobs[place] for place in sorted(places)]
     if shown is not None and not any(it.key == shown.key for it in chosen):
         chosen.append(shown)
     return chosen

@@ -28,10 +28,13 @@ export const showFleet = onChange(({ tiles, jobs, counts: ofJobs, find }) => {
   showTiles(spans.flatMap(expanded));
   const cut = shown < total ? `. ${shown} of ${total} are shown, those that need attention among them; the search below finds each` : "";
   setText(byId("tiles-legend"), TONES.filter((tone) => counts[tone]).map((tone) => `${counts[tone]} ${LEGEND[tone]}`).join(", ") + cut);
-  byId("jobs").tBodies[0].replaceChildren(...jobs.map((line) => jobRow(line, writeAddress({ view: "job", job: line.key, measure: "own", order: "rank", zoom: null, rank: null }))));
+  const ordered = [...jobs].sort((a, b) => weight(a) - weight(b));
+  byId("jobs").tBodies[0].replaceChildren(...ordered.map((line) => jobRow(line, writeAddress({ view: "job", job: line.key, measure: "own", order: "rank", zoom: null, rank: null }))));
   byId("jobs").hidden = !jobs.length;
   setText(byId("jobs-explain"), jobsText(jobs.length, ofJobs, find));
 });
+
+const weight = ({ running, verdict }) => (running ? (verdict === "fail" ? 0 : 1) : 2);
 
 function jobsText(shown, { total, found }, find) {
   if (!total) return "No job runs under laggard run.";

@@ -48,7 +48,8 @@ def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:
     summary = collector.get("summary").json()
     assert summary["counts"] == {"total": 4096, "running": 4096, "failing": 2, "found": 4096}
     shown = [line["key"] for line in summary["jobs"]]
-    assert len(shown) == 100 and shown[:2] == ["1000:pretrain", "2095:finetune-llama-4095"]
+    assert len(shown) == 100 and shown[:2] == ["1000:pretrain", "2001:finetune-llama-0001"]
+    assert shown[-1] == "2095:finetune-llama-4095", "of all jobs this one and the first have a culprit"
     asked = collector.get("summary?job=2000:finetune-llama-2000").json()
     assert asked["job"] in [line["key"] for line in asked["jobs"]], "the job that was asked for is listed"
     found = collector.get("summary?find=LLAMA-2000").json()

@@ -11,7 +11,8 @@ from support.fuzz import expect_no_defect
 PATHS = (
     "/", "/metrics", "/-/healthy", "/-/ready", "/api/v1/nodes", "/api/v1/findings", "/api/v1/drains", "/api/v1/rings",
     "/api/v1/rings/due", "/api/v1/location", "/api/v1/recording", "/api/v1/summary", "/api/v1/ranks",
-    "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links", "/api/v1/timeline", "/api/v1/targets", "/api/v1/incidents", "/api/v1/recommendation",
+    "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links", "/api/v1/timeline", "/api/v1/targets",
+    "/api/v1/incidents", "/api/v1/recommendation",
     "/findings/DISK_FULL", "/nothing"
 )  # fmt: skip
 
