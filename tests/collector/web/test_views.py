@@ -187,11 +187,10 @@ def _died(make: Any, node: str) -> list[Any]:
 
 
 def _address(cluster: Any, view: str, folder: Path) -> str:
-    """Of the view; the kept page is made first, when the collector has the collectives of those that it shows."""
+    """Of the view; the kept page is made first."""
     if view != "report":
         return str(cluster.url) + VIEWS[view][0]
     job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
-    cluster.wait_until(lambda: cluster.get("/api/v1/timeline", job=job).json()["groups"])
     words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
     done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
@@ -208,6 +207,8 @@ def test_every_size_and_scheme(browser: Any, cluster: Any, view: str, tmp_path: 
         page = browsed.page
         page.locator(ready).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{view} is wider than a {size}"
+        if view == "report":
+            assert "in all_reduce of dp:0-63" in page.inner_text("#waits-sentence"), "the agents were asked for it"
         assert page.locator("h1:visible").count() == 1, f"{view}: one heading says what it is"
         barriers = browsed.barriers()
         assert barriers == [], f"{view}, {size}, {scheme}: {barriers}"
