@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -38,6 +38,12 @@ test-changed:
 test-torch:
 	@scripts/setup-torch "$(TORCH)" "$(DEEPSPEED)"
 	.venv-torch-$(TORCH)/bin/python $(RUN_TESTS) $(if $(filter file,$(origin TESTS)),tests/trainer_hooks,$(TESTS))
+
+# The example of Ray Train with the real Ray, in an environment of its own: .venv-ray.
+test-ray:
+	@scripts/setup
+	@scripts/setup-ray
+	.venv-ray/bin/python -m pytest -n 0 tests/trainer_hooks/test_ray.py
 
 check:
 	@scripts/setup
@@ -88,7 +94,7 @@ gpu-check:
 	@$(or $(PYTHON),$(wildcard $(BIN)/python),python3) scripts/gpu-check $(ARGS)
 
 # docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
-# root; ARGS="systemd", "deb" or "slurm": a part.
+# root; ARGS="systemd", "deb", "slurm", "image": a part.
 install-check:
 	@scripts/setup
 	@$(BIN)/python scripts/install_check.py $(ARGS)
@@ -114,4 +120,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

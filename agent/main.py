@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import signal
+from collections import Counter
 from typing import Final
 
 from laggard.agent.prober.loop import ProbeLoop
@@ -21,6 +22,8 @@ from laggard.agent.web.routes import Router, error_response
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
 from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
+from laggard.otlp.sending import sending
+from laggard.otlp.settings import destination
 from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 from laggard.service_manager import supervised
 from laggard.web_config import load_web_config
@@ -52,6 +55,7 @@ def main(arguments: argparse.Namespace) -> int:
     choose_probes(profile, (), (), f"profile {settings.profile}")
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
+    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     if asked_about_settings(arguments, settings):
         return 0
     with bind(settings.listen_address) as listener:
@@ -65,7 +69,17 @@ def main(arguments: argparse.Namespace) -> int:
         cached_ranks = RankCache(ranks.read, settings.rank_interval_seconds)
         ras = _ras_asker(settings, cached_ranks)
         traffic = TrafficWatch(lambda: cached_ranks.get().ranks)
-        router = Router(settings.node, ranks, cached_ranks, probe_loop, ras, traffic)
+        exports: Counter[str] = Counter()
+        router = Router(
+            settings.node,
+            ranks,
+            cached_ranks,
+            probe_loop,
+            ras,
+            traffic,
+            turned_away=lambda: server.turned_away,
+            otlp_exports=exports,
+        )
         server = Server(listener, router.handle, error_response, tls=tls)
         log.info("listening on %s", url_of(listener, tls))
         log.info("node %s, rank files in %s", settings.node, settings.rank_dir)
@@ -76,7 +90,9 @@ def main(arguments: argparse.Namespace) -> int:
             ras.start()
         traffic.start()
         server.start()
-        with supervised(url_of(listener, tls)):
+        instance = f"{settings.node}:{listener.getsockname()[1]}"
+        otlp = sending(send_to, "laggard-agent", instance, router.families, exports)
+        with otlp, supervised(url_of(listener, tls)):
             log.info("%s: stopping", signal.Signals(signal.sigwait(_STOP_SIGNALS)).name)
         server.stop()
         probe_loop.stop()

@@ -42,6 +42,13 @@ class AgentSettings(Settings, frozen=True):
     """How often NCCL RAS is asked about jobs that run without hooks, at least 10; 0: never. docs/ras.md."""
     ras_address: str = ""
     """Where NCCL RAS listens on this machine, as HOST:PORT. Where empty: NCCL_RAS_ADDR, else localhost:28028."""
+    otlp_endpoint: str = ""
+    """Where the metrics are sent as OTLP over HTTP, as the whole URL: http://HOST:4318/v1/metrics; empty: nowhere
+    (docs/otlp.md). It needs `laggard[otlp]`."""
+    otlp_interval_seconds: float = 30.0
+    """From the start of one such message to the next."""
+    otlp_headers_file: str = ""
+    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
 
 
 RAS_ADDRESS = "localhost:28028"

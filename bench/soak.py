@@ -138,6 +138,7 @@ class Soak:
             kinds = {it["culprit"]["kind"] for it in kept.values() if it["job_id"] == job}
             if "dead" not in kinds or not any(kind.startswith("slow") for kind in kinds):
                 self.wrong.append(f"{job} had a slow and a dead rank, its incidents are {sorted(kinds)}")
+        self.wrong += [f"node {name} has no condition" for name in self.site.nodes_without_condition()]
         for daemon in self.site.daemons:
             daemon.lives()
             self.wrong += leaks(daemon.name, daemon.samples) if self.seconds >= 120 else []
@@ -164,7 +165,7 @@ def main() -> int:
         print("soak: needs root, for a small disk of its own, and prometheus (apt: prometheus)", file=sys.stderr)
         return 64
     random.seed(options.seed)
-    kubernetes = not options.without_kubernetes and not missing()
+    kubernetes = not options.without_kubernetes and not missing() and shutil.which("kubectl") is not None
     folder = Path(tempfile.mkdtemp(prefix="laggard-soak-"))
     site = Site(folder, kubernetes)
     soak = Soak(site, options.minutes * 60, options.pause)

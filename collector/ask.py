@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from laggard.address import without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
-from laggard.http.tls import ASKS_FOR_CERTIFICATE, client_context, failure_text
+from laggard.http.tls import ASKS_FOR_CERTIFICATE, ENV_CERT_FILE, client_context, failure_text
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
@@ -83,7 +83,12 @@ def _verify(url: str) -> ssl.SSLContext | bool:
 
 
 def _refusal_text(url: str, found: httpx.Response) -> str:
-    text = printable_line(found.text, 1000)
+    import httpx
+
+    is_page = found.headers.get("content-type", "").startswith("text/html")  # a reverse proxy's own
+    text = "" if is_page else printable_line(found.text, 1000)
     if found.status_code == 409:  # a job's name that several users have: the text has the choices
         return text
+    if found.status_code == httpx.codes.UNAUTHORIZED and not text:
+        text = f"log in: write USER:PASSWORD@ before the host, or set {ENV_CERT_FILE}"
     return f"the collector at {without_login(url)} answers {found.status_code}" + (f": {text}" if text else "")

@@ -6,13 +6,14 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime, timezone
+from types import MappingProxyType
 
 from msgspec import structs
 
 from laggard import wire
-from laggard.collector.ask import DEFAULT_URL, answer, by_uid, user_text
+from laggard.collector.ask import DEFAULT_URL, answer, by_uid
 from laggard.collector.incidents.database import DatabaseError, read_incidents
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
@@ -24,8 +25,13 @@ from laggard.collector.incidents.incident import (
     IncidentsDocument,
     query_for,
 )
+from laggard.collector.job_words import job_text, known_jobs, short_text
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.web.documents import JobLine
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
 from laggard.text.words import capital, counted, printable_line
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -65,7 +71,9 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(document) + b"\n")
     else:
-        print("\n".join(printable(line) for line in lines(document, query)))
+        jobs = {} if arguments.database else known_jobs(arguments.collector)
+        answer_line, *others = (printable(line) for line in lines(document, query, jobs))
+        show([Line(answer_line, _verdict(document).value), *map(Line, others)])
     return EXIT_CODES[_verdict(document)]
 
 
@@ -74,13 +82,16 @@ def printable(line: str) -> str:
     return " " * (len(line) - len(line.lstrip(" "))) + printable_line(line)
 
 
-def lines(document: IncidentsDocument, query: IncidentQuery) -> Iterator[str]:
-    """The answer, what to do, then the incidents, each with what there is to know of it."""
-    yield _sentence(document, query)
+def lines(
+    document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[JobKey, JobLine] = MappingProxyType({})
+) -> Iterator[str]:
+    """The answer, what to do, then the incidents, each with what there is to know of it. `jobs`: those that the
+    collector holds."""
+    yield _sentence(document, query, jobs)
     if document.history.state in ("off", "failed"):
         yield f"  No history is kept: {document.history.reason}"
     for incident in document.incidents:
-        yield from _described(incident, document.now)
+        yield from _described(incident, document.now, jobs.get(incident.key))
     if document.next is not None:
         yield f"There are more: ask with --limit above {len(document.incidents)}, --since or --job."
 
@@ -91,7 +102,7 @@ def _verdict(document: IncidentsDocument) -> Verdict:
     return Verdict.OK if document.history.state in ("on", "file") else Verdict.UNKNOWN
 
 
-def _sentence(document: IncidentsDocument, query: IncidentQuery) -> str:
+def _sentence(document: IncidentsDocument, query: IncidentQuery, jobs: Mapping[JobKey, JobLine]) -> str:
     found = [it for it in document.incidents if it.closed_at is None]
     closed = len(document.incidents) - len(found)
     more = "at least " if document.next is not None else ""
@@ -99,7 +110,8 @@ def _sentence(document: IncidentsDocument, query: IncidentQuery) -> str:
     if not found:
         return f"No incident is open{_of_which(query)}.{past}"
     newest = found[0]
-    first = f"{newest.what}, job {newest.job_id} of {user_text(newest.owner)}, since {_clock(newest.opened_at)}"
+    job = short_text(newest.job_id, newest.owner, jobs.get(newest.key))
+    first = f"{newest.what}, job {job}, since {_clock(newest.opened_at)}"
     if len(found) == 1:
         return f"One incident is open: {first}.{past}"
     return f"{capital(more)}{len(found)} incidents are open, the newest: {first}.{past}"
@@ -109,10 +121,10 @@ def _of_which(query: IncidentQuery) -> str:
     return f" of job {query.job_id}" if query.job_id else ""
 
 
-def _described(it: Incident, now: float) -> Iterator[str]:
+def _described(it: Incident, now: float, job: JobLine | None) -> Iterator[str]:
     lasted = _lasted((now if it.closed_at is None else it.closed_at) - it.opened_at)
     state = "open" if it.closed_at is None else f"closed, {REASONS.get(it.closed_because or '', it.closed_because)}"
-    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {it.job_id} of {user_text(it.owner)}"
+    yield f"{_clock(it.opened_at)}, {lasted}, {state}: {it.what}; job {job_text(it.job_id, it.owner, job)}"
     if it.closed_at is None:
         yield f"    what to do: {it.culprit.advice}"
     if it.most_recoverable_ratio:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,12 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid, user_text
+from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.describe import culprit_name, details, sentence
+from laggard.collector.job_words import job_text, known_jobs
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.judged_recording import JudgedRecording, judge_recording
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
+from laggard.terminal.progress import Progress, size_of, size_text
 from laggard.text.words import ascii_line, printable_line
 
 if TYPE_CHECKING:
@@ -73,32 +78,54 @@ def main(arguments: argparse.Namespace) -> int:
     location, timings = _judged(arguments, job)
     if arguments.html:
         _write_page(arguments, location, timings)
+        _tell(f"the page is in {arguments.html}")
     if arguments.record:
         _record(arguments.collector, job or _key(location), arguments.record)
+        _tell(f"what the collector holds of the job is in {arguments.record}")
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(location) + b"\n")
     else:
-        print(sentence(location))
-        for line in details(location):
-            print(f"  {line}")
-        if location.culprits and not arguments.prometheus:
-            for line in _change_lines(arguments, location, timings):
-                print(f"  {line}")
-        if location.owner is not None:
-            print(f"  {printable_line(f'Job {location.job_id} of {user_text(location.owner)}')}")
+        show(list(_lines(arguments, location, timings)))
     return EXIT_CODES[location.verdict]
+
+
+def _tell(text: str) -> None:
+    """Says to a person what was written; a script knows what it asked for."""
+    if sys.stderr.isatty():
+        print(f"laggard: {text}", file=sys.stderr)
+
+
+def _lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
+    """The answer, what shows it, what to change, and which job that is."""
+    yield Line(sentence(location), location.verdict.value)
+    for text in details(location):
+        yield Line(f"  {text}")
+    if location.culprits and not arguments.prometheus:
+        yield from _change_lines(arguments, location, timings)
+    if location.owner is not None:
+        asked = not arguments.trace and not arguments.prometheus
+        key = JobKey(location.owner, str(location.job_id))
+        known = known_jobs(arguments.collector).get(key) if asked else None
+        yield Line(f"  Job {job_text(location.job_id, location.owner, known)}", "aside")
 
 
 def _judged(arguments: argparse.Namespace, job: str | None) -> tuple[Location, JobTimings | None]:
     """The verdict, and where a recording is its source, what that holds."""
     if arguments.trace:
-        return judge_recording(arguments.trace)
+        return _judge_recording(arguments.trace)
     asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
     if arguments.prometheus:
         return _from_prometheus(arguments.prometheus, job, *asked), None
     if any(asked):
         raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
     return _ask(arguments.collector, job), None
+
+
+def _judge_recording(paths: Sequence[str]) -> JudgedRecording:
+    with Progress() as progress:
+        size_bytes = size_of(paths)
+        progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
+        return judge_recording(paths)
 
 
 def _write_page(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> None:
@@ -138,17 +165,18 @@ def _moment(text: str) -> float:
         raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None
 
 
-def _change_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[str]:
+def _change_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
     """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
     from laggard.collector.recommend.advice.words import change_text, gain_text
 
     names = set(map(culprit_name, location.culprits))
     others = [item for item in _recommended(arguments, location, timings) if item.key not in names]
     for item in others[:MOST_CHANGES]:
-        yield ascii_line(f"What to change: {change_text(item)}. Gain: {gain_text(item.gain)}.")
+        yield Line(ascii_line(f"  What to change: {change_text(item)}. Gain: {gain_text(item.gain)}."))
     left = len(others) - MOST_CHANGES
     start = "How, and why" if others else "What to change, with what it gains"
-    yield f"{start}{f', and {left} more' if left > 0 else ''}: {_recommend_command(arguments)}"
+    more = f", and {left} more" if left > 0 else ""
+    yield Line(f"  {start}{more}:", command=_recommend_command(arguments))
 
 
 def _recommended(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> tuple[Item, ...]:

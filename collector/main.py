@@ -16,9 +16,12 @@ from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
 from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.serve import serve
 from laggard.collector.settings import LISTEN_ADDRESS, CollectorSettings, load_settings
+from laggard.collector.tenants.viewer import Admission
 from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
-from laggard.http.tls import client_context
+from laggard.http.tls import ServerTls, client_context
+from laggard.otlp.settings import destination
 from laggard.web_config import load_web_config
 
 
@@ -50,14 +53,25 @@ def main(arguments: argparse.Namespace) -> int:
     discovery = _discovery(settings)
     split_address(settings.listen_address)  # raises where it is none
     tls = load_web_config(settings.web_config_file)
+    send_to = destination(settings.otlp_endpoint, settings.otlp_interval_seconds, settings.otlp_headers_file)
     client_context()  # raises where what it shows agents cannot be read
+    _check_tenants(settings, tls)
     if asked_about_settings(arguments, settings):
         return 0
     watch = _watch(settings)
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
-        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls)
+        serve(listener, ScrapeLoop(discovery, settings, locate, watch), settings, tls, send_to)
     return 0
+
+
+def _check_tenants(settings: CollectorSettings, tls: ServerTls | None) -> None:
+    """Raises UsageError where users could not be told apart as the settings say."""
+    if Admission(settings).needs_certificates and not (tls and tls.verifies_clients):
+        raise UsageError(
+            "tenant_certificates and certificate:NAME need clients' certificates: give client_ca_file and "
+            "client_auth_type in the file of web_config_file"
+        )
 
 
 def _discovery(settings: CollectorSettings) -> Discovery:

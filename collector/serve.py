@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import resource
 import signal
 import socket
@@ -16,9 +17,13 @@ from laggard.collector.scrape_loop import ScrapeLoop
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import bounded
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.tls_connections import after_handshake
+from laggard.environment import node_name
 from laggard.http.listen import url_of
 from laggard.http.tls import ServerTls
+from laggard.otlp.sending import sending
+from laggard.otlp.settings import Destination
 from laggard.service_manager import supervised
 
 log = logging.getLogger("laggard.collector")
@@ -30,24 +35,37 @@ _OTHER_FILES = 64
 
 
 def serve(
-    listener: socket.socket, scrape_loop: ScrapeLoop, settings: CollectorSettings, tls: ServerTls | None = None
+    listener: socket.socket,
+    scrape_loop: ScrapeLoop,
+    settings: CollectorSettings,
+    tls: ServerTls | None = None,
+    send_to: Destination | None = None,
 ) -> None:
-    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else."""
+    """Scrapes and serves until SIGTERM or SIGINT. `tls`: where given, it serves nothing else. `send_to`: where the
+    metrics are sent."""
     log.info("listening on %s", url_of(listener, tls))
     max_connections = _affordable(settings.max_connections, settings.concurrency)
     protocol = bounded(max_connections, settings.max_connections_per_address)
+    metrics = CollectorMetrics(scrape_loop, settings.max_drain_ratio, lambda: protocol.table.turned_away)
+    otlp = sending(send_to, "laggard-collector", _instance(listener), metrics.families, metrics.otlp_exports)
     config = uvicorn.Config(
-        make_app(scrape_loop, settings),
+        make_app(scrape_loop, settings, metrics),
         http=after_handshake(protocol, tls) if tls else protocol,  # type: ignore[arg-type]  # all that makes one will do
         backlog=_BACKLOG,
         lifespan="off",
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # uvicorn would take a client's word, X-Forwarded-For, for its address
         timeout_graceful_shutdown=1,
     )
-    with supervised(url_of(listener, tls)):
+    with otlp, supervised(url_of(listener, tls)):
         asyncio.run(_serve(_Server(config), listener, scrape_loop))
+
+
+def _instance(listener: socket.socket) -> str:
+    """The collector as `instance` has it where it is scraped."""
+    return f"{node_name(os.environ)}:{listener.getsockname()[1]}"
 
 
 def _affordable(max_connections: int, concurrency: int) -> int:

@@ -72,6 +72,29 @@ class CollectorSettings(Settings, frozen=True):
     """Names under which clients may ask, `*.DOMAIN` for all in a domain, `*` for any. Addresses, names without a dot
     and this machine's own name are always allowed. Others are refused: a web page could give its own name this
     address, and read in a visitor's browser what is answered."""
+    tenant_header: str = ""
+    """The header in which a reverse proxy names the user who has logged in: then users see their own jobs alone, and
+    who is not named sees nothing (docs/tenants.md). Empty, and without tenant_certificates: whoever can ask sees
+    everything."""
+    tenant_groups_header: str = ""
+    """The header in which it names the user's groups, with commas between them; it has to replace a client's own, as
+    that of the user. Empty: the groups are those that the user has on the collector's machine."""
+    tenant_certificates: bool = False
+    """Whether the common name of a client's certificate is the user who asks. It needs client_ca_file in the file of
+    web_config_file."""
+    trusted_proxies: tuple[str, ...] = ()
+    """From whom tenant_header is believed: addresses, networks such as 10.0.0.0/8, and certificate:NAME for a client
+    whose certificate has that name. All others who send it are refused. An address stands for everybody who has a
+    process on that machine."""
+    operators: tuple[str, ...] = ()
+    """Who sees everything: names of users, @GROUP, and certificate:NAME, as for Prometheus."""
+    tenant_users: dict[str, int] = {}
+    """Uids by the names that a proxy or a certificate gives. Names that are not here are looked up on the collector's
+    machine."""
+    tenant_domain: str = ""
+    """Is left out of names that end with @DOMAIN, before they are looked up."""
+    gate_clients: tuple[str, ...] = ()
+    """Who may ask /api/v1/drains, as the gate on each node does, and nothing else; as in trusted_proxies."""
     forget_after_seconds: float = 900.0
     """How long a job is shown after it has ended, or after the last agent reported it."""
     max_drain_ratio: float = 0.05
@@ -108,6 +131,18 @@ class CollectorSettings(Settings, frozen=True):
     """How long an incident is kept after it was closed."""
     incident_quiet_seconds: float = 300.0
     """An incident is closed when its culprit has not been named for so long by verdicts that could have."""
+    otlp_endpoint: str = ""
+    """Where the collector's metrics are sent as OTLP over HTTP, as the whole URL: http://HOST:4318/v1/metrics; empty:
+    nowhere (docs/otlp.md). It needs `laggard[otlp]`."""
+    otlp_interval_seconds: float = 30.0
+    """From the start of one such message to the next."""
+    otlp_headers_file: str = ""
+    """A file with the headers that the receiver wants, as `Authorization: Bearer ...`, a line each."""
+
+    @property
+    def shows_tenants_their_own(self) -> bool:
+        """Whether users see their own jobs alone."""
+        return bool(self.tenant_header or self.tenant_certificates)
 
 
 _POSITIVE = (

@@ -51,7 +51,8 @@ def main(arguments: argparse.Namespace) -> int:
         log_to_stderr(arguments.log_level, arguments.log_format)
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
-        web = Web(lambda: controller.last, _PATIENCE_ROUNDS * (settings.interval_seconds + settings.timeout_seconds))
+        patience = _PATIENCE_ROUNDS * (settings.interval_seconds + settings.timeout_seconds)
+        web = Web(lambda: controller.last, patience, lambda: server.turned_away)
         server = Server(listener, web.handle, error_response, tls=tls)
         log.info("listening on %s", url_of(listener, tls))
         log.info("nodes as %s sees them; taints are %s", without_login(settings.collector), settings.taint)

@@ -21,13 +21,14 @@ log = logging.getLogger("laggard.kubernetes")
 
 class Round(NamedTuple):
     """What came of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `failure`: why this
-    one was not; empty: it was."""
+    one was not; empty: it was. `seconds`: how long the last completed one took; None: none was."""
 
     completed_at: float = 0.0
     unhealthy: int = 0
     tainted: int = 0
     held_back: str = ""
     failure: str = ""
+    seconds: float | None = None
 
 
 class Controller:
@@ -46,6 +47,7 @@ class Controller:
     def round(self, now: float) -> None:
         """One round, at `now` in monotonic seconds. Never raises for what API server or collector do."""
         try:
+            began = time.monotonic()
             nodes = self._api.nodes()
             view = read_view(self._exchange, self._settings.collector)
         except (ApiError, CollectorError) as error:
@@ -67,4 +69,5 @@ class Controller:
             tainted=sum(node.taint is not None for node in nodes),
             held_back=self._taints.held_back,
             failure=failures[0] if failures else "",
+            seconds=self.last.seconds if failures else time.monotonic() - began,
         )

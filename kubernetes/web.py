@@ -10,7 +10,7 @@ from typing import Final
 from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
@@ -21,18 +21,21 @@ _TEXT: Final = "text/plain; charset=utf-8"
 
 class Web:
     """`last` gives the last round. It is healthy while one was completed in the last `patience_seconds`, from its own
-    start on."""
+    start on. `turned_away`: how many connections were so far."""
 
-    def __init__(self, last: Callable[[], Round], patience_seconds: float) -> None:
+    def __init__(
+        self, last: Callable[[], Round], patience_seconds: float, turned_away: Callable[[], int] = lambda: 0
+    ) -> None:
         self._last = last
         self._patience_seconds = patience_seconds
         self._started_at = time.time()
+        self._turned_away = turned_away
 
     def handle(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return error_response(HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD"))
         if request.path == "/metrics":
-            body, content_type = exposition(_families(self._last()), request.accept)
+            body, content_type = exposition(_families(self._last(), self._turned_away()), request.accept)
             return Response(HTTPStatus.OK, content_type, body, NO_PAGE)
         if request.path in ("/-/healthy", "/-/ready"):
             return self._healthy()
@@ -53,7 +56,7 @@ def _text(status: HTTPStatus, text: str) -> Response:
     return Response(status, _TEXT, f"{text}\n".encode(), NO_PAGE)
 
 
-def _families(last: Round) -> Iterator[Metric]:
+def _families(last: Round, turned_away: int) -> Iterator[Metric]:
     values = {
         "laggard_controller_last_round_timestamp_seconds": last.completed_at,
         "laggard_controller_unhealthy_nodes": last.unhealthy,
@@ -63,3 +66,5 @@ def _families(last: Round) -> Iterator[Metric]:
     yield metric_family(BUILD_INFO.name, [((__version__,), 1.0)])
     for name, value in values.items():
         yield metric_family(name, [((), float(value))])
+    yield metric_family("laggard_controller_round_seconds", [] if last.seconds is None else [((), last.seconds)])
+    yield from daemon_families(turned_away)

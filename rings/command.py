@@ -6,14 +6,13 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
 from typing import Final
 
 from laggard import wire
 from laggard.errors import EXIT_USAGE, UsageError
 from laggard.rings import membership
 from laggard.rings.bandwidth import ELEMENT_BYTES, OPS, parse_size
-from laggard.rings.describe import render
+from laggard.rings.describe import ring_parts
 from laggard.rings.document import Ring
 from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
@@ -21,6 +20,7 @@ from laggard.rings.nccl_tests import render_nccl_tests
 from laggard.rings.options import RingOptions
 from laggard.rings.place import add_place, check_join_seconds, find_place, read_token
 from laggard.rings.run import run_node
+from laggard.terminal.output import show
 
 _MOST_LOCAL_RANKS: Final = 64
 _LARGEST: Final = 1 << 36
@@ -97,18 +97,18 @@ def main(arguments: argparse.Namespace) -> int:
     if ended.status == EXIT_USAGE:
         raise UsageError(ended.text)
     if ended.ring is not None:
-        sys.stdout.write(_RENDERERS[arguments.format](ended.ring))
-        sys.stdout.flush()
+        _print(ended.ring, arguments.format)
     elif ended.status:
         print(f"laggard: {ended.text}", file=sys.stderr)
     return ended.status
 
 
-_RENDERERS: Final[dict[str, Callable[[Ring], str]]] = {
-    "text": render,
-    "json": lambda ring: wire.encode(ring).decode() + "\n",
-    "nccl-tests": render_nccl_tests,
-}
+def _print(ring: Ring, form: str) -> None:
+    if form == "text":
+        show(ring_parts(ring))
+    else:
+        sys.stdout.write(render_nccl_tests(ring) if form == "nccl-tests" else wire.encode(ring).decode() + "\n")
+        sys.stdout.flush()
 
 
 def _options(arguments: argparse.Namespace) -> RingOptions:

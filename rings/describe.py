@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from laggard.model import Severity, Verdict
 from laggard.rings.bandwidth import size_text
 from laggard.rings.document import Ring, RingResult
+from laggard.terminal.parts import Line, Part, Table
 from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
 
 
-def render(ring: Ring) -> str:
-    return "".join(f"{ascii_line(line)}\n" for line in _lines(ring))
+def ring_parts(ring: Ring) -> list[Part]:
+    return [part._replace(text=ascii_line(part.text)) if isinstance(part, Line) else part for part in _parts(ring)]
 
 
 def headline(ring: Ring) -> str:
@@ -40,25 +42,48 @@ def gigabytes(per_second: float) -> str:
     return f"{per_second / 1e9:.3g}"
 
 
-def _lines(ring: Ring) -> Iterator[str]:
-    yield headline(ring)
+def _parts(ring: Ring) -> Iterator[Part]:
+    yield Line(headline(ring), ring.verdict.value)
     for found in by_severity(ring.findings):
-        yield f"{found.severity.value} {found.code}: {found.device} {found.summary}"
-        yield f"  What to do: {found.fix.text}"
-        yield f"  More: laggard findings explain {found.code}"
+        yield Line(f"{found.severity.value} {found.code}: {found.device} {found.summary}", found.severity.value)
+        yield Line(f"  What to do: {found.fix.text}")
+        yield Line("  More:", command=f"laggard findings explain {found.code}")
     if ring.unknown and ring.findings:
-        yield f"Not judged: {ring.unknown}"
+        yield Line(f"Not judged: {ring.unknown}")
     if ring.results:
-        yield ""
-        names = f"{'operation':<15}{'size':>7}{'time (us)':>12}{'p50':>11}{'p99':>11}{'algbw':>9}{'busbw':>9}  wrong"
-        yield f"{names}   (GB/s)"
-        yield from map(_row, ring.results)
+        yield Line("")
+        yield _table(ring.results)
 
 
-def _row(result: RingResult) -> str:
-    times = "".join(
-        f"{seconds * 1e6:>{width}.1f}"
-        for seconds, width in ((result.time_seconds, 12), (result.p50_seconds, 11), (result.p99_seconds, 11))
+def _table(results: Sequence[RingResult]) -> Table:
+    first, *names = ("operation", "size", "time (us)", "p50", "p99", "algbw", "busbw", "wrong")
+    rows = tuple(map(_cells, results))
+    head = "".join(f"{name:>{width}}" for name, width in zip(names, _WIDTHS, strict=True))
+    units = {"algbw": "algbw GB/s", "busbw": "busbw GB/s"}
+    shown = (first, *(units.get(name, name) for name in names))
+    return Table(
+        (f"{first:<15}{head}   (GB/s)", *map(_row, rows)),
+        shown,
+        rows,
+        right=frozenset(shown[1:]),
+        spare=("p50", "p99", "algbw GB/s"),
     )
-    rates = "".join(f"{gigabytes(rate):>9}" for rate in (result.algbw_bytes_per_second, result.busbw_bytes_per_second))
-    return f"{result.op:<15}{size_text(result.size_bytes):>7}{times}{rates}{result.wrong:>7}"
+
+
+_WIDTHS: Final = (7, 12, 11, 11, 9, 9, 7)
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"{cells[0]:<15}" + "".join(f"{cell:>{width}}" for cell, width in zip(cells[1:], _WIDTHS, strict=True))
+
+
+def _cells(result: RingResult) -> tuple[str, ...]:
+    times = (result.time_seconds, result.p50_seconds, result.p99_seconds)
+    rates = (result.algbw_bytes_per_second, result.busbw_bytes_per_second)
+    return (
+        result.op,
+        size_text(result.size_bytes),
+        *(f"{seconds * 1e6:.1f}" for seconds in times),
+        *map(gigabytes, rates),
+        str(result.wrong),
+    )

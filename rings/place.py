@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from laggard.environment import ENV_RING_TOKEN
 from laggard.errors import UsageError
+from laggard.secret_file import refuse_exposed
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
@@ -59,7 +60,9 @@ def read_token(path: str | None) -> str:
 
 
 def read_token_file(path: str, where: str) -> str:
-    """`where`: the flag or setting that names the file. Raises UsageError."""
+    """`where`: the flag or setting that names the file. Raises UsageError, also where every user can read it: the token
+    lets its holder start rings on the nodes."""
+    refuse_exposed(path, where)
     try:
         with open(path, encoding="utf-8") as file:
             token = file.read(_MOST_TOKEN_BYTES).strip()

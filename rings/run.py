@@ -16,8 +16,8 @@ from laggard.rings.keep import keep_share, pairs_of
 from laggard.rings.member import Member, MemberSettings, NotReached, RingBroken
 from laggard.rings.membership import Membership, second_leads
 from laggard.rings.messages import NodeShare
-from laggard.rings.progress import Progress
 from laggard.rings.session import Session, broken_ring
+from laggard.terminal.progress import Bar
 
 _END_SECONDS: Final = 5.0
 """Of the deadline, kept for telling all nodes."""
@@ -117,7 +117,7 @@ async def _without_node_0(member: Member, place: Membership, join_seconds: float
 async def _lead_and_take_part(member: Member, place: Membership, join_seconds: float) -> Ended:
     coordinator = Coordinator(place, member.settings.token)
     port = await coordinator.listen()  # before the workers start: a busy port is told at once
-    await member.start_workers()
+    await _start_workers(member)
     host = place.store[0] if place.store is not None else place.host  # it is reached as the others reach it
     if place.store is not None:
         await member.publish_address(host, port)
@@ -141,10 +141,16 @@ async def _lead_and_take_part(member: Member, place: Membership, join_seconds: f
         await asyncio.gather(leading, taking_part, return_exceptions=True)
 
 
+async def _start_workers(member: Member) -> None:
+    with Bar() as progress:
+        progress.show(0.0, "the ranks load torch")
+        await member.start_workers()
+
+
 async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -> Ring:
     """Gathers the nodes, has them measure, tells all how it ended, and returns the document."""
     settings = member.settings
-    progress, began = Progress(), time.monotonic()
+    progress, began = Bar(), time.monotonic()
     until = settings.deadline - _END_SECONDS
     try:
         progress.show(0.0, f"waiting for {settings.place.nodes} nodes")

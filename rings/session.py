@@ -16,9 +16,9 @@ from laggard.rings.messages import Compute, Computed, Done, HostStore, Join, Mea
 from laggard.rings.options import RingOptions
 from laggard.rings.pairs.findings import judge_measured
 from laggard.rings.pairs.rounds import PairRounds
-from laggard.rings.progress import Progress
 from laggard.rings.results import ring_result
 from laggard.rings.transport import judge_transport_used
+from laggard.terminal.progress import Bar
 
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
@@ -35,7 +35,7 @@ _PAIR_BYTES: Final = {"cpu": 1 << 20, "cuda": 64 << 20}
 class Session:
     """A ring whose nodes have all come. Each method adds to what the document will hold."""
 
-    def __init__(self, coordinator: Coordinator, options: RingOptions, progress: Progress, until: float) -> None:
+    def __init__(self, coordinator: Coordinator, options: RingOptions, progress: Bar, until: float) -> None:
         self.coordinator, self.options, self.progress, self.until = coordinator, options, progress, until
         self.began = time.monotonic()
         self.computed: dict[int, Computed] = {}

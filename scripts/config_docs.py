@@ -74,9 +74,9 @@ def thresholds() -> str:
 def gate() -> str:
     """deploy/slurm/gate.conf, which describes itself."""
     lines = GATE_CONF.read_text(encoding="utf-8").splitlines()
-    text = "".join(f"    {line}".rstrip() + "\n" for line in lines)
+    text = "".join(f"{line}\n" for line in lines)
     where = "`/etc/laggard/slurm/gate.conf`, shell assignments; `laggard healthcheck --help` has the flags."
-    return f"## Gate\n\n{where}\n\n{text}"
+    return f"## Gate\n\n{where}\n\n```text\n{text}```\n"
 
 
 def _docstrings(settings: type[Settings]) -> Iterator[tuple[str, str]]:

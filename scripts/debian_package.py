@@ -1,5 +1,5 @@
-"""The Debian package of a release: laggard with its dependencies below /opt/laggard, where docs/install.md has it, for
-the Python that builds it. dpkg-deb makes it; its scripts are in scripts/debian."""
+"""The Debian package of a release: laggard with its dependencies in a virtual environment at /opt/laggard, where
+docs/install.md has it, for the Python that builds it. dpkg-deb makes it; its scripts are in scripts/debian."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = Path("opt/laggard/lib")
+LIBRARY = Path(f"opt/laggard/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages")
 SCRIPTS = ("postinst", "prerm", "postrm")
 STRAY = (("nvidia_ml_py", "example.py"),)
 """Files of a dependency that would be importable by a name that is not its own."""
 LAUNCHER = """\
-#!/usr/bin/python3 -sE
+#!/opt/laggard/bin/python3 -sE
 import sys
-sys.path.insert(0, "/opt/laggard/lib")
 from laggard.cli import main
 sys.exit(main())
 """
@@ -56,6 +55,16 @@ def _forget_what_is_gone(record: Path, library: Path) -> None:
         rows = [row for row in csv.reader(file) if row and (library / row[0]).exists()]
     with record.open("w", newline="") as file:
         csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def put_environment(root: Path) -> None:
+    """What makes /opt/laggard a virtual environment of Debian's Python: the daemons start children by sys.executable,
+    which find laggard there."""
+    program = root / "opt/laggard/bin/python3"
+    program.parent.mkdir(parents=True)
+    program.symlink_to("/usr/bin/python3")
+    write(root / "opt/laggard/pyvenv.cfg", "home = /usr/bin\ninclude-system-site-packages = false\n")
+    write(root / "opt/laggard/bin/laggard", LAUNCHER, 0o755)
 
 
 def put_documents(root: Path, version: str, page: str) -> None:

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from debian_package import LAUNCHER, install_packages, put_control, put_documents, set_modes, write
+from debian_package import install_packages, put_control, put_documents, put_environment, set_modes, write
 
 from laggard import __version__
 from laggard.cli import whole_parser
@@ -71,7 +71,7 @@ def _put_files(root: Path, out: Path) -> None:
                            (deploy / "systemd" / "sysusers.d", "usr/lib/sysusers.d"),
                            (deploy / "systemd" / "tmpfiles.d", "usr/lib/tmpfiles.d")):  # fmt: skip
         shutil.copytree(source, root / folder)
-    write(root / "opt/laggard/bin/laggard", LAUNCHER, 0o755)
+    put_environment(root)
     (root / "usr/bin").mkdir(parents=True)
     (root / "usr/bin/laggard").symlink_to("/opt/laggard/bin/laggard")
     write(root / "etc/laggard/agent.yaml", "{} # docs/configuration.md\n")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, settings
 from support import memory
 from support.later import IMPORTED_TORCH
 from support.paths import TESTS
+from support.skipped import for_want_of_programs
 
 pytest_plugins = (
     "support.machines",
     "support.judge",
     "support.agents",
+    "support.alerting",
     "support.browsing",
     "support.collectors",
     "support.warm",
@@ -51,6 +53,7 @@ LONGEST = (
     "trainer_hooks/engines/test_deepspeed.py",
     "end_to_end/test_pipeline_hang.py",
     "end_to_end/test_faults.py",
+    "end_to_end/test_tasks.py",
     "rings/test_ring.py",
     "collector/test_daemon.py",
     "rings/test_pairs_live.py",
@@ -138,6 +141,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return group_of(nodeid)
 
     return GroupScheduling(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # around pytest's own, so that it stands below pytest's list
+def pytest_terminal_summary(terminalreporter: Any) -> Iterator[None]:
+    """Says loudly what was not tested for want of a program; it fails nothing."""
+    yield
+    skipped = terminalreporter.stats.get("skipped", ())
+    if line := for_want_of_programs((report.nodeid, report.longrepr[2]) for report in skipped):
+        terminalreporter.write_line(line, yellow=True, bold=True)
 
 
 def group_of(nodeid: str) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import yaml
-from support.paths import REPOSITORY
+from support.made_pages import expect_current
 
 from laggard.agent.settings import AgentSettings
 from laggard.cli import main
@@ -18,13 +17,7 @@ from laggard.probes.profiles import Profile
 
 
 def test_the_page_of_all_keys_is_current() -> None:
-    path = REPOSITORY / "scripts" / "config_docs.py"
-    spec = importlib.util.spec_from_file_location("config_docs", path)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    written = (REPOSITORY / "docs" / "configuration.md").read_text(encoding="utf-8")
-    assert module.page() == written, "run .venv/bin/python scripts/config_docs.py > docs/configuration.md"
+    written = expect_current("config_docs", "configuration.md")
     for line in written.splitlines():
         if line.startswith("| `") and line.endswith("|  |"):
             pytest.fail(f"a key without a meaning; add a docstring to it: {line}")

@@ -13,6 +13,11 @@ from support.paths import REPOSITORY
 
 OF_OTHERS = re.compile(r"""<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//[^>]*>""")
 
+PAGES = [*REPOSITORY.glob("*.md"), *sorted((REPOSITORY / "docs").rglob("*.md")), *(REPOSITORY / "deploy").rglob("*.md")]
+CODE = re.compile(r"^ *```.*?^ *```|^    .*?$|`[^`]*`", re.MULTILINE | re.DOTALL)
+MACHINE = re.compile(r"https?://(?:127\.0\.0\.1|localhost|[\w-]+:\w+)")
+"""An address of this machine, or of one of the reader's."""
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -32,6 +37,13 @@ def test_it_builds_without_a_warning_and_has_every_page(site: Path) -> None:
     assert (site / "repository/deploy/slurm/index.html").is_file()
 
 
+def test_the_readme_is_one_screen() -> None:
+    lines = (REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 48, (
+        f"README.md has {len(lines)} lines: what, picture, two commands, three uses; more is in docs"
+    )
+
+
 def test_it_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in site.rglob("*.html"):
         loaded = [it for it in OF_OTHERS.findall(page.read_text()) if 'rel="canonical"' not in it]
@@ -44,3 +56,15 @@ def test_the_picture_of_the_floors_is_the_contracts() -> None:
     written = (REPOSITORY / "docs" / "architecture.svg").read_text(encoding="utf-8")
     assert made == written, "run .venv/bin/python scripts/architecture.py > docs/architecture.svg"
     assert ">collector<" in made and ">rankfile<" in made
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_a_link_to_elsewhere_is_by_https_and_has_words(page: Path) -> None:
+    """Addresses in code are those of machines, and no links. Links within are mkdocs' to check."""
+    text = CODE.sub("", page.read_text(encoding="utf-8"))
+    bare = [each for each in re.findall(r"(?<![(<\"])\bhttps?://[^\s)>]+", text) if not MACHINE.match(each)]
+    assert not bare, f"write [words](address) for {bare}"
+    plain = [each for each in re.findall(r"\]\((http://[^)]+)\)", text) if not MACHINE.match(each)]
+    assert not plain, f"by https: {plain}"
+    halves = re.findall(r"\]\(https://[^)\s]*(?:\s|$)", text)
+    assert not halves, f"a link that does not end: {halves}"

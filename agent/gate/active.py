@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
+from laggard.agent.gate.time_limit import TimeLimit
 from laggard.model import Report
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile, is_active
 from laggard.probes.runner.report import merge_reports
 from laggard.probes.runner.runner import run
-
-MIN_SECONDS = 0.1
 
 
 def passive_probes(probes: Sequence[Probe]) -> tuple[Probe, ...]:
@@ -21,12 +19,11 @@ def passive_probes(probes: Sequence[Probe]) -> tuple[Probe, ...]:
 
 
 def run_active_probes(
-    report: Report, host: Host, probes: Sequence[Probe], profile: Profile, deadline: float | None
+    report: Report, host: Host, probes: Sequence[Probe], profile: Profile, limit: TimeLimit
 ) -> Report:
-    """`report` with the results of the active ones of `probes`, which run here. `deadline`: when all must have answered
-    (monotonic seconds); None: the profile's time from now on."""
+    """`report` with the results of the active ones of `probes`, which run here, for the profile's time at most."""
     active = tuple(probe for probe in probes if is_active(probe))
     if not active:
         return report
-    left = profile.active_deadline_seconds if deadline is None else max(MIN_SECONDS, deadline - time.monotonic())
-    return merge_reports(report, run(host, active, deadline_seconds=left, warnings_fail=profile.warnings_fail))
+    seconds = limit.to_measure(profile.active_deadline_seconds)
+    return merge_reports(report, run(host, active, deadline_seconds=seconds, warnings_fail=profile.warnings_fail))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,15 +16,18 @@ from laggard.agent.gate.flags import check_flags, configure, is_disabled
 from laggard.agent.gate.gang import check_gang_flags, gang_lines, run_gang
 from laggard.agent.gate.job_gpus import for_job, job_gpus
 from laggard.agent.gate.policy import ENFORCE, Decision, GatePolicy, decide
-from laggard.agent.gate.self_check import NO_COLLECTOR, gate_problems
+from laggard.agent.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, config_problems, gate_problems
 from laggard.agent.gate.slurm import Slurm
 from laggard.agent.gate.syslog import write_syslog
+from laggard.agent.gate.time_limit import TimeLimit
 from laggard.model import Report, Verdict
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.probe import Probe
 from laggard.probes.profiles import Profile, choose_probes, find_profile, with_expectations
 from laggard.probes.runner.runner import run
-from laggard.text.report import headline, render
+from laggard.terminal.output import show, show_or_write
+from laggard.terminal.parts import Line, plain_text
+from laggard.text.report import headline, headline_line, render, report_parts
 
 if TYPE_CHECKING:
     from laggard.agent.gate.cached_report import CachedReport
@@ -34,6 +36,7 @@ __all__ = ["configure", "main"]
 
 
 def main(arguments: argparse.Namespace) -> int:
+    limit = TimeLimit(arguments.deadline, decides=bool(arguments.gate or arguments.drain or arguments.resume))
     check_flags(arguments)
     check_gang_flags(arguments)
     profile = find_profile(arguments.profile)
@@ -45,34 +48,35 @@ def main(arguments: argparse.Namespace) -> int:
     if is_disabled(arguments):
         return _print_disabled(arguments, host)
     if arguments.check_gate and not arguments.gate:
-        return _check_gate(arguments, host.node())
-    deadline = time.monotonic() + arguments.deadline if arguments.deadline else None
+        return _check_gate(arguments, host.node(), limit)
     cached = _cached_report(arguments, profile, probes, host)
-    report = cached.report if cached else _run_probes(arguments, profile, probes, host)
+    report = cached.report if cached else _run_probes(profile, probes, host, limit)
     if arguments.gang:
-        report = run_gang(report, arguments, deadline, more_follows=len(chosen) > len(probes))
-    report = run_active_probes(report, host, chosen, profile, deadline)
+        report = run_gang(report, arguments, limit.end_of_measurements, more_follows=len(chosen) > len(probes))
+    report = run_active_probes(report, host, chosen, profile, limit)
     report = _judge_unknown(for_job(report, job_gpus(arguments.gpus, host), profile.warnings_fail), profile)
     age = cached.age_seconds if cached else None
-    decision = decide(report, headline(report, age), _policy(arguments, report))
-    decision = _with_problems(arguments, report.node, decision)
+    decision = decide(report, headline(report, age), _policy(arguments, report, limit))
+    decision = _with_problems(arguments, report.node, decision, limit)
     decision = decision._replace(messages=(*gang_lines(report), *decision.messages))
     _print(arguments, report, age, decision)
     return decision.status
 
 
-def _check_gate(arguments: argparse.Namespace, node: str) -> int:
+def _check_gate(arguments: argparse.Namespace, node: str, limit: TimeLimit) -> int:
     """Prints what is wrong with the gate's setup. Returns the exit status."""
-    problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
-    for problem in problems:
-        print(f"gate: {problem}")
-    if not problems:
-        print(f"gate: set up: the collector and SLURM know {node}")
+    slurm = _slurm(arguments, node, limit)
+    problems = gate_problems(arguments.collector, node, slurm, limit)
+    problems += config_problems(slurm, arguments.gate_seconds, arguments.gang_seconds)
+    if problems:
+        show([Line(f"gate: {problem}", "critical") for problem in problems])
+    else:
+        show([Line(f"gate: set up: the collector and SLURM know {node}", "ok")])
     return 1 if problems else 0
 
 
-def _run_probes(arguments: argparse.Namespace, profile: Profile, probes: tuple[Probe, ...], host: Host) -> Report:
-    seconds = arguments.deadline or profile.deadline_seconds
+def _run_probes(profile: Profile, probes: tuple[Probe, ...], host: Host, limit: TimeLimit) -> Report:
+    seconds = limit.to_measure(profile.deadline_seconds)
     return run(host, probes, deadline_seconds=seconds, warnings_fail=profile.warnings_fail)
 
 
@@ -102,27 +106,30 @@ def _judge_unknown(report: Report, profile: Profile) -> Report:
     return report
 
 
-def _policy(arguments: argparse.Namespace, report: Report) -> GatePolicy:
+def _policy(arguments: argparse.Namespace, report: Report, limit: TimeLimit) -> GatePolicy:
     return GatePolicy(
         mode=arguments.gate,
         drain=arguments.drain,
         resume=arguments.resume,
-        slurm=_slurm(arguments, report.node),
-        drain_refusal=lambda: drain_refusal(arguments.collector, report.node),
+        slurm=_slurm(arguments, report.node, limit),
+        drain_refusal=lambda: drain_refusal(arguments.collector, report.node, limit),
     )
 
 
-def _slurm(arguments: argparse.Namespace, node: str) -> Slurm:
+def _slurm(arguments: argparse.Namespace, node: str, limit: TimeLimit) -> Slurm:
     name = arguments.slurm_node or os.environ.get("SLURMD_NODENAME") or node.partition(".")[0]
-    return Slurm(name, arguments.scontrol)
+    return Slurm(name, arguments.scontrol, limit.end)
 
 
-def _with_problems(arguments: argparse.Namespace, node: str, decision: Decision) -> Decision:
+def _with_problems(arguments: argparse.Namespace, node: str, decision: Decision, limit: TimeLimit) -> Decision:
     """`decision`, and before it what is wrong with the gate's setup: of what would make it pass everything always, of
-    the rest where that was asked for."""
+    the rest where that was asked for and there is time; of SLURM where it is to drain or resume."""
     problems = [NO_COLLECTOR] if arguments.gate == ENFORCE and not arguments.collector else []
+    if arguments.check_gate and limit.to_decide(CHECK_SECONDS) < CHECK_SECONDS:
+        return decision._replace(messages=("gate: setup not checked: no time was left", *decision.messages))
     if arguments.check_gate:
-        problems = gate_problems(arguments.collector, node, _slurm(arguments, node))
+        slurm = _slurm(arguments, node, limit) if arguments.drain or arguments.resume else None
+        problems = gate_problems(arguments.collector, node, slurm, limit)
     if not problems or arguments.gate is None:
         return decision
     return decision._replace(messages=(*(f"gate: WRONG SETUP: {problem}" for problem in problems), *decision.messages))
@@ -135,15 +142,17 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     source = {"agent_report_age_seconds": age} if age is not None else {}
     if gate or source:
         report = msgspec.structs.replace(report, facts={**report.facts, "gate": {**gate, **source}})
-    lines = "".join(f"{line}\n" for line in decision.messages)
+    said = [Line(line) for line in decision.messages]
     if arguments.format == "json":
-        text = wire.encode(report).decode() + "\n"
+        sys.stdout.write(wire.encode(report).decode() + "\n")
+        sys.stdout.flush()
     elif arguments.gate and not arguments.verbose:
-        text = f"{headline(report, age)}\n{lines}"
+        show([headline_line(report, age), *said])
     else:
-        text = render(report, age) + lines
-    sys.stdout.write(text)
-    sys.stdout.flush()
+        show_or_write(
+            lambda: [*report_parts(report, age, arguments.verbose), *said],
+            lambda: render(report, age) + plain_text(said),
+        )
     if arguments.gate or decision.messages:
         urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)
         write_syslog("; ".join((headline(report, age), *decision.messages)), urgent=urgent)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from laggard.address import without_login
+from laggard.agent.gate.time_limit import TimeLimit
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument
 
@@ -17,10 +18,13 @@ ANSWER_SECONDS: Final = 1.0
 NO_CAP: Final = "none"
 
 
-def drain_refusal(collector: str | None, node: str) -> str:
+def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
     """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
     if not collector:
         return "no collector is named"
+    seconds = limit.to_decide(ANSWER_SECONDS)
+    if not seconds:
+        return "the gate's time was over before"
     if collector == NO_CAP:
         return ""
     from urllib.parse import quote  # sockets are slow to import, and few runs need them
@@ -29,7 +33,7 @@ def drain_refusal(collector: str | None, node: str) -> str:
 
     url = f"{collector}/api/v1/drains?node={quote(node, safe='')}"
     try:
-        answer = decode(get(url, ANSWER_SECONDS).body, DrainsDocument)
+        answer = decode(get(url, seconds).body, DrainsDocument)
     except (NoResponse, WireError) as error:
         return f"no answer from the collector {without_login(collector)}: {error}"
     if not answer.may_drain:

@@ -36,7 +36,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gang", action="store_true", help="with --active, on each node of a job: they also measure one another"
     )
-    parser.add_argument("--deadline", type=_seconds, metavar="SECONDS", help="answer within this time in any case")
+    parser.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="SECONDS",
+        help="end within this time in any case: probes, collector and SLURM together",
+    )
     parser.add_argument(
         "--gpus",
         metavar="LIST",
@@ -63,7 +68,15 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="check the gate's own setup: collector, node's name, SLURM; alone, exit status 1 where something is wrong",
     )
-    group.add_argument("--verbose", action="store_true", help="with --gate: all findings and probes, not one line")
+    group.add_argument(
+        "--gate-seconds", type=_whole_seconds, metavar="N", help="with --check-gate alone: GATE_SECONDS, to compare"
+    )
+    group.add_argument("--gang-seconds", type=_whole_seconds, metavar="N", help="the same of GANG_SECONDS")
+    group.add_argument(
+        "--verbose",
+        action="store_true",
+        help="with --gate: all findings and probes, not one line; on a terminal: each probe and its time",
+    )
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
         "--kill-switch", default=KILL_SWITCH, metavar="FILE", help=f"where it is, do nothing (default: {KILL_SWITCH})"
@@ -103,6 +116,12 @@ def _seconds(text: str) -> float:
     if not 0 < seconds < 86400:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0 and below a day")
     return seconds
+
+
+def _whole_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 86400):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of seconds above 0 and below a day")
+    return int(text)
 
 
 def _port(text: str) -> int:

@@ -8,6 +8,7 @@ there) is unknown, and neither ok nor a fault of the node's.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import time
 from typing import TYPE_CHECKING, Final
@@ -51,9 +52,9 @@ def check_gang_flags(arguments: argparse.Namespace) -> None:
         )
 
 
-def run_gang(report: Report, arguments: argparse.Namespace, deadline: float | None, more_follows: bool) -> Report:
-    """`report` with what the gang found about this node. `deadline`: of the whole gate, in monotonic seconds; None: the
-    gang's own. `more_follows`: whether probes that load the GPUs come after it."""
+def run_gang(report: Report, arguments: argparse.Namespace, deadline: float, more_follows: bool) -> Report:
+    """`report` with what the gang found about this node. `deadline`: of all measurements, in monotonic seconds;
+    infinite: the gang's own. `more_follows`: whether probes that load the GPUs come after it."""
     began = time.monotonic()
     place = _place(arguments)
     if place is None or place.nodes == 1:
@@ -89,8 +90,8 @@ def _place(arguments: argparse.Namespace) -> Membership | None:
     return place
 
 
-def _until(arguments: argparse.Namespace, now: float, deadline: float | None, more_follows: bool) -> float:
-    if deadline is None:
+def _until(arguments: argparse.Namespace, now: float, deadline: float, more_follows: bool) -> float:
+    if deadline == math.inf:
         return now + 2 * float(arguments.join_seconds) + SECONDS + _EXTRA_SECONDS  # twice: node 0 may not come
     return now + max(1.0, (deadline - now) * (_SHARE_OF_DEADLINE if more_follows else 1.0))
 

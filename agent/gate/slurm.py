@@ -7,11 +7,12 @@ the node is down, boots, is powered off, is planned for a job or is reserved for
 from __future__ import annotations
 
 import contextlib
-import os
+import math
 import re
-import signal
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+from laggard.agent.gate.time_limit import seconds_left
 
 if TYPE_CHECKING:
     import subprocess
@@ -57,12 +58,13 @@ class SlurmNode(NamedTuple):
 
 
 class Slurm:
-    """Changes one node. `node`: its name in SLURM; `scontrol`: the program; `seconds`: how long it may take."""
+    """Changes one node. `node`: its name in SLURM; `scontrol`: the program, which is run for SECONDS at most; `end`:
+    the moment by which each run of it has ended (monotonic seconds)."""
 
-    def __init__(self, node: str, scontrol: str = SCONTROL, seconds: float = SECONDS) -> None:
+    def __init__(self, node: str, scontrol: str = SCONTROL, end: float = math.inf) -> None:
         self.node = node
         self._scontrol = scontrol
-        self._seconds = seconds
+        self._end = end
 
     def drain(self, reason: str) -> str:
         """Drains the node, unless it has to be left alone. Returns what was done. Raises SlurmError."""
@@ -90,8 +92,21 @@ class Slurm:
         """The node as SLURM shows it. Raises SlurmError."""
         return parse_node(self._run("show", "node", self.node))
 
+    def config(self) -> dict[str, str]:
+        """SLURM's configuration, as slurmctld has it: values by name. Raises SlurmError."""
+        return parse_config(self._run("show", "config"))
+
     def _run(self, *words: str) -> str:
-        return _run((self._scontrol, *words), self._seconds)
+        seconds = seconds_left(self._end, SECONDS)
+        if not seconds:
+            raise SlurmError(f"no time was left for {self._scontrol} {words[0]}")
+        return _run((self._scontrol, *words), seconds)
+
+
+def parse_config(text: str) -> dict[str, str]:
+    """Parses what `scontrol show config` prints: a line `Name = value` for each."""
+    lines = (line.partition("=") for line in text.splitlines())
+    return {name.strip(): value.strip() for name, equals, value in lines if equals}
 
 
 def parse_node(text: str) -> SlurmNode:
@@ -104,11 +119,11 @@ def parse_node(text: str) -> SlurmNode:
 
 
 def _give_up(process: subprocess.Popen[bytes]) -> None:
-    """Kills the process and everything that it started, and waits for none that does not die."""
+    """Kills the process, and waits for none that does not die. It is of this gate's process group, which gate.sh ends:
+    whatever becomes of the gate, no scontrol outlives the script and drains the node later."""
     from subprocess import TimeoutExpired
 
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
     for pipe in (process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
@@ -121,16 +136,14 @@ def _run(command: Sequence[str], seconds: float) -> str:
     import subprocess  # a tenth of the gate's start, and rarely needed
 
     try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
-        )
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
         raise SlurmError(f"cannot run {command[0]}: {error.strerror}") from None
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _give_up(process)
-        raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:g} s") from None
+        raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:.2g} s") from None
     if process.returncode:
         words = errors.decode(errors="replace").split()
         raise SlurmError(f"{command[0]} {command[1]}: {' '.join(words) or f'exit status {process.returncode}'}")

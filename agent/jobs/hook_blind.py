@@ -21,16 +21,21 @@ def hook_blind_findings(rows: Iterable[RankRow]) -> tuple[Finding, ...]:
         reason = row.facts.get(UNNAMED_COLLECTIVES)
         if row.state == "running" and isinstance(reason, str) and reason in UNNAMED_REASONS:
             blind.setdefault((row.owner, row.job_id, reason), []).append(row)
-    return tuple(_finding(job, reason, blind[owner, job, reason]) for owner, job, reason in sorted(blind))
+    return tuple(_finding(owner, job, reason, blind[owner, job, reason]) for owner, job, reason in sorted(blind))
 
 
-def _finding(job: str, reason: str, rows: list[RankRow]) -> Finding:
+def _finding(owner: int, job: str, reason: str, rows: list[RankRow]) -> Finding:
     wrong, fix = UNNAMED_REASONS[reason]
     ranks = sorted({row.rank for row in rows})
     return finding(
         "HOOK_BLIND",
         f"job {job}",
         f"collectives that C++ makes are not recorded on {ranks_text(ranks)}: {wrong}",
-        evidence={"ranks": ranks[:_MAX_RANKS], "reason": reason, "lost": sum(row.lost for row in rows)},
+        evidence={
+            "owner": owner,
+            "ranks": ranks[:_MAX_RANKS],
+            "reason": reason,
+            "lost": sum(row.lost for row in rows),
+        },
         fix=fix[0].upper() + fix[1:] + ".",
     )

@@ -9,6 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from laggard.model import Finding, Report, Verdict
 from laggard.nccl.transport import Transport
 from laggard.probes.nccl.model.job import HardwareFacts
@@ -56,8 +58,8 @@ def judge(facts: Iterable[_TransportFact], node: HardwareFacts) -> tuple[Finding
             continue
         jobs.setdefault((fact.owner, fact.job_id), []).append(transport._replace(rank=fact.rank))
     return tuple(
-        finding
-        for (_, job), transports in jobs.items()
+        structs.replace(finding, evidence={**finding.evidence, "owner": owner})
+        for (owner, job), transports in jobs.items()
         for finding in judge_rank_transports(job, transports, node).findings
     )
 

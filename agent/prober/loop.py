@@ -41,6 +41,8 @@ class ProbeLoop:
         self.latest = ProbeRound(_unknown(node, "the first round of probes is under way", 0.0), time.time(), False)
         self.ready = False
         """Whether any round since the start was complete."""
+        self.round_seconds: float | None = None
+        """How long the last complete round took; None: there was none."""
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="probes", daemon=True).start()
@@ -60,6 +62,8 @@ class ProbeLoop:
         except Exception as error:  # the loop goes on: an old report would look like a valid one
             report, complete = _unknown(self._node, f"a defect in laggard: {error!r}", 0.0), False
             log.exception("a defect in laggard, in a round of probes")
+        if complete:
+            self.round_seconds = time.monotonic() - started
         self.latest = ProbeRound(report, time.time(), complete)
         self.ready = self.ready or complete
 

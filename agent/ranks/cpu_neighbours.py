@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
-from laggard.wire.ranks import CpuNeighbour
+from laggard.model import CpuNeighbour
 
 _MOST_PROCESSES: Final = 4096
 _MOST_CANDIDATES: Final = 16  # the busiest, of whose threads the cores are looked at

@@ -18,7 +18,8 @@ from msgspec import structs
 
 from laggard.agent.ranks.cgroup_files import cgroup_files
 from laggard.agent.ranks.cpu_neighbours import CoreTimes, ProcessTimes, neighbours, read_cores, read_processes
-from laggard.wire.ranks import CpuNeighbour, CpuWait
+from laggard.model import CpuNeighbour
+from laggard.wire.ranks import CpuWait
 
 WINDOW_SECONDS: Final = 5.0
 """Over so many seconds at least, where the rank has been seen for as long: for so long a rank of a live job is slow

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from prometheus_client import Metric
 
@@ -11,14 +12,31 @@ from laggard import __version__
 from laggard.agent.idle_rings.state import OUTCOMES, IdleRingsState, StateFolder
 from laggard.agent.prober.loop import ProbeRound
 from laggard.catalogue import rank_metrics
-from laggard.catalogue.exposition import exposition, metric_family
+from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.model import Finding
 from laggard.wire.ranks import RankRow, RanksDocument
 
 
-def agent_metrics(ranks: RanksDocument, latest: ProbeRound, accept: str) -> tuple[bytes, str]:
+class Daemon(NamedTuple):
+    """What the agent knows of itself: how long its last complete round of probes took, in seconds (None: there was
+    none), how many connections it has turned away, and what became of its OTLP messages."""
+
+    round_seconds: float | None = None
+    turned_away: int = 0
+    otlp_exports: Mapping[str, int] = {}
+
+
+_NEW: Final = Daemon()
+
+
+def agent_metrics(ranks: RanksDocument, latest: ProbeRound, accept: str, daemon: Daemon = _NEW) -> tuple[bytes, str]:
     """Returns the body and its content type, in the format that the Accept header asks for."""
-    return exposition(_families(ranks, latest), accept)
+    return exposition(agent_families(ranks, latest, daemon), accept)
+
+
+def agent_families(ranks: RanksDocument, latest: ProbeRound, daemon: Daemon) -> Iterator[Metric]:
+    yield from _families(ranks, latest)
+    yield from _daemon_families(daemon)
 
 
 def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
@@ -29,6 +47,12 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
     yield from _ring_families(StateFolder().read())
     for described, samples in rank_metrics.families([_rank_stats(row) for row in ranks.ranks]):
         yield metric_family(described.name, samples)
+
+
+def _daemon_families(daemon: Daemon) -> Iterator[Metric]:
+    took = [] if daemon.round_seconds is None else [((), daemon.round_seconds)]
+    yield metric_family("laggard_agent_probe_round_seconds", took)
+    yield from daemon_families(daemon.turned_away, daemon.otlp_exports)
 
 
 def _probe_families(latest: ProbeRound, job_findings: Iterable[Finding]) -> Iterator[Metric]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import msgspec
 from msgspec import structs
+from prometheus_client import Metric
 
 from laggard import __version__
 from laggard.agent.jobs.hook_blind import hook_blind_findings
@@ -22,7 +24,8 @@ from laggard.agent.ranks.reader import MAX_ASKED, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web import page
-from laggard.agent.web.metrics import agent_metrics
+from laggard.agent.web.metrics import Daemon, agent_families
+from laggard.catalogue.exposition import exposition
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
@@ -33,6 +36,7 @@ from laggard.wire.ras import RasSource
 log = logging.getLogger("laggard.agent")
 
 _RAS_OFF: Final = RasSource("off", "switched off: ras_interval_seconds is 0")
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 _MAX_SINCE: Final = 1e9  # seconds since boot: 31 years
 
 
@@ -44,7 +48,8 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 class Router:
     """Hands each request to the handler of its path. The API reads `ranks` for every request; the page and the metrics
-    take `cached_ranks`."""
+    take `cached_ranks`. `turned_away`: how many connections were so far; `otlp_exports`: what
+    became of the OTLP messages."""
 
     def __init__(
         self,
@@ -54,6 +59,8 @@ class Router:
         probe_loop: ProbeLoop,
         ras: RasAsker | None = None,
         traffic: TrafficWatch | None = None,
+        turned_away: Callable[[], int] = lambda: 0,
+        otlp_exports: Mapping[str, int] = _NONE,
     ) -> None:
         self._node = node
         self._ranks = ranks
@@ -61,6 +68,8 @@ class Router:
         self._probe_loop = probe_loop
         self._ras = ras
         self._traffic = traffic
+        self._turned_away = turned_away
+        self._otlp_exports = otlp_exports
         self._transports = JobTransports()
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
@@ -94,9 +103,13 @@ class Router:
         html = page.render(self._node, self._cached_ranks.get(), self._probe_loop.latest.report, __version__)
         return Response(HTTPStatus.OK, "text/html; charset=utf-8", html.encode(), page.HEADERS)
 
+    def families(self) -> Iterator[Metric]:
+        """All metrics."""
+        daemon = Daemon(self._probe_loop.round_seconds, self._turned_away(), self._otlp_exports)
+        return agent_families(self._with_findings(self._cached_ranks.get()), self._probe_loop.latest, daemon)
+
     def _metrics(self, request: Request) -> Response:
-        ranks = self._with_findings(self._cached_ranks.get())
-        body, content_type = agent_metrics(ranks, self._probe_loop.latest, request.accept)
+        body, content_type = exposition(self.families(), request.accept)
         return _response(HTTPStatus.OK, content_type, body)
 
     def _ready(self, _: Request) -> Response:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,10 +21,13 @@ from support.warm import Warm, WarmProcess
 from soaking.clocks import Clock
 from soaking.daemons import LAGGARD, Daemon
 
+MANIFESTS = Path(__file__).resolve().parents[2] / "deploy" / "kubernetes" / "overlays" / "report-only"
 JOB = Path(__file__).resolve().parents[1] / "verdict_job.py"
 RANKS, SLOW_RANK = 3, 1
 PACE, SLOW_PACE = "0.08", "0.2"
 DISK_BYTES = 8 << 20
+FORGET_SECONDS = 120.0
+"""A job that ended is forgotten after this, not after a quarter of an hour: then what the collector holds is level."""
 _JOB_SECONDS = 300.0
 
 
@@ -76,6 +80,7 @@ class Site:
         settings = {
             "targets": [it.url for it in self.agents],
             "interval_seconds": 1.0,
+            "forget_after_seconds": FORGET_SECONDS,
             "prometheus": self.prometheus.url,
             "prometheus_interval_seconds": 5.0,
             "incidents_database": str(self.database),
@@ -105,8 +110,8 @@ class Site:
         for number in range(len(self.agents)):
             self.plane.add_node(f"n{number}")
         token = folder / "token"
-        token.write_text(self.plane.administrator_token)
-        token.chmod(0o600)
+        token.touch(mode=0o600)
+        token.write_text(self._own_token(self.plane))
         config = self.folder / "controller.yaml"
         settings = {
             "collector": self.collector.url,
@@ -118,6 +123,18 @@ class Site:
         }
         config.write_text(json.dumps(settings))
         self.others.append(self._daemon("controller", "kubernetes", "controller", "--config", str(config)))
+
+    def _own_token(self, plane: ControlPlane) -> str:
+        """The controller's, with the rights that the manifests give it."""
+        environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(plane.folder))}
+        words = ["kubectl", "apply", "-k", str(MANIFESTS)]
+        subprocess.run(words, env=environment, stdout=subprocess.DEVNULL, check=True)
+        return plane.service_account_token("laggard", "laggard-controller")
+
+    def nodes_without_condition(self) -> list[str]:
+        """The nodes on which the controller has written nothing; none where there is no control plane."""
+        names = [f"n{number}" for number in range(len(self.agents))]
+        return [name for name in names if self.plane is not None and self.plane.condition(name) is None]
 
     def start_job(self) -> None:
         """A DDP training on gloo, of which one rank is slow in its forward pass."""

@@ -25,6 +25,9 @@ _SQLITE_FULL: Final = 13
 
 _APPLICATION: Final = 0x6C616767  # "lagg", in the file's header
 
+_MODE: Final = 0o600
+"""Of new files: they hold all users' jobs. SQLite gives those beside the database the database's own."""
+
 _SCHEMA = """
 CREATE TABLE incidents (
     id INTEGER PRIMARY KEY,
@@ -59,9 +62,10 @@ class IncidentDatabase:
     def __init__(self, path: str, max_bytes: int, keep_seconds: float) -> None:
         self.path = path
         self._max_bytes, self._keep_seconds = max_bytes, keep_seconds
-        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _MODE)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _make(path)
             self._connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
         except BaseException:
             os.close(self._lock)
@@ -171,6 +175,12 @@ class IncidentDatabase:
         with told(self.path):
             rows = read_rows(self._connection, IncidentQuery(since=moment, limit=limit)).incidents
         return tuple(it for it in reversed(rows) if it.closed_at is not None)
+
+
+def _make(path: str) -> None:
+    """Makes the file where there is none; the mode of one that is there stays. Raises OSError."""
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _MODE))
 
 
 def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:

@@ -30,7 +30,8 @@ Locate = Callable[[JobTimings], Location]
 @dataclasses.dataclass(frozen=True)
 class JobSnapshot:
     """`progressed_at`: when any of its ranks last got on, Unix time by its node's clock; 0: not known. `script` and
-    `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say."""
+    `started_at` (Unix time by a node's clock): as its first rank says; empty and None from hooks that do not say.
+    `agents`: the URLs of those that report it."""
 
     key: JobKey
     running: bool
@@ -39,6 +40,7 @@ class JobSnapshot:
     progressed_at: float = 0.0
     script: str = ""
     started_at: float | None = None
+    agents: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +48,8 @@ class ClusterSnapshot:
     """`ignored` says which rank files the agents rejected. `findings` are the nodes' own and those of comparing the
     nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
-    there, in monotonic seconds; `round_seconds` is how long it took, with the analysis."""
+    there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
+    of the cluster this is; empty: everything."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -59,6 +62,7 @@ class ClusterSnapshot:
     round_began_at: float | None = None
     round_seconds: float | None = None
     not_held: NotHeld = NotHeld()
+    only_of: str = ""
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last. None where there is none, and where
@@ -98,6 +102,8 @@ class ClusterSnapshot:
         if unseen:
             text = f"job {unseen[0]} runs and is not watched: {self.not_held.limits_text()}"
             return "job_not_held", text, name
+        if self.only_of and not self.jobs:
+            return "no_own_job", f"no job of {self.only_of} is known, and no other is shown to them", name
         silent = [row for row in self.nodes if row.state != "up"]
         down = f"{len(silent)} of {counted(len(self.nodes), 'agent')} do not answer" if silent else ""
         if self.jobs and name:
@@ -125,8 +131,10 @@ def build_snapshot(
         timings = job.timings(key.job_id, answering, codes)
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
-        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said)))
-    jobs += _without_hooks(launched, codes, {job.key for job in jobs})
+        agents = frozenset(job.sources)
+        jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents))
+    urls = {row.node: row.url for row in cluster.nodes if row.node}
+    jobs += _without_hooks(launched, codes, urls, {job.key for job in jobs})
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
 
 
@@ -138,16 +146,22 @@ def _said(facts: Mapping[str, Any]) -> tuple[str, float | None]:
 
 
 def _without_hooks(
-    launched: Sequence[LaunchedJob], codes: Mapping[str, tuple[str, ...]], taken: Collection[JobKey]
+    launched: Sequence[LaunchedJob],
+    codes: Mapping[str, tuple[str, ...]],
+    urls: Mapping[str, str],
+    taken: Collection[JobKey],
 ) -> list[JobSnapshot]:
-    """The jobs that no rank file tells of. Of a job that has some, its rank files decide."""
+    """The jobs that no rank file tells of. Of a job that has some, its rank files decide. `urls`: of agents, by
+    node."""
     found: dict[JobKey, JobSnapshot] = {}
     for job in sorted(launched, key=lambda it: it.report.age_seconds):
         key = JobKey(job.report.owner, job.report.job_id)
         if key not in taken and key not in found:
             timings = no_timings(job, codes)
             location = _locate(timings, lambda _, job=job: locate_launches(job, codes))  # type: ignore[misc]
-            found[key] = JobSnapshot(key, True, timings, structs.replace(location, owner=key.owner))
+            agents = frozenset(urls[node] for node in job.nodes.values() if node in urls)
+            location = structs.replace(location, owner=key.owner)
+            found[key] = JobSnapshot(key, True, timings, location, agents=agents)
     return list(found.values())
 
 

@@ -13,6 +13,7 @@ import httpx
 from laggard.address import without_login
 from laggard.collector.prometheus.answer import Answer, AnswerError, Series
 from laggard.errors import UsageError
+from laggard.secret_file import warn_of_exposed
 from laggard.text.words import printable_line
 
 QUERY_SECONDS = 60.0
@@ -122,6 +123,7 @@ def authorization(token_file: str | None, basic_file: str | None) -> str | None:
 
 def _secret(path: str) -> str:
     """The only line of the file. Its text is in no message."""
+    warn_of_exposed(path, "the login for Prometheus in")
     try:
         with open(Path(path), encoding="utf-8") as file:
             text = file.read(_MAX_SECRET_BYTES).strip()

@@ -13,10 +13,11 @@ from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES
+from laggard.terminal.output import terminal_console
 from laggard.wire.nodes import NodesDocument
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
 
 Document = TypeVar("Document")
 
@@ -47,25 +48,25 @@ def main(arguments: argparse.Namespace) -> int:
         from rich.console import Console
     except ImportError:
         raise UsageError("laggard top draws with rich: pip install 'laggard[terminal]'") from None
-    console = Console()
+    console = terminal_console(lasting=True) or Console()
     known = _ask(arguments)
     if arguments.once or not sys.stdout.isatty():
-        console.print(_drawn(known, 1000))
+        console.print(_drawn(known, console.width, 1000))
         return EXIT_CODES[known.summary.location.verdict]
-    return _watch(arguments, known)
+    return _watch(arguments, known, console)
 
 
-def _watch(arguments: argparse.Namespace, known: _Known) -> int:
+def _watch(arguments: argparse.Namespace, known: _Known, console: Console) -> int:
     """Until it is interrupted. Where the collector does not answer, the last screen stays, with that said."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.text import Text
 
-    console, trouble = Console(), ""
+    trouble = ""
     try:
         with Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                drawn = _drawn(known, console.height - 1)
+                drawn = _drawn(known, console.width, console.height - 1)
                 live.update(Group(Text(trouble, style="bold red"), drawn) if trouble else drawn, refresh=True)
                 time.sleep(arguments.interval)
                 try:
@@ -76,10 +77,10 @@ def _watch(arguments: argparse.Namespace, known: _Known) -> int:
         return EXIT_CODES[known.summary.location.verdict]
 
 
-def _drawn(known: _Known, height: int) -> RenderableType:
+def _drawn(known: _Known, width: int, height: int) -> RenderableType:
     from laggard.collector.top.screen import screen
 
-    return screen(known.summary, known.ranks, known.nodes, height)
+    return screen(known.summary, known.ranks, known.nodes, width, height)
 
 
 def _ask(arguments: argparse.Namespace) -> _Known:

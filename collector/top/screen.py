@@ -6,24 +6,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from laggard.collector.ask import user_text
+from laggard.collector.job_words import job_text
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobLine, SummaryDocument
 from laggard.constants import PHASES
 from laggard.model import Verdict
+from laggard.terminal.dressed import STYLES, Wrapped, wrapped
+from laggard.terminal.parts import Line
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 STEPS = 20
 """The means are over so many of the last columns of the heat map."""
 
-_BAR = 40  # cells of a rank's bar; the longest step fills them
+_SHORTEST_BAR, _LONGEST_BAR = 10, 60  # cells of a rank's bar; the longest step fills them
+_NAMES = ("rank", "node", "state", "own", "waits")
+_WIDEST_NAME = 24
 _MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
-_VERDICT_STYLES = {Verdict.OK: "green", Verdict.FAIL: "bold red", Verdict.UNKNOWN: "yellow"}
+_VERDICT_WORDS = {Verdict.OK: "no culprit", Verdict.FAIL: "has a culprit", Verdict.UNKNOWN: "cannot tell"}
+_VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
 _PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "cyan", "bright_blue", "bright_black"), strict=True))
 _WAITED_STYLE = "yellow"
 
@@ -40,15 +46,18 @@ class RankMeans(NamedTuple):
         return sum(self.phases)
 
 
-def screen(summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, height: int) -> RenderableType:
-    """At most about `height` lines."""
-    parts: list[RenderableType] = [*_answer(summary), *_jobs(summary)]
+def screen(
+    summary: SummaryDocument, ranks: HeatDocument, nodes: NodesDocument, width: int, height: int
+) -> RenderableType:
+    """In `width` columns, and at most about `height` lines."""
+    above = [*_answer(summary), *_jobs(summary)]
     unwell = [node for node in nodes.nodes if node.state != "up" or node.verdict != "ok"]
     node_lines = _nodes(unwell, len(nodes.nodes))
-    room = height - len(parts) - len(node_lines) - 4
+    parts: list[RenderableType] = [*above]
+    room = height - sum(len(part.rows(width)) for part in (*above, *node_lines)) - 5
     means = sorted(rank_means(ranks), key=lambda each: -each.own)
     if means and room > 0:
-        parts += [Text(), _ranks(means[:room], ranks, len(means))]
+        parts += [Text(), _legend(), _ranks(means[:room], width, len(means))]
     return Group(*parts, Text(), *node_lines)
 
 
@@ -67,16 +76,18 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _answer(summary: SummaryDocument) -> list[Text]:
-    age = "no agent has answered yet" if summary.age_seconds is None else f"{summary.age_seconds:.0f} s ago"
-    style = _VERDICT_STYLES[summary.location.verdict]
-    lines = [Text(printable_line(summary.sentence, 1000), style=style)]
-    lines += [Text(f"What to do: {printable_line(text, 1000)}", style="bold") for text in summary.todo[:_MOST_LINES]]
-    lines += [Text(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
-    return [*lines, Text(f"  As of {age}", style="dim")]
+def _answer(summary: SummaryDocument) -> list[Wrapped]:
+    age = "No agent has answered yet" if summary.age_seconds is None else f"As of {summary.age_seconds:.0f} s ago"
+    lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
+    lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
+    lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
+    if len(summary.jobs) == 1:  # of several there is a list
+        job = summary.jobs[0]
+        lines.append(Line(f"  Job {job_text(job.job_id, job.owner, job)}", "aside"))
+    return [wrapped(line) for line in (*lines, Line(f"  {age}", "aside"))]
 
 
-def _jobs(summary: SummaryDocument) -> list[Text]:
+def _jobs(summary: SummaryDocument) -> list[Wrapped]:
     """The jobs, where there are several; the one that is shown has a mark."""
     if len(summary.jobs) < 2:
         return []
@@ -84,27 +95,33 @@ def _jobs(summary: SummaryDocument) -> list[Text]:
     lines = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
     count = max(len(shown), summary.counts.total)  # a summary has a part of many
     if count > len(lines):
-        lines.append(Text(f"  and {count - len(lines)} more jobs: choose with --job", style="dim"))
-    return [Text(), *lines]
+        lines.append(wrapped(Line(f"  and {count - len(lines)} more jobs: choose with --job", "aside")))
+    return [wrapped(Line("")), *lines]
 
 
-def _job(job: JobLine, is_shown: bool) -> Text:
+def _job(job: JobLine, is_shown: bool) -> Wrapped:
     mark = ">" if is_shown else " "
     state = "" if job.running else ", ended"
-    name = f"{mark} {printable_line(job.job_id, _WIDTH)} of {user_text(job.owner)}: {counted(job.ranks, 'rank')}{state}"
-    return Text(name).append(f", {job.verdict.value}", style=_VERDICT_STYLES[job.verdict])
+    name = f"{mark} {job_text(job.job_id, job.owner, job)}: {counted(job.ranks, 'rank')}{state}, "
+    return Wrapped(Text(name).append(_VERDICT_WORDS[job.verdict], style=_VERDICT_STYLES[job.verdict]), indent=4)
 
 
-def _ranks(means: Sequence[RankMeans], ranks: HeatDocument, count: int) -> Table:
+def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
+    """`count`: of how many rows these are the busiest."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for name in ("rank", "node", "state"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=24)
-    for name in ("own", "waits"):
+    for name in _NAMES[:3]:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=_WIDEST_NAME)
+    for name in _NAMES[3:]:
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column(_legend(), no_wrap=True)
+    table.add_column("a step", no_wrap=True)
     longest = max(each.own + each.waited for each in means) or 1.0
-    for each in means:
-        table.add_row(*_cells(each), _bar(each, longest))
+    rows = [tuple(_cells(each)) for each in means]
+    beside = sum(
+        max(min(_WIDEST_NAME, cell_len(str(cell))) for cell in cells) + 2 for cells in zip(_NAMES, *rows, strict=True)
+    )
+    bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - beside))
+    for each, cells in zip(means, rows, strict=True):
+        table.add_row(*cells, _bar(each, longest, bar))
     if count > len(means):
         table.add_row(Text(f"and {count - len(means)} less busy", style="dim"))
     return table
@@ -127,29 +144,29 @@ def _legend() -> Text:
     return legend
 
 
-def _bar(each: RankMeans, longest: float) -> Text:
-    """One rank's step: its own phases, then what it waits."""
+def _bar(each: RankMeans, longest: float, most: int) -> Text:
+    """One rank's step: its own phases, then what it waits; the `longest` takes `most` cells."""
     bar, spent, drawn = Text(), 0.0, 0
     for seconds, style in zip((*each.phases, each.waited), (*_PHASE_STYLES.values(), _WAITED_STYLE), strict=True):
         spent += seconds
-        cells = round(_BAR * spent / longest) - drawn
+        cells = round(most * spent / longest) - drawn
         bar.append("■" * cells, style=style)
         drawn += cells
     return bar
 
 
-def _nodes(unwell: Sequence[NodeRow], count: int) -> list[Text]:
+def _nodes(unwell: Sequence[NodeRow], count: int) -> list[Wrapped]:
     if not unwell:
-        return [Text(f"{counted(count, 'node')}, all well", style="green" if count else "yellow")]
-    lines = [Text(f"{counted(count, 'node')}, {len(unwell)} not well:", style="bold")]
+        return [wrapped(Line(f"{counted(count, 'node')}, all well", "ok" if count else "unknown"))]
+    lines = [wrapped(Line(f"{counted(count, 'node')}, {len(unwell)} not well:", "name"))]
     lines += [_node(node) for node in unwell[:_MOST_LINES]]
     if len(unwell) > _MOST_LINES:
-        lines.append(Text(f"  and {len(unwell) - _MOST_LINES} more", style="dim"))
+        lines.append(wrapped(Line(f"  and {len(unwell) - _MOST_LINES} more", "aside")))
     return lines
 
 
-def _node(node: NodeRow) -> Text:
+def _node(node: NodeRow) -> Wrapped:
     why = node.reason if node.state != "up" else ", ".join(node.findings)
     state = node.state if node.state != "up" else node.verdict or "unknown"
     text = f"{node.node or node.url} {state}" + (f": {why}" if why else "")
-    return Text("  " + printable_line(text, 300), style="red" if state in ("fail", "down") else "yellow")
+    return wrapped(Line("  " + printable_line(text, 300), "critical" if state in ("fail", "down") else "warning"))

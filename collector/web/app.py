@@ -3,7 +3,9 @@ by agents with the token that ask for a ring."""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from functools import partial
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -11,20 +13,40 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from laggard.catalogue.exposition import exposition
 from laggard.collector.settings import CollectorSettings
-from laggard.collector.web.api import Api, job_name
+from laggard.collector.web.api import MAX_RECORDINGS, Api, job_name
 from laggard.collector.web.finding_page import finding_page
-from laggard.collector.web.metrics import collector_metrics
+from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
+from laggard.collector.web.tenants import TenantApp
 
 
-def make_app(source: ClusterSource, settings: CollectorSettings) -> ASGIApp:
-    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`)."""
-    routes = [*_Site(source, settings).routes(), *Api(source, settings).routes()]
-    return with_security_headers(with_host_check(Starlette(routes=routes), settings.allowed_hosts))
+def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
+    """The ASGI application. Only GET and HEAD have routes, and one POST (`web/idle_rings.py`). `metrics`: those that it
+    shows, where somebody else has a part in them. Raises UsageError where the settings do not fit together."""
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    routes = partial(all_routes, asyncio.Semaphore(MAX_RECORDINGS), metrics=shown)
+    app: ASGIApp
+    if settings.shows_tenants_their_own:
+        app = TenantApp(source, settings, routes)
+    else:
+        app = Starlette(routes=routes(source, settings))
+    return with_security_headers(with_host_check(app, settings.allowed_hosts))
+
+
+def all_routes(
+    recordings: asyncio.Semaphore,
+    source: ClusterSource,
+    settings: CollectorSettings,
+    metrics: CollectorMetrics | None = None,
+) -> list[Route]:
+    """`recordings`: how many are sent at once, to all viewers together. `metrics`: those of the whole cluster."""
+    shown = metrics or CollectorMetrics(source, settings.max_drain_ratio)
+    return [*_Site(source, settings, shown.of(source)).routes(), *Api(source, settings, recordings=recordings).routes()]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +55,7 @@ class _Site:
 
     source: ClusterSource
     settings: CollectorSettings
+    shown: CollectorMetrics
 
     def routes(self) -> list[Route]:
         return [
@@ -49,9 +72,7 @@ class _Site:
         return HTMLResponse(render(summary_document(snapshot, job_name(request), interval)))
 
     def metrics(self, request: Request) -> Response:
-        accept = request.headers.get("accept", "")
-        source, ratio = self.source, self.settings.max_drain_ratio
-        body, content_type = collector_metrics(source.snapshot, source.incidents, ratio, accept)
+        body, content_type = exposition(self.shown.families(), request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     def ready(self, request: Request) -> Response:

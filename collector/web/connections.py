@@ -11,6 +11,11 @@ from typing import Any, Final
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from laggard.collector.tenants.peers import peer_of
+
+PEER: Final = "laggard.peer"
+"""In the state of each request: who is at the other end of its connection, a Peer. Headers have no part in it."""
+
 HEAD_SECONDS: Final = 5.0
 """For the whole head of a request, from the connection's begin or the last answer's end."""
 
@@ -28,6 +33,8 @@ class ConnectionTable:
         self._max_of_address = max_of_address
         self._by_address: dict[str, dict[BoundedProtocol, None]] = {}
         self._count = 0
+        self.turned_away = 0
+        """Connections that were refused or closed at a limit, so far."""
 
     def admit(self, connection: BoundedProtocol) -> bool:
         """Whether the connection may stay; then it is in the table."""
@@ -38,6 +45,7 @@ class ConnectionTable:
         elif self._count >= self._max_connections:
             crowd = max(self._by_address.values(), key=len)
         if crowd is not None:
+            self.turned_away += 1
             waiting = next((it for it in crowd if it.waits_for_head), None)
             if waiting is None:
                 return False
@@ -96,6 +104,7 @@ class BoundedProtocol(H11Protocol):
         super().connection_made(transport)
         if not self._admitted:
             self.admit(transport)
+        self.app_state = {**self.app_state, PEER: peer_of(self.address, transport.get_extra_info("peercert"))}
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.leave()

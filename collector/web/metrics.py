@@ -3,34 +3,82 @@ names."""
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from prometheus_client import Metric, ProcessCollector
+from prometheus_client import Metric
 
 from laggard import __version__
-from laggard.catalogue.exposition import exposition, metric_family
-from laggard.catalogue.metrics import PROCESS_METRICS
+from laggard.catalogue.exposition import daemon_families, exposition, metric_family
 from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.recommend.advice.values import Item
+from laggard.collector.web.recommended import LONGEST_KEY, Recommended
+from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
+from laggard.text.words import printable_line
 
 Samples = dict[tuple[str, ...], float]
 
 
+class Own(NamedTuple):
+    """What is recommended for each running job, how many connections were turned away, and what became of the OTLP
+    messages."""
+
+    recommended: Mapping[JobKey, tuple[Item, ...]] = {}
+    turned_away: int = 0
+    otlp_exports: Mapping[str, int] = {}
+
+
+@dataclasses.dataclass(frozen=True)
+class CollectorMetrics:
+    """All of the collector's metrics, now. To be used from threads."""
+
+    source: ClusterSource
+    max_drain_ratio: float
+    turned_away: Callable[[], int] = lambda: 0
+    otlp_exports: Counter[str] = dataclasses.field(default_factory=Counter)
+    recommended: Recommended = dataclasses.field(default_factory=Recommended)
+
+    def of(self, source: ClusterSource) -> CollectorMetrics:
+        """Those of another view of the cluster."""
+        return dataclasses.replace(self, source=source)
+
+    def families(self) -> Iterator[Metric]:
+        return _families(self.source.snapshot, self.source.incidents, self.max_drain_ratio, self._own)
+
+    def _own(self) -> Own:
+        return Own(self.recommended.look(self.source.snapshot), self.turned_away(), self.otlp_exports)
+
+
 def collector_metrics(
-    snapshot: ClusterSnapshot, incidents: IncidentHistory, max_drain_ratio: float, accept: str
+    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, accept: str
 ) -> tuple[bytes, str]:
     """The metrics as text and their content type, in the format that the header value `accept` asks for."""
-    families = itertools.chain(_families(snapshot, max_drain_ratio), _of_incidents(snapshot, incidents))
-    return exposition(families, accept)
+    return exposition(_families(snapshot, incidents, max_drain_ratio, Own), accept)
 
 
-def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
-    jobs, drains = snapshot.jobs, drains_document(snapshot, max_drain_ratio, None)
+def _families(
+    snapshot: ClusterSnapshot, incidents: Incidents, max_drain_ratio: float, own: Callable[[], Own]
+) -> Iterator[Metric]:
+    """`own`: what the server knows beside them."""
+    yield from _of_jobs(snapshot)
+    yield from _open_incidents(snapshot, incidents)
+    if snapshot.only_of:
+        return  # the rest is not about what its reader may see
+    yield from _of_the_fleet(snapshot, max_drain_ratio)
+    yield from _of_incidents(incidents)
+    recommended, turned_away, otlp_exports = own()
+    yield from _of_recommendations(recommended)
+    yield from daemon_families(turned_away, otlp_exports)
+
+
+def _of_jobs(snapshot: ClusterSnapshot) -> Iterator[Metric]:
+    jobs = snapshot.jobs
     slowed = {_job_labels(job): job.location.slowdown_ratio for job in jobs}
     yield _family(BUILD_INFO.name, {(__version__,): 1.0})
     yield _family("laggard_target_up", {(row.url,): float(row.state == "up") for row in snapshot.nodes})
@@ -38,20 +86,27 @@ def _families(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Met
     yield _family("laggard_job_ranks", {_job_labels(job): float(job.location.ranks_seen) for job in jobs})
     yield _family("laggard_job_slowdown_ratio", {job: ratio for job, ratio in slowed.items() if ratio is not None})
     yield _family("laggard_culprit", dict(_culprits(jobs)))
+
+
+def _of_the_fleet(snapshot: ClusterSnapshot, max_drain_ratio: float) -> Iterator[Metric]:
+    drains = drains_document(snapshot, max_drain_ratio, None)
     yield _family("laggard_collector_jobs_not_held", {(): float(len(snapshot.not_held.unseen))})
     yield _family("laggard_collector_ranks_not_held", {(): float(sum(snapshot.not_held.ranks.values()))})
     if snapshot.round_seconds is not None:
         yield _family("laggard_collector_round_seconds", {(): snapshot.round_seconds})
-    yield from _of_this_process()
     yield _family("laggard_fleet_finding", _fleet_findings(snapshot))
     yield _family("laggard_fleet_failing_nodes", {(): float(drains.failing)})
     yield _family("laggard_fleet_drain_cap_nodes", {(): float(drains.cap)})
 
 
-def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iterator[Metric]:
-    state, count = incidents.told_state(), Counter(it.key for it in incidents.open)
+def _open_incidents(snapshot: ClusterSnapshot, incidents: Incidents) -> Iterator[Metric]:
+    count = Counter(it.key for it in incidents.open)
     shown: Samples = {_job_labels(job): float(count[job.key]) for job in snapshot.jobs}
     yield _family("laggard_job_incidents_open", shown)
+
+
+def _of_incidents(incidents: Incidents) -> Iterator[Metric]:
+    state = incidents.told_state()
     yield _family("laggard_incidents_opened_total", {(kind,): float(n) for kind, n in incidents.opened.items()})
     yield _family("laggard_incidents_refused_total", {(): float(incidents.refused)})
     if state.state != "off":  # a collector that was given no database has none that fails
@@ -59,9 +114,15 @@ def _of_incidents(snapshot: ClusterSnapshot, incidents: IncidentHistory) -> Iter
         yield _family("laggard_incidents_database_bytes", {(): float(state.bytes)})
 
 
-def _of_this_process() -> Iterator[Metric]:
-    names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
-    return (family for family in ProcessCollector(registry=None).collect() if family.name in names)
+def _of_recommendations(recommended: Mapping[JobKey, tuple[Item, ...]]) -> Iterator[Metric]:
+    gains: dict[tuple[str, ...], float | None] = {}
+    for job, items in recommended.items():
+        for item in items:  # of two with one name the first promises more
+            labels = (job.job_id, str(job.owner), item.target, printable_line(item.key, LONGEST_KEY), item.gain.basis)
+            gains.setdefault(labels, item.gain.ratio)
+    known = {labels: ratio for labels, ratio in gains.items() if ratio is not None}
+    yield _family("laggard_job_recommendation", dict.fromkeys(gains, 1.0))
+    yield _family("laggard_job_recommendation_gain_ratio", known)
 
 
 def _culprits(jobs: Iterable[JobSnapshot]) -> Iterator[tuple[tuple[str, ...], float]]:

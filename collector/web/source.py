@@ -1,22 +1,44 @@
-"""Where the web handlers read from: the scrape loop, as far as they know it."""
+"""Where the web handlers read from: the scrape loop, as far as they know it, or what one user may see of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from laggard.collector.incidents.history import IncidentHistory
+from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.looked_ranks import LookedRank
 
 
-class ClusterSource(Protocol):
-    snapshot: ClusterSnapshot
-    """The latest snapshot. It is replaced as a whole after each round: a handler that reads it once sees one round."""
+class Incidents(Protocol):
+    """As IncidentHistory has them."""
 
-    incidents: IncidentHistory
+    @property
+    def open(self) -> tuple[Incident, ...]: ...
+
+    @property
+    def opened(self) -> Mapping[str, int]: ...
+
+    @property
+    def refused(self) -> int: ...
+
+    def slow_links(self, since: float) -> tuple[Incident, ...]: ...
+
+    def document(self, query: IncidentQuery) -> IncidentsDocument: ...
+
+    def told_state(self) -> HistoryState: ...
+
+
+class ClusterSource(Protocol):
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The latest snapshot. It is replaced as a whole after each round: a handler that reads it once sees one
+        round."""
+
+    @property
+    def incidents(self) -> Incidents: ...
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""

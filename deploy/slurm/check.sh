@@ -5,4 +5,5 @@
 # shellcheck source-path=SCRIPTDIR source=gate.conf
 [ -r "${0%/*}/gate.conf" ] && . "${0%/*}/gate.conf"
 [ -n "$SLURM_CONF" ] && export SLURM_CONF
-exec "$LAGGARD" healthcheck --check-gate --scontrol "$SCONTROL" ${COLLECTOR:+--collector "$COLLECTOR"}
+exec "$LAGGARD" healthcheck --check-gate --scontrol "$SCONTROL" ${COLLECTOR:+--collector "$COLLECTOR"} \
+    --gate-seconds "$GATE_SECONDS" --gang-seconds "$GANG_SECONDS"

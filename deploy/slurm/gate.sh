@@ -16,19 +16,42 @@ FLAGS=()
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
     [ -e "$DISABLED" ] && return 0
-    local answer line said='' reject=0 until=$((SECONDS + GATE_SECONDS))
+    local answer group=0 line said='' reject=0 checks=0 now=0 until
+    if ! [[ $GATE_SECONDS =~ ^[1-9][0-9]{0,4}$ ]]; then # bash's own error would be status 1, which drains the node
+        echo "laggard: GATE_SECONDS and GANG_SECONDS take a whole number, not $GATE_SECONDS: 15 is taken" >&2
+        GATE_SECONDS=15
+    fi
+    read_uptime
+    until=$((now + GATE_SECONDS))
+    # laggard ends by itself some time before it is killed.
     local words=(healthcheck --profile "$1" --gate "$MODE" --scontrol "$SCONTROL" --kill-switch "$DISABLED")
+    words+=(--deadline "$((GATE_SECONDS > 4 ? GATE_SECONDS - 2 : (GATE_SECONDS + 1) / 2))")
     [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
     [ -n "$SLURM_CONF" ] && export SLURM_CONF
     # Once after each boot the gate also checks its own setup, and complains in the log of what would let all pass.
-    [ "$MODE" = enforce ] && [ ! -e "$CHECKED" ] && { : >"$CHECKED"; } 2>/dev/null && words+=(--check-gate)
-    # No process that is started here may hold this script's output open: SLURM reads it to its end.
-    exec {answer}< <(exec "$LAGGARD" "${words[@]}" "${@:2}" "${FLAGS[@]}" </dev/null 2>&1)
-    while ((SECONDS < until)) && IFS= read -r -t $((until - SECONDS)) -u "$answer" line; do
+    [ "$MODE" = enforce ] && [ ! -s "$CHECKED" ] && { : >>"$CHECKED"; } 2>/dev/null && checks=1 && words+=(--check-gate)
+    # What is started here is a process group, whose number comes first. No process of it may hold this script's output
+    # open: SLURM reads it to its end.
+    exec {answer}< <(
+        set -m
+        { echo "$BASHPID" && exec "$LAGGARD" "${words[@]}" "${@:2}" "${FLAGS[@]}"; } </dev/null 2>&1 &
+    )
+    IFS= read -r -t "$GATE_SECONDS" -u "$answer" group
+    while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
         case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
-        [ "$line" = "gate: reject" ] && reject=1
+        case $line in "gate: reject") reject=1 ;; "gate: setup not checked"*) checks=0 ;; esac
     done
+    # None of it outlives this script: it would drain the node of a job that was let in.
+    ((group > 1)) && kill -KILL -- "-$group" 2>/dev/null
+    exec {answer}<&-
     [ -n "$said" ] && echo "$said" >&2
-    ((SECONDS < until)) || echo "laggard: no answer within $GATE_SECONDS s" >&2
+    read_uptime
+    ((now < until)) || echo "laggard: no answer within $GATE_SECONDS s" >&2
+    ((checks && now < until)) && echo checked >"$CHECKED"
     return $reject
+}
+
+read_uptime() { # Seconds, into `now`, by the clock that nobody sets: after a boot the time of day may step.
+    IFS=. read -r now _ </proc/uptime
+    return 0
 }

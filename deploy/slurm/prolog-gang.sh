@@ -7,6 +7,6 @@
 # shellcheck source-path=SCRIPTDIR source=gate.conf
 [ -r "${0%/*}/gate.conf" ] && . "${0%/*}/gate.conf"
 GATE_SECONDS=$GANG_SECONDS
-words=(--drain --active --gang --deadline "$((GANG_SECONDS - 5))" --join-seconds "$GANG_JOIN_SECONDS" --token-file "$GANG_TOKEN")
+words=(--drain --active --gang --join-seconds "$GANG_JOIN_SECONDS" --token-file "$GANG_TOKEN")
 [ -n "$SLURM_JOB_GPUS" ] && words+=(--gpus "$SLURM_JOB_GPUS")
 gate prolog "${words[@]}"

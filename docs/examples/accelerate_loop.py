@@ -1,4 +1,9 @@
-"""Accelerate: `accelerate launch --no_python laggard run docs/examples/accelerate_loop.py`, or the one line in it."""
+"""Accelerate, in two ranks.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/accelerate_loop.py
+
+Without `laggard run` the one line in it attaches the hooks; Accelerate's own launcher: docs/hooks.md.
+"""
 
 import torch
 from accelerate import Accelerator

@@ -1,4 +1,9 @@
-"""DistributedDataParallel: `laggard run docs/examples/ddp.py`, or the one line in it."""
+"""DistributedDataParallel, in two ranks.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/ddp.py
+
+Without `laggard run` the one line in it attaches the hooks.
+"""
 
 import torch
 import torch.distributed as dist

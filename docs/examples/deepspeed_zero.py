@@ -1,4 +1,9 @@
-"""DeepSpeed: `laggard run docs/examples/deepspeed_zero.py`, or the one line in it."""
+"""DeepSpeed, in two ranks. On CPUs the first run takes a minute longer, in which DeepSpeed compiles its collectives.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/deepspeed_zero.py
+
+Without `laggard run` the one line in it attaches the hooks; DeepSpeed's own launcher: docs/hooks.md.
+"""
 
 import deepspeed
 import torch

@@ -1,4 +1,9 @@
-"""FSDP2: `laggard run docs/examples/fsdp2.py`, or the one line in it."""
+"""FSDP2, in two ranks.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/fsdp2.py
+
+Without `laggard run` the one line in it attaches the hooks.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,9 @@
-"""Hugging Face's Trainer: `laggard run docs/examples/huggingface.py`, or the callback."""
+"""Hugging Face's Trainer, in two ranks.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/huggingface.py
+
+Without `laggard run` the callback attaches the hooks.
+"""
 
 import tempfile
 

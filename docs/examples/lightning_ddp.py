@@ -1,4 +1,9 @@
-"""Lightning: `laggard run docs/examples/lightning_ddp.py`, or the callback."""
+"""Lightning, in two ranks.
+
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/lightning_ddp.py
+
+Without `laggard run` the callback attaches the hooks.
+"""
 
 import os
 

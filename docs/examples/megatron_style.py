@@ -1,4 +1,9 @@
-"""A layer split over ranks by hand, as Megatron-LM has it: `laggard run docs/examples/megatron_style.py`."""
+"""A layer split over ranks by hand, as Megatron-LM has it; four ranks in two tensor-parallel groups.
+
+    torchrun --nproc-per-node 4 --no-python laggard run docs/examples/megatron_style.py
+
+Without `laggard run` the one line in it attaches the hooks.
+"""
 
 import torch
 import torch.distributed as dist

@@ -1,4 +1,10 @@
-"""DistributedDataParallel with one slow rank, to see what laggard says: rank 2 takes 0.1 s more in each forward."""
+"""DistributedDataParallel with one slow rank, to see what laggard says.
+
+    torchrun --nproc-per-node 4 --no-python laggard run --record recording docs/examples/slow_rank.py
+    laggard locate --trace recording
+
+Rank 2 takes 0.1 s more in each forward.
+"""
 
 import time
 

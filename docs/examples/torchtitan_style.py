@@ -1,4 +1,9 @@
-"""Tensor and data parallelism on a DeviceMesh, as in torchtitan: `laggard run docs/examples/torchtitan_style.py`."""
+"""Tensor and data parallelism on a DeviceMesh, as in torchtitan; four ranks in two tensor-parallel groups.
+
+    torchrun --nproc-per-node 4 --no-python laggard run docs/examples/torchtitan_style.py
+
+Without `laggard run` the one line in it attaches the hooks.
+"""
 
 import torch
 import torch.distributed as dist

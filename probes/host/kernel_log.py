@@ -60,8 +60,11 @@ def _read_records() -> str:
     try:
         while size < _MAX_BYTES:
             try:
-                records.append(os.read(descriptor, _RECORD_BYTES))
-                size += len(records[-1])
+                record = os.read(descriptor, _RECORD_BYTES)
+                if not record:  # some containers have /dev/null under this name, and the kernel's log never ends
+                    raise OSError(errno.ENOENT, "/dev/kmsg is another file than the kernel's log")
+                records.append(record)
+                size += len(record)
             except BlockingIOError:
                 break
             except BrokenPipeError:

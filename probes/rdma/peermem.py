@@ -21,6 +21,7 @@ _FIX = (
     "Load nvidia_peermem at boot, after the RDMA stack (a line in /etc/modules-load.d), or run the driver's open "
     "kernel modules, which bring DMA-BUF. Then look for `GDRDMA` in NCCL's log."
 )
+_NO_GPU = "no GPU in the PCI tree"
 _COMMANDS = ("modprobe nvidia_peermem", "cat /proc/driver/nvidia/version", "dmesg | grep -i peermem")
 
 
@@ -33,7 +34,12 @@ class PeermemThresholds(Thresholds, frozen=True):
 
 
 def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]:
-    loaded = _loaded_modules(host)
+    try:
+        loaded = _loaded_modules(host)
+    except Unknown:
+        if not read_pci_gpus(host):  # as in a container that sees no modules: nothing there needs them
+            raise NotApplicable(_NO_GPU) from None
+        raise
     present = [module for module in _MODULES if module in loaded]
     if present:  # then the PCI tree, which takes longest to read, does not matter
         yield Fact("way", present[0])
@@ -41,8 +47,7 @@ def check(host: Host, thresholds: PeermemThresholds) -> Iterator[Finding | Fact]
     gpus = read_pci_gpus(host)
     nics = [nic for nic in read_nics(host) if nic.vendor != _AMAZON and nic.driver != "vfio-pci"] if gpus else []
     if not gpus or not nics:
-        missing = "GPU" if not gpus else "RDMA NIC that would need it"
-        raise NotApplicable(f"no {missing} in the PCI tree")
+        raise NotApplicable("no RDMA NIC that would need it in the PCI tree" if gpus else _NO_GPU)
     if "nvidia" not in loaded:
         raise Unknown("the NVIDIA driver is not loaded: there is nothing yet that could offer GPU memory")
     driver, release = host.read(_DRIVER), host.read(_RELEASE).strip()

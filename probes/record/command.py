@@ -24,6 +24,9 @@ from laggard.probes.record.sweep import SWEEP
 from laggard.probes.runner.history_store import FILE_NAME, RECORDED_PATH
 from laggard.probes.runner.runner import run
 from laggard.probes.runner.state_file import read_state
+from laggard.terminal.output import show_or_write
+from laggard.terminal.parts import Line
+from laggard.terminal.progress import Bar
 
 _DEADLINE_SECONDS = 120.0
 _PROBE_SECONDS = 15.0  # to record takes longer than to read
@@ -46,28 +49,32 @@ def main(arguments: argparse.Namespace) -> int:
     source = open_host(arguments.host_root)
     folder = _make_empty_folder(arguments.directory)
     probes = tuple(_with_long_deadline(probe) for probe in choose_probes(PROFILES["full"], (), (), "profile full"))
-    _print_progress(f"running {len(probes)} probes")
-    recorded = _record(source, folder, probes)
-    if arguments.mask:
-        _print_progress("masking names, addresses and serial numbers")
-        _mask(folder, Mask(_names(source)))
-    replayed = run(Host(folder), probes, deadline_seconds=_DEADLINE_SECONDS)
+    with Bar() as bar:  # and not Progress, whose thread would be there when the probes' processes are forked
+        _begin(bar, f"running {len(probes)} probes")
+        recorded = _record(source, folder, probes, bar)
+        if arguments.mask:
+            _begin(bar, "masking names, addresses and serial numbers")
+            _mask(folder, Mask(_names(source)))
+        bar.show(None, "replaying it")
+        replayed = run(Host(folder), probes, deadline_seconds=_DEADLINE_SECONDS)
     count = sum(len(files) for _, _, files in os.walk(folder))
     command = f"laggard healthcheck --host-root {folder}"
-    print(f"laggard: {count} files of {replayed.node} are in {folder}; {command} replays it")
+    kept = f"laggard: {count} files of {replayed.node} are in {folder};"
+    show_or_write(lambda: [Line(f"{kept} replay it:", command=command)], lambda: f"{kept} {command} replays it\n")
     return _compare(recorded, replayed)
 
 
-def _record(source: Host, folder: str, probes: tuple[Probe, ...]) -> Report:
+def _record(source: Host, folder: str, probes: tuple[Probe, ...], bar: Bar) -> Report:
     """The report of the machine, made while its answers are recorded."""
     facts = _prepare(source, folder)
     host = RecordingHost(source.root, folder)
     with contextlib.suppress(Unknown):  # a recorded machine of files alone has no time
         host.time()
     report = run(host, probes, deadline_seconds=_DEADLINE_SECONDS)
-    _print_progress("copying the files that probes read on other machines")
+    _begin(bar, "copying the files that probes read on other machines")
     swept = run(host, [SWEEP], deadline_seconds=_DEADLINE_SECONDS)
     if swept.probes[0].reason:
+        bar.clear()
         _print_progress(f"not all of it: {swept.probes[0].reason}")
     write_documents(folder, facts)
     return report
@@ -155,6 +162,14 @@ def _make_empty_folder(directory: str) -> str:
     except OSError as error:
         raise UsageError(f"cannot record into {directory}: {error.strerror}") from None
     return os.path.realpath(directory)
+
+
+def _begin(bar: Bar, stage: str) -> None:
+    """A terminal has one line for all stages, a log a line for each."""
+    if bar.shown:
+        bar.show(None, stage)
+    else:
+        _print_progress(stage)
 
 
 def _print_progress(text: str) -> None:

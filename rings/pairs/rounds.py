@@ -14,7 +14,7 @@ from laggard.rings.messages import Pair as PairCommand
 from laggard.rings.messages import Paired
 from laggard.rings.pairs.judge import Pair, judge_pairs
 from laggard.rings.pairs.plan import exploring_rounds, next_round
-from laggard.rings.progress import Progress
+from laggard.terminal.progress import Bar
 
 _PAIR_SECONDS: Final = {"cpu": 0.15, "cuda": 0.2}
 """How long a pair is timed in a round."""
@@ -44,7 +44,7 @@ class PairRounds:
     """`machines`: the ranks of each node that takes part, by its number."""
 
     def __init__(
-        self, coordinator: Coordinator, machines: Mapping[int, tuple[int, ...]], size_bytes: int, progress: Progress
+        self, coordinator: Coordinator, machines: Mapping[int, tuple[int, ...]], size_bytes: int, progress: Bar
     ) -> None:
         self._coordinator, self._size_bytes, self._progress = coordinator, size_bytes, progress
         self._machines = dict(machines)

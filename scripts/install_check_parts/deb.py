@@ -46,12 +46,12 @@ def _upgrade(site: Site, package: Path) -> None:
     subprocess.run(["dpkg-deb", "-R", package, newer], check=True)
     control = newer / "DEBIAN" / "control"
     control.write_text(control.read_text().replace("\nVersion: ", "\nVersion: 9"))
-    gone = newer / "opt/laggard/lib/laggard/py.typed"
+    (gone,) = newer.glob("opt/laggard/lib/python3.*/site-packages/laggard/py.typed")
     gone.unlink()
     subprocess.run(["dpkg-deb", "--root-owner-group", "--build", newer, root.folder / "newer.deb"], check=True,
                    stdout=subprocess.DEVNULL)  # fmt: skip
     root.run("dpkg --force-confold -i /newer.deb && rm -rf /newer /newer.deb")
-    kept = root.run("cat /etc/laggard/agent.yaml; ls /opt/laggard/lib/laggard").stdout
+    kept = root.run("cat /etc/laggard/agent.yaml; ls /opt/laggard/lib/python3.*/site-packages/laggard").stdout
     if "probe_interval_seconds: 30" not in kept or "py.typed" in kept:
         sys.exit(f"install-check: after the upgrade: {kept}")
     if root.run("systemctl show -p ExecMainPID laggard-agent").stdout == started:

@@ -12,6 +12,7 @@ USES = {
     "": (*LAGGARD, "findings", "explain", "DISK_FULL"),
     "collector": (*LAGGARD, "collector", "--check-config"),
     "grafana": ("-c", "import grafana_api.grafana_face, laggard.dashboards.push"),
+    "otlp": ("-c", "from laggard.otlp.message import load; load()"),
     "terminal": ("-c", "import laggard.collector.top.screen"),
     "tune": ("-c", "import optuna, laggard.tune.study.store"),
 }

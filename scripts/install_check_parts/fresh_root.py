@@ -38,6 +38,8 @@ class FreshRoot:
     def __init__(self, folder: Path, archive: Path, binds: tuple[Path, ...] = (), network: bool = False) -> None:
         self.folder = folder
         subprocess.run(["tar", "-C", folder, "-xf", archive], check=True)
+        # systemd takes the name that stands here, whatever --hostname says, and mmdebstrap wrote this machine's.
+        (folder / "etc" / "hostname").write_text("node1\n")
         words = ["systemd-nspawn", "--register=no", "--keep-unit", "--quiet", "--boot"]
         words += [] if network else ["--private-network"]
         words += ["--capability=all", "--machine=node1", "--hostname=node1", f"--directory={folder}"]

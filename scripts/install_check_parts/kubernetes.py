@@ -89,9 +89,25 @@ def _start_pod(root: FreshRoot, plane: ControlPlane, kind: str, name: str) -> No
         (folder / "token").write_text(plane.service_account_token("laggard", spec["serviceAccountName"]))
         (folder / "ca.crt").write_bytes(Path(plane.ca_file).read_bytes())
     for container in (*spec.get("initContainers", ()), *spec["containers"]):
+        _name_user(root, *_user(_context(spec, container)))
         first = container in spec.get("initContainers", ()) and container.get("restartPolicy") != "Always"
         words = _unit(name, spec, container, places, plane, first)
         root.run(shlex.join(words))
+
+
+def _name_user(root: FreshRoot, user: int, group: int) -> None:
+    """systemd asks that a user and a group have names, a kubelet does not."""
+    root.run(f"getent group {group} || groupadd --gid {group} pod-{group}")
+    root.run(f"getent passwd {user} || useradd --uid {user} --gid {group} --no-create-home pod-{user}")
+
+
+def _user(context: dict[str, Any]) -> tuple[int, int]:
+    user = context.get("runAsUser", 0)
+    return user, context.get("runAsGroup", user)
+
+
+def _context(spec: dict[str, Any], container: dict[str, Any]) -> dict[str, Any]:
+    return {**spec.get("securityContext", {}), **container.get("securityContext", {})}
 
 
 def _place(root: FreshRoot, plane: ControlPlane, pod: str, volume: dict[str, Any], spec: dict[str, Any]) -> str:
@@ -115,9 +131,9 @@ def _unit(
     pod: str, spec: dict[str, Any], container: dict[str, Any], places: dict[str, str], plane: ControlPlane, first: bool
 ) -> list[str]:
     """The command of systemd that runs the container as its kubelet would."""
-    context = {**spec.get("securityContext", {}), **container.get("securityContext", {})}
+    context = _context(spec, container)
     powers = " ".join(f"CAP_{power}" for power in context["capabilities"].get("add", ()))
-    user, group = context.get("runAsUser", 0), context.get("runAsGroup", context.get("runAsUser", 0))
+    user, group = _user(context)
     settings = [f"User={user}", f"Group={group}", f"CapabilityBoundingSet={powers}", f"AmbientCapabilities={powers}"]
     settings += ["NoNewPrivileges=yes", "ProtectSystem=strict"]
     if spec.get("automountServiceAccountToken"):

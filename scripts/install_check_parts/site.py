@@ -100,7 +100,8 @@ class Site:
 
     def wait_for_culprit(self) -> None:
         """Waits until the collector names the slow rank of the training."""
-        self.show(f"{LAGGARD} locate || true", f"rank {SLOW_RANK} ")
+        command = f"{LAGGARD} locate || true; tail -n 5 ~trainer/log >&2"
+        self.show(command, f"Rank {SLOW_RANK} on ")
 
     def expect_calm_logs(self) -> None:
         """No daemon started twice or wrote a traceback."""

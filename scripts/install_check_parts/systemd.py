@@ -27,6 +27,7 @@ def first_answers_of_agent(site: Site) -> None:
     site.show(f"{LAGGARD} healthcheck; [ $? -le 2 ]", "laggard: ")
     site.show("curl -sf localhost:19400/metrics | grep laggard_build_info{", "version=")
     site.show("curl -sf localhost:19400/-/ready", "ready")
+    site.show("curl -sf localhost:19400/api/v1/report", '"probes":')
 
 
 def first_answer_of_collector(site: Site) -> None:

@@ -151,12 +151,20 @@ def whole_parser() -> Parser:
 
 
 def _report_error(words: Sequence[str], text: str, status: int) -> int:
-    print(f"laggard: {text}", file=sys.stderr)
+    print(_in_rows(f"laggard: {text}"), file=sys.stderr)
     if _wants_json(words):
         import json
 
         print(json.dumps({"schema": "laggard.error/1", "error": text, "exit_status": status}))
     return status
+
+
+def _in_rows(text: str) -> str:
+    if not sys.stderr.isatty():
+        return text
+    from laggard.terminal.rows import wrapped_for
+
+    return wrapped_for(sys.stderr, text)
 
 
 def _wants_json(words: Sequence[str]) -> bool:

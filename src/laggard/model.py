@@ -106,6 +106,20 @@ class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     kernel: str = ""
 
 
+class CpuNeighbour(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that took `seconds` of CPU time on a rank's cores. `command` is left out where the process is neither
+    root's nor of the rank's user. Whose it is may be hidden: then `owner` and `pid` are HIDDEN."""
+
+    pid: int
+    owner: int
+    seconds: float
+    command: str = ""
+
+
+HIDDEN = -1
+"""In place of a number that the reader may not see."""
+
+
 class Culprit(msgspec.Struct, frozen=True):
     """A rank, machine or link that makes others wait. Ratios: see docs/contracts.md, `laggard.location/1`."""
 
@@ -130,6 +144,7 @@ class Culprit(msgspec.Struct, frozen=True):
     stopped: bool = False  # a hung rank's process, by a signal or a debugger
     silent: bool = False  # of a hung rank, by the ranks' recordings: none of its threads ran until the job was killed
     nodes: tuple[str, ...] = ()  # of a slow link that lies between or among several machines: these
+    neighbours: tuple[CpuNeighbour, ...] | None = None  # of a slow host: whom its evidence names; None: not known
 
     @property
     def machines(self) -> tuple[str, ...]:

@@ -68,6 +68,9 @@ class Site:
         rows, _ = read_incidents(self.database, IncidentQuery())
         return {"incidents": to_builtins(rows.incidents), "history": {"state": "on"}}
 
+    def nodes_without_condition(self) -> list[str]:
+        return []
+
     def end(self) -> None:
         for daemon in self.daemons:
             daemon.end()
@@ -136,6 +139,13 @@ def test_an_incident_that_is_no_longer_told_is_lost(at_its_end: Any, site: Site)
     ]
 
 
+def test_a_node_that_the_controller_never_judged_is_wrong(
+    at_its_end: Any, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(site, "nodes_without_condition", lambda: ["n1"])
+    assert judged(at_its_end) == ["node n1 has no condition"]
+
+
 def test_a_history_that_stays_off_is_wrong(at_its_end: Any, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak, "_HISTORY_SECONDS", 0.0)
     answer = site.incidents() | {"history": {"state": "failed", "reason": "no space left"}}
@@ -157,6 +167,22 @@ def test_a_clock_that_is_set_is_seen_at_once_by_its_programs_alone(tmp_path: Pat
             program.stdin.write("now\n")
             seen_wall, seen_monotonic = map(float, program.stdout.readline().split())
             assert seen_wall - time.time() - ahead == pytest.approx(seen_monotonic - time.monotonic(), abs=0.1)
+
+
+def test_files_have_times_of_the_clock_that_is_set(tmp_path: Path) -> None:
+    clock = Clock(tmp_path / "clock")
+    clock.set_by(3600)
+    script = """if True:
+        import os, sys, time
+        for times in (os.stat(sys.argv[1]), next(os.scandir(os.path.dirname(sys.argv[1]))).stat()):
+            print(time.time() - times.st_mtime)
+    """
+    file = tmp_path / "new" / "file"
+    file.parent.mkdir()
+    file.touch()
+    words = [sys.executable, "-c", script, str(file)]
+    done = subprocess.run(words, env=clock.environment, capture_output=True, text=True, check=True)
+    assert [float(word) for word in done.stdout.split()] == pytest.approx([0.0, 0.0], abs=300.0)
 
 
 def test_a_program_sleeps_as_long_as_it_asked_while_its_clock_is_set(tmp_path: Path) -> None:

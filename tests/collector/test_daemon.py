@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,12 @@ def test_a_slow_rank_is_named_in_every_document(start_collector: Start, fake_age
     assert 'laggard_job_slowdown_ratio{job_id="job-1",user="1000"} 1.' in metrics
     assert "laggard_collector_round_seconds 0." in metrics and "process_resident_memory_bytes " in metrics
     assert 'laggard_job_running{job_id="job-1",user="1000"} 1.0' in metrics
+    recommended = (
+        'laggard_job_recommendation{basis="measured",job_id="job-1",key="rank 2 on n1",target="host",user="1000"}'
+    )
+    assert f"{recommended} 1.0" in metrics
+    gain = re.search(re.escape(recommended.replace("{", "_gain_ratio{", 1)) + " (1\\.[0-9]+)", metrics)
+    assert gain is not None, "what it would gain if another node took the slow rank's place"
     targets = collector.get("/api/v1/targets").json()
     assert targets == [{"targets": [agent.address for agent in agents], "labels": {}}]
 

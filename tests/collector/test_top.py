@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
-import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from support.terminal import LONG, terminal
 
 pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
-LONG = 200.0
+UUID = "03323151-ff7e-41d6-958e-23a6d3593d8b"
 TOP = [sys.executable, "-m", "laggard", "top"]
-
-
-class Terminal:
-    """A process on a terminal of its own."""
-
-    def __init__(self, command: list[str], lines: int, columns: int) -> None:
-        self._fd, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        environ = {**os.environ, "TERM": "xterm-256color"}
-        self.process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environ)
-        os.close(theirs)
-        self.seen = ""
-
-    def wait_for(self, text: str) -> None:
-        until = time.monotonic() + LONG
-        self.seen = ""
-        while text not in self.plain():
-            assert time.monotonic() < until, f"{text!r} was not drawn: {self.plain()[-2000:]}"
-            self.seen += os.read(self._fd, 65536).decode(errors="replace")
-
-    def plain(self) -> str:
-        """What was drawn since the last wait, without escapes."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", self.seen)
-
-    def close(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._fd)
-
-
-@contextmanager
-def terminal(command: list[str], lines: int = 40, columns: int = 120) -> Iterator[Terminal]:
-    opened = Terminal(command, lines, columns)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 def collect(start_collector: Start, *targets: str) -> Any:
@@ -69,15 +26,20 @@ def collect(start_collector: Start, *targets: str) -> Any:
     return collector
 
 
-def once(*words: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "COLUMNS": "120"}
-    return subprocess.run([*TOP, "--once", *words], capture_output=True, text=True, timeout=LONG, env=environ)
+def run(command: list[str], columns: int = 120) -> subprocess.CompletedProcess[str]:
+    environ = {**os.environ, "COLUMNS": str(columns)}
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONG, env=environ)
+
+
+def once(*words: str, columns: int = 120) -> subprocess.CompletedProcess[str]:
+    return run([*TOP, "--once", *words], columns)
 
 
 def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    job = {"job_id": UUID, "owner": 0, "facts": {"script": "finetune.py", "started": 1_764_054_240.0}}
     agents = [
-        fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0")),
-        fake_agent(make.node("n1", [2, 3], slow=2), make.report("n1", ["GPU_THROTTLED"])),
+        fake_agent(make.node("n0", [0, 1], slow=2, **job), make.report("n0")),
+        fake_agent(make.node("n1", [2, 3], slow=2, **job), make.report("n1", ["GPU_THROTTLED"])),
     ]
     collector = collect(start_collector, *(agent.address for agent in agents))
     drawn = once("--collector", collector.url)
@@ -91,6 +53,14 @@ def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, f
     assert ranks[0][:7] == ["2", "n1", "running", "0.25", "s", "0", "ms"], ranks[0]
     assert lines[-2:] == ["2 nodes, 1 not well:", "  n1 fail: GPU_THROTTLED"]
     assert max(map(len, lines)) <= 120, "wrapped to the terminal's width"
+    located = run([sys.executable, "-m", "laggard", "locate", "--collector", collector.url])
+    for shown in (drawn, located):
+        said = " ".join(shown.stdout.split())
+        assert f"Job finetune.py of user root, started 2025-11-25 07:04 UTC, `--job {UUID}`" in said, "not by a number"
+    narrow = [line.rstrip() for line in once("--collector", collector.url, columns=60).stdout.splitlines()]
+    assert max(map(len, narrow)) <= 60
+    (busiest,) = (line.split() for line in narrow if line.startswith("2  "))
+    assert busiest[:5] == ["2", "n1", "running", "0.25", "s"], "names and times whole, the bar as long as there is room"
 
 
 def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:

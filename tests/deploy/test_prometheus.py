@@ -36,7 +36,7 @@ def promtool(*words: str) -> str:
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool("check", "rules", *RULE_FILES)
     assert promtool("test", "rules", "rules_test.yml", "alerts_test.yml").count("SUCCESS") == 2
-    for name in ("prometheus.yml", "prometheus-tls.yml"):
+    for name in ("prometheus.yml", "prometheus-tls.yml", "prometheus-http-sd.yml"):
         promtool("check", "config", "--syntax-only", name)
 
 

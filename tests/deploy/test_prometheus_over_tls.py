@@ -4,25 +4,19 @@ certificate; without one it does not."""
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
-import subprocess
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 import yaml
 from support.certificates import SECONDS, Files, Start
 from support.paths import REPOSITORY
-from support.ports import free_port
+from support.scraping import Asked, prometheus, value_of
 
 SHIPPED = REPOSITORY / "deploy" / "prometheus" / "prometheus-tls.yml"
 THEIRS = "/etc/prometheus/laggard/"
-Asked = Callable[[str], Any]
 
 pytestmark = [
     pytest.mark.slow,
@@ -91,27 +85,6 @@ def plain(job: dict[str, Any]) -> dict[str, Any]:
     return {**kept, "job_name": f"{job['job_name']} plain", "scheme": "http"}
 
 
-@contextlib.contextmanager
-def prometheus(folder: Path, jobs: list[Any]) -> Iterator[Asked]:
-    """A real one that scrapes `jobs`; what it gives asks its API."""
-    (folder / "prometheus.yml").write_text(yaml.safe_dump({"scrape_configs": jobs}, sort_keys=False))
-    url = f"127.0.0.1:{free_port()}"
-    command = ["prometheus", f"--config.file={folder}/prometheus.yml", f"--storage.tsdb.path={folder}/series"]
-    with (folder / "prometheus.log").open("w") as log:
-        process = subprocess.Popen([*command, f"--web.listen-address={url}"], stderr=log)
-
-    def asked(path: str) -> Any:
-        assert process.poll() is None, (folder / "prometheus.log").read_text()
-        with urllib.request.urlopen(f"http://{url}/api/v1/{path}", timeout=SECONDS) as answer:
-            return json.load(answer)["data"]
-
-    try:
-        yield asked
-    finally:
-        process.terminate()
-        process.wait()
-
-
 def until_scraped(asked: Asked) -> dict[str, tuple[str, str]]:
     """The health and the last error of each job's target, once each was scraped and both shipped jobs are up."""
     deadline = time.monotonic() + SECONDS
@@ -125,11 +98,3 @@ def until_scraped(asked: Asked) -> dict[str, tuple[str, str]]:
                 return found
         time.sleep(0.2)
     raise AssertionError(found)
-
-
-def value_of(asked: Asked, query: str) -> float:
-    deadline = time.monotonic() + SECONDS
-    while not (result := asked(f"query?query={quote(query)}")["result"]):
-        assert time.monotonic() < deadline, query
-        time.sleep(0.2)
-    return float(result[0]["value"][1])

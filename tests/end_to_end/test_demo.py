@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 from support import memory
+from support.paths import REPOSITORY
+from support.transcript import of_other_form
 
 pytestmark = pytest.mark.slow
 
@@ -131,6 +134,17 @@ def test_without_the_right_to_create_namespaces_it_keeps_its_page_until_interrup
     output, _ = process.communicate(timeout=300)
     assert process.returncode == 0, output
     assert output.startswith("Rank 1 on n1 is slow in forward")
+    (shown,) = re.findall(r"```text\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    other = of_other_form(shown.replace("ank 2", "ank 1").splitlines(), output)
+    assert not other, f"README.md shows lines of a form that the demo does not print: {other}\nprinted: {output}"
+
+
+def test_a_line_of_another_form_is_told() -> None:
+    printed = "Rank 1 on n1 is slow in forward: fixing it would save 0.30 s of each step, 90 % of the step time.\n"
+    shown = "Rank 1 on n1 is slow in forward: fixing it would save 92 ms of each step, 65 % of the step time."
+    assert of_other_form([shown], printed) == []
+    assert of_other_form([shown.replace("Rank 1", "Rank 2")], printed)
+    assert of_other_form([shown.replace("save", "gain")], printed)
 
 
 def test_it_can_be_ended_while_it_runs(started: Callable[..., subprocess.Popen[str]]) -> None:

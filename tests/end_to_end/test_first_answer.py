@@ -34,7 +34,7 @@ def test_a_training_job_gets_its_first_answers(tmp_path: Path) -> None:
         if "&\n" in script:
             # A reader's shell goes on: here the daemons end, and the collector has scraped before the training begins.
             script = script.replace("localhost &\n", "localhost &\nsleep 5\n") + AFTER
-        run(command._replace(script=script), environment, tmp_path, BEFORE, OWN_NETWORK)
+        run(command._replace(script=script), environment, tmp_path, BEFORE, OWN_NETWORK, by_form=True)
     page = (tmp_path / "answer.html").read_text(encoding="utf-8")
     assert "Rank 2 on" in page and "is slow in forward" in page
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from support.control_plane import HOW, MERGE, ControlPlane, missing, running
+from support.custom_resources import definitions
 from support.paths import REPOSITORY
 
 MANIFESTS = REPOSITORY / "deploy" / "kubernetes"
@@ -62,6 +63,17 @@ def apply(plane: ControlPlane, items: list[dict[str, Any]]) -> None:
     for item in items:
         url = f"{path_of(item)}/{item['metadata']['name']}?fieldManager=test&force=true&fieldValidation=Strict"
         plane.do("PATCH", url, item, "application/apply-patch+yaml")
+
+
+def define_custom_resources(plane: ControlPlane) -> None:
+    """Makes the kinds of others' operators known, so that objects of them can be applied."""
+    for definition in definitions():
+        name = definition["metadata"]["name"]
+        url = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}?fieldManager=test&force=true"
+        plane.do("PATCH", url, definition, "application/apply-patch+yaml")
+        group, version = definition["spec"]["group"], definition["spec"]["versions"][0]["name"]
+        served = f"/apis/{group}/{version}/{definition['spec']['names']['plural']}"
+        plane.wait_until(lambda served=served: plane.request("GET", served).is_success)
 
 
 @pytest.fixture(scope="session")
@@ -128,7 +140,7 @@ def token_file(cluster: ControlPlane, tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kubernetes_tools() -> Any:
     """The functions above, for tests: under pytest's importlib mode a conftest cannot be imported."""
     return Tools
@@ -136,6 +148,7 @@ def kubernetes_tools() -> Any:
 
 class Tools:
     render = staticmethod(render)
+    define_custom_resources = staticmethod(define_custom_resources)
     apply = staticmethod(apply)
     path_of = staticmethod(path_of)
     manifests = MANIFESTS

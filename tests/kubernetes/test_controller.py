@@ -385,4 +385,5 @@ def test_the_command_runs_until_it_is_stopped(cluster: Any, fleet: Fleet, token_
             assert process.wait(60) == 0
         finally:
             process.kill()
+    assert "\nlaggard_controller_round_seconds " in metrics and "\nprocess_resident_memory_bytes " in metrics
     assert "laggard_controller_unhealthy_nodes 0.0" in metrics and "laggard_controller_held_back 0.0" in metrics

@@ -10,7 +10,9 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from typing import Literal
 
+import msgspec
 import pytest
 from support.agents import AgentProcess
 from support.paths import REPOSITORY
@@ -95,6 +97,68 @@ def test_it_says_of_the_real_agent_what_its_metrics_say(idle_agent: AgentProcess
     )
     status, text = check(idle_agent.address)
     assert (status, set(text.removeprefix("critical: ").split())) == (1, critical) if critical else (status == 0)
+
+
+class Strict(msgspec.Struct, forbid_unknown_fields=True):
+    """The detector itself passes over names that it does not know: a setting that is misspelt does nothing."""
+
+
+class PluginConfig(Strict):
+    """`pluginGlobalConfig` and, below, the other types that the detector reads a custom plugin's file into
+    (node-problem-detector, pkg/custompluginmonitor/types/{config,types}.go after v1.37.0-alpha.1)."""
+
+    invoke_interval: str
+    timeout: str
+    max_output_length: int
+    concurrency: int
+    enable_message_change_based_condition_update: bool
+    skip_initial_status: bool
+
+
+class Condition(Strict):
+    type: str
+    reason: str
+    message: str
+
+
+class Rule(Strict):
+    type: Literal["temporary", "permanent"]
+    reason: str
+    path: str
+    condition: str = ""
+    args: tuple[str, ...] = ()
+    timeout: str | None = None
+    invoke_interval: str | None = None
+
+
+class Config(Strict):
+    plugin: Literal["custom"]
+    pluginConfig: PluginConfig
+    source: str
+    conditions: tuple[Condition, ...]
+    rules: tuple[Rule, ...]
+    metricsReporting: bool = True
+
+
+def seconds(duration: str) -> float:
+    """Of a duration as Go writes it, in one unit."""
+    number, unit = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", duration).groups()  # type: ignore[union-attr]
+    return float(number) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[unit]
+
+
+def test_the_detector_takes_the_configuration() -> None:
+    """The detector ends, with all that it watches, over a file that it cannot read or that its `Validate` refuses."""
+    config = msgspec.json.decode((FOLDER / "laggard.json").read_bytes(), type=Config)
+    longest = seconds(config.pluginConfig.timeout)
+    assert seconds(config.pluginConfig.invoke_interval) > longest > 0
+    conditions = {it.type for it in config.conditions}
+    for rule in config.rules:
+        assert rule.timeout is None or 0 < seconds(rule.timeout) <= longest, "a rule's timeout is over the global one"
+        assert rule.invoke_interval is None or seconds(rule.invoke_interval) > 0
+        assert rule.type == "temporary" or rule.condition in conditions, "a permanent problem has no default condition"
+    assert config.pluginConfig.skip_initial_status, "before the plugin's first answer the node would be called healthy"
+    limit = re.search(r"^limit=(\d+)", (FOLDER / "laggard-check.sh").read_text(), re.MULTILINE)
+    assert limit and int(limit[1]) < longest, "the detector kills the plugin before it can say why"
 
 
 def test_the_detector_gets_the_plugin_that_is_shipped() -> None:

@@ -82,6 +82,7 @@ DISABLED={folder}/settings/disabled
 SCONTROL={scontrol}
 FLAGS=(--host-root {folder}/machines/$SLURMD_NODENAME $(<{folder}/settings/flags))
 GATE_SECONDS=$(<{folder}/settings/seconds)
+CHECKED={folder}/settings/checked
 """
 
 LAGGARD = """#!/bin/bash
@@ -195,7 +196,7 @@ class Cluster:
         (self.folder / "settings/disabled").unlink(missing_ok=True)
         (self.folder / "settings/healthcheck").unlink(missing_ok=True)
         self.run("scancel", "--state=PENDING,RUNNING,SUSPENDED", f"--user={getpass.getuser()}")
-        self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60")
+        self.configure(mode="report-only", collector="none", flags="--only disks", seconds="60", checked="checked")
         self.set_laggard(LAGGARD.format(source=REPOSITORY / "src", python=sys.executable))
         for node in NODES:
             self.set_machine(node, "plain")

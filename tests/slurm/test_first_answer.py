@@ -46,4 +46,4 @@ def test_a_cluster_gets_its_first_answers(cluster: Any, tmp_path: Path) -> None:
     before = OWN_FOLDERS.format(laggard=programs / "laggard")
     for command in commands_of(PAGE):
         script = command.script.replace("sbatch --wait", "sbatch --wait --gpus-per-node=0")
-        run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"))
+        run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"), by_form=True)

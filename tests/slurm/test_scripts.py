@@ -81,3 +81,41 @@ def test_only_the_gates_own_line_rejects(name: str, line: str, status: int, tmp_
 def test_gate_conf_is_as_harmless_as_no_gate_conf() -> None:
     lines = [line for line in (SCRIPTS / "gate.conf").read_text().splitlines() if line and not line.startswith("#")]
     assert lines == ["MODE=report-only"]
+
+
+@pytest.mark.parametrize("seconds", ["15s", "1.5", "-1", "0", "x[$(exit)]", ""])
+def test_a_limit_that_is_no_number_drains_no_node(seconds: str, tmp_path: Path) -> None:
+    """bash's own error about it would be exit status 1."""
+    done, _ = run_prolog(tmp_path, 'echo "gate: pass, Y"', f"GATE_SECONDS='{seconds}'\n")
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "gate: pass, Y"), done.stderr
+    assert "GATE_SECONDS and GANG_SECONDS take a whole number" in done.stderr
+
+
+def test_laggard_is_told_to_end_before_it_is_killed(tmp_path: Path) -> None:
+    _, words = run_prolog(tmp_path, 'echo "gate: pass, Y"', "GATE_SECONDS=9\n")
+    assert " --deadline 7 " in words
+
+
+@pytest.mark.slow
+def test_who_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
+    """A prolog must not leave behind what may drain the node when the job runs."""
+    lock = tmp_path / "lock"
+    body = f"trap '' TERM INT HUP; exec 9>{lock}; flock 9; echo began\n(sleep 1000 & sleep 1000)\n"
+    done, _ = run_prolog(tmp_path, body, f"GATE_SECONDS=2\nMODE=enforce\nCHECKED={tmp_path}/checked\n")
+    assert (done.returncode, done.stderr) == (0, "began\nlaggard: no answer within 2 s\n")
+    subprocess.run(["flock", "-w", "300", str(lock), "true"], check=True)  # held by each of the three processes
+    assert (tmp_path / "checked").read_text() == "", "the setup is checked another time"
+
+
+def run_prolog(folder: Path, body: str, conf: str) -> tuple[subprocess.CompletedProcess[str], str]:
+    """A prolog with these lines in gate.conf, whose laggard is a script of bash. Returns what it did, and laggard's
+    words."""
+    shutil.copytree(SCRIPTS, folder / "slurm")
+    laggard = folder / "laggard"
+    laggard.write_text(f'#!/bin/bash\necho "$@ " >{folder}/words\n{body}\n')
+    laggard.chmod(0o755)
+    with (folder / "slurm/gate.conf").open("a") as file:
+        file.write(f"LAGGARD={laggard}\nDISABLED={folder}/disabled\n{conf}")
+    command = [str(folder / "slurm/prolog.sh")]
+    done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=300)
+    return done, (folder / "words").read_text()

@@ -31,13 +31,21 @@ def _start(cluster: Any, folder: Path) -> subprocess.Popen[str]:
 
 
 def _jobs(cluster: Any) -> list[str]:
-    return cluster.run("squeue", "-h", "-o", "%i %T").stdout.split("\n")[:-1]
+    return cluster.run("squeue", "-h", "-o", "%i %T %r %N").stdout.split("\n")[:-1]
 
 
 def _wait_for(what: Any, seconds: float = 60.0) -> None:
     until = time.monotonic() + seconds
     while not what():
         assert time.monotonic() < until, "it did not come"
+        time.sleep(0.1)
+
+
+def _wait_for_no_job(cluster: Any) -> None:
+    """Which of them are left is in the message."""
+    until = time.monotonic() + 300
+    while jobs := _jobs(cluster):
+        assert time.monotonic() < until, f"{jobs}\n{cluster.log('n1')}"
         time.sleep(0.1)
 
 
@@ -49,7 +57,7 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(cluster: A
         tuner.send_signal(signal.SIGTERM)
         tuner.communicate(timeout=60)
     assert tuner.returncode == 130
-    _wait_for(lambda: not _jobs(cluster))
+    _wait_for_no_job(cluster)
     with _start(cluster, tmp_path) as tuner:
         output, errors = tuner.communicate(timeout=240)
     assert tuner.returncode == 0, errors
@@ -58,4 +66,4 @@ def test_each_trial_is_a_job_and_neither_a_hang_nor_an_end_leaves_one(cluster: A
     assert "hung" in [each["status"] for each in document["trials"]], errors
     items = document["recommendation"]["items"]
     assert items and all((each["key"], each["recommended"]) != ("NCCL_MAX_CTAS", "8") for each in items)
-    _wait_for(lambda: not _jobs(cluster))
+    _wait_for_no_job(cluster)

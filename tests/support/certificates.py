@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import ssl
 import subprocess
@@ -41,6 +42,7 @@ class Files(NamedTuple):
         """Both files as a whole: a daemon may read them at any moment."""
         for kind, blob in (("key", certificate.private_key_pem), ("pem", certificate.cert_chain_pems[0])):
             blob.write_to_path(self.folder / f"{name}.new")
+            (self.folder / f"{name}.new").chmod(0o600)
             os.replace(self.folder / f"{name}.new", self.folder / f"{name}.{kind}")
 
     def config(self, **more: object) -> str:
@@ -64,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Files:
 @pytest.fixture
 def files(made: Files, tmp_path: Path) -> Files:
     for path in made.folder.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
+        shutil.copy(path, tmp_path)
     return Files(tmp_path, made.authority)
 
 

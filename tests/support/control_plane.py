@@ -175,6 +175,7 @@ class ControlPlane:
             f"--etcd-servers=http://127.0.0.1:{etcd}",
             f"--secure-port={port}",
             "--bind-address=127.0.0.1",
+            "--advertise-address=192.0.2.1",  # of RFC 5737: a machine may have no route, and loopback is refused here
             "--cert-dir=certs",
             "--service-account-key-file=sa.key",
             "--service-account-signing-key-file=sa.key",

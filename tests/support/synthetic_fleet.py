@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from laggard.catalogue.metrics import METRICS
+from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
 from laggard.constants import PHASES
 from support.paths import REPOSITORY
@@ -28,11 +28,11 @@ VALUES: dict[str, tuple[str, ...]] = {
     "user": ("1000",),
     "rank": ("0", "1", "2", "3"),
     "phase": PHASES,
+    "basis": ("measured",),
     "op": ("all_reduce", "all_gather"),
     "group": ("dp",),
     "probe": ("mounts", "gpu_throttle"),
-    "verdict": ("unknown",),
-    "code": ("ACS_ENABLED",),
+    "code": ("FLEET_OUTLIER",),
     "severity": ("critical",),
     "device": ("0000:40:01.0",),
     "kind": ("slow_compute",),
@@ -45,23 +45,50 @@ VALUES: dict[str, tuple[str, ...]] = {
     "world_size": ("4",),
     "attempt": ("0",),
 }
+VERDICTS = {
+    ("n0:19400", "mounts"): ("unknown", "unknown"),
+    ("n0:19400", "gpu_throttle"): ("ok", "ok"),
+    ("n1:19400", "mounts"): ("ok", "ok"),
+    ("n1:19400", "gpu_throttle"): ("ok", "fail"),
+}
+"""The verdict of each node's probe in the first half of the time and in the second."""
+
+FINDINGS = {
+    "n0:19400": {"code": "ACS_ENABLED", "severity": "critical", "device": "0000:40:01.0"},
+    "n1:19400": {"code": "GPU_THROTTLED", "severity": "warning", "device": "gpu3"},
+}
+SLOW_RANK, SLOW_RATE = "2", 0.8
+"""Seconds that this rank, on n0, is busy, of each; the others are so for half of it."""
+
 STILL = {"laggard_target_up": 0.0, "laggard_rank_in_flight_seconds": 5.0, "laggard_job_slowdown_ratio": 1.3}
+STILL["laggard_job_recommendation_gain_ratio"] = 1.25
+STILL["process_resident_memory_bytes"] = 5e7
 
 
 def series_of(metric: Metric) -> Iterator[dict[str, str]]:
-    """The label sets of a metric: each value of each label. Ranks are spread over the nodes."""
+    """The label sets of a metric: each value of each label. Ranks are spread over the nodes; what a daemon says of
+    itself is said by agents and collector."""
+    if metric.name == "laggard_finding":
+        yield from ({**found, "instance": node, "job": "laggard-agent"} for node, found in FINDINGS.items())
+        return
     rows: list[dict[str, str]] = [{}]
     for label in metric.labels:
         values = VALUES.get(label, ("x",))
         rows = [{**row, label: value} for row in rows for value in values]
     collectors = metric not in RANK_METRICS and not metric.name.startswith(
-        ("laggard_probe", "laggard_finding", "laggard_rank")
+        ("laggard_probe", "laggard_agent", "laggard_rank")
     )
+    if metric in PROCESS_METRICS or metric.name == "laggard_connections_turned_away_total":
+        yield from ({"instance": node, "job": "laggard-agent"} for node in NODES)
+    if metric.name == "laggard_culprit":
+        rows = [row for row in rows if row["rank"] == SLOW_RANK]
     for row in rows:
         if collectors:
             yield {**row, "instance": COLLECTOR, "job": "laggard-collector"}
         elif "rank" in row:
-            yield {**row, "instance": NODES[int(row["rank"]) % 2], "job": "laggard-agent"}
+            node = NODES[int(row["rank"]) % 2]
+            here = {"hostname": node.partition(":")[0]} if "hostname" in row else {}
+            yield {**row, **here, "instance": node, "job": "laggard-agent"}
         else:
             yield from ({**row, "instance": node, "job": "laggard-agent"} for node in NODES)
 
@@ -73,15 +100,35 @@ def openmetrics(start: int, end: int) -> str:
         counter = metric.kind == "counter"
         name = metric.name.removesuffix("_total") if counter else metric.name
         lines.append(f"# TYPE {name} {'counter' if counter else 'gauge'}")
+        if metric.name == "laggard_probe_verdict":
+            lines += verdict_lines(start, end)
+            continue
         for labels in series_of(metric):
             text = ",".join(f'{key}="{value}"' for key, value in labels.items())
             for at in range(start, end, STEP_SECONDS):
                 if counter:
-                    value = (at - start) * (1.0 if "seconds" not in metric.name else 0.5)
+                    value = (at - start) * rate_of(metric, labels)
                 else:
                     value = float(at) if "timestamp" in metric.name else STILL.get(metric.name, 1.0)
                 lines.append(f"{metric.name}{{{text}}} {value} {at}")
     return "\n".join([*lines, "# EOF", ""])
+
+
+def rate_of(metric: Metric, labels: dict[str, str]) -> float:
+    """By how much a counter grows in a second."""
+    if metric.name == "laggard_rank_own_seconds_total" and labels["rank"] == SLOW_RANK:
+        return SLOW_RATE
+    return 0.5 if "seconds" in metric.name else 1.0
+
+
+def verdict_lines(start: int, end: int) -> Iterator[str]:
+    """One series for each probe at a time: that of its verdict."""
+    for (node, probe), halves in VERDICTS.items():
+        for verdict in dict.fromkeys(halves):
+            for at in range(start, end, STEP_SECONDS):
+                if halves[at >= (start + end) // 2] == verdict:
+                    labels = f'probe="{probe}",verdict="{verdict}",instance="{node}",job="laggard-agent"'
+                    yield f"laggard_probe_verdict{{{labels}}} 1 {at}"
 
 
 class Prometheus:
@@ -90,8 +137,15 @@ class Prometheus:
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The samples that the expression has now. Raises an HTTPError where it is none."""
-        words = urllib.parse.urlencode({"query": expr})
-        with urllib.request.urlopen(f"{self.url}/api/v1/query?{words}", timeout=60) as reply:
+        return self._ask("query", query=expr)
+
+    def range(self, expr: str, seconds: int, step: int) -> list[dict[str, Any]]:
+        """The samples of the last `seconds`, each `step` seconds."""
+        now = int(time.time())
+        return self._ask("query_range", query=expr, start=now - seconds, end=now, step=step)
+
+    def _ask(self, path: str, **words: object) -> list[dict[str, Any]]:
+        with urllib.request.urlopen(f"{self.url}/api/v1/{path}?{urllib.parse.urlencode(words)}", timeout=60) as reply:
             answer = json.load(reply)
         assert answer["status"] == "success", answer
         return list(answer["data"]["result"])

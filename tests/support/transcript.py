@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from support.paths import REPOSITORY
 
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+_MEASURED = re.compile(r"(?<![\w.])(?<!rank )(?<!ranks )\d+(?:\.\d+)?(?: m?s\b)?", re.IGNORECASE)
 
 
 class Command(NamedTuple):
@@ -48,6 +51,16 @@ def not_printed(command: Command, output: str) -> list[str]:
     return absent
 
 
+def of_other_form(shown: Sequence[str], output: str) -> list[str]:
+    """The lines of a page that the output does not have, in the page's order, whatever the measured numbers are."""
+    return not_printed(Command("", tuple(map(_form, shown))), "\n".join(map(_form, output.splitlines())))
+
+
+def _form(line: str) -> str:
+    """A line with N for each number, but for that of a rank."""
+    return _MEASURED.sub("N", line)
+
+
 def run(
     command: Command,
     environment: Mapping[str, str],
@@ -55,8 +68,10 @@ def run(
     before: str = "",
     shell: tuple[str, ...] = (),
     seconds: float = 500.0,
+    by_form: bool = False,
 ) -> str:
-    """What the commands print, run in `folder` by bash. `before`: what that runs first; `shell`: what starts it."""
+    """What the commands print, run in `folder` by bash. `before`: what that runs first; `shell`: what starts it.
+    `by_form`: the page shows numbers that were measured, which are others each time."""
     done = subprocess.run(
         [*shell, "bash", "-c", f"{before}\n{command.script}"],
         cwd=folder,
@@ -67,7 +82,7 @@ def run(
         text=True,
         timeout=seconds,
     )
-    absent = not_printed(command, done.stdout)
+    absent = of_other_form(command.shown, done.stdout) if by_form else not_printed(command, done.stdout)
     assert not absent, (
         f"the page shows lines that were not printed: {absent}\ncommands: {command.script}\n"
         f"printed: {done.stdout[-6000:]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -388,3 +389,13 @@ def _without_compiling(example: Path, folder: Path) -> Path:
     copy = folder / example.name
     copy.write_text(text.replace("import deepspeed\n", off, 1))
     return copy
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_says_how_it_is_started(path: Path) -> None:
+    """By a whole command: alone, a script of several ranks ends with an error about RANK."""
+    docstring = ast.get_docstring(ast.parse(path.read_text()), clean=False) or ""
+    commands = [line.strip() for line in docstring.splitlines() if line.startswith("    ")]
+    assert any(f"docs/examples/{path.name}" in command for command in commands), docstring
+    launchers = ("torchrun --nproc-per-node ", "LAGGARD_RECORD_DIR=$PWD/recording python ")
+    assert commands[0].startswith(launchers), commands[0]

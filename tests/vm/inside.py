@@ -7,7 +7,6 @@ Prints one line of JSON: the exit status and the report of each step. See suppor
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -17,6 +16,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
+
+from cgroups import CAP_SYS_ADMIN, drop, ranks_in_a_cgroup
 
 import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
@@ -70,20 +71,11 @@ def _run_gate(privileged: bool, out: int, err: int, command: list[str]) -> NoRet
         os.dup2(out, 1)
         os.dup2(err, 2)
         if not privileged:
-            _drop_sys_admin()
+            drop([CAP_SYS_ADMIN])  # without it only 64 bytes of configuration space are shown
         status = cli.main(command)
         sys.stdout.flush()
     finally:
         os._exit(status)
-
-
-def _drop_sys_admin() -> None:
-    """Drops the capability without which only 64 bytes of configuration space are shown: capabilities(7), capset(2)."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    header, sets = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
-    assert libc.capget(header, sets) == 0
-    sets[0] &= ~(1 << 21)  # of the effective ones
-    assert libc.capset(header, sets) == 0
 
 
 def acs(endpoints: Sequence[str], virtual: bool | None = False, privileged: bool = True) -> dict[str, Any]:
@@ -228,9 +220,20 @@ def traffic_steps(steps: Steps) -> None:
     steps["traffic"] = {"rdma and a file over tcp": seen[:2], "tcp": seen[2:]}
 
 
+def cgroup_steps(steps: Steps) -> None:
+    steps["cgroup of version 2"] = ranks_in_a_cgroup()
+
+
 def main() -> None:
     steps: Steps = {}
-    parts: tuple[Callable[[Steps], None], ...] = (first_rdma_steps, acs_steps, traffic_steps, other_steps, rdma_steps)
+    parts: tuple[Callable[[Steps], None], ...] = (
+        first_rdma_steps,
+        acs_steps,
+        traffic_steps,
+        other_steps,
+        cgroup_steps,
+        rdma_steps,
+    )
     for part in parts:
         try:
             part(steps)

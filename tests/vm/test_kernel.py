@@ -160,3 +160,19 @@ def test_a_job_that_exchanges_over_tcp_has_fallen_back(steps: dict[str, Any]) ->
     ((code, device, evidence),) = second["findings"]
     assert (code, device, evidence["nodes"]) == ("TCP_FALLBACK", "job 17", ["10.77.1.1"])
     assert evidence["tcp_bytes_with_the_jobs_nodes"] > 60 << 20 > evidence["rdma_bytes"]
+
+
+def test_a_quota_of_cgroup_v2_shows_in_a_ranks_cpu_time(steps: dict[str, Any]) -> None:
+    wait = steps["cgroup of version 2"]["held back"]["cpu_wait"]
+    assert wait["throttled_seconds"] > 0.3 * wait["seconds"] > 0.0, wait  # a fifth of a core is its share
+
+
+def test_a_rank_that_cgroup_v2_had_killed_for_its_memory(steps: dict[str, Any]) -> None:
+    row = steps["cgroup of version 2"]["out of memory"]
+    assert (row["state"], row["end"]["signal"], row["end"]["cause"]) == ("died", "SIGKILL", "out_of_memory"), row
+    assert row["end"]["kernel"] == "/sys/fs/cgroup/job/memory.events: oom_kill 1", row
+
+
+def test_a_rank_that_somebody_killed_there_did_not_run_out_of_memory(steps: dict[str, Any]) -> None:
+    row = steps["cgroup of version 2"]["killed"]
+    assert row["end"]["signal"] == "SIGKILL" and "cause" not in row["end"], row

@@ -91,6 +91,7 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
         confidence=_confidence(steps, each, compared),
         evidence=_evidence(steps, each, compared),
         victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
+        neighbours=() if each.whole_host else None,
     )
 
 

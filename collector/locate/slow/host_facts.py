@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
 from msgspec import structs
 
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.model import Culprit
+from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.text.words import printable_line, seconds_text
-from laggard.wire.ranks import CpuNeighbour, CpuWait
+from laggard.wire.ranks import CpuWait
 
 _NAMED: Final = 3
 _MOST_COMMAND: Final = 32
@@ -62,7 +63,9 @@ def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, u
         return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live and runs else culprit
     if not _is_held_up(_missed(worst), usual, culprit.recoverable_ratio or 0.0):
         return culprit
-    return structs.replace(culprit, kind="slow_host", evidence=(_evidence(worst, usual), *culprit.evidence))
+    neighbours = _named(worst)
+    evidence = (_evidence(worst, usual, neighbours), *culprit.evidence)
+    return structs.replace(culprit, kind="slow_host", evidence=evidence, neighbours=neighbours)
 
 
 def _is_held_up(missed: _Missed, usual: _Missed | None, cost: float) -> bool:
@@ -87,7 +90,19 @@ def _share(missed: _Missed) -> float:
     return missed.total / wanted if wanted > 0.05 else 0.0
 
 
-def _evidence(wait: CpuWait, usual: _Missed | None) -> str:
+def _named(wait: CpuWait) -> tuple[CpuNeighbour, ...]:
+    """Whom the evidence names: processes of this machine, where those held the threads up."""
+    others = wait.throttled_seconds > HELD_UP * wait.seconds or wait.stolen_seconds > wait.queued_seconds
+    return () if others else wait.neighbours[:_NAMED]
+
+
+def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
+    """The end of the evidence that names them."""
+    who = " and ".join(map(_neighbour, neighbours)) or "others run"
+    return f": {who} on its cores"
+
+
+def _evidence(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
     """What held the threads up, for how long, and who."""
     of = f"of {seconds_text(wait.seconds)}"
     if wait.throttled_seconds > HELD_UP * wait.seconds:
@@ -96,12 +111,13 @@ def _evidence(wait: CpuWait, usual: _Missed | None) -> str:
         taken = seconds_text(wait.stolen_seconds)
         return f"the hypervisor ran other machines on its cores for about {taken} {of} that its threads wanted (steal)"
     peers = f", its peers' for {seconds_text(usual.queued * wait.seconds)}" if usual else ""
-    who = " and ".join(map(_neighbour, wait.neighbours[:_NAMED])) or "others run"
     waited = f"{seconds_text(wait.queued_seconds)} in {seconds_text(wait.seconds)}"
-    return f"its threads together waited for a CPU for {waited}{peers}: {who} on its cores"
+    return f"its threads together waited for a CPU for {waited}{peers}{neighbours_text(neighbours)}"
 
 
 def _neighbour(each: CpuNeighbour) -> str:
     """`process 4711 (stress) of user 0 ran 3.1 s`"""
+    if each.owner == HIDDEN:
+        return f"another user's process ran {seconds_text(each.seconds)}"
     command = f" ({printable_line(each.command, _MOST_COMMAND)})" if each.command else ""
     return f"process {each.pid}{command} of user {each.owner} ran {seconds_text(each.seconds)}"

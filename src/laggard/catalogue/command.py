@@ -14,6 +14,9 @@ import laggard
 from laggard import wire
 from laggard.catalogue.findings import FINDINGS, FindingType
 from laggard.errors import UsageError
+from laggard.terminal.output import show_or_write
+from laggard.terminal.page import page_lines
+from laggard.terminal.parts import Line, Part, Table, plain_text
 
 FINDINGS_SCHEMA = "laggard.findings/1"
 
@@ -49,7 +52,10 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.write(wire.encode(FindingsDocument(rows)).decode() + "\n")
     else:
-        sys.stdout.write("\n".join(row.page for row in rows) if explain else _table(rows))
+        show_or_write(
+            lambda: [part for row in rows for part in page_lines(row.page)] if explain else _table(rows),
+            lambda: "\n".join(row.page for row in rows) if explain else plain_text(_table(rows)),
+        )
     sys.stdout.flush()
     return 0
 
@@ -85,10 +91,12 @@ def _row(finding_type: FindingType, explain: bool) -> FindingRow:
     )
 
 
-def _table(rows: Sequence[FindingRow]) -> str:
+def _table(rows: Sequence[FindingRow]) -> list[Part]:
     width = max(len(row.code) for row in rows)
-    lines = [f"{len(rows)} codes; `laggard findings explain CODE` shows a code's page."]
-    for row in rows:
-        later = f" (not raised yet: {row.later})" if row.later else ""
-        lines.append(f"{row.code:<{width}}  {row.severity:<8}  {row.summary}{later}")
-    return "\n".join(lines) + "\n"
+    told = [(row, row.summary + (f" (not raised yet: {row.later})" if row.later else "")) for row in rows]
+    plain = tuple(f"{row.code:<{width}}  {row.severity:<8}  {text}" for row, text in told)
+    cells = tuple((row.code, row.severity, text) for row, text in told)
+    return [
+        Line(f"{len(rows)} codes; `laggard findings explain CODE` shows a code's page."),
+        Table(plain, ("code", "severity", "summary"), cells),
+    ]

@@ -3,15 +3,19 @@ not import prometheus_client, writes its own metrics in trainer_hooks/output/exp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Final
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from laggard.catalogue.metrics import metric
+from laggard.catalogue.metrics import PROCESS_METRICS, metric
 from laggard.catalogue.rank_metrics import Labels
+
+_NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
@@ -24,6 +28,15 @@ def metric_family(name: str, samples: Iterable[tuple[Labels, float]]) -> Metric:
     for labels, value in samples:
         family.add_metric(labels, value)
     return family
+
+
+def daemon_families(turned_away: int, otlp_exports: Mapping[str, int] = _NONE) -> Iterator[Metric]:
+    """Yields what a daemon says of itself: PROCESS_METRICS, how many connections it has turned away, and what became of
+    the messages that it sends."""
+    names = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS}
+    yield from (family for family in ProcessCollector(registry=None).collect() if family.name in names)
+    yield metric_family("laggard_connections_turned_away_total", [((), float(turned_away))])
+    yield metric_family("laggard_otlp_exports_total", [((name,), float(n)) for name, n in otlp_exports.items()])
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:

@@ -9,7 +9,8 @@ PROCESS_METRICS = (
     Metric("process_cpu_seconds_total", "counter", "Total user and system CPU time spent in seconds."),
     Metric("process_open_fds", "gauge", "Number of open file descriptors."),
 )
-"""Of the collector itself, under the names that every Prometheus client gives them."""
+"""Of a daemon itself, under the names that every Prometheus client gives them. The agent's prober is a process of its
+own, and not in them."""
 
 METRICS: tuple[Metric, ...] = (
     BUILD_INFO,
@@ -39,6 +40,11 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "How long the last ring took to end that ended for a job, from when the job was seen.",
     ),
+    Metric(
+        "laggard_agent_probe_round_seconds",
+        "gauge",
+        "How long the last complete round of probes took, all of them together.",
+    ),
     Metric("laggard_rank_files_ignored", "gauge", "Rank files that were rejected, by reason.", ("reason",)),
     *RANK_METRICS,
     Metric("laggard_target_up", "gauge", "1 where the agent answered the collector's last scrape.", ("target",)),
@@ -67,8 +73,21 @@ METRICS: tuple[Metric, ...] = (
         "gauge",
         "How long the last round took: all agents asked, all jobs judged. Beyond interval_seconds rounds come late.",
     ),
+    Metric(
+        "laggard_job_recommendation",
+        "gauge",
+        "A change that is recommended for the running job; always 1. `basis`: what is known of its gain.",
+        (*JOB, "target", "key", "basis"),
+    ),
+    Metric(
+        "laggard_job_recommendation_gain_ratio",
+        "gauge",
+        "Throughput with that change over the present one. Absent where it is not known.",
+        (*JOB, "target", "key", "basis"),
+    ),
     Metric("laggard_job_incidents_open", "gauge", "Incidents of the job that are open.", JOB),
     Metric("laggard_controller_last_round_timestamp_seconds", "gauge", "When a round was last completed, Unix time."),
+    Metric("laggard_controller_round_seconds", "gauge", "How long the last completed round took."),
     Metric("laggard_controller_unhealthy_nodes", "gauge", "Nodes of Kubernetes whose agent has a critical finding."),
     Metric("laggard_controller_tainted_nodes", "gauge", "Nodes of Kubernetes that have laggard's taint."),
     Metric("laggard_controller_held_back", "gauge", "1 while the circuit breaker keeps nodes that fail untainted."),
@@ -82,6 +101,17 @@ METRICS: tuple[Metric, ...] = (
         "1 while incidents are kept in their database, 0 while it fails; absent where the collector has none.",
     ),
     Metric("laggard_incidents_database_bytes", "gauge", "Size of the database of incidents."),
+    Metric(
+        "laggard_connections_turned_away_total",
+        "counter",
+        "Connections that the daemon closed or refused since too many were open.",
+    ),
+    Metric(
+        "laggard_otlp_exports_total",
+        "counter",
+        "Messages that were sent, or not (failed), to `otlp_endpoint`; absent where there is none.",
+        ("outcome",),
+    ),
     *PROCESS_METRICS,
     Metric(
         "laggard_fleet_finding",

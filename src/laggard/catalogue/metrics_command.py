@@ -10,6 +10,8 @@ import msgspec
 from laggard import wire
 from laggard.catalogue.metrics import METRICS
 from laggard.catalogue.rank_metrics import Metric
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
 
 METRICS_SCHEMA = "laggard.metrics/1"
 
@@ -35,13 +37,13 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         rows = tuple(MetricRow(metric.name, metric.kind, metric.labels, metric.help) for metric in METRICS)
         sys.stdout.write(wire.encode(MetricsDocument(rows)).decode() + "\n")
+        sys.stdout.flush()
     else:
-        lines = [f"{len(METRICS)} metrics; rank metrics are the agents', the collector has its own."]
-        sys.stdout.write("\n".join([*lines, *map(_line, METRICS)]) + "\n")
-    sys.stdout.flush()
+        head = Line(f"{len(METRICS)} metrics; rank metrics are the agents', the collector has its own.")
+        show([head, *(line for metric in METRICS for line in _lines(metric))])
     return 0
 
 
-def _line(metric: Metric) -> str:
+def _lines(metric: Metric) -> tuple[Line, Line]:
     labels = f"{{{', '.join(metric.labels)}}}" if metric.labels else ""
-    return f"{metric.name}{labels}  {metric.kind}\n    {metric.help}"
+    return Line(f"{metric.name}{labels}  {metric.kind}", "name"), Line(f"    {metric.help}", indent=4)

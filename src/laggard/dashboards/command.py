@@ -14,6 +14,7 @@ from laggard.dashboards.panel import Json
 from laggard.dashboards.push import push_dashboards
 from laggard.dashboards.registry import DASHBOARDS
 from laggard.errors import UsageError
+from laggard.secret_file import refuse_exposed
 
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"
 _LONGEST_TOKEN: Final = 4096
@@ -61,6 +62,7 @@ def _token(path: str | None) -> str:
     if path is None:
         token = os.environ.get(_ENV_TOKEN, "")
     else:
+        refuse_exposed(path, "--token-file")
         try:
             with open(path, encoding="utf-8") as file:
                 token = file.read(_LONGEST_TOKEN)

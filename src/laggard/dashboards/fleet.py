@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Dashboard, Row
+from laggard.dashboards.dashboard import Annotation, Dashboard, Row
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _JOB: Final = "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}&${__url_time_range}"
@@ -14,6 +14,14 @@ FLEET: Final = Dashboard(
     uid="laggard-fleet",
     title="laggard / Fleet",
     description="All jobs and nodes: what is slow, what is unfit, and why.",
+    annotations=(
+        Annotation(
+            "Incidents",
+            "laggard_culprit unless laggard_culprit offset 1m",
+            "{{kind}}: rank {{rank}} of job {{job_id}} on {{hostname}}",
+            "red",
+        ),
+    ),
     rows=(
         Row(
             "Now",
@@ -105,6 +113,45 @@ FLEET: Final = Dashboard(
             ),
         ),
         Row(
+            "Incidents",
+            (
+                Panel(
+                    "Open incidents",
+                    "timeseries",
+                    (Query("laggard_job_incidents_open > 0", "{{job_id}} ({{user}})"),),
+                    "By job. `laggard incidents` has when each began, and its evidence.",
+                ),
+                Panel(
+                    "Incidents opened",
+                    "timeseries",
+                    (
+                        Query(
+                            "sum by (kind) (increase(laggard_incidents_opened_total[$__rate_interval]))",
+                            "{{kind}}",
+                        ),
+                    ),
+                    "By kind of culprit, since one point of the graph before.",
+                    stacked=True,
+                ),
+                Panel(
+                    "What to change",
+                    "table",
+                    (Query("sort_desc(topk(20, laggard_job_recommendation_gain_ratio))", instant=True),),
+                    "The changes that promise most, of all jobs; `laggard recommend` has how, and the risk.",
+                    width=24,
+                    columns=(
+                        ("job_id", "Job"),
+                        ("user", "User"),
+                        ("target", "Where"),
+                        ("key", "What"),
+                        ("basis", "Basis"),
+                        ("Value", "Throughput, times"),
+                    ),
+                    links=(("Job", "The job", _JOB),),
+                ),
+            ),
+        ),
+        Row(
             "Nodes",
             (
                 Panel(
@@ -145,12 +192,43 @@ FLEET: Final = Dashboard(
                         ("device", "Device"),
                     ),
                 ),
+            ),
+        ),
+        Row(
+            "laggard itself",
+            (
                 Panel(
                     "A round of the collector",
                     "timeseries",
                     (Query("laggard_collector_round_seconds", "{{instance}}"),),
                     "All agents asked and all jobs judged.",
                     unit="s",
+                ),
+                Panel(
+                    "Longest rounds of probes",
+                    "timeseries",
+                    (Query("topk(10, laggard_agent_probe_round_seconds)", "{{instance}}"),),
+                    "The ten agents whose checks take longest, all of them together.",
+                    unit="s",
+                ),
+                Panel(
+                    "Memory",
+                    "timeseries",
+                    (Query('max by (job) (process_resident_memory_bytes{job=~"laggard-.+"})', "{{job}}"),),
+                    "Of the largest agent, collector and controller. The collector's grows with the ranks.",
+                    unit="bytes",
+                ),
+                Panel(
+                    "Connections turned away",
+                    "timeseries",
+                    (
+                        Query(
+                            "topk(10, sum by (job, instance) "
+                            "(increase(laggard_connections_turned_away_total[$__rate_interval])))",
+                            "{{job}} {{instance}}",
+                        ),
+                    ),
+                    "Clients that opened more connections at once than a daemon takes.",
                 ),
             ),
         ),

@@ -22,7 +22,7 @@ JOB: Final = Dashboard(
     ),
     annotations=(
         Annotation(
-            "Culprits",
+            "Incidents",
             f"laggard_culprit{{{_OF_JOB}}} unless laggard_culprit{{{_OF_JOB}}} offset 1m",
             "{{kind}}: rank {{rank}} on {{hostname}}",
             "red",
@@ -60,6 +60,38 @@ JOB: Final = Dashboard(
                     height=5,
                     columns=(("kind", "Kind"), ("rank", "Rank"), ("hostname", "Host"), ("Value", "Would save")),
                     thresholds=bad_above(0.05, 0.2),
+                ),
+            ),
+        ),
+        Row(
+            "What to do",
+            (
+                Panel(
+                    "What to change",
+                    "table",
+                    (
+                        Query(
+                            f"sort_desc(laggard_job_recommendation_gain_ratio{{{_OF_JOB}}}"
+                            f" or laggard_job_recommendation{{{_OF_JOB}}})",
+                            instant=True,
+                        ),
+                    ),
+                    "Throughput with the change over the present one; 1: not known before it is measured. "
+                    "`laggard recommend` has how, and the risk.",
+                    width=16,
+                    columns=(
+                        ("target", "Where"),
+                        ("key", "What"),
+                        ("basis", "Basis"),
+                        ("Value", "Throughput, times"),
+                    ),
+                ),
+                Panel(
+                    "Open incidents",
+                    "timeseries",
+                    (Query(f"laggard_job_incidents_open{{{_OF_JOB}}}", "open"),),
+                    "Culprits that are named, or were a short while ago.",
+                    width=8,
                 ),
             ),
         ),

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Dashboard, Row, Variable
+from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _OF_NODE: Final = 'instance=~"$instance"'
 _VALUES: Final = (("ok", 1), ("skipped", 2), ("unknown", 3), ("fail", 4))
 _COLOURS: Final = {"ok": "green", "skipped": "#808080", "unknown": "orange", "fail": "red"}
-_VERDICT: Final = " or ".join(
+_EACH: Final = " or ".join(
     f'{value} * laggard_probe_verdict{{{_OF_NODE}, verdict="{verdict}"}}' for verdict, value in _VALUES
 )
+_VERDICT: Final = f"max by (instance, probe) ({_EACH})"
+"""Each verdict of a probe is a series of its own: without `max by` a probe would have a row for each that it had."""
+
+_HERE: Final = f"on (hostname) laggard_rank_info{{{_OF_NODE}}}"
 
 NODE: Final = Dashboard(
     uid="laggard-node",
     title="laggard / Node",
     description="One node: its checks, its findings, its ranks.",
     variables=(Variable("instance", "Node", "label_values(laggard_probe_verdict, instance)"),),
+    annotations=(
+        Annotation(
+            "Incidents",
+            f"(laggard_culprit and {_HERE}) unless laggard_culprit offset 1m",
+            "{{kind}}: rank {{rank}} of job {{job_id}}",
+            "red",
+        ),
+    ),
     rows=(
         Row(
             "Now",
@@ -114,6 +126,48 @@ NODE: Final = Dashboard(
                     ),
                     "Seconds of a step in which the rank does not wait.",
                     unit="s",
+                ),
+                Panel(
+                    "Culprits here",
+                    "timeseries",
+                    (Query(f"laggard_culprit and {_HERE}", "{{kind}}: rank {{rank}} of {{job_id}}"),),
+                    "Ranks of this node that keep others waiting, and which share of the step time that takes.",
+                    unit="percentunit",
+                ),
+                Panel(
+                    "Open incidents of its jobs",
+                    "timeseries",
+                    (
+                        Query(
+                            f"laggard_job_incidents_open and on (job_id, user) laggard_rank_info{{{_OF_NODE}}}",
+                            "{{job_id}} ({{user}})",
+                        ),
+                    ),
+                    "Of the jobs that have ranks here, on whichever node.",
+                ),
+            ),
+        ),
+        Row(
+            "The agent",
+            (
+                Panel(
+                    "A round of probes",
+                    "timeseries",
+                    (Query(f"laggard_agent_probe_round_seconds{{{_OF_NODE}}}", "{{instance}}"),),
+                    "All checks together.",
+                    unit="s",
+                ),
+                Panel(
+                    "Memory",
+                    "timeseries",
+                    (
+                        Query(
+                            f'process_resident_memory_bytes{{{_OF_NODE}, job="laggard-agent"}}',
+                            "{{instance}}",
+                        ),
+                    ),
+                    "Of the agent; its prober is a process of its own.",
+                    unit="bytes",
                 ),
             ),
         ),

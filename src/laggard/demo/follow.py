@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import time
 import urllib.request
 
 from laggard.demo.processes import DemoError
+from laggard.terminal.parts import Line
 
 
 class ProgressBar:
@@ -26,6 +28,8 @@ class ProgressBar:
 
     def step(self, step: int | None) -> None:
         """The collector's newest step is `step`; None: it has none yet."""
+        if step is None and self._terminal:
+            self._show("the ranks import torch and DeepSpeed", "")
         if step is None or step == self._last:
             return
         self._last = step
@@ -36,8 +40,10 @@ class ProgressBar:
                 sys.stderr.write("\n")
 
     def _show(self, text: str, end: str) -> None:
-        start = "\r" if self._terminal else ""
-        sys.stderr.write(f"{start}{time.monotonic() - self._began:5.1f} s  {text:<72}".rstrip() + end)
+        row = f"{time.monotonic() - self._began:5.1f} s  {text}"
+        if self._terminal:
+            row = "\r\x1b[K" + (row if end else row[: shutil.get_terminal_size().columns - 1])
+        sys.stderr.write(row + end)
         sys.stderr.flush()
 
 
@@ -63,7 +69,7 @@ def last_step(url: str) -> int | None:
     return step if isinstance(step, int) else None
 
 
-def location_lines(location: dict[str, object]) -> list[str]:
+def location_lines(location: dict[str, object]) -> list[Line]:
     """The location in words, as `laggard locate` prints it."""
     import msgspec
 
@@ -71,4 +77,4 @@ def location_lines(location: dict[str, object]) -> list[str]:
     from laggard.model import Location
 
     value = msgspec.convert(location, Location)
-    return [sentence(value), *(f"  {line}" for line in details(value))]
+    return [Line(sentence(value), value.verdict.value), *(Line(f"  {line}") for line in details(value))]

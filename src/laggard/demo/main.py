@@ -20,6 +20,8 @@ from laggard.demo.job import SLOW_PHASES, Injected, choose_fault, is_installed, 
 from laggard.demo.nodes import DemoNode, create_nodes
 from laggard.demo.processes import LAGGARD, DemoError, Processes
 from laggard.errors import UsageError
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -129,10 +131,9 @@ def _print_verdict(
     if arguments.format == "json":
         print(json.dumps({**location, "injected": injected._asdict() if injected else None}), flush=True)
         return
-    for line in location_lines(location):
-        print(line)
     fault = f"rank {injected.rank} in {injected.phase}, {arguments.slow_by:g} s a step" if injected else "nothing"
-    print(f"Injected: {fault}. The verdict is {'right' if right else 'WRONG'}.", flush=True)
+    said = Line(f"Injected: {fault}. The verdict is {'right' if right else 'WRONG'}.", "ok" if right else "fail")
+    show([*location_lines(location), said])
 
 
 def _wait_for_interrupt(url: str) -> None:

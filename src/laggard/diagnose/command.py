@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from laggard import wire
-from laggard.diagnose.describe import render_diagnosis, terminal_columns
+from laggard.diagnose.describe import diagnosis_lines, render_diagnosis, terminal_columns
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
@@ -17,6 +17,9 @@ from laggard.diagnose.formats import FORMATS
 from laggard.diagnose.input_file import InputFile
 from laggard.diagnose.unknown_format import what_is_known
 from laggard.model import EXIT_CODES, Finding, Severity, Verdict
+from laggard.terminal.output import show_or_write
+from laggard.terminal.progress import Progress, size_text
+from laggard.text.words import counted
 
 _FORMAT_NAMES = ", ".join(file_format.name for file_format in FORMATS)
 
@@ -32,21 +35,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    diagnosis = diagnose([InputFile(path) for path in arguments.files])
-    sys.stdout.write(
-        wire.encode(diagnosis).decode() + "\n"
-        if arguments.format == "json"
-        else render_diagnosis(diagnosis, terminal_columns())
-    )
-    sys.stdout.flush()
+    with Progress() as progress:
+        diagnosis = diagnose([InputFile(path) for path in arguments.files], progress)
+    if arguments.format == "json":
+        sys.stdout.write(wire.encode(diagnosis).decode() + "\n")
+        sys.stdout.flush()
+    else:
+        show_or_write(lambda: diagnosis_lines(diagnosis), lambda: render_diagnosis(diagnosis, terminal_columns()))
     return EXIT_CODES[diagnosis.verdict]
 
 
-def diagnose(files: Sequence[InputFile]) -> Diagnosis:
+def diagnose(files: Sequence[InputFile], progress: Progress | None = None) -> Diagnosis:
     """Recognises each file, collects what all of them show of the machine, then judges each. A file's content is read
     for each of these, and never held beside another's. Raises UsageError for what is no file."""
+    progress = progress or Progress()
+    progress.begin(f"recognising {counted(len(files), 'file')}")
     recognised = [_recognise(file) for file in files]
     hardware = _merge_hardware(file.hardware for file in recognised)
+    _begin_judging(files, progress)
     results: list[FileResult] = []
     findings: list[Finding] = []
     facts: dict[str, Any] = {}
@@ -57,6 +63,13 @@ def diagnose(files: Sequence[InputFile]) -> Diagnosis:
         if judgement.facts:
             facts[file.file.path] = judgement.facts
     return Diagnosis(_verdict(results, findings), tuple(results), tuple(findings), facts)
+
+
+def _begin_judging(files: Sequence[InputFile], progress: Progress) -> None:
+    size_bytes = sum(file.held_bytes for file in files)
+    progress.begin(f"judging {size_text(size_bytes)}", size_bytes)
+    for file in files:
+        file.count = progress.add
 
 
 class _RecognisedFile(NamedTuple):

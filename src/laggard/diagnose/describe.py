@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from laggard.diagnose.document import Diagnosis, FileResult
 from laggard.model import Finding, Severity, Verdict
+from laggard.terminal.parts import Line
 from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
 
@@ -25,12 +26,17 @@ def terminal_columns() -> int:
 
 
 def render_diagnosis(diagnosis: Diagnosis, columns: int = MOST_COLUMNS) -> str:
+    rows = (row for line in diagnosis_lines(diagnosis) for row in _wrapped(line, columns))
+    return "".join(f"{row}\n" for row in rows)
+
+
+def diagnosis_lines(diagnosis: Diagnosis) -> list[Line]:
     findings = by_severity(diagnosis.findings)
-    lines = [*_wrapped(headline(diagnosis, findings), columns)]
+    lines = [Line(headline(diagnosis, findings), diagnosis.verdict.value, indent=0)]
     for found in findings:
-        lines += ["", *_finding_lines(found, columns)]
-    lines += ["", *(line for file in diagnosis.files for line in _wrapped(_file_text(file), columns, "  "))]
-    return "".join(f"{line}\n" for line in lines)
+        lines += [Line(""), *_finding_lines(found)]
+    lines += [Line(""), *(Line(_file_text(file), "aside") for file in diagnosis.files)]
+    return [line._replace(text=ascii_line(line.text)) for line in lines]
 
 
 def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
@@ -48,15 +54,15 @@ def headline(diagnosis: Diagnosis, findings: Sequence[Finding]) -> str:
     return f"Nothing critical in {counted(len(diagnosis.files), 'file')}{warned}."
 
 
-def _finding_lines(found: Finding, columns: int) -> Iterator[str]:
-    yield from _wrapped(f"{found.severity.value} {found.code}: {found.device} {found.summary}", columns, "  ")
-    yield from _wrapped(f"  What to do: {found.fix.text}", columns, "    ")
-    for command in found.fix.commands:
-        yield ascii_line(f"      {command}")  # to be copied: not broken
+def _finding_lines(found: Finding) -> Iterator[Line]:
+    severity = found.severity.value
+    yield Line(f"{severity} {found.code}: {found.device} {found.summary}", severity)
+    yield Line(f"  What to do: {found.fix.text}")
+    yield from (Line(f"      {command}", whole=True) for command in found.fix.commands)  # to be copied: not broken
     for name, value in found.evidence.items():
         if value is not None:
-            yield from _wrapped(f"  {name.replace('_', ' ')}: {_value(value)}", columns, "    ")
-    yield f"  More: laggard findings explain {found.code}"
+            yield Line(f"  {name.replace('_', ' ')}: {_value(value)}")
+    yield Line(f"  More: laggard findings explain {found.code}", whole=True)
 
 
 def _file_text(file: FileResult) -> str:
@@ -67,9 +73,12 @@ def _path(file: FileResult) -> str:
     return "standard input" if file.path == "-" else file.path
 
 
-def _wrapped(text: str, columns: int, indent: str = "") -> Iterable[str]:
+def _wrapped(line: Line, columns: int) -> list[str]:
+    if line.whole or not line.text:
+        return [line.text]
+    indent = len(line.text) - len(line.text.lstrip(" ")) + 2 if line.indent is None else line.indent
     return textwrap.wrap(
-        ascii_line(text), columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        line.text, columns, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Final
 
@@ -24,6 +24,8 @@ class FileContent:
         self.skipped_bytes = skipped_bytes
         """How many bytes between the beginning and the end were not kept."""
         self._problem = problem
+        self.count: Callable[[int], None] | None = None
+        """Is told how many bytes each piece was made of, when the next one is asked for."""
 
     @classmethod
     def of_text(cls, text: str) -> FileContent:
@@ -80,11 +82,14 @@ class FileContent:
         rest = ""
         for part in parts:
             for start in range(0, len(part), _PIECE_BYTES):
-                text = rest + decoder.decode(part[start : start + _PIECE_BYTES])
+                data = part[start : start + _PIECE_BYTES]
+                text = rest + decoder.decode(data)
                 cut = text.rfind("\n") + 1 or (len(text) if len(text) > _LONGEST_LINE else 0)
                 if cut:
                     yield text[:cut]
                 rest = text[cut:]
+                if self.count:
+                    self.count(len(data))
         if rest := rest + decoder.decode(b"", True):
             yield rest
 

@@ -45,13 +45,19 @@ class InputFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.held_bytes = 0
+        """How many bytes of it were held when it was read last."""
+        self.count: Callable[[int], None] | None = None
+        """Is told of each piece of the content, in bytes, when it was looked at."""
         self._kept: FileContent | None = None
 
     def read(self) -> FileContent:
         """Returns the content. Raises UsageError where there is no such file, or it is none that can be read."""
         if self._kept is not None:
+            self._kept.count = self.count
             return self._kept
         content = _read_standard_input() if self.path == "-" else _read_path(self.path)
+        content.count, self.held_bytes = self.count, content.held_bytes
         if self.path == "-" or content.held_bytes <= _KEPT_BYTES:
             self._kept = content
         return content

@@ -29,6 +29,19 @@ class _Closed(NoResponse):
     """The other side closed the connection and said nothing."""
 
 
+_JSON: Final[Mapping[str, str]] = {"Content-Type": "application/json"}
+
+
+class _Request(NamedTuple):
+    """`body_counts`: whether an answer is only one with the whole of its body."""
+
+    method: str
+    url: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = _JSON
+    body_counts: bool = True
+
+
 class ClientResponse(NamedTuple):
     body: bytes
     headers: Mapping[str, str]  # names in lower case
@@ -37,23 +50,27 @@ class ClientResponse(NamedTuple):
 def get(url: str, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
     """Returns a complete response with status 200 and at most MAX_BYTES, headers included. `tls`: of https, where it is
     not http.tls.client_context(). Raises NoResponse otherwise, within `timeout_seconds`."""
-    return _ask("GET", url, None, timeout_seconds, tls)
+    return _ask(_Request("GET", url), timeout_seconds, tls)
 
 
 def post(url: str, body: bytes, timeout_seconds: float) -> ClientResponse:
     """Sends JSON, as get(). NoResponse has what the other side says to a refusal."""
-    return _ask("POST", url, body, timeout_seconds)
+    return _ask(_Request("POST", url, body), timeout_seconds)
 
 
-def _ask(
-    method: str, url: str, body: bytes | None, timeout_seconds: float, tls: ssl.SSLContext | None = None
-) -> ClientResponse:
+def send(url: str, body: bytes, headers: Mapping[str, str], timeout_seconds: float) -> None:
+    """Posts `body` with `headers`, Content-Type among them. Raises NoResponse where the status is not 200: nothing that
+    the other side says is in its text."""
+    _ask(_Request("POST", url, body, headers, body_counts=False), timeout_seconds)
+
+
+def _ask(request: _Request, timeout_seconds: float, tls: ssl.SSLContext | None = None) -> ClientResponse:
     results: list[ClientResponse | NoResponse] = []
     timed_out = NoResponse(f"no complete answer within {timeout_seconds:g} s")
 
     def exchange() -> None:
         try:
-            results.append(_exchange(method, url, body, time.monotonic() + timeout_seconds, tls))
+            results.append(_exchange(request, time.monotonic() + timeout_seconds, tls))
         except NoResponse as error:
             results.append(error)
         except TimeoutError:
@@ -71,24 +88,19 @@ def _ask(
     return result
 
 
-def _exchange(method: str, url: str, body: bytes | None, deadline: float, tls: ssl.SSLContext | None) -> ClientResponse:
-    parts = urlsplit(url)
+def _exchange(request: _Request, deadline: float, tls: ssl.SSLContext | None) -> ClientResponse:
+    parts = urlsplit(request.url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise NoResponse(f"{without_login(url)!r} is no http address")
+        raise NoResponse(f"{without_login(request.url)!r} is no http address")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     with socket.create_connection((parts.hostname, port), timeout=_remaining(deadline)) as plain:
         if parts.scheme == "https":
-            return _over_tls(plain, parts, method, body, deadline, tls)
-        return _converse(plain, parts, method, body, deadline)
+            return _over_tls(plain, parts, request, deadline, tls)
+        return _converse(plain, parts, request, deadline)
 
 
 def _over_tls(
-    plain: socket.socket,
-    parts: SplitResult,
-    method: str,
-    body: bytes | None,
-    deadline: float,
-    tls: ssl.SSLContext | None,
+    plain: socket.socket, parts: SplitResult, request: _Request, deadline: float, tls: ssl.SSLContext | None
 ) -> ClientResponse:
     import ssl
 
@@ -96,7 +108,7 @@ def _over_tls(
 
     try:
         with (tls or client_context()).wrap_socket(plain, server_hostname=parts.hostname) as connection:
-            return _converse(connection, parts, method, body, deadline)
+            return _converse(connection, parts, request, deadline)
     except (_Closed, ConnectionError):
         raise NoResponse(CLOSED) from None
     except ssl.SSLError as error:
@@ -105,16 +117,16 @@ def _over_tls(
         raise NoResponse(str(error)) from None
 
 
-def _converse(
-    connection: socket.socket, parts: SplitResult, method: str, body: bytes | None, deadline: float
-) -> ClientResponse:
+def _converse(connection: socket.socket, parts: SplitResult, request: _Request, deadline: float) -> ClientResponse:
+    body = request.body
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     host = parts.netloc.rpartition("@")[2]
-    head = f"{method} {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n"
+    head = f"{request.method} {target} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\nConnection: close\r\n"
     if body is not None:
-        head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+        head += "".join(f"{name}: {value}\r\n" for name, value in request.headers.items())
+        head += f"Content-Length: {len(body)}\r\n"
     connection.sendall(f"{head}\r\n".encode("latin-1") + (body or b""))
-    return _parse(_receive_all(connection, deadline), with_reason=body is not None)
+    return _parse(_receive_all(connection, deadline), request)
 
 
 def _receive_all(connection: socket.socket, deadline: float) -> bytes:
@@ -129,7 +141,7 @@ def _receive_all(connection: socket.socket, deadline: float) -> bytes:
             raise NoResponse(f"an answer of more than {MAX_BYTES} bytes")
 
 
-def _parse(data: bytes, with_reason: bool = False) -> ClientResponse:
+def _parse(data: bytes, request: _Request) -> ClientResponse:
     if not data:
         raise _Closed("it closed the connection without an answer")
     head, separator, body = data.partition(b"\r\n\r\n")
@@ -140,11 +152,12 @@ def _parse(data: bytes, with_reason: bool = False) -> ClientResponse:
     if words[1] == "426":
         raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
-        reason = body[:_MOST_REASON].decode("ascii", "replace").strip() if with_reason else ""
+        told = request.body is not None and request.body_counts
+        reason = body[:_MOST_REASON].decode("ascii", "replace").strip() if told else ""
         raise NoResponse(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
     fields = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in fields}
-    if headers.get("content-length") != str(len(body)):
+    if request.body_counts and headers.get("content-length") != str(len(body)):
         raise NoResponse("an answer that is not complete")
     return ClientResponse(body, headers)
 

@@ -47,6 +47,8 @@ class Server:
         self._threads = threading.BoundedSemaphore(2 * max_connections)
         self._max_connections = max_connections
         self._lock = threading.Lock()
+        self.turned_away = 0
+        """Connections that were closed for a newer one, or had no thread, so far."""
 
     def start(self) -> None:
         threading.Thread(target=self._accept_all, name="http", daemon=True).start()
@@ -76,12 +78,14 @@ class Server:
     def _admit(self, connection: socket.socket) -> None:
         with self._lock:
             if len(self._open) >= self._max_connections:
+                self.turned_away += 1
                 self._evict(next(iter(self._open)))
             self._open[connection] = None
         self._threads.acquire()  # evicted connections' threads need a moment to end
         try:
             threading.Thread(target=self._serve, args=(connection,), name="connection", daemon=True).start()
         except RuntimeError:  # the system has no thread to give
+            self.turned_away += 1
             self._threads.release()
             self._close(connection)
 

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.errors import UsageError
 from laggard.http.message import linger
+from laggard.secret_file import warn_of_exposed
 
 log = logging.getLogger("laggard.http")
 
@@ -57,6 +58,7 @@ class ServerTls:
         self._settings = settings
         self._lock = threading.Lock()
         self._stamp = _stamp(settings.files)
+        warn_of_exposed(settings.key_file, "key_file")
         self._current = _server_context(settings)
         self.context = _server_context(settings)
         self.context.sni_callback = self._choose
@@ -77,6 +79,11 @@ class ServerTls:
 
     def allows(self, connection: ssl.SSLSocket) -> bool:
         return self.names_are_allowed(connection.getpeercert())
+
+    @property
+    def verifies_clients(self) -> bool:
+        """Whether a certificate that a client shows is checked against client_ca_file."""
+        return self._settings.client_auth != ssl.CERT_NONE
 
     @property
     def answers_probes(self) -> bool:
@@ -103,6 +110,7 @@ class ServerTls:
             if stamp != self._stamp:
                 try:
                     self._current = _server_context(self._settings)
+                    warn_of_exposed(self._settings.key_file, "key_file")
                     self._stamp = stamp
                     log.info("certificates are read anew from %s", self._settings.cert_file)
                 except UsageError as error:
@@ -158,6 +166,8 @@ def _client_context(files: tuple[str, ...], stamp: object) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"{ENV_CA_FILE}: {_why(authorities, error)}") from None
     _show(context, certificate, key)
+    if certificate:
+        warn_of_exposed(key or certificate, ENV_KEY_FILE if key else ENV_CERT_FILE)
     return context
 
 

@@ -14,8 +14,10 @@ from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.situation import ModelSize
 from laggard.collector.recommend.advice.values import Recommendation
 from laggard.errors import UsageError
-from laggard.recommend.describe import render_recommendation
+from laggard.recommend.describe import recommendation_lines
 from laggard.recommend.inputs import Inputs, read_inputs
+from laggard.terminal.output import show
+from laggard.terminal.progress import Progress, size_of, size_text
 
 _CONFIG = "ds_config.json"
 
@@ -52,7 +54,7 @@ def _amount(text: str) -> float:
 
 
 def main(arguments: argparse.Namespace) -> int:
-    inputs = read_inputs(arguments.files) if arguments.files else None
+    inputs = _inputs(arguments.files) if arguments.files else None
     if arguments.apply and (inputs is None or inputs.deepspeed_path in (None, "-")):
         raise UsageError("--apply changes a DeepSpeed configuration: give one as a file")
     size = _model_size(arguments, bool(inputs))
@@ -66,11 +68,18 @@ def main(arguments: argparse.Namespace) -> int:
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(found) + b"\n")
     else:
-        sys.stdout.write(render_recommendation(found))
+        show(recommendation_lines(found))
     sys.stdout.flush()
     if found.blocked_by:
         return 1
     return 2 if inputs and not found.items and inputs.unknown else 0
+
+
+def _inputs(paths: list[str]) -> Inputs:
+    with Progress() as progress:
+        size_bytes = size_of(paths)
+        progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
+        return read_inputs(paths)
 
 
 def _model_size(arguments: argparse.Namespace, from_files: bool) -> ModelSize | None:

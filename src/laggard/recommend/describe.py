@@ -6,31 +6,45 @@ from collections.abc import Iterator
 
 from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.recommend.advice.words import change_text, gain_text
+from laggard.terminal.parts import Line, plain_text
 from laggard.text.words import ascii_line, counted, printable_line
+
+_SHELL = ("export ", "unset ")
+"""What begins with these is to be copied, all of it."""
 
 
 def render_recommendation(found: Recommendation) -> str:
-    return "".join(f"{ascii_line(line)}\n" for line in _lines(found))
+    return plain_text(recommendation_lines(found))
 
 
-def _lines(found: Recommendation) -> Iterator[str]:
-    yield _headline(found)
+def recommendation_lines(found: Recommendation) -> list[Line]:
+    return [line._replace(text=ascii_line(line.text)) for line in _lines(found)]
+
+
+def _lines(found: Recommendation) -> Iterator[Line]:
+    yield Line(_headline(found), "fail" if found.blocked_by else "name")
     for number, item in enumerate(found.items, 1):
-        yield ""
-        yield f"{number}. {change_text(item)}"
-        yield f"   Why: {printable_line(item.reason)}"
-        yield f"   Gain: {gain_text(item.gain)}"
-        yield from (f"   Evidence: {printable_line(line, 200)}" for line in item.evidence)
-        yield from (f"   Apply: {printable_line(line)}" for line in item.apply.splitlines() if line)
-        yield f"   Revert: {printable_line(item.revert)}"
-        yield f"   Risk: {item.risk}"
-        yield f"   Source: {item.source}"
+        yield Line("")
+        yield Line(f"{number}. {change_text(item)}", "name")
+        yield Line(f"   Why: {printable_line(item.reason)}")
+        yield Line(f"   Gain: {gain_text(item.gain)}")
+        yield from (Line(f"   Evidence: {printable_line(line, 200)}") for line in item.evidence)
+        yield from (_command("Apply", line) for line in item.apply.splitlines() if line)
+        yield _command("Revert", item.revert)
+        yield Line(f"   Risk: {item.risk}")
+        yield Line(f"   Source: {item.source}", "aside")
     if found.notes:
-        yield ""
-        yield from found.notes
+        yield Line("")
+        yield from map(Line, found.notes)
     if found.files:
-        yield ""
-        yield f"`--write DIR` writes {', '.join(found.files)}."
+        yield Line("")
+        yield Line(f"`--write DIR` writes {', '.join(found.files)}.")
+
+
+def _command(label: str, text: str) -> Line:
+    line = printable_line(text)
+    is_shell = line.startswith(_SHELL)
+    return Line(f"   {label}:", command=ascii_line(line)) if is_shell else Line(f"   {label}: {line}")
 
 
 def _headline(found: Recommendation) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.terminal.parts import Line, Part, Table
 from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
+_LONGEST_ANSWER: Final = 1000
+_VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
+_PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
 SEVERITY_ORDER: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
@@ -21,18 +25,59 @@ def render(report: Report, age_seconds: float | None = None) -> str:
     return "".join(f"{ascii_line(line)}\n" for line in lines)
 
 
-def headline(report: Report, age_seconds: float | None = None) -> str:
-    """The answer in at most 80 characters of ASCII, as `laggard: DISK_FULL / 99 % used, 1.2 GiB left (+1 more)`."""
+def report_parts(report: Report, age_seconds: float | None = None, verbose: bool = False) -> list[Part]:
+    """The same for a terminal: the whole answer, each finding in lines of its own, and what the probes did: of those
+    that passed or were skipped the names, or with `verbose` a table of all."""
+    parts: list[Part] = [Line(headline(report, age_seconds, _LONGEST_ANSWER), report.verdict.value)]
+    for found in by_severity(report.findings):
+        parts += [Line(""), *_finding_lines(found)]
+    if report.probes:
+        parts += [Line(""), *([_table(report.probes)] if verbose else _probe_lines(report.probes))]
+    return [part._replace(text=ascii_line(part.text)) if isinstance(part, Line) else part for part in parts]
+
+
+def headline_line(report: Report, age_seconds: float | None = None) -> Line:
+    return Line(headline(report, age_seconds), report.verdict.value)
+
+
+def _table(probes: Iterable[ProbeResult]) -> Table:
+    rows = tuple((it.name, it.verdict.value, f"{it.elapsed_seconds:.3f} s", ascii_line(it.reason)) for it in probes)
+    return Table((), ("probe", "verdict", "took", ""), rows, right=frozenset({"took"}))
+
+
+def _probe_lines(probes: Iterable[ProbeResult]) -> Iterator[Line]:
+    """A line for each verdict with each reason, with the names of the probes that have it."""
+    alike: dict[tuple[Verdict, str], list[str]] = {}
+    for probe in sorted(probes, key=lambda probe: _VERDICT_ORDER.index(probe.verdict)):
+        alike.setdefault((probe.verdict, probe.reason), []).append(probe.name)
+    for (verdict, reason), names in alike.items():
+        yield Line(f"{verdict.value} {', '.join(names)}" + (f": {reason}" if reason else ""), _PROBE_STYLES[verdict])
+
+
+def _finding_lines(found: Finding) -> Iterator[Line]:
+    severity = found.severity.value
+    yield Line(f"{severity} {found.code}: {found.device} {found.summary}", severity)
+    yield Line(f"  What to do: {found.fix.text}")
+    yield from (Line(f"      {command}", whole=True) for command in found.fix.commands)
+    if found.evidence:
+        yield Line("  Evidence: " + ", ".join(f"{name}={_value(value)}" for name, value in found.evidence.items()))
+    yield Line("  More:", command=f"laggard findings explain {found.code}")
+
+
+def headline(report: Report, age_seconds: float | None = None, longest: int = HEADLINE_LENGTH) -> str:
+    """The answer in `longest` characters of ASCII at most, as `laggard: DISK_FULL / 99 % used, 1.2 GiB left`."""
     serious = by_severity(finding for finding in report.findings if finding.severity is not Severity.INFO)
     if report.verdict is Verdict.OK:
-        return fit_headline(f"ok, {_probe_counts(report)} {_when(report, age_seconds)}", _warnings_suffix(serious))
+        return fit_headline(
+            f"ok, {_probe_counts(report)} {_when(report, age_seconds)}", _warnings_suffix(serious), longest
+        )
     if serious and report.verdict is Verdict.FAIL:
         first = serious[0]
-        return fit_headline(f"{first.code} {first.device} {first.summary}", more_suffix(len(serious) - 1))
+        return fit_headline(f"{first.code} {first.device} {first.summary}", more_suffix(len(serious) - 1), longest)
     unknown = [probe for probe in report.probes if probe.verdict is Verdict.UNKNOWN]
     if unknown:
-        return fit_headline(f"unknown, {_reason_with_name(unknown[0])}", more_suffix(len(unknown) - 1))
-    return fit_headline(f"unknown, nothing was judged: {counted(len(report.probes), 'probe')} skipped", "")
+        return fit_headline(f"unknown, {_reason_with_name(unknown[0])}", more_suffix(len(unknown) - 1), longest)
+    return fit_headline(f"unknown, nothing was judged: {counted(len(report.probes), 'probe')} skipped", "", longest)
 
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
@@ -40,11 +85,10 @@ def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     return sorted(findings, key=lambda finding: SEVERITY_ORDER.index(finding.severity))
 
 
-def fit_headline(answer: str, tail: str) -> str:
-    """Returns `laggard: ANSWER` and `tail` in HEADLINE_LENGTH characters of ASCII. A long answer is cut, `tail` is
-    not."""
+def fit_headline(answer: str, tail: str, longest: int = HEADLINE_LENGTH) -> str:
+    """Returns `laggard: ANSWER` and `tail` in so many characters of ASCII. A long answer is cut, `tail` is not."""
     answer = ascii_line(f"laggard: {answer}")
-    room = HEADLINE_LENGTH - len(tail)
+    room = longest - len(tail)
     return (answer if len(answer) <= room else answer[: room - 3] + "...") + tail
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from laggard.model import Finding, RankEnd
+from laggard.model import CpuNeighbour, Finding, RankEnd
 from laggard.wire.ras import RasSource
 from laggard.wire.traffic import JobTraffic
 
@@ -57,16 +57,6 @@ class BeatRow(msgspec.Struct, frozen=True):
     lanes: tuple[LaneProgress, ...]
     groups: tuple[GroupProgress, ...]
     groups_age_seconds: float | None = None
-
-
-class CpuNeighbour(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that took `seconds` of CPU time on a rank's cores. `command` is left out where the process is neither
-    root's nor of the rank's user."""
-
-    pid: int
-    owner: int
-    seconds: float
-    command: str = ""
 
 
 class CpuWait(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -265,5 +265,16 @@ def test_the_gate_imports_nothing_heavy() -> None:
     done = healthcheck(options=("-X", "importtime"))
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "laggard.probes.runner.runner" in imported
-    heavy = {"torch", "prometheus_client", "deepspeed", "numpy", "yaml", "psutil", "pynvml", "asyncio", "http.client"}
+    heavy = {
+        "torch",
+        "prometheus_client",
+        "deepspeed",
+        "numpy",
+        "yaml",
+        "psutil",
+        "pynvml",
+        "asyncio",
+        "http.client",
+        "rich",
+    }
     assert not heavy & imported

@@ -142,6 +142,7 @@ def nodes(start_agent: Any, start_collector: Any, tmp_path: Path) -> Iterator[Cl
     made: list[Node] = []
     token = tmp_path / "token"
     token.write_text("a secret of all nodes\n")
+    token.chmod(0o600)
     tmp_path.chmod(0o755)
 
     def make(count: int, **settings: Any) -> list[Node]:

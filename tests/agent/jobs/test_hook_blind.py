@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,7 @@ def test_ranks_that_cannot_name_collectives_are_reported_by_reason(start_blind: 
         ("HOOK_BLIND", Severity.INFO, "job j1")
     }
     assert "ranks 0-1: torch's Flight Recorder is off" in off.summary and off.evidence["ranks"] == [0, 1]
+    assert {each.evidence["owner"] for each in (off, small)} == {os.geteuid()}, "whose job it is"
     assert "rank 2: torch's Flight Recorder is too small" in small.summary
     assert "TORCH_FR_BUFFER_SIZE" in off.fix.text and "TORCH_FR_BUFFER_SIZE" in small.fix.text
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
@@ -56,6 +57,7 @@ def test_ranks_that_use_tcp_beside_rdma_are_named(findings: Callable[..., tuple[
     (found,) = findings("tcp_no_libibverbs", WITH_RDMA)
     assert (found.code, found.device) == ("TCP_FALLBACK", "job j1")
     assert found.evidence["ranks"] == [0, 1] and "libibverbs" in found.summary
+    assert found.evidence["owner"] == os.geteuid(), "whose job it is"
 
 
 @pytest.mark.parametrize(("log", "node"), [("roce_gpudirect", WITH_RDMA), ("tcp_asked_for", WITHOUT)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -189,6 +190,8 @@ def test_slow_clients_do_not_delay_others(start_agent: Start) -> None:
             assert agent.request("/-/healthy").status == 200
         assert psutil.Process(agent.process.pid).num_threads() <= 2 * MAX_CONNECTIONS + 3
         assert slow[0].recv(4096) == b"", "evicted"
+        told = re.search(r"^laggard_connections_turned_away_total (\S+)", agent.request("/metrics").text, re.MULTILINE)
+        assert told and float(told[1]) >= 2 * MAX_CONNECTIONS, "those that were evicted are counted"
     wait_until(lambda: psutil.Process(agent.process.pid).num_threads() < 8)
 
 

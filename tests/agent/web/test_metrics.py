@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
-from laggard.agent.web.metrics import agent_metrics
+from laggard.agent.web.metrics import Daemon, agent_metrics
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
@@ -83,8 +83,9 @@ def test_golden(start_agent: Start, start_rank: Start) -> None:
     reply = agent.request("/metrics")
     assert reply.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
     promtool(reply.text)
-    shown = re.sub(r"^laggard_(probe|finding)[^\n]*{[^\n]*\n", "", reply.text, flags=re.MULTILINE)
+    shown = re.sub(r"^laggard_(probe|finding|agent_probe)[^\n]*[{ ][^\n]*\n", "", reply.text, flags=re.MULTILINE)
     shown = re.sub(r"(_timestamp_seconds{.*}) \S+", r"\1 TIME", shown).replace(__version__, "VERSION")
+    shown = re.sub(r"^(process_\w+) \S+", r"\1 VALUE", shown, flags=re.MULTILINE)
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(shown)
     assert shown == GOLDEN.read_text()
@@ -122,10 +123,14 @@ def test_names_labels_and_limits() -> None:
     """A node with 8 ranks of every kind of collective, 16 probes and 20 findings."""
     rows = document(*(a_rank(rank, pairs=10) for rank in range(8)), ignored=(RejectedFiles("truncated", 2, "x.rank"),))
     findings = [a_finding("DISK_FULL", f"/mnt/{number}") for number in range(20)]
-    body, _ = agent_metrics(rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "")
+    body, _ = agent_metrics(
+        rows, a_round([probe(f"probe{number}") for number in range(16)], findings), "", Daemon(2.5, 3)
+    )
     promtool(body.decode())
     found = series(body.decode())
     assert len(found) <= MOST_SERIES
+    assert found["laggard_agent_probe_round_seconds",] == 2.5 and found["laggard_connections_turned_away_total",] == 3
+    assert found["process_resident_memory_bytes",] > 1e6
     labels = {metric.name: sorted(metric.labels) for metric in METRICS}
     for name, *pairs in found:
         assert [pair.partition("=")[0] for pair in pairs] == labels[name]

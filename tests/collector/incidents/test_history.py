@@ -314,6 +314,27 @@ def test_the_document_is_what_it_says(make: Make, clock: Clock) -> None:
     assert document.incidents[0].job_id == HOSTILE and document.history.state == "on"
 
 
+def test_a_new_file_is_its_owners_alone_and_an_old_one_keeps_its_readers(
+    make: Make, clock: Clock, tmp_path: Path
+) -> None:
+    before = os.umask(0)
+    try:
+        history = make()
+        observe(history, clock, job(2))
+        assert history.flush(60)
+        (path,) = tmp_path.glob("*.sqlite")
+        made = {file.name: oct(file.stat().st_mode & 0o777) for file in tmp_path.glob(f"{path.name}*")}
+        assert set(made.values()) == {"0o600"} and {path.name, f"{path.name}-wal", f"{path.name}.lock"} <= made.keys()
+        history.close()
+        path.chmod(0o644)
+        again = make()
+        observe(again, clock, job(2))
+        assert again.flush(60) and path.stat().st_mode & 0o777 == 0o644
+        assert (path.parent / f"{path.name}-wal").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.slow  # collectors
 def test_a_collector_that_is_killed_goes_on_where_it_was(
     start_collector: Any, fake_agent: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -41,6 +42,8 @@ def test_slow_clients_hold_neither_the_collector_nor_its_files(start_collector: 
             with contextlib.suppress(ConnectionError):
                 assert client.recv(1) == b"", "a client that never ends its request is closed"
         assert collector.get("/api/v1/drains").status_code == 200
+        told = re.search(r"^laggard_connections_turned_away_total (\S+)", collector.get("/metrics").text, re.MULTILINE)
+        assert told and float(told[1]) > 0, "those that made room are counted"
     collector.process.terminate()
     said = collector.process.communicate(timeout=60)[1]
     assert said.count("\n") < 12 and "Traceback" not in said, said

@@ -8,8 +8,8 @@ import pytest
 
 from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
 from laggard.collector.locate.slow.host_facts import NOT_KNOWN, with_host_facts
-from laggard.model import Culprit
-from laggard.wire.ranks import CpuNeighbour, CpuWait
+from laggard.model import CpuNeighbour, Culprit
+from laggard.wire.ranks import CpuWait
 
 CALM = CpuWait(10.0, 9.0, 0.2, 0.0)
 

@@ -1,0 +1,39 @@
+"""The time limit of the whole gate: probes, collector and SLURM have one end, and each later part gets what is left."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+MIN_SECONDS: Final = 0.1
+"""With less than this left nothing is begun any more."""
+
+_DECISION_SECONDS: Final = 7.0
+"""The collector is asked for a second, scontrol twice for three."""
+
+_MOST_OF_LIMIT: Final = 0.3
+
+
+class TimeLimit:
+    """`seconds` from now on; None: no limit. `decides`: whether collector or SLURM are asked after the measurements,
+    which then leave time for it."""
+
+    def __init__(self, seconds: float | None, decides: bool) -> None:
+        self.end = math.inf if seconds is None else time.monotonic() + seconds
+        kept = min(_DECISION_SECONDS, seconds * _MOST_OF_LIMIT) if seconds and decides else 0.0
+        self.end_of_measurements = self.end - kept
+
+    def to_measure(self, most: float) -> float:
+        """The seconds for a measurement that may take `most`."""
+        return max(MIN_SECONDS, min(most, self.end_of_measurements - time.monotonic()))
+
+    def to_decide(self, most: float) -> float:
+        """The seconds for a question that may take `most`; 0 where it may not be begun any more."""
+        return seconds_left(self.end, most)
+
+
+def seconds_left(end: float, most: float) -> float:
+    """At most `most` seconds until `end` (monotonic seconds); 0 where less than MIN_SECONDS are left."""
+    left = min(most, end - time.monotonic())
+    return left if left >= MIN_SECONDS else 0.0

@@ -1,0 +1,158 @@
+"""What a user may see of the cluster: their own jobs, and of the nodes where these run what is no other user's. Pure.
+
+It is decided by values, such as a job's owner or a neighbour's, and never by looking for names in text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.incidents.incident import Incident
+from laggard.collector.jobs.not_held import NotHeld
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.locate.slow.host_facts import neighbours_text
+from laggard.collector.node_finding import NodeFinding
+from laggard.collector.recording.writer import JobRecording
+from laggard.collector.tenants.finding_words import shown_to
+from laggard.collector.tenants.viewer import Viewer
+from laggard.model import HIDDEN, CpuNeighbour, Culprit, Location
+from laggard.wire.nodes import NodeRow
+from laggard.wire.ranks import RankRow
+
+Codes = Mapping[str, tuple[str, ...]]
+
+
+class _Own(NamedTuple):
+    """A user's jobs, the URLs of the agents that report them, and what may be read of findings there."""
+
+    uid: int
+    jobs: tuple[JobSnapshot, ...]
+    agents: frozenset[str]
+    findings: tuple[NodeFinding, ...]
+
+    def codes(self) -> Codes:
+        """The codes of the findings, by node."""
+        codes: dict[str, dict[str, None]] = {}
+        for found in self.findings:
+            codes.setdefault(found.node, {})[found.finding.code] = None
+        return {node: tuple(of_node) for node, of_node in codes.items()}
+
+
+def visible(snapshot: ClusterSnapshot, viewer: Viewer) -> ClusterSnapshot:
+    """`snapshot` with what the viewer may see. A field that is added to ClusterSnapshot is empty here until it is dealt
+    with."""
+    if viewer.uid is None:
+        return snapshot
+    own = _own(snapshot, viewer.uid)
+    codes = own.codes()
+    return ClusterSnapshot(
+        nodes=tuple(_row(row, own) for row in snapshot.nodes if row.url in own.agents),
+        findings=own.findings,
+        fleet_findings=_shown(snapshot.fleet_findings, own.agents, viewer.uid),
+        jobs=tuple(dataclasses.replace(job, location=_location(job.location, viewer.uid, codes)) for job in own.jobs),
+        rounds=snapshot.rounds,
+        scraped_at=snapshot.scraped_at,
+        round_began_at=snapshot.round_began_at,
+        round_seconds=snapshot.round_seconds,
+        not_held=_not_held(snapshot.not_held, viewer.uid),
+        only_of=f"user {viewer.name}",
+    )
+
+
+def visible_recording(recording: JobRecording, snapshot: ClusterSnapshot, uid: int) -> JobRecording:
+    """A recording of the user's own job, without what its ranks' rows and codes tell of others. `snapshot`: as they see
+    it."""
+    codes = {row.node: row.findings for row in snapshot.nodes if row.node}
+    rows = {rank: _rank_row(row, uid) for rank, row in recording.newest_rows.items()}
+    return recording._replace(newest_rows=rows, findings_by_node=codes)
+
+
+def visible_incident(incident: Incident, uid: int) -> Incident:
+    """An incident of the user's own job, without what it tells of others."""
+    return structs.replace(incident, opened_as=_kept(incident.opened_as, uid), culprit=_kept(incident.culprit, uid))
+
+
+def _own(snapshot: ClusterSnapshot, uid: int) -> _Own:
+    jobs = tuple(job for job in snapshot.jobs if job.key.owner == uid)
+    agents = frozenset(url for job in jobs for url in job.agents)
+    return _Own(uid, jobs, agents, _shown(snapshot.findings, agents, uid))
+
+
+def _shown(findings: Iterable[NodeFinding], agents: frozenset[str], uid: int) -> tuple[NodeFinding, ...]:
+    shown = (shown_to(found, uid) for found in findings if found.url in agents)
+    return tuple(found for found in shown if found is not None)
+
+
+def _row(row: NodeRow, own: _Own) -> NodeRow:
+    """`reason` may quote an agent's answer, and `ring_pairs` names other nodes."""
+    ranks = {
+        int(rank)
+        for job in own.jobs
+        if row.url in job.agents
+        for rank, node in zip(job.timings.ranks, job.timings.nodes, strict=True)
+        if node == row.node
+    }
+    findings = dict.fromkeys(found.finding.code for found in own.findings if found.url == row.url)
+    return NodeRow(
+        url=row.url,
+        node=row.node,
+        state=row.state,
+        reason="",
+        last_seen_seconds=row.last_seen_seconds,
+        verdict=row.verdict,
+        findings=tuple(findings),
+        ranks=tuple(sorted(ranks)),
+        ring_age_seconds=row.ring_age_seconds,
+    )
+
+
+def _not_held(found: NotHeld, uid: int) -> NotHeld:
+    ranks = {key: count for key, count in found.ranks.items() if key.owner == uid}
+    return NotHeld(ranks, frozenset(key for key in found.unseen if key.owner == uid), found.limits)
+
+
+def _location(location: Location, uid: int, codes: Codes) -> Location:
+    return structs.replace(location, culprits=tuple(_culprit(it, uid, codes) for it in location.culprits))
+
+
+def _culprit(culprit: Culprit, uid: int, codes: Codes) -> Culprit:
+    seen = {code for machine in culprit.machines for code in codes.get(machine, ())}
+    findings = tuple(code for code in culprit.findings if code in seen)
+    return structs.replace(_without_names(culprit, uid), findings=findings)
+
+
+def _kept(culprit: Culprit, uid: int) -> Culprit:
+    """A culprit from the database: of a slow host that was kept by an older version nobody knows whom it names."""
+    if culprit.kind == "slow_host" and culprit.neighbours is None:
+        return structs.replace(culprit, evidence=())
+    return _without_names(culprit, uid)
+
+
+def _without_names(culprit: Culprit, uid: int) -> Culprit:
+    """That a neighbour takes the core is told, but not whose process it is or which."""
+    if not culprit.neighbours:
+        return culprit
+    hidden = _hidden(culprit.neighbours, uid)
+    ending = neighbours_text(culprit.neighbours)
+    evidence = tuple(
+        line.removesuffix(ending) + neighbours_text(hidden) if line.endswith(ending) else line
+        for line in culprit.evidence
+    )
+    if evidence == culprit.evidence and hidden != culprit.neighbours:  # cut short: the names may be in any line
+        evidence = ()
+    return structs.replace(culprit, evidence=evidence, neighbours=hidden)
+
+
+def _rank_row(row: RankRow, uid: int) -> RankRow:
+    if not row.cpu_wait:
+        return row
+    neighbours = _hidden(row.cpu_wait.neighbours, uid)
+    return structs.replace(row, cpu_wait=structs.replace(row.cpu_wait, neighbours=neighbours))
+
+
+def _hidden(neighbours: Iterable[CpuNeighbour], uid: int) -> tuple[CpuNeighbour, ...]:
+    return tuple(it if it.owner == uid else CpuNeighbour(HIDDEN, HIDDEN, it.seconds) for it in neighbours)

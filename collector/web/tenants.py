@@ -1,0 +1,209 @@
+"""Users see their own jobs alone: in front of all routes it is decided who asks, and every handler of a user's request
+reads from a source that has nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
+from typing import Final
+
+from msgspec import structs
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.snapshot import ClusterSnapshot
+from laggard.collector.recording.writer import JobRecording
+from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.collector.settings import CollectorSettings
+from laggard.collector.tenants.peers import Peer
+from laggard.collector.tenants.users import NotLookedUp
+from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
+from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
+from laggard.collector.web.connections import PEER
+from laggard.collector.web.source import ClusterSource, Incidents
+
+log = logging.getLogger("laggard.collector")
+
+OPEN: Final = frozenset(("/-/healthy", "/-/ready", "/api/v1/rings/due"))
+"""Answered without asking who asks: they tell nothing of jobs or nodes; the last one has a token of its own."""
+
+GATE: Final = "/api/v1/drains"
+"""What gate_clients may ask."""
+
+TENANT: Final = frozenset(
+    (
+        *("/", "/page/{name}", "/findings/{code}", "/metrics", "/api/v1/nodes", "/api/v1/findings"),
+        *("/api/v1/location", "/api/v1/recording", "/api/v1/summary", "/api/v1/ranks", "/api/v1/timeline"),
+        *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
+    )
+)
+"""Answered to users, from their own source. A route belongs here when its handler reads from the source alone."""
+
+OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets"))
+"""Answered to operators alone: they are about the fleet. A route in none of these lists is refused to everybody."""
+
+_FLEET: Final = "is about the whole cluster: ask an operator, or be one (operators in the collector's settings)"
+_UNLISTED: Final = "is in no list of who may ask it, a defect in laggard"
+
+_MOST_VIEWERS: Final = 256
+
+_LOOKUPS: Final = 4
+_LOOKUP_SECONDS: Final = 5.0
+"""So many names are looked up at once, and for so long a client waits for that."""
+
+MakeRoutes = Callable[[ClusterSource, CollectorSettings], list[Route]]
+
+
+class TenantApp:
+    """The ASGI application where tenants see their own. `make_routes` makes all routes, with handlers that read from
+    the source that they are given."""
+
+    def __init__(self, source: ClusterSource, settings: CollectorSettings, make_routes: MakeRoutes) -> None:
+        """Raises UsageError where the settings are wrong."""
+        self._admission = Admission(settings)
+        self._lookups = ThreadPoolExecutor(_LOOKUPS, thread_name_prefix="users")
+        self._source, self._make_routes = source, make_routes
+        self._settings = structs.replace(settings, ring_token_file="")  # a user's routes have no rings
+        routes = make_routes(source, settings)
+        listed = OPEN | TENANT | OPERATOR
+        self._everything = Starlette(routes=[it if it.path in listed else _refused(it, _UNLISTED) for it in routes])
+        self._open = Starlette(routes=[it for it in routes if it.path in OPEN])
+        self._gate = Starlette(routes=[it for it in routes if it.path == GATE])
+        self._apps: dict[Viewer, ASGIApp] = {}
+        self._made_for: ClusterSnapshot | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await Starlette()(scope, receive, send)  # refuses it
+            return
+        try:
+            app = await self._app(scope)
+        except NotAdmitted as error:
+            if error.status == HTTPStatus.FORBIDDEN:  # 401 is how a login begins
+                log.warning("a client at %s was refused: %s", _peer(scope).address, error)
+            headers = {"WWW-Authenticate": "Proxy-Login"} if error.status == 401 else {}
+            app = PlainTextResponse(f"{error}\n", error.status, headers)
+        await app(scope, receive, send)
+
+    async def _app(self, scope: Scope) -> ASGIApp:
+        """What answers this request. Raises NotAdmitted."""
+        peer = _peer(scope)
+        if scope["path"] in OPEN:
+            return self._open
+        if scope["path"] == GATE and self._admission.is_gate(peer):
+            return self._gate
+        viewer = await self._viewer(peer, Headers(scope=scope))
+        return self._everything if viewer.is_operator else self._app_of(viewer)
+
+    async def _viewer(self, peer: Peer, headers: Headers) -> Viewer:
+        """Threads of their own wait for the user database: where it hangs, the rounds of scrapes go on, and so do the
+        answers to those whose names are known. Raises NotAdmitted."""
+        try:
+            return self._admission.viewer(peer, headers)
+        except NotLookedUp as error:
+            looked_up = asyncio.get_running_loop().run_in_executor(self._lookups, self._admission.look_up, error.name)
+        try:
+            await asyncio.wait_for(looked_up, _LOOKUP_SECONDS)
+            return self._admission.viewer(peer, headers)
+        except (asyncio.TimeoutError, NotLookedUp):
+            text = "the user database does not answer: ask again later"
+            raise NotAdmitted(HTTPStatus.SERVICE_UNAVAILABLE, text) from None
+
+    def _app_of(self, viewer: Viewer) -> ASGIApp:
+        """The application of one user. Those of a round are dropped with it: what they keep of answers is old then."""
+        snapshot = self._source.snapshot
+        if snapshot is not self._made_for or len(self._apps) >= _MOST_VIEWERS:
+            self._apps, self._made_for = {}, snapshot
+        if viewer not in self._apps:
+            routes = self._make_routes(TenantSource(self._source, viewer), self._settings)
+            self._apps[viewer] = Starlette(routes=[it if it.path in TENANT else _refused(it, _FLEET) for it in routes])
+        return self._apps[viewer]
+
+
+class TenantSource:
+    """The cluster as one user may see it."""
+
+    def __init__(self, source: ClusterSource, viewer: Viewer) -> None:
+        assert viewer.uid is not None
+        self._source, self._viewer, self._uid = source, viewer, viewer.uid
+        self._seen: tuple[ClusterSnapshot, ClusterSnapshot] | None = None
+        self.incidents: Incidents = TenantIncidents(source.incidents, viewer.uid)
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        whole, seen = self._source.snapshot, self._seen
+        if seen is None or seen[0] is not whole:
+            self._seen = seen = whole, visible(whole, self._viewer)
+        return seen[1]
+
+    async def refresh(self) -> bool:
+        return await self._source.refresh()
+
+    def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
+        return self._source.looked_at(key, ranks) if key.owner == self._uid else {}
+
+    def recording(self, name: str | None) -> JobRecording | None:
+        snapshot = self.snapshot
+        job = snapshot.job(name)
+        found = self._source.recording(str(job.key)) if job else None
+        if found is None or found.owner != self._uid:
+            return None
+        return visible_recording(found, snapshot, self._uid)
+
+
+class TenantIncidents:
+    """The incidents of one user's jobs."""
+
+    def __init__(self, incidents: Incidents, uid: int) -> None:
+        self._incidents, self._uid = incidents, uid
+
+    @property
+    def open(self) -> tuple[Incident, ...]:
+        return tuple(visible_incident(it, self._uid) for it in self._incidents.open if it.owner == self._uid)
+
+    @property
+    def opened(self) -> dict[str, int]:
+        return {}  # counted of all users together
+
+    @property
+    def refused(self) -> int:
+        return 0
+
+    def slow_links(self, since: float) -> tuple[Incident, ...]:
+        return tuple(it for it in self.open if it.culprit.kind == "slow_link")
+
+    def document(self, query: IncidentQuery) -> IncidentsDocument:
+        if query.owner not in (None, self._uid):
+            query = query._replace(since=None, before=0)  # another user's: none
+        found = self._incidents.document(query._replace(owner=self._uid))
+        own = tuple(visible_incident(it, self._uid) for it in found.incidents if it.owner == self._uid)
+        return IncidentsDocument(own, found.next, len(self.open), found.now, self.told_state())
+
+    def told_state(self) -> HistoryState:
+        """The reason names the collector's files."""
+        state = self._incidents.told_state().state
+        return HistoryState(state, "" if state == "on" else "an operator knows why")
+
+
+def _peer(scope: Scope) -> Peer:
+    """Who is at the other end of the request's connection; nobody who is trusted, where that is not known."""
+    peer = scope.get("state", {}).get(PEER)
+    return peer if isinstance(peer, Peer) else Peer("")
+
+
+def _refused(route: Route, why: str) -> Route:
+    """In place of a route that the viewer may not ask."""
+
+    def refuse(request: Request) -> Response:
+        return PlainTextResponse(f"{route.path} {why}\n", 403)
+
+    return Route(route.path, refuse, methods=sorted(route.methods or ("GET",)))

@@ -1,0 +1,1 @@
+"""A daemon's metrics sent as OTLP, OpenTelemetry's protocol, to where nobody scrapes. The extra is `laggard[otlp]`."""

@@ -1,0 +1,119 @@
+"""Under the Prometheus operator: who is scraped has the name that the alerts select by, and all rules are there."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+from support.chart import NO_HELM, rendered
+from support.network_policy import selects
+from support.paths import REPOSITORY
+
+PROMETHEUS = REPOSITORY / "deploy" / "prometheus"
+COMPONENTS = REPOSITORY / "deploy" / "kubernetes" / "components"
+OVERLAY = "overlays/prometheus-operator"
+GROUP = "monitoring.coreos.com"
+
+
+def test_the_rules_are_those_of_prometheus() -> None:
+    path = REPOSITORY / "scripts" / "prometheus_rules.py"
+    spec = importlib.util.spec_from_file_location("prometheus_rules", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    for name, text in module.made().items():
+        assert (REPOSITORY / "deploy" / name).read_text() == text, "run .venv/bin/python scripts/prometheus_rules.py"
+
+
+def rules(items: list[dict[str, Any]]) -> dict[str, Any]:
+    """What each PrometheusRule has, by the name of its object."""
+    return {item["metadata"]["name"]: item["spec"] for item in items if item["kind"] == "PrometheusRule"}
+
+
+def test_kustomize_and_helm_make_objects_of_all_rules(kubernetes_tools: Any) -> None:
+    of_files = {
+        f"laggard-{name}": yaml.safe_load((PROMETHEUS / f"{name}.yml").read_text()) for name in ("rules", "alerts")
+    }
+    assert rules(kubernetes_tools.render(OVERLAY)) == of_files
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    assert rules(rendered({"prometheusRule": True})) == of_files
+    assert rules(rendered()) == {}
+
+
+def jobs(monitors: list[dict[str, Any]], pods: list[dict[str, str]]) -> dict[str, str]:
+    """The `job` of each pod that is scraped, by the pod's name, as the operator's configuration gives it: the pod's
+    label that jobLabel names, else NAMESPACE/NAME of the PodMonitor (promcfg.go of prometheus-operator 0.93)."""
+    found: dict[str, str] = {}
+    for monitor in monitors:
+        own = f"{monitor['metadata']['namespace']}/{monitor['metadata']['name']}"
+        for labels in pods:
+            if selects(monitor["spec"]["selector"], labels):
+                name = labels["app.kubernetes.io/name"]
+                assert name not in found, f"{name} is scraped twice"
+                found[name] = labels.get(monitor["spec"].get("jobLabel", ""), own)
+    return found
+
+
+def labels_of_pods(items: list[dict[str, Any]]) -> list[dict[str, str]]:
+    return [it["spec"]["template"]["metadata"]["labels"] for it in items if it["kind"] in ("DaemonSet", "Deployment")]
+
+
+def ways_to_scrape(tools: Any) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Objects with PodMonitors among them, as each way of installing makes them."""
+    yield "kustomize", tools.render(OVERLAY)
+    by_https = list(yaml.safe_load_all((COMPONENTS / "pod-monitor-tls" / "pod-monitors.yaml").read_text()))
+    yield "kustomize, TLS", tools.render("overlays/tls") + by_https
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    for tls in (False, True):
+        yield f"Helm, TLS {tls}", rendered({"podMonitor": True, "tls": {"enabled": tls}})
+
+
+def test_who_is_scraped_has_the_job_that_the_alerts_select_by(kubernetes_tools: Any) -> None:
+    selected = set(re.findall(r'job="([^"]+)"', (PROMETHEUS / "alerts.yml").read_text()))
+    assert {"laggard-agent", "laggard-collector"} <= selected
+    for way, items in ways_to_scrape(kubernetes_tools):
+        monitors = [item for item in items if item["kind"] == "PodMonitor"]
+        found = jobs(monitors, labels_of_pods(items))
+        assert found == {f"laggard-{part}": f"laggard-{part}" for part in ("agent", "collector", "controller")}, way
+        assert selected <= set(found.values()), way
+
+
+def test_labels_that_a_prometheus_selects_by_are_on_its_objects_alone(kubernetes_tools: Any) -> None:
+    ways = {"kustomize": kubernetes_tools.render(OVERLAY)}
+    pytest.importorskip("helm_python", reason=NO_HELM)
+    label = {"release": "kube-prometheus-stack"}
+    for tls in (False, True):
+        values = {"podMonitor": True, "prometheusRule": True, "prometheusLabels": label, "tls": {"enabled": tls}}
+        ways[f"Helm, TLS {tls}"] = rendered(values)
+    for way, items in ways.items():
+        labelled = {item["kind"] for item in items if item["metadata"].get("labels", {}).get("release")}
+        assert labelled == {"PodMonitor", "PrometheusRule"}, way
+        selected = [it for it in items if selects({"matchLabels": label}, it["metadata"].get("labels", {}))]
+        assert len(selected) == sum(it["apiVersion"].startswith(GROUP) for it in items), way
+
+
+@pytest.mark.slow
+def test_the_api_server_takes_the_objects_strictly(cluster: Any, kubernetes_tools: Any) -> None:
+    kubernetes_tools.define_custom_resources(cluster)
+    items = [it for it in kubernetes_tools.render(OVERLAY) if it["apiVersion"].startswith(GROUP)]
+    items += yaml.safe_load_all((COMPONENTS / "pod-monitor-tls" / "pod-monitors.yaml").read_text())
+    items += [
+        it
+        for values in ({"podMonitor": True, "prometheusRule": True}, {"podMonitor": True, "tls": {"enabled": True}})
+        for it in rendered(values)
+        if it["apiVersion"].startswith(GROUP)
+    ]
+    assert len(items) == 3 + 3 + 3 + 3
+    kubernetes_tools.apply(cluster, items)
+    monitor = next(it for it in items if it["kind"] == "PodMonitor")
+    misspelt = {**monitor, "spec": {**monitor["spec"], "jobLable": "x"}}
+    refused = cluster.request("POST", f"{kubernetes_tools.path_of(monitor)}?fieldValidation=Strict", misspelt)
+    assert refused.status_code == 400 and 'unknown field "spec.jobLable"' in refused.json()["message"], refused.text
+    rule = next(it for it in items if it["kind"] == "PrometheusRule")
+    twice = {**rule, "spec": {"groups": rule["spec"]["groups"][:1] * 2}}
+    refused = cluster.request("POST", f"{kubernetes_tools.path_of(rule)}?dryRun=All", twice)
+    assert refused.status_code == 422 and "Duplicate value" in refused.json()["message"], refused.text

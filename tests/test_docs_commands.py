@@ -1,0 +1,232 @@
+"""Every command line of the docs is run by a test, or taken by laggard's own parser, or on a list that was reviewed."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import re
+from pathlib import Path
+
+import pytest
+from support.docs_commands import NAMES, Line, command_lines, laggard_words, simple_commands
+from support.paths import REPOSITORY
+
+from laggard.cli import whole_parser
+from laggard.errors import UsageError
+
+PAGES = [
+    REPOSITORY / "README.md",
+    REPOSITORY / "CONTRIBUTING.md",
+    *sorted((REPOSITORY / "docs").rglob("*.md")),
+]
+
+RUN = {
+    "docs/start/training.md": "tests/end_to_end/test_first_answer.py::test_a_training_job_gets_its_first_answers",
+    "docs/start/slurm.md": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "docs/start/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "docs/tasks/deepspeed.md": "tests/end_to_end/test_tasks.py::test_a_deepspeed_job_is_watched",
+    "docs/tasks/profiler.md": "tests/end_to_end/test_tasks.py::test_profiler_traces_name_the_slow_rank",
+    "docs/tasks/hang.md": "tests/end_to_end/test_tasks.py::test_a_hang_is_read",
+    "docs/tasks/tune.md": "tests/end_to_end/test_tasks.py::test_a_training_is_tuned",
+    "docs/tasks/slurm-gate.md": "tests/slurm/test_gate_page.py::test_an_unfit_node_is_drained_and_comes_back",
+}
+"""The pages whose fenced commands a test runs (support/transcript.py), and the test."""
+
+INSTALLED = "make install-check runs the lines of docs/install.md in fresh Debians"
+_MANIFESTS = "tests/kubernetes/test_manifests.py"
+MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
+BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
+RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
+A_CLUSTER = "needs a cluster with containers"
+GPUS = "needs GPUs, or a SLURM cluster that has them"
+
+REVIEWED = {
+    "$EDITOR": "needs a reader",
+    "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "/opt/laggard/bin/pip install": INSTALLED,
+    "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
+    "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
+    "install": INSTALLED,
+    "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,
+    "install -D -t /etc/prometheus/laggard": RULES,
+    "install -D -t /var/lib/grafana/dashboards/laggard": BOARDS,
+    "echo {}": INSTALLED,
+    "kubectl annotate": f"{_MANIFESTS}::test_the_taint_and_the_annotation_have_one_name_everywhere",
+    "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
+    "kubectl apply -k": MANIFESTS,
+    "kubectl create namespace": MANIFESTS,
+    "kubectl get nodes": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "kubectl kustomize": MANIFESTS,
+    "kubectl label namespace": MANIFESTS,
+    "kubectl -n laggard exec": A_CLUSTER,
+    "kubectl -n laggard port-forward": A_CLUSTER,
+    "kubectl -n laggard rollout": A_CLUSTER,
+    "make": "its targets are looked up in the Makefile",
+    "pip install .": INSTALLED,
+    "pip install laggard[tune]": "make install-check installs each extra by itself",
+    "pip install laggard[otlp]": "make install-check installs each extra by itself",
+    "podman build": "needs podman and its registry: what it copies is looked up below",
+    "printf targets:": INSTALLED,
+    "promtool check": RULES,
+    "python": "its script is looked up, and its flags in the script",
+    "python3 -m venv": INSTALLED,
+    "rm -rf /opt/laggard": INSTALLED,
+    "srun": GPUS,
+    "systemctl": INSTALLED,
+    "systemd-sysusers": INSTALLED,
+    "systemd-tmpfiles": INSTALLED,
+    "torchrun": "tests/trainer_hooks/test_ways_to_start.py::test_each_rank_is_recorded",
+    "userdel": INSTALLED,
+    "{ useradd": INSTALLED,
+    "useradd": INSTALLED,
+    "}": INSTALLED,
+}
+"""What the docs show and no test types: the words that such a command begins with, and the test that covers it, or what
+it needs. The longest beginning counts."""
+
+PLACE = re.compile(r"\b(?:deploy/(?!laggard-)|docs/|scripts/|bench/|tests/)[\w./*{},-]+")
+
+
+def _lines() -> list[Line]:
+    return [line for page in PAGES for line in command_lines(page)]
+
+
+def _where(line: Line) -> str:
+    return f"{line.page.relative_to(REPOSITORY)}:{line.number}"
+
+
+LINES = [line for line in _lines() if not (line.block == "fenced" and str(line.page.relative_to(REPOSITORY)) in RUN)]
+
+
+@functools.cache
+def _parser() -> argparse.ArgumentParser:
+    return whole_parser()
+
+
+@pytest.mark.parametrize("line", LINES, ids=_where)
+def test_a_command_that_no_test_runs_is_one_that_would_run(line: Line) -> None:
+    assert line.block == "indented", f"{_where(line)}: a block `sh` is run by a test; name it in RUN: {line.text}"
+    for words in simple_commands(line.text):
+        own = laggard_words(words)
+        if own is not None:
+            _expect_taken(own, line)
+        if own is None or words[0].rpartition("/")[2] != "laggard":
+            _expect_reviewed(words, line)
+    _expect_files(line)
+
+
+@pytest.mark.parametrize(("page", "test"), RUN.items(), ids=list(RUN))
+def test_a_page_is_run_by_the_test_that_is_named(page: str, test: str) -> None:
+    assert command_lines(REPOSITORY / page), f"{page} has no commands"
+    text = _expect_test(test, page)
+    assert Path(page).name in text, f"{test} does not name {page}"
+
+
+@pytest.mark.parametrize("how", sorted({how for how in REVIEWED.values() if "::" in how}))
+def test_a_test_that_the_list_names_exists(how: str) -> None:
+    _expect_test(how, "the list")
+
+
+def test_the_list_has_what_the_docs_have() -> None:
+    used = {_reviewed(words) for line in LINES for words in simple_commands(line.text)}
+    assert not REVIEWED.keys() - used, f"no page has these any more: {sorted(REVIEWED.keys() - used)}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_a_sentence_calls_laggard_with_exists(page: Path) -> None:
+    """`laggard COMMAND --flag` in running text: the command and the flags, whatever stands for their values."""
+    outside = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for text in re.findall(r"`((?:[\w ]+ )?laggard [^`]+)`", outside):
+        words = laggard_words(text.split())
+        if words is None or words[0] == "run":
+            continue
+        flags = {flag.partition("=")[0] for flag in re.findall(r"(?<![\w-])--?[a-z][\w.-]*", " ".join(words[1:]))}
+        unknown = flags - _flags(words[0])
+        assert not unknown, f"{page.name}: `{text}`: laggard {words[0]} has no {', '.join(sorted(unknown))}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_what_a_sentence_makes_or_benches_exists(page: Path) -> None:
+    """`make TARGET` and `python SCRIPT --flag` in running text."""
+    outside = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for number, text in enumerate(re.findall(r"`((?:make|python) [^`]+)`", outside)):
+        words = re.sub(r"\s+", " ", text).split()
+        if words[0] == "make" or re.match(r"(bench|scripts)/.*\.py$", words[1]):
+            _expect_script(words, Line(page, number, text, "inline"))
+
+
+def test_a_mistake_would_be_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "    laggard locate --trase x\n\n    $ FOO=1 laggard run train.py | tee log  # remark\n\n"
+        "```sh\nnever-reviewed \\\n    on\n```\n\n```text\nnot a command\n```\n\n    key: value\n"
+    )
+    first, second, third = command_lines(page)
+    assert first.text == "laggard locate --trase x"
+    assert third == Line(page, 6, "never-reviewed  on", "fenced")
+    assert simple_commands(second.text) == [["laggard", "run", "train.py"], ["tee", "log"]]
+    with pytest.raises(pytest.fail.Exception, match="--trase"):
+        _expect_taken(laggard_words(simple_commands(first.text)[0]) or [], first)
+    with pytest.raises(pytest.fail.Exception, match="no test runs"):
+        _expect_reviewed(["never-reviewed", "on"], third)
+
+
+def _expect_taken(words: list[str], line: Line) -> None:
+    try:
+        _, rest = _parser().parse_known_args(words)
+    except UsageError as error:
+        pytest.fail(f"{line.page.name}:{line.number}: laggard does not take it: {error}", pytrace=False)
+    if rest:
+        pytest.fail(f"{line.page.name}:{line.number}: laggard does not know {rest[0]}: {line.text}", pytrace=False)
+
+
+def _expect_reviewed(words: list[str], line: Line) -> None:
+    if _reviewed(words) is None:
+        pytest.fail(
+            f"{line.page.name}:{line.number}: no test runs `{' '.join(words)}`: put it into a block `sh` of a page "
+            "that a test runs, or into REVIEWED with the test that covers it, or with what it needs",
+            pytrace=False,
+        )
+    _expect_script(words, line)
+
+
+def _expect_script(words: list[str], line: Line) -> None:
+    """What make or python is given: the targets, or the script and its flags."""
+    if words[0] == "make":
+        for target in re.findall(r"(?:^make| && make) ([\w-]+)", " ".join(words)):
+            makefile = (REPOSITORY / "Makefile").read_text(encoding="utf-8")
+            assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"{line.page.name}: no target {target}"
+    if words[0] == "python":
+        script = REPOSITORY / words[1]
+        assert script.is_file(), f"{line.page.name}:{line.number}: {words[1]} is not there"
+        for flag in (word for word in words[2:] if word.startswith("--")):
+            assert f'"{flag}"' in script.read_text(), f"{line.page.name}:{line.number}: {words[1]} has no {flag}"
+
+
+def _reviewed(words: list[str]) -> str | None:
+    text = " ".join(words)
+    return max((start for start in REVIEWED if f"{text} ".startswith(f"{start} ")), key=len, default=None)
+
+
+def _expect_files(line: Line) -> None:
+    """What a line names of the repository is there; braces and stars stand for several."""
+    for place in PLACE.findall(line.text):
+        choices = re.search(r"\{(.*?)\}", place)
+        for part in choices[1].split(",") if choices else [""]:
+            name = place.replace(choices[0], part) if choices else place
+            assert any(REPOSITORY.glob(name.rstrip("/."))), f"{_where(line)}: there is no {name}"
+
+
+def _expect_test(test: str, who: str) -> str:
+    file, _, name = test.partition("::")
+    text = (REPOSITORY / file).read_text(encoding="utf-8")
+    assert f"def {name}(" in text, f"{who} names {test}, which is not there"
+    return text
+
+
+def _flags(command: str) -> set[str]:
+    parser = _parser()
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    assert command in NAMES
+    child = commands.choices[command]
+    return {flag for action in child._actions for flag in action.option_strings}
