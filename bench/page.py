@@ -1,6 +1,7 @@
 """How fast the collector's page is in Chromium, for jobs of 4,096 and 32,768 ranks: until the first paint, until the
-heat map is there, and from a click to what it shows. The collector's web part runs in a process of its own on a
-made snapshot that is replaced every five seconds, as its rounds do; it scrapes nothing meanwhile."""
+heat map is there, and from a click to what it shows; the views of the fleet and of a node; and what each view takes.
+The collector's web part runs in a process of its own on a made snapshot that is replaced every five seconds, as its
+rounds do; it scrapes nothing meanwhile."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import shutil
 import socket
 import threading
 import time
+from functools import cache
 from typing import Any
 
 import uvicorn
@@ -32,6 +34,16 @@ SLOW = 421
 ROUND_SECONDS = 5.0
 FIRST_PAINT = 1000.0
 INTERACTION = 100.0
+PAYLOAD = {"job": 1.5, "fleet": 0.5, "node": 0.5}
+"""Megabytes of all answers of a view's first load, with the page's own files."""
+
+VIEWS = {
+    "fleet": (
+        "#view=fleet",
+        "document.querySelectorAll('#tiles a').length && document.querySelector('#jobs tbody tr')",
+    ),
+    "node": ("#node=gpu-0000", "document.querySelector('#node-facts div')"),
+}
 
 # Milliseconds from ACT until DONE holds and the frame after it has begun.
 TIMED = """() => new Promise((resolve) => {
@@ -74,24 +86,26 @@ class Source:
     async def refresh(self) -> bool:
         return True
 
+    def looked_at(self, key: Any, ranks: Any) -> dict[int, Any]:
+        return {}
+
     def recording(self, name: str | None) -> None:
         return None
 
 
-def made_snapshot(ranks: int) -> ClusterSnapshot:
+def made_snapshot(ranks: int, ranks_per_node: int = RANKS_PER_NODE, steps: int = STEPS) -> ClusterSnapshot:
     windows, nodes = JobWindows(), []
-    for first in range(0, ranks, RANKS_PER_NODE):
-        name, numbers = f"gpu-{first // RANKS_PER_NODE:04d}", tuple(range(first, first + RANKS_PER_NODE))
-        document = RanksDocument(name, "boot", 0.0, tuple(made_rank(rank, ranks, name) for rank in numbers), ())
+    for first in range(0, ranks, ranks_per_node):
+        name, numbers = f"gpu-{first // ranks_per_node:04d}", tuple(range(first, first + ranks_per_node))
+        made = tuple(made_rank(rank, ranks, name, steps) for rank in numbers)
+        document = RanksDocument(name, "boot", 0.0, made, ())
         windows.ingest(f"http://{name}:19400", document, 1.0)
         nodes.append(NodeRow(f"http://{name}:19400", name, "up", "", 1.0, "ok", (), numbers))
     cluster = ClusterSnapshot(tuple(nodes), rounds=1, scraped_at=time.monotonic())
     return build_snapshot(windows, cluster, locate)
 
 
-def made_rank(rank: int, ranks: int, node: str) -> RankRow:
-    extra = 0.1 if rank == SLOW else 0.0
-    rows = tuple(made_step(step, extra, 0.001 * ((rank * 7 + step * 13) % 11)) for step in range(STEPS))
+def made_rank(rank: int, ranks: int, node: str, steps: int = STEPS) -> RankRow:
     return RankRow(
         job_id="pretrain",
         rank=rank,
@@ -104,17 +118,22 @@ def made_rank(rank: int, ranks: int, node: str) -> RankRow:
         pid=1,
         cgroup="",
         state="running",
-        steps=STEPS,
-        step_seconds=0.25 * STEPS,
-        own_seconds=0.15 * STEPS,
+        steps=steps,
+        step_seconds=0.25 * steps,
+        own_seconds=0.15 * steps,
         phase_seconds=(0.0,) * 5,
         last_progress_timestamp_seconds=0.0,
         collectives=(),
         in_flight=None,
         phase=None,
         lost=0,
-        rows=rows,
+        rows=made_rows(0.1 if rank == SLOW % ranks else 0.0, rank * 7 % 11, steps),
     )
+
+
+@cache
+def made_rows(extra: float, shift: int, steps: int) -> tuple[StepRow, ...]:
+    return tuple(made_step(step, extra, 0.001 * ((shift + step * 13) % 11)) for step in range(steps))
 
 
 def made_step(step: int, extra: float, noise: float) -> StepRow:
@@ -156,6 +175,30 @@ def measured(browser: Any, url: str) -> dict[str, float]:
     return found
 
 
+def measured_view(browser: Any, url: str, view: str) -> dict[str, float]:
+    """One load of the fleet or of a node: milliseconds until it is there, and the megabytes of its answers."""
+    address, done = VIEWS[view]
+    context = browser.new_context(viewport={"width": 1280, "height": 800})
+    page = context.new_page()
+    sizes: list[int] = []
+    page.on("response", lambda answer: sizes.append(int(answer.headers.get("content-length", 0))))
+    page.goto(url + address)
+    page.evaluate(TIMED.replace("ACT", "0").replace("DONE", done))
+    found = {"there": page.evaluate("performance.now()")}
+    found["first paint"] = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    page.wait_for_load_state("networkidle")
+    context.close()
+    return {**found, "payload": sum(sizes) / 1e6}
+
+
+def view_figures(view: str, size: str, runs: list[dict[str, float]]) -> list[Figure]:
+    return [
+        quartiles(f"{size}{view}: first paint", [run["first paint"] for run in runs], "ms", FIRST_PAINT),
+        quartiles(f"{size}{view}: it is there", [run["there"] for run in runs], "ms"),
+        quartiles(f"{size}{view}: all answers of a load", [run["payload"] for run in runs], "MB", PAYLOAD[view]),
+    ]
+
+
 def figures(ranks: int, loads: int) -> list[Figure]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -170,6 +213,9 @@ def figures(ranks: int, loads: int) -> list[Figure]:
             flags = ["--no-sandbox", "--disable-quic", "--disable-background-networking"]
             browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
             runs = [measured(browser, f"http://127.0.0.1:{port}/") for _ in range(loads)]
+            views = {
+                it: [measured_view(browser, f"http://127.0.0.1:{port}/", it) for _ in range(loads)] for it in VIEWS
+            }
             browser.close()
     finally:
         server.terminate()
@@ -178,8 +224,9 @@ def figures(ranks: int, loads: int) -> list[Figure]:
     shown = [
         quartiles(size + "first paint", [run["first paint"] for run in runs], "ms", FIRST_PAINT),
         quartiles(size + "the heat map is there", [run["the heat map"] for run in runs], "ms"),
-        quartiles(size + "all answers of a load", [run["payload"] for run in runs], "MB"),
+        quartiles(size + "all answers of a load", [run["payload"] for run in runs], "MB", PAYLOAD["job"]),
     ]
+    shown += [figure for view, loaded in views.items() for figure in view_figures(view, size, loaded)]
     return shown + [quartiles(size + name, [run[name] for run in runs], "ms", INTERACTION) for name, _, _ in ACTIONS]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -34,18 +34,31 @@ Document = TypeVar("Document")
 def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage:
     """The page of the job that a collector has just given `location` of. Raises UsageError."""
     query = {"job": job} if job else {}
+    timeline = _looked_at(url, query)
     summary = _ask(url, "summary", query, SummaryDocument)
     findings = _ask(url, "findings", {}, NodeFindingsDocument)
     return KeptPage(
         summary=summary,
         heat=_ask(url, "ranks", {**query, "rows": str(ROWS)}, HeatDocument),
-        timeline=_ask(url, "timeline", query, TimelineDocument),
+        timeline=timeline,
         findings=_of_culprits(findings.findings, summary.location),
         recommendation=recommendation_of_collector(url, job),
         job=_job_text(location),
         source=f"From the collector at {without_login(url)}.",
         written=_now(),
+        collector=without_login(url),
     )
+
+
+def _looked_at(url: str, query: Mapping[str, str]) -> TimelineDocument:
+    """The timeline with single collectives, for which a collector asks the agents in a round that begins after somebody
+    looked: a second later any that it calls fresh. Raises UsageError."""
+    first = _ask(url, "timeline", query, TimelineDocument)
+    if first.groups or not first.steps or not any(row.state == "running" for row in first.rows):
+        return first
+    time.sleep(1.0)
+    _ask(url, "location", {**query, "fresh": "1"}, Location)
+    return _ask(url, "timeline", query, TimelineDocument)
 
 
 def recommendation_of_collector(url: str, job: str | None) -> Recommendation:
@@ -108,7 +121,7 @@ def _job_text(location: Location) -> str:
     return printable_line(f"Job {location.job_id}{owner}") if location.job_id else "No job"
 
 
-def _ask(url: str, document: str, query: dict[str, str], kind: type[Document]) -> Document:
+def _ask(url: str, document: str, query: Mapping[str, str], kind: type[Document]) -> Document:
     with answer(url, document, query) as found:
         try:
             return wire.decode(found.read(), kind)

@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
 from laggard.collector.jobs.holdings import Limits
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.window import JobWindows
@@ -28,6 +29,7 @@ from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings
 from laggard.model import Report, Severity
@@ -71,6 +73,7 @@ class ScrapeLoop:
         self._held = HeldCulprits()
         self._collectives = CollectiveRounds(self._windows, settings.timeout_seconds, settings.target_server_name)
         self._wanted: Wanted | None = None
+        self._looked = LookedRanks(self._windows)
         self._changes = StateChanges()
         self._refresh_wanted = asyncio.Event()
         self._round_ended = asyncio.Condition()
@@ -98,6 +101,10 @@ class ScrapeLoop:
         steps = {number: step_rows(rank.table) for number, rank in job.ranks.items()}
         codes, asked = found.timings.findings_by_node, job.asked_seconds_ago()
         return JobRecording(found.key.job_id, job.newest_rows(answering), steps, codes, asked, found.key.owner)
+
+    def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
+        """Notes that a reader looks at these ranks. Returns what is known of their single collectives."""
+        return self._looked.look(key, ranks, time.monotonic())
 
     async def run(self) -> None:
         """Rounds for ever, `interval_seconds` from start to start, or sooner where fresh data are asked for."""
@@ -160,6 +167,7 @@ class ScrapeLoop:
         await asyncio.gather(*(self._ask(slots, agent) for agent in self._agents))
         if self._wanted is not None:
             await self._collectives.ask(self._wanted, time.monotonic())
+        await self._ask_for_readers()
         now = time.monotonic()
         for level, line in self._changes.lines(now):
             log.log(level, line)  # as the text itself: each line counts as a kind of its own
@@ -185,6 +193,12 @@ class ScrapeLoop:
         answering = [row.url for row in snapshot.nodes if row.state == "up"]
         self._wanted = await asyncio.to_thread(self._collectives.wanted, answering, now)
         await asyncio.to_thread(self.incidents.observe, snapshot.jobs)
+
+    async def _ask_for_readers(self) -> None:
+        """Asks for the collectives of the ranks that somebody looks at."""
+        answering = {agent.url for agent in self._agents if agent.state == "up"}
+        for wanted in self._looked.wanted(answering, time.monotonic()):
+            self._looked.keep(wanted.key, (await self._collectives.answers(wanted)).values())
 
     def _update_agents(self) -> None:
         """Takes over what discovery has found. Of an agent that is gone the jobs stay as long as any: they end, or

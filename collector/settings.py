@@ -118,6 +118,11 @@ class CollectorSettings(Settings, frozen=True):
     """A file with the token to log in there with."""
     prometheus_basic_auth_file: str = ""
     """A file with USER:PASSWORD to log in there with."""
+    prometheus_page: str = ""
+    """Where people's browsers reach Prometheus, as URL: the page links to graphs of a job, a rank and a node there;
+    empty: no links."""
+    grafana_page: str = ""
+    """Where people's browsers reach Grafana with laggard's dashboards (docs/dashboards.md), as URL; empty: no links."""
     incidents_database: str = INCIDENTS_DATABASE
     """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made."""
     incidents_max_bytes: int = 64 << 20
@@ -197,4 +202,8 @@ def load_settings(
         raise UsageError(f"ring_nodes is {settings.ring_nodes}: 3 to 32 nodes can be compared")
     if not 0 < settings.ring_port < 65536:
         raise UsageError(f"ring_port is {settings.ring_port}: give a port from 1 to 65535")
+    for name in ("prometheus_page", "grafana_page"):
+        page = getattr(settings, name)
+        if page and not (page.startswith(("http://", "https://")) and page.isprintable() and " " not in page):
+            raise UsageError(f"{name} is no URL: give one as a browser takes it, https://HOST/PATH")
     return settings

@@ -23,6 +23,9 @@ from laggard.collector.incidents.incident import MAX_LIMIT, IncidentsDocument
 from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.web import documents, heatmap, timeline
 from laggard.collector.web.api import LARGEST_NUMBER, LARGEST_RANK, LARGEST_SINCE
+from laggard.collector.web.chosen_nodes import MOST_FOUND
+from laggard.collector.web.newest_ring import NewestRing
+from laggard.collector.web.summary import MOST_JOBS
 from laggard.model import Location, Report
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
@@ -67,6 +70,8 @@ def one_of(names: tuple[str, ...]) -> Schema:
 
 JOB = asked("job", {"type": "string"}, "A job's key or id. Without it: the job that progressed last.")
 NODE = asked("node", {"type": "string"}, "A node's name.")
+OF_JOB = asked("job", {"type": "string"}, "Those of this job's nodes; with no name, of the job that progressed last.")
+FIND = asked("find", {"type": "string", "maxLength": MOST_FOUND}, "Those with this in their name.")
 FRESH = asked(
     "fresh", {"type": "string"}, "1: the agents are asked again before the answer. 0, or nothing: they are not."
 )
@@ -107,13 +112,26 @@ AGENT = {
 COLLECTOR = {
     "/": Question("The page.", (HTML,), (JOB,)),
     "/page/{name}": Question("A file of the page.", (ANY_FILE,), refusals=(404,)),
-    "/findings/{code}": Question("The page of a finding's code.", (TEXT,), refusals=(404,)),
+    "/findings/{code}": Question("The page of a finding's code; HTML for browsers.", (TEXT, HTML), refusals=(404,)),
     **COMMON,
-    "/api/v1/nodes": Question("Each agent as it was last found.", NodesDocument),
+    "/api/v1/nodes": Question(
+        "Each agent as it was last found.",
+        NodesDocument,
+        (asked("limit", whole(LARGEST_RANK), "So many: those that need attention most."), OF_JOB, NODE, FIND),
+        (400,),
+    ),
+    "/api/v1/tiles": Question("All nodes in short: the fleet's tiles.", documents.TilesDocument),
+    "/api/v1/rings/newest": Question("The newest ring that measured pairs.", NewestRing),
+    "/api/v1/links": Question(
+        "Where else the metrics of a node, a job or a rank can be seen.",
+        documents.LinksDocument,
+        (JOB, NODE, asked("rank", whole(LARGEST_RANK), "Of this rank of the job.")),
+        (400,),
+    ),
     "/api/v1/findings": Question(
         "The findings of all nodes, worst first.",
         documents.NodeFindingsDocument,
-        (asked("limit", whole(LARGEST_RANK), "So many of them; 0: all."), NODE),
+        (asked("limit", whole(LARGEST_RANK), "So many of them; 0: all."), OF_JOB, NODE),
         (400,),
     ),
     "/api/v1/drains": Question("Whether one more failing node may be drained.", DrainsDocument, (NODE,)),
@@ -130,7 +148,12 @@ COLLECTOR = {
                                  (409,)),
     "/api/v1/recording": Question("All that is held of a job, for `laggard locate --trace`.", (LINES,), (JOB, FRESH),
                                   (404, 409, 503)),
-    "/api/v1/summary": Question("What the page shows first.", documents.SummaryDocument, (JOB,)),
+    "/api/v1/summary": Question(
+        "What the page shows first.",
+        documents.SummaryDocument,
+        (JOB, asked("limit", whole(MOST_JOBS), "So many of the jobs."), FIND),
+        (400,),
+    ),
     "/api/v1/ranks": Question(
         "The heat map of a job: ranks by steps.",
         documents.HeatDocument,
@@ -160,6 +183,7 @@ COLLECTOR = {
             asked("before", whole(LARGEST_NUMBER), "Those with a lower number, to read on."),
             asked("limit", whole(MAX_LIMIT, 1), "So many."),
             asked("open", {"type": "string"}, "1: those that last, alone. 0, or nothing: all."),
+            NODE,
         ),
         (400,),
     ),

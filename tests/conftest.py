@@ -60,6 +60,7 @@ LONGEST = (
     "probes/active/test_active.py",
     "end_to_end/test_hang.py",
     "collector/web/test_page.py",
+    "collector/web/test_large.py",
     "probes/nvml/test_nvidia_ml_py.py",
     "bench/test_simulator.py",
     "test_others_suites.py",

@@ -191,12 +191,14 @@ def read_incidents(path: str, query: IncidentQuery) -> tuple[Rows, int]:
 
 
 def read_rows(connection: sqlite3.Connection, query: IncidentQuery) -> Rows:
-    conditions = {
+    conditions: dict[str, str | float | bytes | None] = {
         "job_id = ?": query.job_id,
         "owner = ?": query.owner,
         "(closed_at IS NULL OR closed_at >= ?)": query.since,
         "id < ?": query.before,
     }
+    if query.node is not None:  # those that name it anywhere; matches() looks where
+        conditions["instr(document, ?) > 0"] = encode(query.node)
     asked = {text: value for text, value in conditions.items() if value is not None}
     where = " AND ".join([*asked, *(["closed_at IS NULL"] if query.open_only else ["1"])])
     text = f"SELECT id, document FROM incidents WHERE {where} ORDER BY id DESC LIMIT ?"

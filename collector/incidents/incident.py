@@ -64,20 +64,31 @@ class HistoryState(Struct, frozen=True):
     bytes: int = 0
 
 
+class JobName(Struct, frozen=True):
+    """What people know a job by. `script` is empty and `started_at` None of a job that is not held any more."""
+
+    user: str
+    script: str = ""
+    started_at: float | None = None
+
+
 class IncidentsDocument(Struct, frozen=True):
     """`laggard.incidents/1`: incidents, the newest first. `next`: pass it as `before` for those that follow; None where
-    there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written."""
+    there are none. `open` is how many are open in all, whatever was asked for; `now` is when this was written. `jobs`:
+    those of the incidents, by `owner:job_id`; empty where no collector was asked."""
 
     incidents: tuple[Incident, ...]
     next: int | None
     open: int
     now: float
     history: HistoryState
+    jobs: dict[str, JobName] = {}
     schema: str = "laggard.incidents/1"
 
 
 class IncidentQuery(NamedTuple):
-    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id."""
+    """Which incidents are wanted. `since`: those that were open then or later. `before`: those with a smaller id.
+    `node`: those whose culprit is on it, or a link of it."""
 
     job_id: str | None = None
     owner: int | None = None
@@ -85,11 +96,13 @@ class IncidentQuery(NamedTuple):
     open_only: bool = False
     before: int | None = None
     limit: int = DEFAULT_LIMIT
+    node: str | None = None
 
     def matches(self, incident: Incident) -> bool:
         return (
             self.job_id in (None, incident.job_id)
             and self.owner in (None, incident.owner)
+            and (self.node is None or self.node in incident.culprit.machines)
             and (self.since is None or incident.closed_at is None or incident.closed_at >= self.since)
             and not (self.open_only and incident.closed_at is not None)
             and (self.before is None or incident.id < self.before)

@@ -91,6 +91,8 @@ class JobTimings:
     """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
     collectives: Collectives | None = None
     """Each collective of each rank; None where the source has none, as a live job's rows."""
+    step_starts: Floats | None = None
+    """[S, R]: when each rank began each step, on the clock of its collectives; None of a live job."""
     live: bool = False
     """Whether a collector watches, or watched, the job: then a verdict is drawn again and again."""
     unseen_waits: tuple[int, ...] = ()

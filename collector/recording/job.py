@@ -291,12 +291,12 @@ def _timings(
     length = max((window_length(each.seconds) for each in rows), default=1)
     numbers = np.unique(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(ranks)
-    seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
+    seconds, waited, starts = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
     phases = np.full((*shape, len(PHASES)), np.nan)
     for column, each in enumerate(rows):
         kept = each.numbers >= numbers[0] if len(numbers) else np.zeros(0, np.bool_)
         place = np.searchsorted(numbers, each.numbers[kept])
-        seconds[place, column] = each.seconds[kept]
+        seconds[place, column], starts[place, column] = each.seconds[kept], each.starts[kept]
         waited[place, column] = each.waited[kept]
         phases[place, column] = each.phases[kept]
     lines = [facts.lines.get(int(rank)) for rank in ranks]
@@ -319,6 +319,7 @@ def _timings(
         positions=position_classes(listed, tuple(places)),
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
+        step_starts=starts,
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         unseen_waits=tuple(

@@ -20,6 +20,7 @@ class RankSteps(NamedTuple):
     spans and collectives, since it has no step records."""
 
     numbers: NDArray[np.int64]  # [S]
+    starts: Times  # [S]: on the rank's own clock
     seconds: Times  # [S]
     phases: Times  # [S, len(PHASES)]: own time
     waited: Times  # [S]: in collectives
@@ -38,7 +39,7 @@ def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tup
         place = np.searchsorted(numbers, steps["step"])
         for row in np.flatnonzero(steps["own"] >= 0):
             *phases[place[row]], waited[place[row]] = own[steps["own"][row]]
-    return RankSteps(numbers, ends - starts, phases, waited, sparse)
+    return RankSteps(numbers, starts, ends - starts, phases, waited, sparse)
 
 
 def _bounds(steps: Table) -> tuple[NDArray[np.int64], Times, Times]:

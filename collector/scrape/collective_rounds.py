@@ -63,14 +63,17 @@ class CollectiveRounds:
     async def ask(self, wanted: Wanted, now: float) -> None:
         """Asks, and hands the answers to the job, unless another run of it took its place meanwhile."""
         job = self._windows.jobs.get(wanted.key)
+        self._hand_over(job, wanted.key, await self.answers(wanted), now)
+
+    async def answers(self, wanted: Wanted) -> dict[int, RankCollectives]:
+        """What the agents have of these ranks, as far as they answer."""
         requests = [
             self._ask_agent(url, wanted.key, ranks[place : place + MAX_RANKS_A_REQUEST])
             for url, ranks in wanted.ranks.items()
             for place in range(0, len(ranks), MAX_RANKS_A_REQUEST)
         ]
         answers = await asyncio.gather(*requests)
-        found = {it.rank: it for answer in answers for it in answer}
-        self._hand_over(job, wanted.key, found, now)
+        return {it.rank: it for answer in answers for it in answer}
 
     def _hand_over(self, job: Job | None, key: JobKey, found: dict[int, RankCollectives], now: float) -> None:
         if job is not None and self._windows.jobs.get(key) is job:

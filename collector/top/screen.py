@@ -93,8 +93,9 @@ def _jobs(summary: SummaryDocument) -> list[Wrapped]:
         return []
     shown = sorted(summary.jobs, key=lambda job: (job.key != summary.job, not job.running))
     lines = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
-    if len(shown) > len(lines):
-        lines.append(wrapped(Line(f"  and {len(shown) - len(lines)} more jobs: choose with --job", "aside")))
+    count = max(len(shown), summary.counts.total)  # a summary has a part of many
+    if count > len(lines):
+        lines.append(wrapped(Line(f"  and {count - len(lines)} more jobs: choose with --job", "aside")))
     return [wrapped(Line("")), *lines]
 
 

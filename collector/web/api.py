@@ -9,6 +9,7 @@ import math
 import re
 import time
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -20,11 +21,20 @@ from starlette.routing import Route
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import FEWEST, MOST, plan_rings
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
+from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.answers import SnapshotAnswers
-from laggard.collector.web.documents import NodeFindingsDocument, TimelineDocument
+from laggard.collector.web.chosen_nodes import (
+    MOST_FOUND,
+    NodesAsked,
+    findings_on,
+    name_of,
+    nodes_document,
+    nodes_of,
+)
+from laggard.collector.web.documents import LinksDocument, NodeFindingsDocument, TimelineDocument
 from laggard.collector.web.heatmap import (
     MAX_ROWS,
     MEASURES,
@@ -37,15 +47,17 @@ from laggard.collector.web.heatmap import (
 from laggard.collector.web.http_sd import scrape_targets
 from laggard.collector.web.idle_rings import idle_ring_handler
 from laggard.collector.web.kept_page import culprit_ranks
+from laggard.collector.web.metric_links import MetricLinks
+from laggard.collector.web.newest_ring import newest_ring
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
-from laggard.collector.web.summary import summary_document
+from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, job_names, summary_document
+from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
 from laggard.text.words import seconds_text
 from laggard.wire import encode
-from laggard.wire.nodes import NodesDocument
 
 MAX_RECORDINGS = 2
 """How many recordings are sent at once. The largest take tens of seconds of a core to write."""
@@ -78,8 +90,10 @@ class Api:
         return [
             Route("/api/v1/nodes", self.nodes),
             Route("/api/v1/findings", self.findings),
+            Route("/api/v1/tiles", self.tiles),
             Route("/api/v1/drains", self.drains),
             Route("/api/v1/rings", self.rings),
+            Route("/api/v1/rings/newest", self.newest_ring),
             Route("/api/v1/rings/due", idle_ring_handler(self.source, self.settings), methods=["POST"]),
             Route("/api/v1/location", self.location),
             Route("/api/v1/recording", self.recording),
@@ -87,22 +101,35 @@ class Api:
             Route("/api/v1/ranks", self.ranks),
             Route("/api/v1/timeline", self.timeline),
             Route("/api/v1/targets", self.targets),
+            Route("/api/v1/links", self.links),
             Route("/api/v1/incidents", self.incidents),
             Route("/api/v1/recommendation", self.recommendation),
         ]
 
     def nodes(self, request: Request) -> Response:
-        return _json(NodesDocument(self.source.snapshot.nodes))
+        """`?limit=N`: the N of them that need attention most; `?job=`, `?node=NAME`, `?find=TEXT`: of these alone."""
+        snapshot, asked = self.source.snapshot, request.query_params
+        limit = _whole(asked.get("limit", ""), LARGEST_RANK)
+        if ("limit" in asked and limit is None) or len(asked.get("find", "")) > MOST_FOUND:
+            return PlainTextResponse(f"limit is a number of nodes, find up to {MOST_FOUND} characters\n", 400)
+        chosen = _chosen(snapshot, request)
+        return _json(nodes_document(snapshot, NodesAsked(limit, chosen.nodes, asked.get("find", ""), chosen.job)))
 
     def findings(self, request: Request) -> Response:
-        """`?limit=N`: the worst N of them; `?node=NAME`: those of one node alone."""
+        """`?limit=N`: the worst N of them; `?job=`, `?node=NAME`: those of its nodes, of one node alone."""
         snapshot = self.source.snapshot
         limit = _whole(request.query_params.get("limit", "0"), LARGEST_RANK)
         if limit is None:
             return PlainTextResponse("limit is a number of findings\n", 400)
-        node = request.query_params.get("node")
-        found = tuple(it for it in snapshot.findings if node in (None, it.node))
+        found = findings_on(snapshot.findings, _chosen(snapshot, request).nodes)
         return _json(NodeFindingsDocument(found[: limit or None], snapshot.fleet_notes, len(found)))
+
+    def tiles(self, request: Request) -> Response:
+        snapshot = self.source.snapshot
+        return _sent(self.answers.get(snapshot, "tiles", lambda: encode(tiles_document(snapshot.nodes))))
+
+    def newest_ring(self, request: Request) -> Response:
+        return _json(newest_ring(self.source.snapshot.nodes))
 
     def drains(self, request: Request) -> Response:
         node = request.query_params.get("node")
@@ -144,8 +171,13 @@ class Api:
                 yield part
 
     def summary(self, request: Request) -> Response:
+        """`?limit=N`: N of the jobs; `?find=TEXT`: those with this in their name, user or script."""
+        asked = request.query_params
+        limit, find = _whole(asked.get("limit", str(FEW_JOBS)), MOST_JOBS), asked.get("find", "")
+        if limit is None or len(find) > MOST_FOUND:
+            return PlainTextResponse(f"limit is up to {MOST_JOBS} jobs, find up to {MOST_FOUND} characters\n", 400)
         snapshot, interval = self.source.snapshot, self.settings.interval_seconds
-        return _json(summary_document(snapshot, job_name(request), interval))
+        return _json(summary_document(snapshot, job_name(request), interval, JobsAsked(limit, find)))
 
     def ranks(self, request: Request) -> Response:
         asked = _map_asked(request)
@@ -179,10 +211,26 @@ class Api:
             return _json(TimelineDocument(None, [], ()))
         ranks = [number for number in numbers if number is not None] or culprit_ranks(job.location)
         own = self.answers.get(snapshot, ("mean own", job.key), lambda: mean_own_seconds(job.timings))
-        return _json(timeline_document(str(job.key), job.timings, ranks, before=before, mean_own=own))
+        look = partial(self.source.looked_at, job.key)
+        return _json(timeline_document(str(job.key), job.timings, ranks, before=before, mean_own=own, look=look))
 
     def targets(self, request: Request) -> Response:
         return _json(scrape_targets(self.source.snapshot.nodes))
+
+    def links(self, request: Request) -> Response:
+        """`?node=NAME`, else `?job=`, and `rank=N` of that job: where else its metrics can be seen."""
+        snapshot, asked = self.source.snapshot, request.query_params
+        if (node := asked.get("node")) is not None:
+            urls = (row.url for row in snapshot.nodes if name_of(row) == node)
+            address = next(urls, "").partition("://")[2]
+            return _json(MetricLinks(self.settings).of_node(address) if address else LinksDocument(()))
+        rank, job = _whole(asked.get("rank", ""), LARGEST_RANK), snapshot.job(job_name(request))
+        if "rank" in asked and rank is None:
+            return PlainTextResponse("rank is a rank's number\n", 400)
+        if job is None:
+            return _json(LinksDocument(()))
+        links = MetricLinks(self.settings, None if job.running else job.progressed_at or None)
+        return _json(links.of_job(job.key) if rank is None else links.of_rank(job.key, rank))
 
     def incidents(self, request: Request) -> Response:
         asked = request.query_params
@@ -192,13 +240,20 @@ class Api:
         if since is None or before is None or not limit:
             text = f"since is a time in Unix seconds, before a whole number, limit one from 1 to {MAX_LIMIT}\n"
             return PlainTextResponse(text, 400)
-        query = query_for(job_name(request))._replace(
+        query = query_for(self._job_asked(request))._replace(
             since=since if "since" in asked else None,
             before=before if "before" in asked else None,
             limit=limit,
             open_only=_is_on(asked.get("open")),
+            node=asked.get("node"),
         )
-        return _json(self.source.incidents.document(query))
+        found = self.source.incidents.document(query)
+        return _json(structs.replace(found, jobs=job_names(self.source.snapshot, found.incidents)))
+
+    def _job_asked(self, request: Request) -> str | None:
+        """`?job=` without a name is the job that progressed last, as it is everywhere; without `job`, all jobs."""
+        latest = self.source.snapshot.job(None) if request.query_params.get("job") == "" else None
+        return str(latest.key) if latest else job_name(request)
 
     def recommendation(self, request: Request) -> Response:
         if refusal := self._refusal(request):
@@ -228,6 +283,23 @@ class Api:
 def job_name(request: Request) -> str | None:
     """`?job=`: a job's key or id; None for the job that progressed last."""
     return request.query_params.get("job") or None
+
+
+class _Chosen(NamedTuple):
+    """Of which nodes a document is: names, None for all; and the job that these are of."""
+
+    nodes: frozenset[str] | None
+    job: str | None = None
+
+
+def _chosen(snapshot: ClusterSnapshot, request: Request) -> _Chosen:
+    """`?node=NAME`: that one; `?job=`: those of a job, of the one that progressed last where it has no name; all where
+    neither is given, or nothing says where the job runs."""
+    if (node := request.query_params.get("node")) is not None:
+        return _Chosen(frozenset({node}))
+    job = snapshot.job(job_name(request)) if "job" in request.query_params else None
+    names = nodes_of(job)
+    return _Chosen(names, str(job.key) if job and names is not None else None)
 
 
 class _MapAsked(NamedTuple):

@@ -13,20 +13,16 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from laggard.catalogue.command import read_page
 from laggard.catalogue.exposition import exposition
-from laggard.catalogue.findings import FINDINGS
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.api import MAX_RECORDINGS, Api, job_name
+from laggard.collector.web.finding_page import finding_page
 from laggard.collector.web.metrics import CollectorMetrics
 from laggard.collector.web.middleware import with_host_check, with_security_headers
 from laggard.collector.web.page_html import page_files, render
 from laggard.collector.web.source import ClusterSource
 from laggard.collector.web.summary import summary_document
 from laggard.collector.web.tenants import TenantApp
-from laggard.errors import UsageError
-
-_CODES = frozenset(finding.code for finding in FINDINGS)
 
 
 def make_app(source: ClusterSource, settings: CollectorSettings, metrics: CollectorMetrics | None = None) -> ASGIApp:
@@ -68,7 +64,7 @@ class _Site:
         return [
             Route("/", self.page),
             Route("/page/{name}", _page_file),
-            Route("/findings/{code}", _finding_page),
+            Route("/findings/{code}", finding_page),
             Route("/metrics", self.metrics),
             Route("/-/healthy", _healthy),
             Route("/-/ready", self.ready),
@@ -90,17 +86,6 @@ class _Site:
 
 def _healthy(request: Request) -> Response:
     return PlainTextResponse("healthy\n")
-
-
-def _finding_page(request: Request) -> Response:
-    """The page of a finding's code, which comes with the package, as text."""
-    code = request.path_params["code"]
-    if code not in _CODES:
-        return PlainTextResponse("no finding has this code\n", 404)
-    try:
-        return PlainTextResponse(read_page(code))
-    except UsageError as error:
-        return PlainTextResponse(f"{error}\n", 404)
 
 
 def _page_file(request: Request) -> Response:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Verdict
+from laggard.wire.nodes import RingPairs
 from laggard.wire.ranks import InFlight
 
 
@@ -25,9 +26,21 @@ class JobLine(Struct, frozen=True):
     sentence: str = ""
 
 
+class JobCounts(Struct, frozen=True):
+    """Of all jobs, whatever is shown of them: how many there are, how many of these run, and how many that run have a
+    culprit. `found`: those that have what was looked for."""
+
+    total: int
+    running: int
+    failing: int
+    found: int
+
+
 class SummaryDocument(Struct, frozen=True):
     """What the page shows first. `age_seconds`: since the agents last answered; null before they first did. `fleet`:
-    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice."""
+    how the nodes compare, a line each. `todo`: what to do, a line for each culprit that has advice. `jobs`: of those
+    in `counts.found` rather those with a culprit, and in any case the `job` that all this is about, in the order in
+    which readers most likely want to see them."""
 
     version: str
     age_seconds: float | None
@@ -40,6 +53,7 @@ class SummaryDocument(Struct, frozen=True):
     location: Location
     fleet: tuple[str, ...] = ()
     todo: tuple[str, ...] = ()
+    counts: JobCounts = JobCounts(0, 0, 0, 0)
     schema: str = "laggard.summary/1"
 
 
@@ -84,8 +98,8 @@ class HeatDocument(Struct, frozen=True):
 class TimelineRow(Struct, frozen=True):
     """One rank's last steps. `role`: `asked` of a rank that was asked for, `peer` of the one beside it: the median of
     the ranks that do the same work, by own time. `seconds`: of each phase and `waited`, [S], null where it has no row
-    for the step. `waits`: what it waited in over these steps, the longest first, where the source has single
-    collectives."""
+    for the step. `waits`: what it waited in over these steps, the longest first, and `collectives` the longest of its
+    single collectives in the order of their begin, where the source has them; `collectives_seen`: how many it had."""
 
     rank: int
     role: str
@@ -98,6 +112,8 @@ class TimelineRow(Struct, frozen=True):
     in_flight: InFlight | None
     seconds: dict[str, list[float | None]]
     waits: tuple[CollectiveWait, ...] = ()
+    collectives: tuple[CollectiveSpan, ...] = ()
+    collectives_seen: int = 0
 
 
 class CollectiveWait(Struct, frozen=True):
@@ -109,12 +125,43 @@ class CollectiveWait(Struct, frozen=True):
     seconds: float
 
 
+class CollectiveSpan(Struct, frozen=True, array_like=True):
+    """One collective of one rank. `column`: the place of its step among the document's; `start` and `end` in seconds
+    from that step's begin, `waited` how long the rank was blocked in it. `peer`: the other side of a send or receive,
+    else null."""
+
+    column: int
+    op: str
+    group: str
+    peer: int | None
+    start: float
+    end: float
+    waited: float
+
+
+class GroupWait(Struct, frozen=True):
+    """All collectives of one operation in one group, or between two ranks, of the ranks that are shown: of these
+    `longest_rank` waited the longest in all, `longest` seconds, and `least_rank` the least, where two or more are
+    shown: it came last, and the others waited for it."""
+
+    op: str
+    group: str
+    peer: int | None
+    count: int
+    longest_rank: int
+    longest: float
+    least_rank: int | None = None
+    least: float | None = None
+
+
 class TimelineDocument(Struct, frozen=True):
-    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps."""
+    """What some ranks of a job did in its last steps, each beside a peer: `rows` by S steps. `groups`: in which groups
+    or links they waited, the longest first, where single collectives are known."""
 
     job: str | None
     steps: list[int]
     rows: tuple[TimelineRow, ...]
+    groups: tuple[GroupWait, ...] = ()
     schema: str = "laggard.timeline/1"
 
 
@@ -127,6 +174,53 @@ class NodeFindingsDocument(Struct, frozen=True):
     notes: tuple[Note, ...] = ()
     total: int = 0
     schema: str = "laggard.node_findings/1"
+
+
+class TileSpan(Struct, frozen=True, array_like=True):
+    """The nodes whose names are `prefix`, a number from `first` to `last`, and `suffix`; the number has `width` digits
+    at least. A node without a number in its name has first -1. `tone`: fail, silent, unknown, wait or ok. `codes`: of
+    the findings that each of them has."""
+
+    prefix: str
+    first: int
+    last: int
+    width: int
+    suffix: str
+    tone: str
+    codes: tuple[str, ...] = ()
+
+
+class TilesDocument(Struct, frozen=True):
+    """All nodes of the fleet, `shown` of `total`, in the order of their names. `counts`: of all, by tone."""
+
+    total: int
+    shown: int
+    counts: dict[str, int]
+    spans: tuple[TileSpan, ...]
+    schema: str = "laggard.tiles/1"
+
+
+class NewestRing(Struct, frozen=True):
+    """The newest ring that measured pairs of nodes, `age_seconds` ago; both null where none did. Of a ring of more
+    nodes `pairs` has the nodes of its slowest pairs alone; it had `nodes` nodes and measured `measured` pairs."""
+
+    age_seconds: float | None
+    pairs: RingPairs | None
+    nodes: int = 0
+    measured: int = 0
+    schema: str = "laggard.newest_ring/1"
+
+
+class Link(Struct, frozen=True):
+    text: str
+    href: str
+
+
+class LinksDocument(Struct, frozen=True):
+    """Where else the metrics of a job, a rank or a node can be seen; empty where the settings name no such page."""
+
+    links: tuple[Link, ...]
+    schema: str = "laggard.links/1"
 
 
 class ScrapeTargets(Struct, frozen=True):

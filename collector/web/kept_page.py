@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache
 from html import escape
 from typing import NamedTuple
+from urllib.parse import quote
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.collector.recommend.advice.values import Item, Recommendation
@@ -16,6 +17,7 @@ from laggard.collector.web.bundle import bundle
 from laggard.collector.web.documents import HeatDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.page_html import PAGE_DIR, answer_html, items, template
 from laggard.model import Location
+from laggard.text.words import capital
 from laggard.wire import encode
 
 ROWS = 230
@@ -23,7 +25,8 @@ ROWS = 230
 
 
 class KeptPage(NamedTuple):
-    """What such a page shows. `findings`: of the culprits' nodes. `source`: where all this is from. `written`: when."""
+    """What such a page shows. `findings`: of the culprits' nodes. `source`: where all this is from. `written`: when.
+    `collector`: its URL, to whose pages of the findings this one links; empty where none was asked."""
 
     summary: SummaryDocument
     heat: HeatDocument
@@ -33,6 +36,7 @@ class KeptPage(NamedTuple):
     job: str
     source: str
     written: str
+    collector: str = ""
 
 
 def culprit_ranks(location: Location) -> list[int]:
@@ -54,7 +58,9 @@ def kept_html(page: KeptPage) -> str:
         answer=answer_html(page.summary),
         heat=template("heat.html").substitute(noscript="The heat map needs JavaScript."),
         timeline_title=title,
-        findings=_section("findings", "Findings on its node", [_finding_html(it) for it in page.findings]),
+        findings=_section(
+            "findings", "Findings on its node", [_finding_html(it, page.collector) for it in page.findings]
+        ),
         changes=_section("changes", "What to change", _change_parts(page.recommendation)),
         notes=items(page.summary.notes),
         version=escape(page.summary.version),
@@ -79,13 +85,12 @@ def _section(name: str, title: str, parts: Sequence[str]) -> str:
     return f'  <section class="card" aria-labelledby="{name}-title">{head}{body}</section>\n'
 
 
-def _finding_html(found: NodeFinding) -> str:
+def _finding_html(found: NodeFinding, collector: str) -> str:
     it = found.finding
-    return _article(
-        f"{it.code} {it.device} on {found.node}",
-        [it.summary, it.fix.text, f"laggard findings explain {it.code} has more."],
-        it.fix.commands,
-    )
+    more = f"laggard findings explain {it.code} has more."
+    page = f"{collector.rstrip('/')}/findings/{quote(it.code, safe='')}" if collector.startswith("http") else ""
+    title = f"{it.code} {it.device} on {found.node}"
+    return _article(title, [it.summary, it.fix.text, more], it.fix.commands, page)
 
 
 def _change_parts(recommendation: Recommendation | None) -> list[str]:
@@ -98,16 +103,21 @@ def _change_parts(recommendation: Recommendation | None) -> list[str]:
 
 def _change_html(item: Item) -> str:
     """An item as a diff of its setting, with what it gains."""
-    lines = [(sign, value) for sign, value in (("-", item.current), ("+", item.recommended)) if value is not None]
+    sets = item.recommended is not None or item.target in ("nccl_env", "deepspeed")  # else it is repaired by hand
+    values = (("-", item.current), ("+", item.recommended)) if sets else ()
+    lines = [(sign, value) for sign, value in values if value is not None]
     diff = "\n".join(f"{sign} {item.key}={value}" for sign, value in lines)
-    reasons = [item.reason, f"Gain: {gain_text(item.gain)}.", item.risk]
-    return _article(f"{item.target}: {item.key}", reasons, [diff, item.apply])
+    words = [capital(line) for line in item.apply.splitlines() if line not in item.commands]
+    reasons = [item.reason, f"Gain: {gain_text(item.gain)}.", item.risk, *words]
+    return _article(f"{item.target}: {item.key}", reasons, [diff, "\n".join(item.commands)])
 
 
-def _article(title: str, lines: Iterable[str], commands: Iterable[str]) -> str:
+def _article(title: str, lines: Iterable[str], commands: Iterable[str], page: str = "") -> str:
+    """`page`: where its title leads."""
     paragraphs = "".join(f"<p>{escape(line)}</p>" for line in lines if line)
     blocks = "".join(f"<pre>{escape(command)}</pre>" for command in commands if command)
-    return f'<article class="finding"><h3>{escape(title)}</h3>{paragraphs}{blocks}</article>'
+    head = f'<a href="{escape(page)}">{escape(title)}</a>' if page else escape(title)
+    return f'<article class="finding"><h3>{head}</h3>{paragraphs}{blocks}</article>'
 
 
 def _hash(text: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recording.writer import JobRecording
+from laggard.collector.scrape.looked_ranks import LookedRank
 
 
 class Incidents(Protocol):
@@ -40,6 +42,10 @@ class ClusterSource(Protocol):
 
     async def refresh(self) -> bool:
         """Returns when the snapshot is at most about a second old, or, with False, when that takes too long."""
+
+    def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
+        """A reader looks at these ranks: returns what is known of their single collectives. Their agents are asked for
+        these from the next round on, while somebody looks. To be called from any thread."""
 
     def recording(self, name: str | None) -> JobRecording | None:
         """What is held of a job; to be called on the event loop."""

@@ -4,20 +4,40 @@ compare."""
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from laggard import __version__
 from laggard.collector.ask import user_text
 from laggard.collector.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.collector.fleet.outliers import fleet_lines
+from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.web.documents import JobLine, SummaryDocument
-from laggard.model import Location
+from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
+from laggard.model import Location, Verdict
+
+FEW_JOBS: Final = 100
+"""Jobs in a summary where nobody asks for more: some 40 kB."""
+
+MOST_JOBS: Final = 4096
 
 
-def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_seconds: float) -> SummaryDocument:
+class JobsAsked(NamedTuple):
+    """`limit`: so many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
+
+    limit: int = FEW_JOBS
+    find: str = ""
+
+
+ANY_JOBS: Final = JobsAsked()
+
+
+def summary_document(
+    snapshot: ClusterSnapshot, name: str | None, interval_seconds: float, asked: JobsAsked = ANY_JOBS
+) -> SummaryDocument:
     """`name`: as ClusterSnapshot.job() takes it. `interval_seconds`: from one round of scrapes to the next."""
     job, location = snapshot.job(name), snapshot.location(name)
-    lines = (_job_line(it) for it in snapshot.jobs)
+    found = _found(snapshot.jobs, asked.find.casefold()) if asked.find else snapshot.jobs
     return SummaryDocument(
         version=__version__,
         age_seconds=None if snapshot.scraped_at is None else round(time.monotonic() - snapshot.scraped_at, 1),
@@ -26,11 +46,53 @@ def summary_document(snapshot: ClusterSnapshot, name: str | None, interval_secon
         evidence=tuple(support_lines(location)),
         notes=tuple(note_lines(location)),
         job=str(job.key) if job else None,
-        jobs=tuple(lines),
+        jobs=tuple(_job_line(it) for it in _first(found, job, asked.limit)),
         location=location,
         fleet=fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes),
         todo=tuple(advice_lines(location)),
+        counts=JobCounts(
+            total=len(snapshot.jobs),
+            running=sum(it.running for it in snapshot.jobs),
+            failing=sum(it.running and it.location.verdict is Verdict.FAIL for it in snapshot.jobs),
+            found=len(found),
+        ),
     )
+
+
+def _found(jobs: Sequence[JobSnapshot], text: str) -> Sequence[JobSnapshot]:
+    users = {owner: _user(owner) for owner in {job.key.owner for job in jobs}}  # a directory is slow to ask
+    return [it for it in jobs if text in "\n".join((str(it.key), users[it.key.owner], it.script)).casefold()]
+
+
+def _first(jobs: Sequence[JobSnapshot], shown: JobSnapshot | None, limit: int) -> list[JobSnapshot]:
+    """At most `limit` jobs, rather those that run and have a culprit, then those that run; and the one that is shown,
+    whatever its place. They stay in the snapshot's order."""
+    places = sorted(range(len(jobs)), key=lambda place: _weight(jobs[place]))[:limit]
+    chosen = [jobs[place] for place in sorted(places)]
+    if shown is not None and not any(it.key == shown.key for it in chosen):
+        chosen.append(shown)
+    return chosen
+
+
+def _weight(job: JobSnapshot) -> int:
+    fails = job.location.verdict is Verdict.FAIL
+    return 2 if not job.running else 0 if fails else 1
+
+
+def job_names(snapshot: ClusterSnapshot, incidents: Iterable[Incident]) -> dict[str, JobName]:
+    """What people know the incidents' jobs by, by their keys."""
+    wanted = {it.key for it in incidents}
+    users = {owner: _user(owner) for owner in {key.owner for key in wanted}}
+    held = {it.key: it for it in snapshot.jobs if it.key in wanted}
+    names = {}
+    for key in wanted:
+        job = held.get(key)
+        names[str(key)] = JobName(users[key.owner], job.script if job else "", job.started_at if job else None)
+    return names
+
+
+def _user(owner: int) -> str:
+    return user_text(owner).removeprefix("user ")
 
 
 def _job_line(job: JobSnapshot) -> JobLine:
@@ -41,7 +103,7 @@ def _job_line(job: JobSnapshot) -> JobLine:
         running=job.running,
         ranks=job.location.ranks_seen,
         verdict=job.location.verdict,
-        user=user_text(job.key.owner).removeprefix("user "),
+        user=_user(job.key.owner),
         script=job.script,
         started_at=job.started_at,
         sentence=sentence(job.location),

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Final
@@ -19,8 +19,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.recording.writer import JobRecording
+from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.peers import Peer
 from laggard.collector.tenants.users import NotLookedUp
@@ -41,7 +43,7 @@ TENANT: Final = frozenset(
     (
         *("/", "/page/{name}", "/findings/{code}", "/metrics", "/api/v1/nodes", "/api/v1/findings"),
         *("/api/v1/location", "/api/v1/recording", "/api/v1/summary", "/api/v1/ranks", "/api/v1/timeline"),
-        *("/api/v1/incidents", "/api/v1/recommendation"),
+        *("/api/v1/incidents", "/api/v1/recommendation", "/api/v1/tiles", "/api/v1/rings/newest", "/api/v1/links"),
     )
 )
 """Answered to users, from their own source. A route belongs here when its handler reads from the source alone."""
@@ -145,6 +147,9 @@ class TenantSource:
 
     async def refresh(self) -> bool:
         return await self._source.refresh()
+
+    def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
+        return self._source.looked_at(key, ranks) if key.owner == self._uid else {}
 
     def recording(self, name: str | None) -> JobRecording | None:
         snapshot = self.snapshot

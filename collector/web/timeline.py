@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from laggard.collector.locate.job_timings import Floats, JobTimings
-from laggard.collector.web.documents import CollectiveWait, TimelineDocument, TimelineRow
-from laggard.constants import OPS, PHASES
+from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.collector.web.documents import TimelineDocument, TimelineRow
+from laggard.collector.web.rank_collectives import (
+    RankCollective,
+    group_waits,
+    looked_collectives,
+    recorded_collectives,
+    spans_of,
+    waits_of,
+)
+from laggard.constants import PHASES
+
+Look = Callable[[Sequence[int]], Mapping[int, LookedRank]]
 
 MAX_RANKS = 16
 """How many ranks one document shows, with as many peers at most."""
@@ -19,8 +29,6 @@ MAX_STEPS = 64
 
 SHOWN_STEPS = 8
 """So many steps side by side leave a phase of a twentieth of a step a few pixels."""
-
-_MOST_WAITS = 6
 
 
 def mean_own_seconds(timings: JobTimings) -> Floats:
@@ -38,10 +46,11 @@ def timeline_document(
     steps: int = SHOWN_STEPS,
     before: int | None = None,
     mean_own: Floats | None = None,
+    look: Look | None = None,
 ) -> TimelineDocument:
     """The last `steps` steps (those up to step `before`, if given) of `ranks` and of a peer of theirs. Ranks that the
     job lacks are left out; without any, nothing is shown. `mean_own`: the mean_own_seconds() where the caller has
-    them."""
+    them. `look`: returns what is known of single collectives of ranks, beside what the timings have."""
     mean_own = mean_own_seconds(timings) if mean_own is None else mean_own
     column = {int(rank): place for place, rank in enumerate(timings.ranks)}
     asked = [column[rank] for rank in dict.fromkeys(ranks) if rank in column][:MAX_RANKS]
@@ -50,9 +59,17 @@ def timeline_document(
     peers = [
         peer for peer in dict.fromkeys(_peer(timings, place, asked, mean_own) for place in asked) if peer is not None
     ]
-    rows = [_row(timings, place, "asked", window) for place in asked]
-    rows += [_row(timings, place, "peer", window) for place in peers]
-    return TimelineDocument(job, timings.steps[window].tolist(), tuple(rows))
+    numbers = [int(timings.ranks[place]) for place in (*asked, *peers)]
+    looked = look(numbers) if look else {}
+    found = {
+        rank: looked_collectives(looked[rank], timings, window)
+        if rank in looked
+        else recorded_collectives(timings, column[rank], window)
+        for rank in numbers
+    }
+    roles = ["asked"] * len(asked) + ["peer"] * len(peers)
+    rows = [_row(timings, column[it], role, window, found[it]) for it, role in zip(numbers, roles, strict=True)]
+    return TimelineDocument(job, timings.steps[window].tolist(), tuple(rows), group_waits(found))
 
 
 def _peer(timings: JobTimings, place: int, asked: Sequence[int], mean_own: Floats) -> int | None:
@@ -68,7 +85,9 @@ def _peer(timings: JobTimings, place: int, asked: Sequence[int], mean_own: Float
     return int(others[np.argsort(mean_own[others], kind="stable")[(len(others) - 1) // 2]])
 
 
-def _row(timings: JobTimings, place: int, role: str, window: slice) -> TimelineRow:
+def _row(
+    timings: JobTimings, place: int, role: str, window: slice, collectives: Sequence[RankCollective]
+) -> TimelineRow:
     state = timings.states[place]
     seconds = {phase: timings.phase_seconds[window, place, at] for at, phase in enumerate(PHASES)}
     return TimelineRow(
@@ -83,26 +102,10 @@ def _row(timings: JobTimings, place: int, role: str, window: slice) -> TimelineR
         in_flight=state.in_flight,
         seconds={name: _listed(of_steps) for name, of_steps in seconds.items()}
         | {"waited": _listed(timings.waited_seconds[window, place])},
-        waits=_waits(timings, place, window),
+        waits=waits_of(collectives),
+        collectives=spans_of(collectives),
+        collectives_seen=len(collectives),
     )
-
-
-def _waits(timings: JobTimings, place: int, window: slice) -> tuple[CollectiveWait, ...]:
-    """What the rank waited in, by operation and group."""
-    found = timings.collectives
-    steps = timings.steps[window]
-    if found is None or not len(steps):
-        return ()
-    chosen = np.flatnonzero((found.column == place) & (found.step >= steps[0]) & (found.step <= steps[-1]))
-    totals: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0, 0.0])
-    for at in chosen:
-        blocked = found.waited[at] if not np.isnan(found.waited[at]) else found.end[at] - found.start[at]
-        op = OPS[found.op[at]] if found.op[at] >= 0 else "collective"
-        total = totals[op, found.groups[found.group[at]].name]
-        total[0] += 1
-        total[1] += 0.0 if np.isnan(blocked) else float(blocked)
-    waits = [CollectiveWait(op, group, int(count), round(spent, 6)) for (op, group), (count, spent) in totals.items()]
-    return tuple(sorted(waits, key=lambda wait: -wait.seconds)[:_MOST_WAITS])
 
 
 def _listed(values: Floats) -> Any:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.browsing import Browsed, needs_chromium
 from support.cluster import Cluster
 from support.paths import TRAINING
 from support.warm import Warm
@@ -57,6 +58,39 @@ def test_a_stopped_rank_has_not_arrived_and_its_peers_wait(cluster: Cluster) -> 
     before = max(row["steps"] for row in cluster.ranks())
     cluster.until_rows(lambda rows: all(row["steps"] > before and not row["stopped"] for row in rows))
     cluster.until(lambda location: not location["culprits"])
+
+
+@needs_chromium
+def test_the_page_of_a_job_that_runs_and_then_hangs(cluster: Cluster, browser: Any) -> None:
+    ranks = cluster.train(3, "1000000", script=ALL_REDUCE_LOOP)
+    cluster.until_rows(is_training)
+    cluster.until(lambda location: location["window"]["last_step"])
+    browsed = Browsed(browser, f"{cluster.collector}/#rank=0", ready="#rank-card:not([hidden])")
+    page = browsed.page
+    deadline = time.monotonic() + 300
+    while not page.locator("#timeline .span").count():
+        cluster.location()  # which makes a round: the agent is asked for the rank that is looked at
+        assert time.monotonic() < deadline, page.inner_text("#rank-card")
+        page.wait_for_timeout(500)
+    assert "all_reduce of dp:0-2" in page.inner_text("#waits-sentence")
+    told = cluster.get(f"{cluster.collector}/api/v1/timeline?ranks=0")
+    own = told["rows"][0]
+    assert own["rank"] == 0 and 1 <= own["collectives_seen"] <= 2 * len(told["steps"])
+    for _, op, group, peer, start, end, waited in own["collectives"]:
+        assert (op, group, peer) == ("all_reduce", "dp:0-2", None)
+        assert 0.0 <= start <= end and 0.0 <= waited <= end - start + 1e-6, "within its step, on the rank's own clock"
+    browsed.screenshot("page-live-collectives")
+
+    ranks[1].send_signal(signal.SIGSTOP)
+    while page.inner_text("#badge") != "Hung":
+        cluster.location()
+        assert time.monotonic() < deadline, page.inner_text("#answer")
+        page.wait_for_timeout(500)
+    assert page.inner_text("h1").startswith("Rank 1 on n0 is hung")
+    assert "stands still" in page.inner_text("#figures") and "×" not in page.inner_text("#answer")
+    assert browsed.barriers() == []
+    browsed.screenshot("page-live-hang")
+    assert browsed.errors == []
 
 
 def test_a_hang_in_collectives_made_by_cpp(cluster: Cluster) -> None:

@@ -36,6 +36,7 @@ def repair(
         revert="Undo the same setting; note its value before.",
         source=source,
         repairs=True,
+        commands=found.fix.commands,
     )
 
 

@@ -37,6 +37,8 @@ class Item(msgspec.Struct, frozen=True):
     source: str
     repairs: bool = False
     """Whether it repairs something broken, rather than tunes what works."""
+    commands: tuple[str, ...] = ()
+    """The lines of `apply` that are commands or settings as they stand; the others are words."""
 
 
 class Recommendation(msgspec.Struct, frozen=True):

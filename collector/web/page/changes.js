@@ -2,7 +2,7 @@
 
 import { copyBox } from "./copy.js";
 import { byId, element, onChange, setText } from "./dom.js";
-import { times } from "./format.js";
+import { capital, times } from "./format.js";
 
 const MOST = 12;
 
@@ -20,9 +20,16 @@ function articleOf(item) {
   if (gain) title.append(element("span", { className: "gain", text: gain }));
   const reasons = [item.reason, item.risk && `Risk: ${item.risk}`].filter(Boolean).map((text) => element("p", { text }));
   const boxes = [settable(item) ? diffOf(item) : element("p", { text: item.current === null ? "" : `Now: ${plain(item.current)}` })];
-  if (item.apply) boxes.push(copyBox(item.apply, `what applies ${item.key}`));
-  if (item.revert) boxes.push(element("details", {}, element("summary", { text: "To go back" }), copyBox(item.revert, `what reverts ${item.key}`)));
+  boxes.push(...wordsOf(item).map((text) => element("p", { text })));
+  if (item.commands.length) boxes.push(copyBox(item.commands.join("\n"), `what applies ${item.key}`));
+  if (item.revert) boxes.push(element("p", {}, element("b", { text: "To go back: " }), item.revert));
   return element("article", { className: "finding" }, title, ...reasons, ...boxes);
+}
+
+// What a person does: nothing of it can be pasted anywhere.
+function wordsOf({ apply, commands }) {
+  const words = apply.split("\n").filter((line) => line && !commands.includes(line));
+  return words.map(capital);
 }
 
 function gainOf({ gain, repairs }) {

@@ -14,7 +14,8 @@ export const showFindings = onChange(({ findings, total }) => {
   for (const each of findings) groups.set(each.finding.code, [...(groups.get(each.finding.code) ?? []), each]);
   byId("findings-card").hidden = !findings.length;
   const cut = total > findings.length ? ` The worst ${findings.length} of ${total} are shown; all at /api/v1/findings.` : "";
-  setText(byId("findings-explain"), `${count(total, "finding")} on the nodes.${cut}`);
+  const codes = groups.size > MOST_CODES ? ` The first ${MOST_CODES} of ${groups.size} codes are shown; all at /api/v1/findings.` : "";
+  setText(byId("findings-explain"), `${count(total, "finding")}.${cut || codes}`);
   byId("findings").replaceChildren(...[...groups.values()].slice(0, MOST_CODES).map(articleOf));
 });
 

@@ -5,8 +5,6 @@ import { byId, element, onChange, setText } from "./dom.js";
 import { count } from "./format.js";
 import { jobRow } from "./jobs.js";
 
-const MOST_TILES = 8192;
-const MOST_JOBS = 100;
 const WORDS = { fail: "fails its checks", unknown: "cannot tell", silent: "does not answer", ok: "fit", wait: "not asked yet" };
 const LEGEND = { fail: "▲ fail", silent: "silent (dashed)", unknown: "unknown (framed)", wait: "not asked yet", ok: "fit" };
 const TONES = ["fail", "silent", "unknown", "wait", "ok"];
@@ -22,22 +20,33 @@ export function toneOf({ state, verdict }) {
   return { ok: "ok", skipped: "ok", fail: "fail" }[verdict] ?? "unknown";
 }
 
-export const showFleet = onChange(({ nodes, jobs }) => {
-  const tones = nodes.map(toneOf);
-  const counts = Object.fromEntries(TONES.map((tone) => [tone, tones.filter((each) => each === tone).length]));
-  setText(byId("fleet-sentence"), sentence(nodes.length, counts, jobs));
-  byId("fleet-head").dataset.verdict = counts.fail || jobs.some(fails) ? "fail" : counts.silent || counts.unknown || !nodes.length ? "unknown" : "ok";
-  showTiles(nodes, tones);
-  setText(byId("tiles-legend"), TONES.filter((tone) => counts[tone]).map((tone) => `${counts[tone]} ${LEGEND[tone]}`).join(", "));
-  const shown = [...jobs].sort((a, b) => weight(a) - weight(b)).slice(0, MOST_JOBS);
-  byId("jobs").tBodies[0].replaceChildren(...shown.map((line) => jobRow(line, writeAddress({ view: "job", job: line.key, measure: "own", order: "rank", zoom: null, rank: null }))));
+// `tiles`: a laggard.tiles/1; `jobs` and `counts`: of a laggard.summary/1; `find`: what the jobs were looked for by.
+export const showFleet = onChange(({ tiles, jobs, counts: ofJobs, find }) => {
+  const { total, shown, counts, spans } = tiles;
+  setText(byId("fleet-sentence"), sentence(total, counts, ofJobs));
+  byId("fleet-head").dataset.verdict = counts.fail || ofJobs.failing ? "fail" : counts.silent || counts.unknown || !total ? "unknown" : "ok";
+  showTiles(spans.flatMap(expanded));
+  const cut = shown < total ? `. ${shown} of ${total} are shown, those that need attention among them; the search below finds each` : "";
+  setText(byId("tiles-legend"), TONES.filter((tone) => counts[tone]).map((tone) => `${counts[tone]} ${LEGEND[tone]}`).join(", ") + cut);
+  const ordered = [...jobs].sort((a, b) => weight(a) - weight(b));
+  byId("jobs").tBodies[0].replaceChildren(...ordered.map((line) => jobRow(line, writeAddress({ view: "job", job: line.key, measure: "own", order: "rank", zoom: null, rank: null }))));
   byId("jobs").hidden = !jobs.length;
-  setText(byId("jobs-explain"), jobs.length ? (jobs.length > shown.length ? `The first ${shown.length} of ${jobs.length}, those with a culprit first.` : "") : "No job runs under laggard run.");
+  setText(byId("jobs-explain"), jobsText(jobs.length, ofJobs, find));
 });
 
-const fails = (job) => job.running && job.verdict === "fail";
+const weight = ({ running, verdict }) => (running ? (verdict === "fail" ? 0 : 1) : 2);
 
-const weight = (job) => (fails(job) ? 0 : job.running ? 1 : 2);
+function jobsText(shown, { total, found }, find) {
+  if (!total) return "No job runs under laggard run.";
+  const cut = shown < found ? `The first ${shown} of ${found}, those with a culprit first.` : "";
+  return find ? `${count(found, "job")} of ${total} ${found === 1 ? "has" : "have"} “${find}”. ${cut}` : cut && `${cut} The search finds each.`;
+}
+
+// The nodes of a span of laggard.tiles/1, as [name, tone, codes].
+function expanded([prefix, first, last, width, suffix, tone, codes]) {
+  if (first < 0) return [[prefix, tone, codes]];
+  return Array.from({ length: last - first + 1 }, (_, place) => [`${prefix}${String(first + place).padStart(width, "0")}${suffix}`, tone, codes]);
+}
 
 function sentence(total, counts, jobs) {
   if (!total) return "No node is known.";
@@ -47,18 +56,15 @@ function sentence(total, counts, jobs) {
     [counts.unknown, "cannot tell"],
   ].filter(([number]) => number);
   const parts = wrong.map(([number, what], place) => `${number} ${place ? "" : `of ${count(total, "node")} `}${what}`);
-  const running = jobs.filter((job) => job.running).length;
-  const slow = jobs.filter(fails).length;
+  const { running, failing: slow } = jobs;
   const work = running ? `${slow || "none"} of ${count(running, "running job")} ${slow === 1 || !slow ? "has" : "have"} a culprit` : "no job runs";
   const nodes = parts.length ? parts.join(", ") : counts.ok === total ? `${total === 1 ? "The node is" : `All ${total} nodes are`} fit` : "The nodes are asked";
   return `${nodes}; ${work}.`;
 }
 
-function showTiles(nodes, tones) {
-  const order = nodes.map((_, place) => place).sort((a, b) => nameOf(nodes[a]).localeCompare(nameOf(nodes[b]), "en", { numeric: true }));
-  const tiles = order.slice(0, MOST_TILES).map((place) => {
-    const [name, tone] = [nameOf(nodes[place]), tones[place]];
-    const said = `${name}: ${[WORDS[tone], ...nodes[place].findings].join(", ")}`;
+function showTiles(nodes) {
+  const tiles = nodes.map(([name, tone, codes]) => {
+    const said = `${name}: ${[WORDS[tone], ...codes].join(", ")}`;
     // By keyboard those that need a look are reached here, and all of them in the table below.
     return element("a", { className: "tile", href: nodeAddress(name), title: said, "aria-label": said, "data-tone": tone, ...(tone === "ok" ? { tabindex: "-1" } : {}) });
   });

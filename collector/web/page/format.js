@@ -30,6 +30,8 @@ export function age(value) {
 // A moment in Unix seconds, in words that a narrow column breaks between, not in numbers.
 export const moment = (seconds) => new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
+export const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+
 export const count = (number, noun) => `${number} ${noun}${number === 1 ? "" : "s"}`;
 
 // Consecutive numbers as ranges: 0–3, 7, 9–11.

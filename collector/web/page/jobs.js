@@ -22,6 +22,13 @@ const titleOf = ({ job_id: id, script }) => (script && NUMBER.test(id) ? script 
 
 const since = ({ started_at: started }) => (started ? `since ${moment(started)}` : "");
 
+// A job by its name, where `known` says more about it: {user, script, started_at}, as of laggard.incidents/1.
+export function jobName(id, known) {
+  if (!known) return `job ${id}`;
+  const { user, script, started_at: started } = known;
+  return [`${titleOf({ job_id: id, script })} of ${user}`, started ? since(known) : ""].filter(Boolean).join(", ");
+}
+
 // A row of the table of jobs. `address`: of the job's own view.
 export function jobRow(line, address) {
   const name = element("td", { className: "name" }, element("a", { href: address, text: titleOf(line) }));

@@ -1,6 +1,6 @@
 // One node's view: whether it is fit, what its agent says, the ranks that run on it, and how it differs from the fleet.
 
-import { nameOf, toneOf } from "./fleet.js";
+import { toneOf } from "./fleet.js";
 import { byId, element, setLines, setText } from "./dom.js";
 import { age, count, ranges } from "./format.js";
 
@@ -13,15 +13,15 @@ const SENTENCES = {
 };
 const VERDICTS = { ok: "ok", fail: "fail" };
 
-// `nodes`: of laggard.nodes/1; `fleet`: the lines that compare the nodes.
-export function showNode(name, nodes, fleet, findings) {
-  const node = nodes.find((each) => nameOf(each) === name);
+// `found`: the laggard.nodes/1 of that node alone; `findings`: how many it has.
+export function showNode(name, found, findings) {
+  const [node] = found.nodes;
   const tone = node ? toneOf(node) : "";
   byId("node-head").dataset.verdict = VERDICTS[tone] ?? "unknown";
   setText(byId("node-sentence"), node ? `${name} ${SENTENCES[tone]}.` : `No agent reports a node ${name}.`);
   byId("node-facts").replaceChildren(...(node ? factsOf(node, findings) : []));
   const before = `${name}: `;
-  setLines(byId("node-differs"), fleet.filter((line) => line.startsWith(before)).map((line) => line.slice(before.length)));
+  setLines(byId("node-differs"), found.compared.map((line) => (line.startsWith(before) ? line.slice(before.length) : line)));
 }
 
 function factsOf(node, findings) {

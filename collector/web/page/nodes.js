@@ -5,39 +5,43 @@ import { nameOf, nodeAddress } from "./fleet.js";
 import { age, count, ranges } from "./format.js";
 
 const FEW = 20;
-const ORDER = ["garbage", "down", "slow", "waiting", "up"];
 const TONES = { up: "ok", ok: "ok", fail: "fail", garbage: "fail", down: "fail", slow: "unknown", unknown: "unknown" };
 const WORDS = { ok: "passed", fail: "failed", unknown: "unknown", skipped: "skipped" };
 
-let showAll = false;
+const FIRST_NODES = 40; // asked for at first
+const MORE_NODES = 400;
 
-export function showNodes(nodes, fleet) {
-  setLines(byId("fleet"), fleet);
-  const sorted = [...nodes].sort((a, b) => weight(a) - weight(b) || (a.node ?? a.url).localeCompare(b.node ?? b.url, "en", { numeric: true }));
+let asked = FIRST_NODES;
+
+// How many nodes the table has room for: more after each click on its button.
+export const nodesAsked = () => asked;
+
+// `found`: a laggard.nodes/1, those first that need attention. `find`: what they were looked for by; `onMore`: called
+// after a click on the button.
+export function showNodes(found, { find = "", onMore }) {
+  const { nodes, total } = found;
+  setLines(byId("fleet"), found.compared);
   // Most nodes of a large fleet are healthy: those that need attention are shown, the others on a click.
-  const needAttention = sorted.filter((node) => weight(node) < weight({ state: "up", verdict: "ok" })).length;
-  const shown = showAll ? sorted.length : Math.max(FEW, Math.min(needAttention, 5 * FEW));
-  byId("nodes").tBodies[0].replaceChildren(...sorted.slice(0, shown).map(rowOf));
-  setText(byId("nodes-explain"), explain(nodes));
+  const needAttention = nodes.filter(({ state, verdict }) => state !== "up" || verdict !== "ok").length;
+  const shown = asked > FIRST_NODES || find ? nodes.length : Math.min(nodes.length, Math.max(FEW, needAttention));
+  byId("nodes").tBodies[0].replaceChildren(...nodes.slice(0, shown).map(rowOf));
+  setText(byId("nodes-explain"), explain(found, find));
   const more = byId("nodes-more");
-  more.hidden = shown >= sorted.length;
-  setText(more, `Show all ${nodes.length}`);
+  more.hidden = shown >= total;
+  setText(more, `Show more: ${shown} of ${total} are shown`);
   more.onclick = () => {
-    showAll = true;
-    showNodes(nodes, fleet);
+    asked = asked === FIRST_NODES ? MORE_NODES : asked + MORE_NODES;
+    onMore();
   };
 }
 
-function weight(node) {
-  return ORDER.indexOf(node.state) * 2 + (node.verdict === "ok" ? 1 : 0);
-}
-
-function explain(nodes) {
-  const up = nodes.filter((node) => node.state === "up").length;
-  if (!nodes.length) return "No agent was named: start the collector with --target HOST:PORT.";
-  const failed = nodes.filter((node) => node.verdict === "fail").length;
-  const checks = failed ? ` The checks of ${failed} failed.` : "";
-  return `${up === nodes.length ? count(up, "agent") : `${up} of ${nodes.length} agents`} answer${up === 1 ? "s" : ""}.${checks}`;
+function explain({ total, answering, failing, unnamed, job }, find) {
+  if (find) return `${count(total, "node")} ${total === 1 ? "has" : "have"} “${find}”.`;
+  if (!total) return "No agent was named: start the collector with --target HOST:PORT.";
+  const checks = failing ? ` The checks of ${failing} failed.` : "";
+  const others = job && unnamed ? ` ${count(unnamed, "agent")} never said which node ${unnamed === 1 ? "it is" : "they are"} on: see the fleet.` : "";
+  const whose = job ? "The job runs on these nodes. " : "";
+  return `${whose}${answering === total ? count(answering, "agent") : `${answering} of ${total} agents`} answer${answering === 1 ? "s" : ""}.${checks}${others}`;
 }
 
 function rowOf(node) {

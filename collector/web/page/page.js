@@ -10,19 +10,23 @@ import { age } from "./format.js";
 import { heatView } from "./heat_view.js";
 import { showIncidents } from "./incidents.js";
 import { jobLabel } from "./jobs.js";
+import { showLinks } from "./links.js";
 import { mapControls } from "./map_controls.js";
 import { showNode } from "./node_view.js";
-import { showNodes } from "./nodes.js";
+import { nodesAsked, showNodes } from "./nodes.js";
 import { rankView } from "./rank_view.js";
 import { showRings } from "./rings.js";
+import { showWaits } from "./waits.js";
 
 const ROWS = 230; // the map gets no taller than two pixels for each of so many rows
 
 const INCIDENTS = 20;
 
-const MOST_INCIDENTS = 200; // of all jobs together
+const MOST_INCIDENTS = 50; // of all jobs together
 
-const FINDINGS = 200;
+const FINDINGS = 100;
+
+const JOBS = 40;
 
 const state = {
   ...readAddress(location),
@@ -57,9 +61,10 @@ async function openCell(row, heat, { row: place, column }) {
   byId("rank-card").scrollIntoView({ block: "nearest" });
 }
 
-async function ask(path, parameters = {}, job = state.job) {
+// `job`: null for all jobs; without a name it is the one that progressed last.
+async function ask(path, parameters = {}, job = state.job ?? "") {
   const query = new URLSearchParams(parameters);
-  if (job) query.set("job", job);
+  if (job !== null) query.set("job", job);
   const response = await fetch(`${path}?${query}`, { signal: AbortSignal.timeout(10000) });
   if (response.status === 409) return null; // several users have a job of that name: the summary says so
   if (!response.ok) throw new Error(`${path}: HTTP ${response.status}`);
@@ -71,12 +76,20 @@ function mapAsked() {
   return { measure: state.measure, order: state.order, rows: ROWS, ...zoom };
 }
 
-const asksMap = () => [ask("/api/v1/ranks", mapAsked()), ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank })];
+const linksFor = (parameters = {}, job = state.job ?? "") => ask("/api/v1/links", parameters, job);
 
-function showMap(heat, timeline) {
+const asksMap = () => [
+  ask("/api/v1/ranks", mapAsked()),
+  ask("/api/v1/timeline", state.rank === null ? {} : { ranks: state.rank }),
+  state.rank === null ? null : linksFor({ rank: state.rank }),
+];
+
+function showMap(heat, timeline, links) {
   drawHeat(heat, state.summary, emptyText(heat, state.summary.location));
   showControls(heat);
   showRank(timeline, state.rank);
+  showLinks("rank-links", links);
+  showWaits(timeline);
 }
 
 // What the reader has chosen, without waiting for all else.
@@ -85,29 +98,60 @@ async function refreshMap() {
   return attempt(asksMap(), showMap);
 }
 
-// All jobs and nodes, or one node.
+// The incident that a link names: of all, the newest that is not newer than its id.
+const incidentAsked = () => (state.incident === null ? null : incidentsAsked({ before: state.incident + 1, limit: 1 }));
+
+function showAllIncidents(incidents, one, ofAll) {
+  const found = one?.incidents.find(({ id }) => id === state.incident) ?? null;
+  const isNew = found && !byId(`incident-${found.id}`);
+  showIncidents({ ...incidents, jobs: { ...one?.jobs, ...incidents.jobs } }, ofAll, state.incident, found);
+  if (isNew) byId("incidents-card").scrollIntoView();
+}
+
+const incidentsAsked = (parameters, job = null) => ask("/api/v1/incidents", parameters, job);
+
+const nodesFor = (parameters, job = null) => ask("/api/v1/nodes", { limit: nodesAsked(), ...parameters }, job);
+
+function answered(summary) {
+  Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
+  showJobs(summary);
+}
+
+// All jobs and nodes, or those that the reader looks for.
 async function refreshFleet() {
-  const one = state.view === "node" ? { node: state.node } : {};
-  const asked = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: MOST_INCIDENTS }, null), ask("/api/v1/findings", { limit: FINDINGS, ...one })];
-  await attempt(asked, (summary, nodes, incidents, findings) => {
-    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
-    showJobs(summary);
+  const find = state.find ? { find: state.find } : {};
+  const asked = [
+    ask("/api/v1/summary", { limit: JOBS, ...find }),
+    ask("/api/v1/tiles", {}, null),
+    nodesFor(find),
+    ask("/api/v1/rings/newest", {}, null),
+    incidentsAsked({ limit: MOST_INCIDENTS }),
+    ask("/api/v1/findings", { limit: FINDINGS }, null),
+    incidentAsked(),
+  ];
+  await attempt(asked, (summary, tiles, nodes, ring, incidents, findings, one) => {
+    answered(summary);
     showFindings(findings);
-    if (one.node) {
-      showNode(one.node, nodes.nodes, summary.fleet, findings.total);
-      showIncidents({ ...incidents, incidents: incidents.incidents.filter(({ culprit }) => concerns(culprit, one.node)) }, true);
-    } else {
-      showFleet({ nodes: nodes.nodes.map(({ node, url, state: how, verdict, findings: codes }) => ({ node, url, state: how, verdict, findings: codes })), jobs: summary.jobs });
-      showRings(nodes.nodes);
-      showNodes(nodes.nodes, summary.fleet);
-      showIncidents(incidents, true);
-    }
-    document.title = `${byId(one.node ? "node-sentence" : "fleet-sentence").textContent} · laggard`;
+    showFleet({ tiles, jobs: summary.jobs, counts: summary.counts, find: state.find });
+    showRings(ring);
+    showNodes(nodes, { find: state.find, onMore: refresh });
+    showAllIncidents(incidents, one, true);
+    document.title = `${byId("fleet-sentence").textContent} · laggard`;
   });
 }
 
-// Whether a culprit is the node or a link of it.
-const concerns = ({ node, link }, name) => node === name || (link ?? []).some((end) => end?.node === name);
+async function refreshNode() {
+  const { node } = state;
+  const asked = [ask("/api/v1/summary"), nodesFor({ node }), incidentsAsked({ limit: MOST_INCIDENTS, node }), ask("/api/v1/findings", { limit: FINDINGS, node }, null), linksFor({ node }, null)];
+  await attempt(asked, (summary, nodes, incidents, findings, links) => {
+    answered(summary);
+    showFindings(findings);
+    showNode(node, nodes, findings.total);
+    showLinks("node-links", links);
+    showAllIncidents(incidents, null, true);
+    document.title = `${byId("node-sentence").textContent} · laggard`;
+  });
+}
 
 function showView() {
   const main = document.querySelector("main");
@@ -125,18 +169,22 @@ function showView() {
 
 async function refresh() {
   showView();
-  if (state.view !== "job") return refreshFleet();
-  const others = [ask("/api/v1/summary"), ask("/api/v1/nodes"), ask("/api/v1/incidents", { limit: INCIDENTS }), ask("/api/v1/findings", { limit: FINDINGS })];
-  await attempt([...asksMap(), ...others], (heat, timeline, summary, nodes, incidents, findings) => {
-    Object.assign(state, { summary, answeredAt: performance.now(), lostAt: null });
+  if (state.view === "fleet") return refreshFleet();
+  if (state.view === "node") return refreshNode();
+  const job = state.job ?? "";
+  const others = [ask("/api/v1/summary"), nodesFor({}, job), incidentsAsked({ limit: INCIDENTS }, job), ask("/api/v1/findings", { limit: FINDINGS }), linksFor(), incidentAsked()];
+  await attempt([...asksMap(), ...others], (heat, timeline, rankLinks, summary, nodes, incidents, findings, links, one) => {
+    answered(summary);
     showAnswer(summary);
-    showJobs(summary);
-    showMap(heat, timeline);
+    showLinks("job-links", links);
+    showMap(heat, timeline, rankLinks);
     showFindings(findings);
-    showNodes(nodes.nodes, summary.fleet);
-    showIncidents(incidents, !state.job);
+    showNodes(nodes, { onMore: refresh });
+    showAllIncidents(incidents, one, false);
   });
   await attempt([ask("/api/v1/recommendation")], showChanges); // last: it takes the longest, and changes the least
+  if (state.card) byId(`${state.card}-card`).scrollIntoView();
+  if (state.card) look({ card: "" }); // once: the reader goes on from there
 }
 
 async function attempt(asked, show) {
@@ -150,8 +198,11 @@ async function attempt(asked, show) {
   showFreshness();
 }
 
-function showJobs({ jobs, job }) {
+function showJobs({ jobs, job, counts }) {
+  if (state.view === "fleet" && state.find) return; // these are the jobs that were looked for
   byId("job-box").hidden = !jobs.length;
+  byId("jobs-more").hidden = jobs.length >= counts.total;
+  setText(byId("jobs-more"), `${jobs.length} of ${counts.total}`);
   const select = byId("job");
   const options = jobs.map((line) => [line.key, jobLabel(line, jobs)]);
   if (state.job && !job) options.unshift([state.job, `${state.job} (gone)`]);
@@ -193,10 +244,17 @@ byId("job").addEventListener("change", (event) => look({ view: "job", node: null
 for (const moved of ["popstate", "hashchange"]) {
   window.addEventListener(moved, () => {
     Object.assign(state, readAddress(location));
+    byId("find").value = state.find;
     byId("measures").querySelector(`input[value=${state.measure}]`).checked = true;
     refresh();
   });
 }
+byId("find-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  look({ find: byId("find").value.trim() });
+});
+byId("find").addEventListener("search", () => byId("find").value || look({ find: "" })); // its cross
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
+byId("find").value = state.find;
 setInterval(showFreshness, 1000);
 keepRefreshing();

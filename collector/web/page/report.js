@@ -4,6 +4,7 @@ import { showAnswer } from "./answer.js";
 import { byId } from "./dom.js";
 import { heatView } from "./heat_view.js";
 import { showTimeline } from "./timeline.js";
+import { showWaits } from "./waits.js";
 
 const { summary, heat, timeline } = JSON.parse(byId("documents").textContent);
 
@@ -12,4 +13,5 @@ const show = heatView({ measure: heat.measure, onMeasure: (measure) => show({ ..
 showAnswer(summary);
 show(heat, summary, "The source has no steps: no heat map.");
 showTimeline(byId("timeline"), timeline);
+showWaits(timeline);
 window.addEventListener("beforeprint", () => showTimeline(byId("timeline"), timeline));

@@ -4,23 +4,20 @@ import { nodeAddress } from "./fleet.js";
 import { byId, element, onChange, setText } from "./dom.js";
 import { age } from "./format.js";
 
-const MOST = 48; // nodes in the matrix: those in its worst pairs first
 const LOW = 0.8; // of the median: told apart from the others, and no verdict
 
-// `nodes`: of laggard.nodes/1. Shown is the newest ring that measured pairs.
-export function showRings(nodes) {
-  const led = nodes.filter((node) => node.ring_pairs !== null && node.ring_age_seconds !== null);
-  const newest = led.sort((a, b) => a.ring_age_seconds - b.ring_age_seconds)[0];
-  byId("rings-card").hidden = !newest;
-  if (!newest) return;
-  draw(newest.ring_pairs);
-  const { nodes: names, size_bytes: size, pairs, slow_nodes: slow, slow_links: links } = newest.ring_pairs;
+// `newest`: a laggard.newest_ring/1.
+export function showRings(newest) {
+  byId("rings-card").hidden = !newest.pairs;
+  if (!newest.pairs) return;
+  draw(newest.pairs);
+  const { nodes: names, size_bytes: size, slow_nodes: slow, slow_links: links } = newest.pairs;
   const words = [
-    `${pairs.length} pairs of ${names.length} nodes, each alone, ${age(newest.ring_age_seconds)} ago: bus bandwidth in GB/s of all-reduces of ${size >= 1 << 20 ? `${+(size / 1048576).toFixed(1)} MiB` : `${size} bytes`}.`,
+    `${newest.measured} pairs of ${newest.nodes} nodes, each alone, ${age(newest.age_seconds)} ago: bus bandwidth in GB/s of all-reduces of ${size >= 1 << 20 ? `${+(size / 1048576).toFixed(1)} MiB` : `${size} bytes`}.`,
     slow.length ? `Slow: ${slow.map((place) => names[place]).join(", ")}.` : "",
     links.length ? `Slow between ${links.map(([a, b]) => `${names[a]} and ${names[b]}`).join("; ")}.` : "",
     slow.length || links.length ? "" : "No node and no link is slow.",
-    names.length > MOST ? `Shown are the ${MOST} nodes with the slowest pairs.` : "",
+    names.length < newest.nodes ? `Shown are ${names.length} of them: the slow ones, and those with the slowest pairs.` : "",
   ];
   setText(byId("rings-explain"), words.filter(Boolean).join(" "));
 }
@@ -39,7 +36,7 @@ const draw = onChange(({ nodes, pairs, slow_nodes: slow, slow_links: links }) =>
     if (accused.has(`${a}-${b}`) || slow.includes(a) || slow.includes(b)) return ["slow", text, `${text} GB/s, slow`];
     return [rate < LOW * median ? "low" : "good", text, `${text} GB/s`];
   };
-  const places = chosen(nodes.length, pairs);
+  const places = nodes.map((_, place) => place);
   const head = (place, scope) => element("th", { scope, className: slow.includes(place) ? "accused" : "" }, element("a", { href: nodeAddress(nodes[place]), text: nodes[place] }));
   const cell = (a, b) => {
     const [kind, text, words] = rateOf(a, b);
@@ -49,10 +46,3 @@ const draw = onChange(({ nodes, pairs, slow_nodes: slow, slow_links: links }) =>
   const rows = places.map((a) => element("tr", {}, head(a, "row"), ...places.map((b) => cell(a, b))));
   byId("matrix").replaceChildren(element("thead", {}, top), element("tbody", {}, ...rows));
 });
-
-// The places of the nodes to show, in their order.
-function chosen(total, pairs) {
-  if (total <= MOST) return Array.from({ length: total }, (_, place) => place);
-  const worst = [...pairs].sort((a, b) => (a[2] ?? 0) - (b[2] ?? 0)).flatMap(([a, b]) => [a, b]);
-  return [...new Set(worst)].slice(0, MOST).sort((a, b) => a - b);
-}

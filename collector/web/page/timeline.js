@@ -6,7 +6,9 @@ import { PHASES } from "./measures.js";
 
 const PARTS = [...PHASES, "waited"];
 const NAMES = { waited: "waiting", other: "other work" };
+const LETTERS = { input: "I", forward: "F", backward: "B", optimizer: "O", other: "·" }; // beside colour, a second sign
 const BAR = 26;
+const LANE = 9; // of single collectives, below the bar
 const ROW = 56;
 const AXIS = 24;
 const nameOf = (part) => NAMES[part] ?? part;
@@ -18,28 +20,35 @@ export function showTimeline(box, timeline) {
     return;
   }
   const hasSteps = timeline.steps.length > 0;
-  box.replaceChildren(...(hasSteps ? [legend(), drawing(box, timeline), explanation()] : []), table(timeline, hasSteps));
+  box.replaceChildren(...(hasSteps ? [legend(timeline), drawing(box, timeline), explanation(timeline)] : []), table(timeline, hasSteps));
 }
 
-function explanation() {
-  const text = "Each rank's steps on its own clock. Within a step the phases stand one after the other, waiting last; in truth they alternate.";
-  return element("p", { className: "explain", text });
+const hasLanes = ({ rows }) => rows.some(({ collectives }) => collectives.length);
+
+function explanation(timeline) {
+  const phases = "Each rank's steps on its own clock. Within a step the phases stand one after the other, waiting last; in truth they alternate.";
+  const cut = timeline.rows.some((row) => row.collectives_seen > row.collectives.length) ? " Of very many, those with the longest waits." : "";
+  const lanes = hasLanes(timeline) ? ` The lane below has the single collectives at their own times: the rank is blocked in the dark part.${cut}` : "";
+  return element("p", { className: "explain", text: phases + lanes });
 }
 
-function legend() {
-  const keys = PARTS.map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}` }), nameOf(part)));
-  return element("div", { className: "legend" }, ...keys);
+function legend(timeline) {
+  const keys = PARTS.map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}`, text: LETTERS[part] ?? "" }), nameOf(part)));
+  const lane = hasLanes(timeline) ? [element("span", { className: "legend-key" }, element("i", { className: "lane-key" }), "a collective, dark where the rank is blocked")] : [];
+  return element("div", { className: "legend" }, ...keys, ...lane);
 }
 
 function drawing(box, timeline) {
   const width = Math.max(280, box.clientWidth || 900);
   const total = Math.max(...timeline.rows.map((row) => sum(timeline.steps.map((_, at) => sum(partsOf(row, at)))))) || 1;
-  const picture = svg("svg", { width: "100%", height: timeline.rows.length * ROW + AXIS, role: "img", class: "timeline" });
-  picture.setAttribute("viewBox", `0 0 ${width} ${timeline.rows.length * ROW + AXIS}`);
+  const rowHeight = ROW + (hasLanes(timeline) ? LANE + 4 : 0);
+  const height = timeline.rows.length * rowHeight + AXIS;
+  const picture = svg("svg", { width: "100%", height, role: "img", class: "timeline" });
+  picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
   picture.setAttribute("aria-label", `Steps ${timeline.steps[0]} to ${timeline.steps.at(-1)} of ${count(timeline.rows.length, "rank")}; the table below has the numbers.`);
   picture.append(hatching());
-  timeline.rows.forEach((row, place) => picture.append(...barsOf(row, timeline.steps, place * ROW, width / total)));
-  picture.append(...axisOf(timeline, width / total));
+  timeline.rows.forEach((row, place) => picture.append(...barsOf(row, timeline.steps, place * rowHeight, width / total)));
+  picture.append(...axisOf(timeline, width / total, height - AXIS + 16));
   return picture;
 }
 
@@ -58,6 +67,7 @@ function barsOf(row, steps, top, scale) {
   const drawn = [label];
   let at = 0;
   steps.forEach((step, column) => {
+    drawn.push(...laneOf(row, column, step, at, top + 24 + BAR + 4, scale));
     partsOf(row, column).forEach((value, place) => {
       if (value <= 0) return;
       const part = PARTS[place];
@@ -68,6 +78,7 @@ function barsOf(row, steps, top, scale) {
       title.textContent = `Step ${step}: ${seconds(value)} ${nameOf(part)}`;
       bar.append(title);
       drawn.push(bar);
+      if (LETTERS[part] && width >= 12) drawn.push(letterOf(part, at + width / 2, top + 24 + BAR / 2 + 4));
       at += value * scale;
     });
     drawn.push(svg("rect", { x: at - 1, y: top + 22, width: 2, height: BAR + 4, class: "step-end" }));
@@ -75,8 +86,29 @@ function barsOf(row, steps, top, scale) {
   return drawn;
 }
 
-function axisOf(timeline, scale) {
-  const y = timeline.rows.length * ROW + 16;
+function letterOf(part, x, y) {
+  const letter = svg("text", { x, y, class: `letter letter-${part}`, "aria-hidden": "true" });
+  letter.textContent = LETTERS[part];
+  return letter;
+}
+
+// The collectives of one step of a row, cut to the step. `left`: where it begins.
+function laneOf(row, column, step, left, top, scale) {
+  const length = sum(partsOf(row, column));
+  const within = (moment) => Math.min(length, Math.max(0, moment));
+  return row.collectives.filter(([place]) => place === column).flatMap(([, op, group, peer, start, end, waited]) => {
+    const x = left + within(start) * scale;
+    const width = Math.max(1, (within(end) - within(start)) * scale);
+    const blocked = Math.min(width, Math.max(waited > 0 ? 1 : 0, waited * scale));
+    const span = svg("rect", { x, y: top, width, height: LANE, class: "span" });
+    const title = svg("title", {});
+    title.textContent = `Step ${step}: ${collectiveName({ op, group, peer })} for ${seconds(end - start)}, blocked for ${seconds(waited)}`;
+    span.append(title);
+    return [span, svg("rect", { x: x + width - blocked, y: top, width: blocked, height: LANE, class: "span-blocked" })];
+  });
+}
+
+function axisOf(timeline, scale, y) {
   let at = 0;
   let free = -1;
   return timeline.steps.flatMap((step, column) => {
@@ -108,6 +140,8 @@ function lineOf(row, timeline, hasSteps) {
   const waits = row.waits.map((wait) => `${wait.op} of ${wait.group}, ${wait.count} times, ${seconds(wait.seconds)}`).join("; ");
   return element("tr", {}, name, ...means, cell(waits || flightOf(row)));
 }
+
+export const collectiveName = ({ op, group, peer }) => `${op} of ${group}${peer === null ? "" : ` with rank ${peer}`}`;
 
 const stateOf = (row) => (row.stopped ? "stopped by a signal or a debugger" : row.state);
 

@@ -39,9 +39,18 @@ class NodeRow(msgspec.Struct, frozen=True):
 
 
 class NodesDocument(msgspec.Struct, frozen=True):
-    """`laggard.nodes/1`."""
+    """`laggard.nodes/1`. Of the `total` nodes that were asked for, `answering` answer and the checks of `failing` fail;
+    `nodes` are the first of them where fewer were asked for. `unnamed`: agents of the whole fleet that never said which
+    node they are on. `compared`: how the nodes differ from others of the same hardware, a line each.
+    `job`: the one on whose nodes this is; null where it is on all, also because nothing says where a job runs."""
 
     nodes: tuple[NodeRow, ...]
+    total: int = 0
+    answering: int = 0
+    failing: int = 0
+    unnamed: int = 0
+    compared: tuple[str, ...] = ()
+    job: str | None = None
     schema: str = "laggard.nodes/1"
 
 

@@ -102,6 +102,9 @@ class Source:
     async def refresh(self) -> bool:
         return False
 
+    def looked_at(self, key: Any, ranks: Any) -> dict[int, Any]:
+        return {}
+
     def recording(self, name: str | None) -> JobRecording:
         return self.held
 

@@ -22,6 +22,9 @@ class Source:
     async def refresh(self) -> bool:
         return True
 
+    def looked_at(self, key: Any, ranks: Any) -> dict[int, Any]:
+        return {}
+
     def recording(self, name: str | None) -> None:
         return None
 

@@ -55,6 +55,9 @@ def test_a_recording_becomes_one_page_with_the_answer_first(browser: Any, tmp_pa
     rows = page.locator(".timeline-table tbody tr").all_inner_texts()
     assert rows[0].startswith("Rank 2 on n2\t0\t0.180 s") and "all_reduce of g, 8 times" in rows[0]
     assert rows[1].startswith("Rank 0 on n0, a peer\t0\t100.0 ms")
+    assert page.locator("#timeline .span").count() == 16, "each step's all_reduce of both ranks, at its own time"
+    said = page.inner_text("#waits-sentence")
+    assert said == "Rank 0 waits the longest in all_reduce of g: 1.600 s; rank 2 waits 0.960 s, so it comes last.", said
     page.check("input[value=waited]", force=True)
     assert "of the step" in page.inner_text("#legend-words")
     browsed.screenshot(f"kept-page-{scheme}")
@@ -89,6 +92,8 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     assert page.inner_text("h1").startswith("Rank 2 on n1 is slow in forward")
     assert "GPU_THROTTLED gpu0 on n1" in page.inner_text(".findings-list") and "replace it" in page.inner_text("main")
     assert "GPU_TOO_HOT" not in page.inner_text("main")  # of a node that is no culprit
+    link = page.get_by_role("link", name="GPU_THROTTLED gpu0 on n1")
+    assert link.get_attribute("href") == f"{collector.url}/findings/GPU_THROTTLED"
     assert HOSTILE in page.inner_text(".job") and page.title() != "taken" and page.locator("img").count() == 0
     assert browsed.errors == []
 

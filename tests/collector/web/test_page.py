@@ -69,13 +69,20 @@ def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> N
     for other in (0, 1, 3):
         assert _distance(medians[2], medians[other]) > 150
         assert _distance(medians[other], medians[0]) < 30
-    down = page.locator("#nodes tbody tr").first.inner_text()
-    assert "127.0.0.1:9" in down and "down" in down and "connection refused" in down
     assert "GPU_THROTTLED" in page.text_content("#nodes")
-    page.locator("#incidents tbody tr", has_text="rank 2 on n1 is slow in forward").wait_for()
-    assert "open" in page.inner_text("#incidents") and "GPU_THROTTLED" in page.inner_text("#incidents")
+    assert "The job runs on these nodes. 2 agents answer." in page.inner_text("#nodes-explain")
+    assert "1 agent never said which node it is on: see the fleet." in page.inner_text("#nodes-explain")
+    page.locator("#incidents details", has_text="rank 2 on n1 is slow in forward").wait_for()
+    assert "open" in page.inner_text("#incidents")
+    page.locator("#incidents summary").click()
+    story = page.inner_text("#incidents details")
+    assert "in forward, its peers 0.050 s" in story and "GPU_THROTTLED" in story and "What to do: " in story
     assert "1 open, 0 closed." in page.inner_text("#incidents-explain")
     browsed.screenshot(f"page-slow-rank-{scheme}")
+    page.get_by_role("link", name="Fleet", exact=True).click()
+    down = page.locator("#nodes tbody tr", has_text="127.0.0.1:9")
+    down.wait_for()
+    assert "down" in down.inner_text() and "connection refused" in down.inner_text()
     assert browsed.errors == []
 
 
@@ -173,10 +180,14 @@ def test_an_outlier_is_listed_under_the_nodes(
     lone = structs.replace(make.report("a100"), facts={"identity": {"product": "DGXA100"}})
     agents.append(fake_agent(make.ranks_document("a100", []), lone))
     collector = _collector(start_collector, *(agent.address for agent in agents))
-    browsed = Browsed(browser, collector.url)
+    browsed = Browsed(browser, f"{collector.url}/#view=fleet")
     lines = browsed.page.locator("#fleet li").all_inner_texts()
     assert lines[0].startswith("n3: kernel release is <script>") and "4 of 5 nodes of the same hardware" in lines[0]
     assert lines[1].startswith("1 node of DGXA100 (a100): 3 are needed to compare")
     assert browsed.page.locator("#nodes tr", has_text="n3").locator(".code").all_inner_texts() == ["FLEET_OUTLIER"]
     browsed.screenshot("page-fleet")
+    browsed = Browsed(browser, collector.url)
+    assert [line[:3] for line in browsed.page.locator("#fleet li").all_inner_texts()] == ["n3:"], (
+        "the job's nodes alone"
+    )
     assert browsed.errors == []

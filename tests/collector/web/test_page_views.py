@@ -84,7 +84,7 @@ def test_findings_have_fixes_to_copy_and_a_page(
     browser: Any, start_collector: Start, fake_agent: Start, make: Any
 ) -> None:
     hostile = "<img src=x onerror=alert(1)>"
-    report = make.report("n1", ["GPU_THROTTLED", "ACS_ENABLED"])
+    report = make.report("n1", ["GPU_THROTTLED", "ACS_ENABLED", "TCP_FALLBACK"])
     acs = structs.replace(
         report.findings[1],
         summary=f"ACS redirects {hostile}",
@@ -92,7 +92,10 @@ def test_findings_have_fixes_to_copy_and_a_page(
     )
     agents = [
         fake_agent(make.node("n0", [0, 1], slow=2), make.report("n0", ["GPU_THROTTLED"])),
-        fake_agent(make.node("n1", [2, 3], slow=2), structs.replace(report, findings=(report.findings[0], acs))),
+        fake_agent(
+            make.node("n1", [2, 3], slow=2),
+            structs.replace(report, findings=(report.findings[0], acs, report.findings[2])),
+        ),
     ]
     flags = [word for agent in agents for word in ("--target", agent.address)]
     collector = start_collector(*flags, "--interval", "0.5")
@@ -107,13 +110,18 @@ def test_findings_have_fixes_to_copy_and_a_page(
     found.get_by_text("Copied the commands").wait_for(state="attached")
     assert page.evaluate("navigator.clipboard.readText()") == f"setpci -s {hostile} ECAP_ACS"
     page.locator("#changes article").first.wait_for()
+    changed = page.locator("#changes article", has_text="host: transport")
+    assert changed.locator(".diff span").all_inner_texts() == ["− transport=TCP", "+ transport=RDMA"]
+    boxes = page.locator("#changes .copy-box:not(details *) pre").all_inner_texts()
+    assert boxes == [f"setpci -s {hostile} ECAP_ACS"], "words are no commands"
+    assert "Clear it." in page.locator("#changes article", has_text="ACS").inner_text()
     assert "ACS_ENABLED" in page.inner_text("#changes-explain")
     assert browsed.barriers() == []
     browsed.screenshot("page-findings")
     assert browsed.errors == []
     found.get_by_role("link", name="ACS_ENABLED").click()
     page.wait_for_url("**/findings/ACS_ENABLED")
-    assert page.inner_text("body").startswith("# ACS_ENABLED")
+    assert page.inner_text("h1").startswith("ACS_ENABLED")
     assert collector.get("/findings/%2e%2e%2fpyproject").status_code == 404
 
 

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 from typing import Any
 
 import pytest
 from msgspec import structs
+from page import made_snapshot
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants import users
 from laggard.collector.tenants.peers import Peer
+from laggard.collector.tenants.viewer import Viewer
 from laggard.collector.web import tenants
 from laggard.collector.web.app import make_app
 from laggard.collector.web.connections import PEER
@@ -89,3 +93,25 @@ def test_a_route_that_is_in_no_list_is_refused_to_everybody() -> None:
             assert (await asked(app, user, "/api/v1/new/"))[0] in (307, 404)
 
     asyncio.run(run())
+
+
+def test_a_user_looks_at_own_ranks_and_sees_own_tiles_alone() -> None:
+    """Two jobs of two users on nodes of their own; `looked` notes whose ranks the agents would be asked for."""
+    mine, other = made_snapshot(8, steps=2), made_snapshot(16, steps=2)
+    theirs = dataclasses.replace(other.jobs[0], key=JobKey(61002, "theirs"), agents=frozenset({other.nodes[1].url}))
+    own = dataclasses.replace(mine.jobs[0], key=JobKey(61001, "mine"))
+    looked: list[tuple[JobKey, Any]] = []
+
+    class Looked(Source):
+        snapshot = dataclasses.replace(mine, nodes=other.nodes, jobs=(own, theirs))
+
+        def looked_at(self, key: JobKey, ranks: Any) -> dict[int, Any]:
+            looked.append((key, ranks))
+            return {}
+
+    viewer = Viewer(61001, "ada")
+    source = tenants.TenantSource(Looked(), viewer)  # type: ignore[arg-type]
+    assert source.looked_at(JobKey(61002, "theirs"), [0]) == {} and looked == []
+    assert source.looked_at(JobKey(61001, "mine"), [0]) == {} and looked == [(JobKey(61001, "mine"), [0])]
+    status, text = asyncio.run(asked(make_app(Looked(), SETTINGS), "ada", "/api/v1/tiles"))  # type: ignore[arg-type]
+    assert status == 200 and '"total":1' in text, "the second node runs another user's job"

@@ -1,20 +1,30 @@
 """Every view of the page at three sizes, light and dark: nothing is cut off, nothing bars a reader, the browser has no
-complaint. `LAGGARD_SCREENSHOTS=DIR` keeps a picture of each in DIR; docs/screenshots has them, made smaller."""
+complaint. A picture of each is kept. The documentation's are made by
+
+    LAGGARD_SCREENSHOTS=docs .venv/bin/pytest -n 0 tests/collector/web/test_views.py -k size_and_scheme
+"""
 
 from __future__ import annotations
 
+import base64
 import os
+import subprocess
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from msgspec import structs
 from support.browsing import OUT, Browsed, needs_chromium
 from support.collectors import CollectorProcess, FakeAgent
 
-from laggard.model import RankEnd
+from laggard.model import Finding, Fix, RankEnd, Report, Severity, Verdict
+from laggard.wire import encode
+from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
+from laggard.wire.ranks import StepRow
 
 pytestmark = [pytest.mark.slow, needs_chromium]
 
@@ -22,18 +32,101 @@ SIZES = {"wide": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
 SCHEMES = ("light", "dark")
 UUID = "f24ea483-3d25-4341-9af2-3b8a83418aea"
 VIEWS = {
-    "job": ("/?job=1000%3Apretrain-70b", "#rank-card:not([hidden])"),
-    "rank": ("/?job=1000%3Apretrain-70b#measure=waited&order=host&zoom=0-16&rank=5", "#rank-card:not([hidden])"),
-    "died": (f"/?job=1001%3A{UUID}", "#badge:text('Died first')"),
+    "job": ("/?job=2001%3Apretrain-70b", "#rank-card:not([hidden])"),
+    "rank": ("/?job=2001%3Apretrain-70b#measure=waited&order=host&zoom=0-16&rank=5", "#rank-card:not([hidden])"),
+    "died": (f"/?job=2002%3A{UUID}", "#badge:text('Died first')"),
     "fleet": ("/#view=fleet", "#jobs tbody tr"),
     "node": ("/#node=gpu-03", "#node-facts div"),
     "no-node": ("/#node=nobody", "#node-sentence:text('No agent reports')"),
+    "report": ("the kept page", "#timeline > *"),
 }
 LOOKS = [(size, scheme) for size in SIZES for scheme in SCHEMES]
 
 
+SLOW, STEPS = 29, 60
+FINDINGS = {
+    3: (
+        Finding(
+            "GPU_THROTTLED",
+            Severity.CRITICAL,
+            "GPU 5 (0000:ab:00.0)",
+            "slowed down by heat (the hardware's limit), 50% of the last 3600 s",
+            {"hw_thermal": 0.5},
+            Fix(
+                "Check inlet temperature, fans or coolant flow, heat-sink seating and dust; compare with the other GPUs"
+                " of the node.",
+                ("nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER -i 5",),
+            ),
+            "docs/findings/GPU_THROTTLED.md",
+        ),
+        Finding(
+            "PCIE_LINK_DEGRADED",
+            Severity.CRITICAL,
+            "0000:ab:00.0",
+            "link runs at 8 lanes, 16 is what both ends can do",
+            {"lanes": 8},
+            Fix(
+                "Reseat the card, riser or cable and check the slot's settings in the firmware (link speed,"
+                " bifurcation).",
+                ("lspci -vvv -s 0000:ab:00.0", "lspci -vvv -s 0000:a9:01.0"),
+            ),
+            "docs/findings/PCIE_LINK_DEGRADED.md",
+        ),
+    ),
+    9: (
+        Finding(
+            "ACS_ENABLED",
+            Severity.CRITICAL,
+            "0000:17:01.0",
+            "sends traffic between GPUs and NICs behind one switch to the root: ReqRedir+ CmpltRedir+ UpstreamFwd+",
+            {"bits": "ReqRedir CmpltRedir UpstreamFwd"},
+            Fix(
+                "Turn ACS off where the machine runs no virtual machines: in the firmware, or until the next boot as"
+                " below.",
+                ("lspci -vvv -s 0000:17:01.0", "setpci -s 0000:17:01.0 ECAP_ACS+0x6.w=0000"),
+            ),
+            "docs/findings/ACS_ENABLED.md",
+        ),
+    ),
+}
+"""By node, in the words of the probes on the recorded machines gpu_throttled, pcie_gpu_narrow and acs_on."""
+
+
+class TrainingAgent(FakeAgent):
+    """It also has the collectives of the ranks of pretrain-70b, for whichever of them it is asked."""
+
+    def answer(self, path: str) -> bytes | None:
+        if not path.startswith("/api/v1/collectives"):
+            return super().answer(path)
+        ranks = [int(number) for number in parse_qs(urlsplit(path).query)["rank"]]
+        return encode(CollectivesDocument(self.ranks.node, 2001, "pretrain-70b", tuple(map(collectives, ranks))))
+
+
+def steps_of(rank: int) -> list[StepRow]:
+    """Steps of 0.25 s: the ranks differ by some milliseconds, and SLOW needs 0.1 s more from step 12 on."""
+    rows = []
+    for step in range(STEPS):
+        noise = 0.0005 * ((rank * 7 + step * 13) % 11)
+        extra = noise + (0.1 if rank == SLOW and step >= 12 else 0.0)
+        start = 100.0 + 0.25 * step
+        phases = (0.01, 0.05 + extra, 0.08 - noise / 2, 0.01, 0.0)
+        rows.append(StepRow(step, start, start + 0.25, phases, max(0.0, 0.25 - sum(phases))))
+    return rows
+
+
+def collectives(rank: int) -> RankCollectives:
+    """In each step an all_gather before the forward pass and an all_reduce at its end, where the others wait."""
+    lanes = (CollectiveLane("all_gather", "fsdp", "fsdp:0-63", -1), CollectiveLane("all_reduce", "dp", "dp:0-63", -1))
+    rows = []
+    for step in steps_of(rank):
+        work = step.start + sum(step.phases)
+        rows.append(CollectiveRow(step.step, 0, step.step, step.start + 0.01, step.start + 0.022, 0.0, 1 << 24))
+        rows.append(CollectiveRow(step.step, 1, step.step, work - 0.012, step.end - 1e-4, step.waited, 1 << 26))
+    return RankCollectives(rank, lanes, tuple(rows))
+
+
 @pytest.fixture(scope="module")
-def cluster(make: Any) -> Iterator[Any]:
+def cluster(make: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Twelve nodes: two jobs, two nodes that fail, one of which also differs, and one that is silent."""
     agents = []
     for number in range(11):
@@ -41,21 +134,22 @@ def cluster(make: Any) -> Iterator[Any]:
         documents = make.ranks_document(name, [])
         if number < 8:
             said = {"script": "pretrain.py", "started": time.time() - 7200}
-            ranks = range(number * 8, number * 8 + 8)
-            documents = make.node(name, ranks, 29, 64, job_id="pretrain-70b", owner=1000, facts=said)
+            its = {"node": name, "job_id": "pretrain-70b", "owner": 2001, "facts": said}
+            ranks = [make.rank_row(it, 64, steps_of(it), **its) for it in range(number * 8, number * 8 + 8)]
+            documents = make.ranks_document(name, ranks)
         elif number == 8:
-            documents = make.ranks_document(name, _died(make))
-        codes = {3: ["GPU_THROTTLED", "PCIE_LINK_DEGRADED"], 9: ["ACS_ENABLED"]}.get(number, ())
+            documents = make.ranks_document(name, _died(make, name))
         release = "5.15.0-113-generic" if number == 3 else "6.8.0-40-generic"
         identity = {"product": "DGX H100", "gpu_models": ["NVIDIA H100 80GB HBM3"], "kernel_release": release}
         facts = {"identity": identity, **({"ring": _ring()} if number == 0 else {})}
-        report = structs.replace(make.report(name, codes), facts=facts)
-        agents.append(FakeAgent(documents, report))
+        agents.append(TrainingAgent(documents, _report(make.report(name), FINDINGS.get(number, ()), facts)))
     targets = [word for agent in agents for word in ("--target", agent.address)]
-    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1"])
+    config = tmp_path_factory.mktemp("collector") / "collector.yaml"
+    config.write_text(f"incidents_database: {config.parent / 'incidents.sqlite'}\n")
+    collector = CollectorProcess([*targets, "--target", "127.0.0.1:9", "--interval", "1", "--config", str(config)])
     collector.wait_ready()
     collector.wait_until(lambda: len(collector.get("/api/v1/findings").json()["findings"]) >= 4)
-    collector.wait_until(lambda: collector.get("/api/v1/incidents").json()["incidents"])
+    collector.wait_until(lambda: len(collector.get("/api/v1/incidents").json()["incidents"]) == 2)
     yield collector
     collector.stop()
     for agent in agents:
@@ -72,25 +166,49 @@ def _ring() -> dict[str, Any]:
     return {"age_seconds": 600.0, "nodes": 8, "pairs": measured}
 
 
-def _died(make: Any) -> list[Any]:
+def _report(healthy: Report, findings: Sequence[Finding], facts: dict[str, Any]) -> Report:
+    return structs.replace(
+        healthy, verdict=Verdict.FAIL if findings else Verdict.OK, findings=tuple(findings), facts=facts
+    )
+
+
+def _died(make: Any, node: str) -> list[Any]:
     """Two ranks under a number of torchrun's; rank 1 ends with an exception."""
     steps = [make.step_row(step) for step in range(20)]
-    job = {"job_id": UUID, "owner": 1001, "facts": {"script": "finetune.py", "started": time.time() - 600}}
-    end = RankEnd(1.0, exit_code=1, exception="ValueError")
+    job = {
+        "node": node,
+        "job_id": UUID,
+        "owner": 2002,
+        "facts": {"script": "finetune.py", "started": time.time() - 600},
+    }
+    end = RankEnd(time.time() - 90, exit_code=1, exception="ValueError")
     dead = make.rank_row(1, 2, steps, state="died", phase="forward", end=end, **job)
     return [make.rank_row(0, 2, steps, **job), dead]
 
 
+def _address(cluster: Any, view: str, folder: Path) -> str:
+    """Of the view; the kept page is made first."""
+    if view != "report":
+        return str(cluster.url) + VIEWS[view][0]
+    job, page = "2001:pretrain-70b", folder / "pretrain-70b.html"
+    words = ["locate", "--collector", cluster.url, "--job", job, "--html", str(page)]
+    done = subprocess.run([sys.executable, "-m", "laggard", *words], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1, done.stderr
+    return page.as_uri()
+
+
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_size_and_scheme(browser: Any, cluster: Any, view: str) -> None:
-    address, ready = VIEWS[view]
+def test_every_size_and_scheme(browser: Any, cluster: Any, view: str, tmp_path: Path) -> None:
+    address, ready = _address(cluster, view, tmp_path), VIEWS[view][1]
     for size, scheme in LOOKS:
         width, height = SIZES[size]
         look = {"viewport": {"width": width, "height": height}, "color_scheme": scheme}
-        browsed = Browsed(browser, cluster.url + address, ready, **look)
+        browsed = Browsed(browser, address, ready, **look)
         page = browsed.page
         page.locator(ready).first.wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{view} is wider than a {size}"
+        if view == "report":
+            assert "in all_reduce of dp:0-63" in page.inner_text("#waits-sentence"), "the agents were asked for it"
         assert page.locator("h1:visible").count() == 1, f"{view}: one heading says what it is"
         barriers = browsed.barriers()
         assert barriers == [], f"{view}, {size}, {scheme}: {barriers}"
@@ -100,9 +218,61 @@ def test_every_size_and_scheme(browser: Any, cluster: Any, view: str) -> None:
 
 
 def keep(page: Any, name: str) -> None:
-    folder = Path(os.environ.get("LAGGARD_SCREENSHOTS") or OUT)
-    folder.mkdir(parents=True, exist_ok=True)
-    page.screenshot(path=folder / f"{name}.jpg", type="jpeg", quality=60, full_page=True)
+    if docs := os.environ.get("LAGGARD_SCREENSHOTS"):
+        _keep_for_docs(page, Path(docs), name)
+        return
+    OUT.mkdir(parents=True, exist_ok=True)
+    page.screenshot(path=OUT / f"{name}.jpg", type="jpeg", quality=60, full_page=True)
+
+
+SMALLER = """async ([data, width, height]) => {
+    const image = new Image();
+    image.src = `data:image/png;base64,${data}`;
+    await image.decode();
+    const scale = Math.min(1, width / image.width);
+    const canvas = new OffscreenCanvas(image.width * scale, Math.min(height, image.height * scale));
+    const pen = canvas.getContext("2d");
+    pen.imageSmoothingQuality = "high";
+    pen.drawImage(image, 0, 0, image.width * scale, image.height * scale);
+    const reader = new FileReader();
+    const read = new Promise((resolve) => (reader.onload = () => resolve(reader.result)));
+    reader.readAsDataURL(await canvas.convertToBlob({ type: "image/webp", quality: 0.7 }));
+    return (await read).split(",")[1];
+}"""
+
+
+def _keep_for_docs(page: Any, docs: Path, name: str) -> None:
+    """Smaller, as WebP, and without the ends of long pages; of the first view also the README's picture."""
+    if name == "job-wide-light":
+        page.screenshot(path=docs / "page.png", full_page=True, clip={"x": 120, "y": 0, "width": 1200, "height": 1330})
+    shot = base64.b64encode(page.screenshot(full_page=True)).decode()
+    blank = page.context.browser.new_page()
+    made = blank.evaluate(SMALLER, [shot, {"wide": 1000, "tablet": 640, "phone": 390}[name.split("-")[-2]], 2900])
+    blank.close()
+    (docs / "screenshots" / f"{name}.webp").write_bytes(base64.b64decode(made))
+
+
+def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: Any) -> None:
+    found = cluster.get("/api/v1/incidents").json()
+    died = next(it for it in found["incidents"] if it["job_id"] == UUID)
+    assert found["jobs"][f"2002:{UUID}"]["script"] == "finetune.py"
+    of_node = {node: cluster.get("/api/v1/incidents", node=node).json()["incidents"] for node in ("gpu-08", "gpu-01")}
+    assert [it["id"] for it in of_node["gpu-08"]] == [died["id"]] and of_node["gpu-01"] == []
+    browsed = Browsed(browser, f"{cluster.url}/#view=fleet&incident={died['id']}", f"#incident-{died['id']}")
+    page = browsed.page
+    box = page.locator(f"#incident-{died['id']}")
+    assert box.get_attribute("open") is not None and "exit status 1 after ValueError" in box.inner_text()
+    assert "finetune.py of 2002, since" in box.inner_text() and UUID not in box.inner_text()
+    other = page.locator("#incidents details", has_text="pretrain-70b of")
+    assert other.get_attribute("open") is None
+    other.locator("summary").click()
+    page.wait_for_timeout(1500)  # it is drawn anew meanwhile
+    assert "Now, " in other.inner_text() and "its peers 0.05" in other.inner_text()
+    other.get_by_role("link", name="What to change in this job").click()
+    page.locator("#changes-card:not([hidden])").wait_for()
+    page.locator("h1:visible", has_text="Rank 29 on gpu-03").wait_for()
+    browsed = Browsed(browser, f"{cluster.url}/#incident=12", "#incidents-explain:text('Incident 12 is not known')")
+    assert browsed.errors == []
 
 
 def test_from_the_fleet_to_a_node_and_to_a_job(browser: Any, cluster: Any) -> None:
@@ -116,7 +286,7 @@ def test_from_the_fleet_to_a_node_and_to_a_job(browser: Any, cluster: Any) -> No
     assert page.locator("#matrix td[data-rate=slow]").all_inner_texts() == ["9.50", "9.50"], "a link has two cells"
     assert page.locator("#tiles a").count() == 12 and page.locator("#tiles a[data-tone=fail]").count() == 2
     pretrain = page.locator("#jobs tbody tr", has_text="pretrain-70b").inner_text()
-    assert "Rank 29 on gpu-03 is slow in forward" in pretrain and "pretrain.py" in pretrain
+    assert f"Rank {SLOW} on gpu-03 is slow in forward" in pretrain and "pretrain.py" in pretrain
     died = page.locator("#jobs tbody tr", has_text=UUID)
     assert died.locator("a").inner_text() == "finetune.py", "a job without a name of its own goes by its script"
     page.locator("#tiles a[data-tone=fail]").first.click()

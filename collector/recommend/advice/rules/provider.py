@@ -30,6 +30,7 @@ def judge(situation: Situation) -> Iterator[Item]:
             risk="Such lists grow old, and are for the provider's images: an option to be measured, alternately.",
             apply=apply,
             revert=revert,
+            commands=(apply,),
             source=provider.source,
         )
 

@@ -30,6 +30,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         risk="More queue pairs cost small messages a little latency: measure with and without, alternately.",
         apply=apply,
         revert=revert,
+        commands=(apply,),
         source=SOURCE,
     )
 

@@ -29,7 +29,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         current = situation.environment[name]
         apply, revert = variable(name, current, None)
         item = repair(found, "nccl_env", name, _GAIN, SOURCE, current, None)
-        yield msgspec.structs.replace(item, apply=apply, revert=revert)
+        yield msgspec.structs.replace(item, apply=apply, revert=revert, commands=(apply,))
     if not chosen:
         yield repair(found, "host", "transport", _GAIN, SOURCE, "TCP", "RDMA")
 

@@ -42,6 +42,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         risk="The switches must map the same DSCP to the same priority: ask who runs the network.",
         apply=apply,
         revert=revert,
+        commands=(apply,),
         source=SOURCE,
     )
 

@@ -50,6 +50,7 @@ def _removal(
         risk="Somebody may have set it for a reason that is not in the file: ask.",
         apply=apply,
         revert=revert,
+        commands=(apply,),
         source=SOURCE,
         repairs=harmful,
     )

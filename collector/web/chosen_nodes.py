@@ -1,0 +1,107 @@
+"""Which nodes a document is about, and in what order: a fleet of thousands is asked for in parts. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from laggard.collector.fleet.outliers import fleet_lines
+from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
+from laggard.collector.node_finding import NodeFinding
+from laggard.wire.nodes import NodeRow, NodesDocument
+
+MOST_FOUND: Final = 200
+"""Characters of what is looked for."""
+
+_STATES: Final = ("garbage", "down", "slow", "waiting", "up")
+_DIGITS: Final = re.compile(r"\d+")
+
+
+class NodesAsked(NamedTuple):
+    """`limit`: so many nodes, those first that need attention; None: all, as they are listed. `names`: of these names
+    alone. `find`: of those whose name or address contains it, in capitals or not. `job`: whose nodes these are."""
+
+    limit: int | None = None
+    names: Collection[str] | None = None
+    find: str = ""
+    job: str | None = None
+
+
+def nodes_of(job: JobSnapshot | None) -> frozenset[str] | None:
+    """The nodes on which a job runs, with those of its culprits; None where nothing says which, as of a job without
+    hooks."""
+    names = {node for node in job.timings.nodes if node} if job else set()
+    if job is None or not names:
+        return None
+    return frozenset(names.union(*(culprit.machines for culprit in job.location.culprits)))
+
+
+def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocument:
+    """The rows without a limit are as they were held; with one they come without `ring_pairs`, which
+    newest_ring() has."""
+    rows = [row for row in snapshot.nodes if _is_asked(row, asked)]
+    shown = tuple(rows)
+    if asked.limit is not None:
+        shown = tuple(_brief(row) for row in worst_first(rows)[: asked.limit])
+    return NodesDocument(
+        nodes=shown,
+        total=len(rows),
+        answering=sum(row.state == "up" for row in rows),
+        failing=sum(row.verdict == "fail" for row in rows),
+        unnamed=sum(row.node is None for row in snapshot.nodes),
+        compared=_compared(snapshot, asked),
+        job=asked.job,
+    )
+
+
+def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) -> tuple[NodeFinding, ...]:
+    """Those of the nodes of these names, or all."""
+    return tuple(it for it in findings if nodes is None or it.node in nodes)
+
+
+def name_of(row: NodeRow) -> str:
+    return row.node or row.url.partition("://")[2]
+
+
+def natural(name: str) -> str:
+    """Sorts names as people count: node-9 before node-10."""
+    return _DIGITS.sub(lambda found: found.group()[:64].zfill(12), name)
+
+
+def _is_asked(row: NodeRow, asked: NodesAsked) -> bool:
+    if asked.names is not None and name_of(row) not in asked.names:
+        return False
+    wanted = asked.find.casefold()
+    return not wanted or wanted in name_of(row).casefold() or wanted in row.url.casefold()
+
+
+def _attention(row: NodeRow) -> tuple[int, bool, str]:
+    place = _STATES.index(row.state) if row.state in _STATES else 0
+    return place, row.verdict == "ok", natural(name_of(row))
+
+
+def _brief(row: NodeRow) -> NodeRow:
+    return row if row.ring_pairs is None else structs.replace(row, ring_pairs=None)
+
+
+def _compared(snapshot: ClusterSnapshot, asked: NodesAsked) -> tuple[str, ...]:
+    """How the nodes differ from others of the same hardware: of those asked for by name, else of all."""
+    if asked.names is None:
+        return fleet_lines(snapshot.fleet_findings, snapshot.fleet_notes)
+    return fleet_lines(findings_on(snapshot.fleet_findings, asked.names), ())
+
+
+def tone_of(row: NodeRow) -> str:
+    """What a node is for the fleet: fail, silent, unknown, wait or ok."""
+    if row.state == "waiting":
+        return "wait"
+    if row.state != "up":
+        return "silent"
+    return {"ok": "ok", "skipped": "ok", "fail": "fail"}.get(row.verdict or "", "unknown")
+
+
+def worst_first(rows: Iterable[NodeRow]) -> Sequence[NodeRow]:
+    return sorted(rows, key=_attention)

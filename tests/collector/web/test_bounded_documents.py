@@ -1,0 +1,132 @@
+"""What a view of the page asks for stays small, however many nodes and jobs there are, and says what it leaves out."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+from msgspec import structs
+from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
+
+from laggard.collector.web.tiles import tiles_document
+from laggard.wire.nodes import NodeRow, RingPairs
+
+NODES = JOBS = 4096
+VIEWS = {
+    "job": ["summary?job=", "nodes?limit=100&job=", "findings?limit=100&job=", "incidents?limit=20&job="],
+    "fleet": ["summary?job=", "tiles", "nodes?limit=100", "rings/newest", "incidents?limit=50", "findings?limit=100"],
+    "node": ["summary?job=", "nodes?limit=100&node=gpu-0050", "findings?limit=100&node=gpu-0050", "incidents?limit=50"],
+}
+MOST_BYTES = 160_000
+"""Of all answers of a view together, but for the heat map and the timeline, whose size does not depend on nodes or
+jobs."""
+
+
+@pytest.fixture(scope="module")
+def collector() -> Iterator[httpx.Client]:
+    """4,096 nodes, of which 82 fail, each of them with a job of its own user among 4,096 jobs. The job of one rank a
+    node keeps the making short."""
+    snapshot = with_jobs(with_findings(made_snapshot(NODES, ranks_per_node=1, steps=60)), JOBS)
+    with served(snapshot) as url, httpx.Client(base_url=f"{url}/api/v1/", timeout=120, trust_env=False) as client:
+        yield client
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_a_view_of_4096_nodes_and_jobs_is_small(collector: httpx.Client, view: str) -> None:
+    sizes = {path: len(collector.get(path).raise_for_status().content) for path in VIEWS[view]}
+    assert sum(sizes.values()) < MOST_BYTES, sizes
+
+
+def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:
+    nodes = collector.get("nodes?limit=100").json()
+    assert (len(nodes["nodes"]), nodes["total"], nodes["failing"], nodes["answering"]) == (100, 4097, 83, 4097)
+    assert [row["verdict"] for row in nodes["nodes"]] == ["fail"] * 83 + ["ok"] * 17
+    assert [row["node"] for row in collector.get("nodes?limit=9&find=GPU-4095").json()["nodes"]] == ["gpu-4095"]
+    summary = collector.get("summary").json()
+    assert summary["counts"] == {"total": 4096, "running": 4096, "failing": 2, "found": 4096}
+    shown = [line["key"] for line in summary["jobs"]]
+    assert len(shown) == 100 and shown[:2] == ["1000:pretrain", "2001:finetune-llama-0001"]
+    assert shown[-1] == "2095:finetune-llama-4095", "of all jobs this one and the first have a culprit"
+    asked = collector.get("summary?job=2000:finetune-llama-2000").json()
+    assert asked["job"] in [line["key"] for line in asked["jobs"]], "the job that was asked for is listed"
+    found = collector.get("summary?find=LLAMA-2000").json()
+    assert found["counts"]["found"] == 1 and "2000:finetune-llama-2000" in [line["key"] for line in found["jobs"]]
+    by_user = collector.get("summary?find=2042:&limit=4096").json()
+    assert by_user["counts"]["found"] == 41 and len(by_user["jobs"]) == 42, "those of a user, and the one that is shown"
+
+
+def test_the_nodes_of_a_job_and_what_was_found_on_them(collector: httpx.Client) -> None:
+    everything, of_job = collector.get("findings").json(), collector.get("findings?job=1000:pretrain").json()
+    assert (everything["total"], of_job["total"]) == (83, 82)
+    assert OUTSIDE in {it["node"] for it in everything["findings"]}
+    assert OUTSIDE not in {it["node"] for it in of_job["findings"]}
+    nodes = collector.get("nodes?job=1000:pretrain").json()
+    assert nodes["job"] == "1000:pretrain" and nodes["total"] == 4096
+    assert OUTSIDE not in {row["node"] for row in nodes["nodes"]}
+    assert collector.get("nodes?job=").json()["job"] == "1000:pretrain", "the job that progressed last"
+    assert collector.get("nodes?job=nobody").json()["job"] is None
+
+
+def test_without_parameters_the_documents_are_whole(collector: httpx.Client) -> None:
+    """As gates and controllers of earlier versions ask."""
+    nodes = collector.get("nodes").json()
+    assert nodes["schema"] == "laggard.nodes/1" and len(nodes["nodes"]) == nodes["total"] == 4097
+    assert [row["node"] for row in nodes["nodes"][:2]] == ["gpu-0000", "gpu-0001"], "in the order of the targets"
+
+
+@pytest.mark.parametrize(
+    "query", ["nodes?limit=-1", "nodes?limit=many", f"nodes?find={'x' * 201}", "summary?limit=5000"]
+)
+def test_a_wrong_question_is_told(collector: httpx.Client, query: str) -> None:
+    answer = collector.get(query)
+    assert answer.status_code == 400 and "limit is " in answer.text
+
+
+def test_tiles_are_spans_of_names() -> None:
+    def row(name: str, verdict: str = "ok", *codes: str, state: str = "up") -> NodeRow:
+        return NodeRow(f"http://{name}:19400", name, state, "", 1.0, verdict, codes, ())
+
+    def spans(*rows: NodeRow) -> list[tuple[Any, ...]]:
+        return [structs.astuple(span) for span in tiles_document(rows).spans]
+
+    dotted = [row(f"gpu-{number}.dc2.example.com") for number in (11, 9, 10)]
+    assert spans(*dotted) == [("gpu-", 9, 11, 0, ".dc2.example.com", "ok", ())]
+    padded = [row(f"n{number:03d}") for number in (98, 99, 100)]
+    assert spans(*padded) == [("n", 98, 100, 3, "", "ok", ())]
+    assert spans(row("n998"), row("n1000"), row("n999")) == [("n", 998, 1000, 0, "", "ok", ())]
+    mixed = spans(row("a1"), row("a2", "fail", "GPU_XID"), row("a3"), row("head"), row("a4", state="down"))
+    assert mixed == [
+        ("a", 1, 1, 0, "", "ok", ()),
+        ("a", 2, 2, 0, "", "fail", ("GPU_XID",)),
+        ("a", 3, 3, 0, "", "ok", ()),
+        ("a", 4, 4, 0, "", "silent", ()),
+        ("head", -1, -1, 0, "", "ok", ()),
+    ]
+    twins = spans(row("a1"), row("a1"))
+    assert len(twins) == 2, "two agents of one name are two tiles"
+
+
+def test_more_tiles_than_a_screen_holds_keep_those_that_need_attention() -> None:
+    rows = [NodeRow(f"http://n{it}:1", f"n{it}", "up", "", 1.0, "ok", (), ()) for it in range(9000)]
+    rows[8999] = structs.replace(rows[8999], verdict="fail")
+    tiles = tiles_document(rows)
+    assert (tiles.total, tiles.shown, tiles.counts) == (9000, 8192, {"fail": 1, "ok": 8999})
+    assert tiles.spans[-1].first == 8999 and tiles.spans[-1].tone == "fail"
+
+
+def test_a_large_ring_is_told_by_its_slowest_pairs() -> None:
+    names = tuple(f"gpu-{it:03d}" for it in range(200))
+    pairs = tuple((it, it + 1, 5e9 if it == 150 else 48e9 + it) for it in range(199))
+    ring = RingPairs(names, 1 << 28, pairs, (), ((150, 151),))
+    led = structs.replace(
+        NodeRow("http://a:1", "a", "up", "", 1.0, "ok", (), ()), ring_age_seconds=60.0, ring_pairs=ring
+    )
+    with served(dataclasses.replace(made_snapshot(8, steps=2), nodes=(led,))) as url:
+        told = httpx.get(f"{url}/api/v1/rings/newest", trust_env=False).json()
+    assert (told["nodes"], told["measured"], len(told["pairs"]["nodes"])) == (200, 199, 48)
+    ((a, b),) = told["pairs"]["slow_links"]
+    assert [told["pairs"]["nodes"][it] for it in (a, b)] == ["gpu-150", "gpu-151"]
+    assert [a, b, 5e9] in told["pairs"]["pairs"]
