@@ -30,7 +30,15 @@ from laggard.collector.reports.documents import (
     ScalingDocument,
     TableDocument,
 )
-from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
+from laggard.collector.web.documents import (
+    HeatDocument,
+    LinksDocument,
+    NodeFindingsDocument,
+    SummaryDocument,
+    TilesDocument,
+    TimelineDocument,
+)
+from laggard.collector.web.newest_ring import NewestRing
 from laggard.diagnose.document import Diagnosis
 from laggard.model import Location, Report
 from laggard.rings.document import Ring
@@ -68,6 +76,9 @@ DOCUMENTS = (
     Document(RingAsk, "what an idle node asks, `POST /api/v1/rings/due` of the collector"),
     Document(RingDue, "the answer to it"),
     Document(SummaryDocument, "`/api/v1/summary` of the collector"),
+    Document(TilesDocument, "`/api/v1/tiles` of the collector"),
+    Document(NewestRing, "`/api/v1/rings/newest` of the collector"),
+    Document(LinksDocument, "`/api/v1/links` of the collector"),
     Document(HeatDocument, "`/api/v1/ranks` of the collector"),
     Document(TimelineDocument, "`/api/v1/timeline` of the collector"),
     Document(CampaignDocument, "`laggard report campaign --format json`"),

@@ -44,6 +44,7 @@ REVIEWED = {
     "$EDITOR": "needs a reader",
     "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "/opt/laggard/bin/pip install": INSTALLED,
+    ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": "tests/collector/web/test_views.py::test_every_size_and_scheme",
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "install": INSTALLED,

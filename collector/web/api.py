@@ -220,13 +220,14 @@ class Api:
     def links(self, request: Request) -> Response:
         """`?node=NAME`, else `?job=`, and `rank=N` of that job: where else its metrics can be seen."""
         snapshot, asked = self.source.snapshot, request.query_params
+        rank = _whole(asked.get("rank", ""), LARGEST_RANK)
+        if "rank" in asked and rank is None:
+            return PlainTextResponse("rank is a rank's number\n", 400)
         if (node := asked.get("node")) is not None:
             urls = (row.url for row in snapshot.nodes if name_of(row) == node)
             address = next(urls, "").partition("://")[2]
             return _json(MetricLinks(self.settings).of_node(address) if address else LinksDocument(()))
-        rank, job = _whole(asked.get("rank", ""), LARGEST_RANK), snapshot.job(job_name(request))
-        if "rank" in asked and rank is None:
-            return PlainTextResponse("rank is a rank's number\n", 400)
+        job = snapshot.job(job_name(request))
         if job is None:
             return _json(LinksDocument(()))
         links = MetricLinks(self.settings, None if job.running else job.progressed_at or None)
