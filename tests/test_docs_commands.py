@@ -38,13 +38,14 @@ MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
 BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
 RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
 A_CLUSTER = "needs a cluster with containers"
+SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
     "$EDITOR": "needs a reader",
     "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "/opt/laggard/bin/pip install": INSTALLED,
-    ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": "tests/collector/web/test_views.py::test_every_size_and_scheme",
+    ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "install": INSTALLED,
