@@ -28,13 +28,13 @@ const hasLanes = ({ rows }) => rows.some(({ collectives }) => collectives.length
 function explanation(timeline) {
   const phases = "Each rank's steps on its own clock. Within a step the phases stand one after the other, waiting last; in truth they alternate.";
   const cut = timeline.rows.some((row) => row.collectives_seen > row.collectives.length) ? " Of very many, those with the longest waits." : "";
-  const lanes = hasLanes(timeline) ? ` The lane below has the single collectives at their own times: the rank is blocked in the dark part.${cut}` : "";
+  const lanes = hasLanes(timeline) ? ` The lane below has the single collectives at their own times: the rank is blocked in the bold part.${cut}` : "";
   return element("p", { className: "explain", text: phases + lanes });
 }
 
 function legend(timeline) {
   const keys = PARTS.map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}`, text: LETTERS[part] ?? "" }), nameOf(part)));
-  const lane = hasLanes(timeline) ? [element("span", { className: "legend-key" }, element("i", { className: "lane-key" }), "a collective, dark where the rank is blocked")] : [];
+  const lane = hasLanes(timeline) ? [element("span", { className: "legend-key" }, element("i", { className: "lane-key" }), "a collective, with a bold part where the rank is blocked")] : [];
   return element("div", { className: "legend" }, ...keys, ...lane);
 }
 
