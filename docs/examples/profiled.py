@@ -1,4 +1,7 @@
-"""PyTorch's profiler in a training: `torchrun --nproc-per-node 4 profiled.py traces`. Rank 2 is slow, to be found."""
+"""PyTorch's profiler in a training, whose traces go to a folder. Rank 2 is slow, to be found.
+
+torchrun --nproc-per-node 4 docs/examples/profiled.py traces
+"""
 
 import sys
 import time

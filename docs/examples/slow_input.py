@@ -1,4 +1,7 @@
-"""DeepSpeed with one slow rank, to see what laggard says: rank 1 waits 0.1 s more for each batch of its input."""
+"""DeepSpeed with one slow rank, to see what laggard says: rank 1 waits 0.1 s more for each batch of its input.
+
+torchrun --nproc-per-node 2 --no-python laggard run docs/examples/slow_input.py
+"""
 
 import time
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from support.mutated import mutated
 
 from laggard.collector.fleet.outliers import compare_nodes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
@@ -24,6 +26,7 @@ from laggard.collector.node_finding import NodeFinding
 from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.collectives_validation import validate_collectives
+from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.scrape.targets import parse_target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
@@ -109,6 +112,9 @@ class Source:
 
     async def refresh(self) -> bool:
         return True
+
+    def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
+        return {}
 
     def recording(self, name: str | None) -> JobRecording | None:
         return None
