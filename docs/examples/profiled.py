@@ -1,6 +1,8 @@
 """PyTorch's profiler in a training, whose traces go to a folder. Rank 2 is slow, to be found.
 
-torchrun --nproc-per-node 4 docs/examples/profiled.py traces
+    torchrun --nproc-per-node 4 docs/examples/profiled.py traces
+
+docs/tasks/profiler.md reads the traces.
 """
 
 import sys

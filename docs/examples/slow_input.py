@@ -1,6 +1,8 @@
 """DeepSpeed with one slow rank, to see what laggard says: rank 1 waits 0.1 s more for each batch of its input.
 
-torchrun --nproc-per-node 2 --no-python laggard run docs/examples/slow_input.py
+    torchrun --nproc-per-node 2 --no-python laggard run docs/examples/slow_input.py
+
+docs/tasks/deepspeed.md watches it.
 """
 
 import time
