@@ -263,7 +263,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "", tmp_path / "file" / "recording")
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"laggard: no recording in {tmp_path}/file/recording: [Errno 20] Not a directory")
+    assert line.startswith(f"laggard: no recording in {tmp_path}/file/recording: Not a directory")
 
 
 def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
