@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from laggard.address import without_login
+from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
 from laggard.http.tls import ASKS_FOR_CERTIFICATE, ENV_CERT_FILE, client_context, failure_text
@@ -17,10 +17,12 @@ from laggard.text.words import printable_line
 if TYPE_CHECKING:
     import httpx
 
+COLLECTOR_HELP = "the collector, as HOST:PORT or http://HOST:PORT (default: %(default)s)"
 DEFAULT_URL = f"http://127.0.0.1:{COLLECTOR_PORT}"
 
 JOB_HELP = (
-    "the name of the collector's job, with its user's name or uid where several have one of that name; "
+    "the collector's job: its name or script, or how its name begins, with its user's name or uid where several have "
+    "such a job; "
     "default: the job that progressed last"
 )
 
@@ -46,6 +48,7 @@ def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.
     """The answer to a GET of /api/v1/`document`, to be read. Raises UsageError."""
     import httpx
 
+    url = as_url(url, COLLECTOR_PORT)
     try:
         address = f"{url.rstrip('/')}/api/v1/{document}"
         with httpx.stream("GET", address, params=dict(query), timeout=10.0, verify=_verify(url)) as found:

@@ -12,7 +12,18 @@ from laggard.text.words import capital, counted, printable_line, ranks_text, sec
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
 
-SURROUNDING = ("partial", "rank_died", "agents_silent", "ended", "stale", "coarse", "agents_asked", "held", NOT_HELD)
+SURROUNDING = (
+    "partial",
+    "rank_died",
+    "agents_silent",
+    "ended",
+    "stale",
+    "coarse",
+    "agents_asked",
+    "held",
+    "stall",
+    NOT_HELD,
+)
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""
 
 
@@ -167,7 +178,7 @@ def _cost(culprit: Culprit, location: Location) -> str:
     steps = _step_count(location)
     if not steps or location.window.seconds <= 0:
         return f"fixing it would save {share}"
-    seconds = culprit.recoverable_ratio * location.window.seconds / steps
+    seconds = culprit.recoverable_ratio * (location.window.step_seconds or location.window.seconds / steps)
     return f"fixing it would save {seconds_text(seconds)} of each step, {share}"
 
 

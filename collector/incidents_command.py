@@ -13,7 +13,7 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
-from laggard.collector.ask import DEFAULT_URL, answer, by_uid
+from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, answer, by_uid
 from laggard.collector.incidents.database import DatabaseError, read_incidents
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
@@ -40,7 +40,7 @@ _MAX_PAGES = 200
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     source.add_argument(
         "--database", metavar="FILE", help="read the collector's file (incidents_database) instead, also while it runs"
     )

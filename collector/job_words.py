@@ -3,19 +3,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from laggard import wire
 from laggard.collector.ask import answer, user_text
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.jobs.job import JobKey, is_numbered
 from laggard.collector.web.documents import JobLine, SummaryDocument
 from laggard.errors import UsageError
-from laggard.text.words import printable_line
+from laggard.model import Verdict
+from laggard.text.words import counted, printable_line
 
-_NUMBER = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|[0-9a-f]{16,}")  # torchrun's UUIDs, hashes
 _LONGEST = 300
+_MOST_OTHERS = 4
+_SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it
 
 
 def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
@@ -28,6 +29,32 @@ def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     return printable_line(f"{short}{started}, `--job {job_id}`", _LONGEST)
 
 
+def recorded_text(job_id: str | None, owner: int | None, script: str | None, started_at: float | None) -> str | None:
+    """The same of a recording, as far as it says so: `train.py, started 2026-11-25 07:24 UTC`; None where it says
+    nothing."""
+    name = script if script and (job_id is None or is_numbered(job_id)) else job_id or script
+    if not name:
+        return None
+    user = f" of {user_text(owner)}" if owner is not None else ""
+    started = f", started {_minute(started_at)}" if started_at else ""
+    return printable_line(f"{name}{user}{started}", _LONGEST)
+
+
+def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
+    """Lines that say which other jobs a collector holds: those that run, each with its answer; empty where there are
+    none."""
+    others = [line for key, line in known.items() if key != shown]
+    running = sorted((line for line in others if line.running), key=lambda line: line.verdict is not Verdict.FAIL)
+    if not running:
+        return [f"{counted(len(others), 'more job')}, ended: choose with --job"] if others else []
+    lines = [f"{counted(len(running), 'more job')} that {'run' if len(running) > 1 else 'runs'}, choose with --job:"]
+    for line in running[:_MOST_OTHERS]:
+        short = line.job_id[:_SHORT_NUMBER] if is_numbered(line.job_id) else line.job_id
+        name = short_text(line.job_id, line.owner, line)
+        lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", _LONGEST))
+    return lines + ([f"and {len(running) - _MOST_OTHERS} more"] if len(running) > _MOST_OTHERS else [])
+
+
 def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     """`train.py of user ann`: where its whole name follows elsewhere."""
     user = f"user {known.user}" if known and known.user else user_text(owner)
@@ -36,7 +63,7 @@ def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
 
 
 def _is_told_by_script(known: JobLine) -> bool:
-    return bool(known.script and _NUMBER.fullmatch(known.job_id))
+    return bool(known.script and is_numbered(known.job_id))
 
 
 def known_jobs(url: str) -> Mapping[JobKey, JobLine]:

@@ -12,6 +12,8 @@ from typing import TypeVar
 from laggard import wire
 from laggard.address import without_login
 from laggard.collector.ask import answer, user_text
+from laggard.collector.job_words import by_key, job_text, recorded_text
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.judged_recording import JudgedRecording
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
@@ -43,7 +45,7 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         timeline=timeline,
         findings=_of_culprits(findings.findings, summary.location),
         recommendation=recommendation_of_collector(url, job),
-        job=_job_text(location),
+        job=_watched_text(location, summary),
         source=f"From the collector at {without_login(url)}.",
         written=_now(),
         collector=without_login(url),
@@ -73,6 +75,7 @@ def recommendation_of_recording(location: Location, timings: JobTimings) -> Reco
 def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage:
     location, timings = judged
     key = str(location.job_id)
+    name = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
     return _without_collector(
         location,
         recommendation_of_recording(location, timings),
@@ -80,6 +83,7 @@ def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage
         timeline_document(key, timings, culprit_ranks(location)),
         f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"
         + (f" and {len(paths) - 3} more." if len(paths) > 3 else "."),
+        f"Job {name}" if name else "",
     )
 
 
@@ -90,9 +94,14 @@ def page_of_counters(location: Location, url: str) -> KeptPage:
 
 
 def _without_collector(
-    location: Location, changes: Recommendation | None, heat: HeatDocument, timeline: TimelineDocument, source: str
+    location: Location,
+    changes: Recommendation | None,
+    heat: HeatDocument,
+    timeline: TimelineDocument,
+    source: str,
+    job: str = "",
 ) -> KeptPage:
-    return KeptPage(recorded_summary(location), heat, timeline, (), changes, _job_text(location), source, _now())
+    return KeptPage(recorded_summary(location), heat, timeline, (), changes, job or _job_text(location), source, _now())
 
 
 def write_page(path: str, page: KeptPage) -> None:
@@ -114,6 +123,12 @@ def write_page(path: str, page: KeptPage) -> None:
 def _of_culprits(findings: Sequence[NodeFinding], location: Location) -> tuple[NodeFinding, ...]:
     nodes = {node for culprit in location.culprits for node in culprit.machines}
     return tuple(found for found in findings if found.node in nodes)
+
+
+def _watched_text(location: Location, summary: SummaryDocument) -> str:
+    known = {} if location.owner is None else by_key(summary)
+    line = known.get(JobKey(location.owner or 0, str(location.job_id)))
+    return f"Job {job_text(line.job_id, line.owner, line)}" if line else _job_text(location)
 
 
 def _job_text(location: Location) -> str:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.describe import culprit_name, details, sentence
-from laggard.collector.job_words import job_text, known_jobs
+from laggard.collector.job_words import job_text, known_jobs, other_jobs, recorded_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.judged_recording import JudgedRecording, judge_recording
 from laggard.collector.locate.job_timings import JobTimings
@@ -36,12 +36,13 @@ MOST_CHANGES: Final = 3
 
 def configure(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     source.add_argument(
         "--trace",
         metavar="PATH",
         nargs="+",
-        help="files or directories: a laggard recording, or PyTorch Flight Recorder dumps",
+        help="files or directories: a laggard recording, PyTorch Flight Recorder dumps, PyTorch profiler traces or NCCL"
+        " Inspector's logs",
     )
     source.add_argument(
         "--prometheus",
@@ -69,11 +70,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--html", metavar="FILE", help="also write the answer as one page that loads nothing, to mail or to attach"
     )
     parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
 
 
 def main(arguments: argparse.Namespace) -> int:
     if arguments.record and (arguments.trace or arguments.prometheus):
         raise UsageError("--record copies from a collector: leave out --trace and --prometheus")
+    if arguments.stray:
+        paths = printable_line(shlex.join(arguments.stray), 200)
+        raise UsageError(f"unknown argument {paths}: did you mean --trace {paths}?")
     job = by_uid(arguments.job)
     location, timings = _judged(arguments, job)
     if arguments.html:
@@ -102,23 +107,43 @@ def _lines(arguments: argparse.Namespace, location: Location, timings: JobTiming
         yield Line(f"  {text}")
     if location.culprits and not arguments.prometheus:
         yield from _change_lines(arguments, location, timings)
-    if location.owner is not None:
-        asked = not arguments.trace and not arguments.prometheus
+    yield from _job_lines(arguments, location, timings)
+
+
+def _job_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
+    """Which job that is, and where a collector chose it, which others there are."""
+    if timings is not None:
+        text = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
+        if text:
+            yield Line(f"  Job {text}", "aside")
+    elif location.owner is not None:
         key = JobKey(location.owner, str(location.job_id))
-        known = known_jobs(arguments.collector).get(key) if asked else None
-        yield Line(f"  Job {job_text(location.job_id, location.owner, known)}", "aside")
+        known = {} if arguments.prometheus else known_jobs(arguments.collector)
+        yield Line(f"  Job {job_text(location.job_id, location.owner, known.get(key))}", "aside")
+        if not arguments.job:
+            yield from (Line(f"{'    ' if place else '  '}{text}") for place, text in enumerate(other_jobs(known, key)))
 
 
 def _judged(arguments: argparse.Namespace, job: str | None) -> tuple[Location, JobTimings | None]:
     """The verdict, and where a recording is its source, what that holds."""
     if arguments.trace:
-        return _judge_recording(arguments.trace)
+        judged = _judge_recording(arguments.trace)
+        _check_job(arguments.job, judged)
+        return judged
     asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
     if arguments.prometheus:
         return _from_prometheus(arguments.prometheus, job, *asked), None
     if any(asked):
         raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
     return _ask(arguments.collector, job), None
+
+
+def _check_job(asked: str | None, judged: JudgedRecording) -> None:
+    """Raises UsageError where another job was asked for than the recording holds."""
+    held, script = judged.location.job_id, judged.timings.script
+    name = (asked or "").rpartition(":")[2] if asked != held else held
+    if asked and held and name not in (held, script) and not held.startswith(name or ""):
+        raise UsageError(f"the recording is of job {held}{f' ({script})' if script else ''}, not of {asked}")
 
 
 def _judge_recording(paths: Sequence[str]) -> JudgedRecording:

@@ -7,9 +7,9 @@ from typing import Final, Literal
 
 from msgspec import structs
 
-from laggard.address import without_login
+from laggard.address import as_url, without_login
 from laggard.config import Settings, load
-from laggard.constants import CONTROLLER_PORT
+from laggard.constants import COLLECTOR_PORT, CONTROLLER_PORT
 from laggard.errors import UsageError
 
 LISTEN_ADDRESS: Final = f":{CONTROLLER_PORT}"
@@ -74,7 +74,7 @@ def load_settings(
     if web_config_file is not None:
         settings = structs.replace(settings, web_config_file=web_config_file)
     if collector is not None:
-        settings = structs.replace(settings, collector=collector)
+        settings = structs.replace(settings, collector=as_url(collector, COLLECTOR_PORT))
     for name in (*_POSITIVE, *_NOT_NEGATIVE):
         value = getattr(settings, name)
         if not (math.isfinite(value) and value >= 0) or (name in _POSITIVE and not value):

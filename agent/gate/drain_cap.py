@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.address import without_login
+from laggard.address import as_url, without_login
 from laggard.agent.gate.time_limit import TimeLimit
+from laggard.constants import COLLECTOR_PORT
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument
 
@@ -31,7 +32,7 @@ def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
 
     from laggard.http.client import NoResponse, get
 
-    url = f"{collector}/api/v1/drains?node={quote(node, safe='')}"
+    url = f"{as_url(collector, COLLECTOR_PORT)}/api/v1/drains?node={quote(node, safe='')}"
     try:
         answer = decode(get(url, seconds).body, DrainsDocument)
     except (NoResponse, WireError) as error:

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 
 from msgspec import structs
 
-from laggard.address import without_login
+from laggard.address import as_url, without_login
 from laggard.config import Settings, load
+from laggard.constants import COLLECTOR_PORT
 from laggard.environment import ENV_RING_TOKEN, node_name, rank_dir
 from laggard.errors import UsageError
 from laggard.rings.place import read_token_file
@@ -38,7 +39,7 @@ def resolve_settings(arguments: argparse.Namespace, environ: Mapping[str, str]) 
     """Returns the settings with every empty one filled in. Raises UsageError."""
     settings = load(arguments.config, IdleRingsSettings) if arguments.config else IdleRingsSettings()
     if arguments.collector is not None:
-        settings = structs.replace(settings, collector=arguments.collector)
+        settings = structs.replace(settings, collector=as_url(arguments.collector, COLLECTOR_PORT))
     if not settings.collector.startswith(("http://", "https://")):
         raise UsageError(
             f"collector is {without_login(settings.collector)!r}: give the collector that plans rings, http://HOST:PORT"

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec import structs
 
-from laggard.collector.jobs.job import Job, JobKey
+from laggard.collector.jobs.job import Job, JobKey, is_numbered
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.hang.launched_job import LaunchedJob
@@ -73,12 +73,14 @@ class ClusterSnapshot:
         return found[0] if len(found) == 1 else None
 
     def ambiguity(self, name: str | None) -> str:
-        """One line with the choices where several users have a job of that name; empty where it is clear."""
+        """One line with the choices where several jobs have that name; empty where it is clear."""
         found = self._named(name) if name else ()
         if len(found) < 2:
             return ""
         choices = ", ".join(str(job.key) for job in found[:_NAMED_JOBS])
         more = f" and {len(found) - _NAMED_JOBS} more" if len(found) > _NAMED_JOBS else ""
+        if any(job.key.job_id != found[0].key.job_id for job in found):
+            return f"{len(found)} jobs are called so, {name}; ask for one of them: {choices}{more}"
         return f"{len(found)} users have a job named {name}; ask for one of them as UID:NAME: {choices}{more}"
 
     def location(self, name: str | None) -> Location:
@@ -91,8 +93,15 @@ class ClusterSnapshot:
         return structs.replace(location, notes=(*location.notes, Note(kind="not_held", text=not_held)))
 
     def _named(self, name: str) -> Sequence[JobSnapshot]:
+        """The jobs of that key or name; else those that a launcher numbered and that have such a script, or whose
+        number begins so: a name that somebody gave is asked for as a whole."""
         key = JobKey.parse(name)
-        return [job for job in self.jobs if (job.key.job_id == name if key is None else job.key == key)]
+        exact = [job for job in self.jobs if (job.key.job_id == name if key is None else job.key == key)]
+        if exact:
+            return exact
+        text = name if key is None else key.job_id
+        own = [job for job in self.jobs if is_numbered(job.key.job_id) and (key is None or job.key.owner == key.owner)]
+        return [job for job in own if job.script == text] or [job for job in own if _begins(job.key.job_id, text)]
 
     def _why_no_job(self, name: str | None) -> tuple[str, str, str | None]:
         """The kind and the text of the note that says so, and the name that was asked for."""
@@ -107,15 +116,24 @@ class ClusterSnapshot:
         silent = [row for row in self.nodes if row.state != "up"]
         down = f"{len(silent)} of {counted(len(self.nodes), 'agent')} do not answer" if silent else ""
         if self.jobs and name:
-            known = ", ".join(str(job.key) for job in self.jobs[:_NAMED_JOBS])
+            known = ", ".join(map(_name_text, self.jobs[:_NAMED_JOBS]))
             return "no_such_job", "; ".join(filter(None, (f"no job {name} is known", down, f"known: {known}"))), name
         looked = "; ".join(note.text for note in self.fleet_notes if note.kind == "discovery")
         return *explain_no_ranks(self.nodes, self.ignored, looked), name
 
 
 _NAMED_JOBS = 8
+_LEAST_LETTERS = 6  # of a launcher's number that are taken for it: as git takes a commit's
 _LATEST = 1e11
 """Unix seconds that a page can show as a date."""
+
+
+def _begins(job_id: str, text: str) -> bool:
+    return len(text.removeprefix("job-")) >= _LEAST_LETTERS and job_id.startswith(text)
+
+
+def _name_text(job: JobSnapshot) -> str:
+    return f"{job.key} ({job.script})" if job.script and is_numbered(job.key.job_id) else str(job.key)
 
 
 def build_snapshot(
@@ -191,7 +209,8 @@ def explain_no_ranks(nodes: Sequence[NodeRow], ignored: str = "", looked: str = 
     answer = f"{agents} answer{'s' if up == 1 else ''}"
     if ignored:
         return "ranks_ignored", f"{answer}, but the rank files there were rejected: {ignored}"
-    return "no_ranks", f"{answer}, but no training process with laggard's hooks runs there; start it under laggard run"
+    missing = "no training process with laggard's hooks has made a step there"
+    return "no_ranks", f"{answer}, but {missing}: start it under laggard run, or wait for its first step"
 
 
 def _locate(timings: JobTimings, locate: Locate) -> Location:

@@ -42,7 +42,8 @@ class RankState(NamedTuple):
     whether a signal or a debugger has stopped it. `beat` is its last sign of life. `asked_seconds_ago` is since when
     its agent was asked for all this, relative to the last answer about the job; ages and durations are as of then.
     `end` is how a rank that died did so, None where nothing is known of that.
-    `cpu_wait` is how long its threads waited for a CPU of late."""
+    `cpu_wait` is how long its threads waited for a CPU of late. `doubted`: its recording has no end: it died, or runs
+    where nobody can see that."""
 
     state: str  # running, finished, died, unknown
     step: int | None
@@ -53,10 +54,11 @@ class RankState(NamedTuple):
     asked_seconds_ago: float = 0.0
     end: RankEnd | None = None
     cpu_wait: CpuWait | None = None
+    doubted: bool = False
 
 
 class LastBeat(NamedTuple):
-    """Where a rank that was killed stood when its recording says so for the last time: it had finished no step for
+    """Where a rank without an end stood when its recording says so for the last time: it had finished no step for
     `quiet_seconds`, on its own clock. `beat` is as of then."""
 
     quiet_seconds: float
@@ -98,9 +100,13 @@ class JobTimings:
     unseen_waits: tuple[int, ...] = ()
     """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
     last_beats: tuple[LastBeat | None, ...] = ()
-    """R, None of ranks that were not killed; empty where nothing recorded says where killed ranks stood."""
+    """R, None of ranks that ended; empty where nothing recorded says where those stood that have no end."""
     steps_recorded: bool = True
     """Whether the source tells steps at all: a Flight Recorder's dump does not."""
+    script: str | None = None
+    """The name of the script that trained, by a recording; of a live job the rows have it."""
+    started_at: float | None = None
+    """When its first rank began, in Unix seconds, by a recording."""
     profiled: bool = False
     """Whether a profiler recorded the job: a few steps, and often a few ranks by choice."""
 

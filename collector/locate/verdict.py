@@ -29,11 +29,12 @@ from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
-from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits
+from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
 from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
+from laggard.collector.locate.slow.payoff import stalls_beside
 from laggard.collector.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
 from laggard.collector.locate.slow.steps import MIN_STEPS, Steps, steps_needed
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
@@ -64,7 +65,7 @@ def locate(timings: JobTimings) -> Location:
         job_id=timings.job_id,
         world_size=timings.world_size,
         ranks_seen=len(timings.ranks),
-        window=_window(steps) if steps else Window(),
+        window=_window(steps, slow.step_seconds) if steps else Window(),
         slowdown_ratio=slow.slowdown_ratio,
         culprits=tuple(explained(_less_sure(culprit, timings), timings) for culprit in culprits),
         notes=tuple(notes),
@@ -75,8 +76,8 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended.
     Where ranks called different collectives, who waits for whom follows from that."""
     step_seconds = _typical_step(timings, steps)
-    found = hung_ranks(timings, step_seconds)
-    found = hung_before_the_end(timings, step_seconds) if found == NOTHING_FOUND else found
+    found = hung_before_the_end(timings, step_seconds)
+    found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
     return unfinished_collectives(timings) if found == NOTHING_FOUND else found
 
@@ -101,6 +102,7 @@ class _SlowRanks(NamedTuple):
     culprits: tuple[Culprit, ...] = ()
     notes: tuple[Note, ...] = ()
     slowdown_ratio: float | None = None
+    step_seconds: float | None = None
     conclusive: bool = True
 
 
@@ -121,12 +123,15 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found += [each for each in sometimes if each not in logging]
     brief = [rank for rank in found if rank.brief]
     links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
-    culprits, ratio = slow_culprits(timings, steps, [rank for rank in found if not rank.brief])
+    lasting = [rank for rank in found if not rank.brief]
+    culprits, ratio = slow_culprits(timings, steps, lasting)
     culprits = with_host_facts(timings, culprits)
+    stalls = stall_notes(steps, lasting)
+    typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
-    notes = (*brief_notes(timings, brief), *(rank_zero_note(timings, each) for each in logging))
+    notes = (*brief_notes(timings, brief), *stalls, *(rank_zero_note(timings, each) for each in logging))
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
-    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), seen_healthy)
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
 
 
 def _unseen_waits_note(timings: JobTimings) -> Note:
@@ -173,6 +178,7 @@ def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
     return float(known.max()) if len(known) else None
 
 
-def _window(steps: Steps) -> Window:
+def _window(steps: Steps, step_seconds: float | None) -> Window:
     seconds = round(float(np.nansum(steps.duration)), 3)
-    return Window(int(steps.numbers[0]), int(steps.numbers[-1]), seconds)
+    typical = None if step_seconds is None else round(step_seconds, 6)
+    return Window(int(steps.numbers[0]), int(steps.numbers[-1]), seconds, typical)

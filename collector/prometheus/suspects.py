@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from laggard.collector.prometheus.counters import FIRST, INTERVALS, Floats, differences
 from laggard.constants import PHASES
 from laggard.model import Culprit
+from laggard.text.words import step_times_text
 
 MAX_RANKS = 64
 """So many suspects' phases are asked for, and so many of their peers'."""
@@ -66,12 +67,12 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
     if np.isfinite(excess).any():
         place = int(np.nanargmax(excess))
         phase = PHASES[place]
-        evidence.insert(0, f"{mine[place]:.4f} s a step in {phase}, its peers {theirs[place]:.4f} s")
+        evidence.insert(0, step_times_text(float(mine[place]), float(theirs[place]), phase))
         if kind != "slow_host":
             kind = "slow_input" if place == _INPUT else "slow_compute"
     waited, peers_waited = _middle(found.collectives[since][:, own]), _middle(found.collectives[since][:, others])
     if np.isfinite(waited) and np.isfinite(peers_waited):
-        evidence.insert(1, f"waits {waited:.4f} s a step in collectives, its peers {peers_waited:.4f} s")
+        evidence.insert(1, f"waits {step_times_text(waited, peers_waited, 'collectives')}")
         confidence *= WAITS_LONGER if waited > peers_waited else 1.0
     sure = round(confidence, 2)
     return structs.replace(culprit, kind=kind, phase=phase, confidence=sure, evidence=tuple(evidence))

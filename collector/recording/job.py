@@ -17,14 +17,17 @@ from laggard.collector.recording.columns import Columns
 from laggard.collector.recording.records import BeatLine, EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
 from laggard.collector.recording.steps import RankSteps
 from laggard.collector.recording.tables import Tables, merge_parts
+from laggard.collector.recording.writers import UNKNOWN_WRITER, Writer
 from laggard.constants import OPS, PHASES
 from laggard.model import RankEnd
-from laggard.rankfile.fact_names import UNSEEN_WAITS
-from laggard.text.words import counted, ranks_text
+from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
+from laggard.text.words import counted, printable_line, ranks_text
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 NEXT_BEAT_SECONDS = 1.0
 """After its last step a rank that lives and finishes no other says for the first time where it stands."""
+
+_MOST_LETTERS = 120  # of a script's name
 
 
 @dataclasses.dataclass
@@ -38,6 +41,8 @@ class RecordedPart:
     ends: bool
     beats: bool
     columns: Columns
+    writer: Writer = UNKNOWN_WRITER
+    living: set[int] = dataclasses.field(default_factory=set)
     lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
     states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
     codes: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -70,6 +75,7 @@ class RecordedPart:
             line.node, line.gpu = line.node or before.node, line.gpu or before.gpu
             line.position = {**(before.position or {}), **(line.position or {})}
             line.groups = {**(before.groups or {}), **(line.groups or {})}
+            line.facts = {**(before.facts or {}), **(line.facts or {})}
         self.lines[line.rank] = line
 
     @property
@@ -81,9 +87,22 @@ class RecordedPart:
         return {*self.columns.ranks(), *self.lines, *self.states, *self.end_lines}
 
     @property
-    def killed(self) -> set[int]:
+    def without_end(self) -> set[int]:
         """The ranks that have no end, where the part has one of each that ended."""
         return self.ranks - self.end_lines.keys() if self.ends else set()
+
+    @property
+    def killed(self) -> set[int]:
+        """Those of them that are not known to run."""
+        return self.without_end - self.living
+
+    def last_record_at(self, tables: Tables, rank: int) -> float | None:
+        """When the rank wrote its last record, by its clock, in Unix time."""
+        about, beat, ended = self.lines.get(rank), self.beat_lines.get(rank), tables.last_end(rank)
+        if about is None or about.unix_minus_clock is None or ended is None:
+            return None
+        quiet = beat.quiet_seconds if beat is not None and beat.last_step == tables.last_step(rank) else 0.0
+        return ended + quiet + about.unix_minus_clock
 
 
 class RecordedJob:
@@ -96,8 +115,9 @@ class RecordedJob:
         self._parts: list[RecordedPart] = []
         self._group_names: dict[str, int] = {}
 
-    def begin_part(self, path: str, head: Head) -> RecordedPart:
-        part = RecordedPart(path, head.job_id, bool(head.ends), bool(head.beats), Columns(self._group_names))
+    def begin_part(self, path: str, head: Head, writer: Writer = UNKNOWN_WRITER) -> RecordedPart:
+        columns = Columns(self._group_names)
+        part = RecordedPart(path, head.job_id, bool(head.ends), bool(head.beats), columns, writer)
         self._parts.append(part)
         self.owner = head.owner if self.owner is None else self.owner
         return part
@@ -109,6 +129,11 @@ class RecordedJob:
             for part in parts:
                 part.ends = True
         tables = merge_parts([part.columns for part in parts])
+        is_over = any(part.end_lines for part in parts)
+        for part in parts:
+            for rank in part.without_end:
+                if part.writer.lives(None if is_over else part.last_record_at(tables, rank)):
+                    part.living.add(rank)
         ambiguous = self._ambiguous_ranks(parts, tables)
         ranks = np.array(sorted({rank for part in parts for rank in part.ranks} - ambiguous), np.int64)
         rows = tables.rank_steps(ranks)
@@ -133,7 +158,7 @@ class RecordedJob:
     ) -> list[RecordedPart]:
         left_out = [part for part in parts if not keep(part)]
         for part in left_out[:4]:
-            self.gaps.append(f"{part.path} holds {what.format(part)}: left out")
+            self.gaps.append(f"left out: {part.path}, which holds {what.format(part)}")
         if len(left_out) > 4:
             self.gaps.append(f"{len(left_out) - 4} more files are left out for the same reason")
         return [part for part in parts if keep(part)]
@@ -156,6 +181,11 @@ class RecordedJob:
         """Adds to `gaps` what of `parts` was lost or cannot be used."""
         for part in parts:
             self.gaps += _lost_gaps(part, tables)
+        living = {rank for part in parts for rank in part.living}
+        if living:
+            whose = "its process runs" if len(living) == 1 else "their processes run"
+            verb = "has" if len(living) == 1 else "have"
+            self.gaps.append(f"{ranks_text(living)} {verb} not ended, {whose}: this is what was recorded so far")
         if tables.repeated:
             self.gaps.append(f"{counted(tables.repeated, 'record')} there more than once, and counted once")
         if tables.set_back:
@@ -179,9 +209,14 @@ def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
     for rank in sorted(part.killed):
         last = tables.last_step(rank)
         after = "its first step" if last is None else f"step {last}"
-        yield f"the recording of rank {rank} has no end: its process was killed, and what it did after {after} is lost"
-    if not part.ranks:
-        yield f"{part.path} holds no record: its process was killed before its first step was over"
+        how = "was killed" if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
+        lost = "lost" if part.writer.is_gone else "not here"
+        yield f"the recording of rank {rank} has no end: its process {how}, and what it did after {after} is {lost}"
+    if not part.ranks and part.writer.lives(None):
+        yield f"{part.path} holds no record yet: its process has not finished a step"
+    elif not part.ranks:
+        how = "was killed" if part.writer.is_gone else "was killed, or copied,"
+        yield f"{part.path} holds no record: its process {how} before its first step was over"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -193,18 +228,23 @@ class _JobFacts:
     states: dict[int, StateLine]
     codes: dict[str, tuple[str, ...]]
     died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
-    last_beats: dict[int, LastBeat]  # by rank, of those that were killed
+    last_beats: dict[int, LastBeat]  # by rank, of those that have no end
+    living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
+    doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, set())
+        is_over = any(part.end_lines for part in parts)
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
             ends |= {rank: _end_of(part, rank) for rank, line in part.end_lines.items() if line.exit_code}
             names = tuple(part.columns.group_names)
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
-            facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.killed if part.beats)
+            facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.without_end if part.beats)
+            facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))
+            facts.doubted.update(() if is_over or part.writer.is_gone else part.killed)
             facts.lines.update(part.lines)
             facts.states.update(part.states)
             facts.codes.update(part.codes)
@@ -240,9 +280,11 @@ class _JobFacts:
     def state(self, rank: int, last_step: int | None) -> RankState:
         """The rank's state when the recording was made; `finished` where the recording does not say."""
         line = self.states.get(rank)
+        if line is None and rank in self.living:
+            return RankState("running", last_step, None, None, self.living[rank])
         if line is None and rank in self.died:
             in_flight, end = self.died[rank]
-            return RankState("died", last_step, None, in_flight, end=end)
+            return RankState("died", last_step, None, in_flight, end=end, doubted=rank in self.doubted)
         if line is None:
             return RankState("finished", last_step, None, None)
         asked = line.asked_seconds_ago or 0.0
@@ -302,6 +344,7 @@ def _timings(
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     last_steps = (int(each.numbers[-1]) if len(each.numbers) else None for each in rows)
     listed = [int(rank) for rank in ranks]
+    told = [line.facts for line in lines if line and line.facts]
     collectives = tables.collectives_of(ranks, facts.groups(group_names))
     places = map(facts.place, listed, inferred_indices(collectives, ranks))
     return JobTimings(
@@ -322,7 +365,20 @@ def _timings(
         step_starts=starts,
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
+        script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),
+        started_at=min(filter(None, (_moment(facts.get(STARTED)) for facts in told)), default=None),
         unseen_waits=tuple(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),
     )
+
+
+def _text(value: object) -> str | None:
+    """A name in a file, of a length that can be shown."""
+    return printable_line(value, _MOST_LETTERS) or None if isinstance(value, str) else None
+
+
+def _moment(value: object) -> float | None:
+    """Unix seconds in a file, in the years that a calendar has."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and 0 < value < 2e11 else None  # type: ignore[arg-type, operator]

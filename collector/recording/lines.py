@@ -5,6 +5,8 @@ A line that is no record costs that record: it is counted, and told in `gaps`.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +21,8 @@ from laggard.collector.recording.records import (
     decode_record,
     why_invalid,
 )
+from laggard.collector.recording.writers import Writer
+from laggard.process_identity import state_of
 from laggard.text.words import counted
 
 CHUNK_BYTES = 4 << 20
@@ -31,12 +35,14 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 def read_lines(path: Path, job: RecordedJob) -> bool:
     """Adds the file's records; False where it is no recording. Raises OSError."""
     with open(path, "rb") as file:
+        written_at, now = os.fstat(file.fileno()).st_mtime, time.time()
         chunks = _chunks(file)
         lines = next(chunks, [])
         head = head_of(lines[0].removeprefix(BYTE_ORDER_MARK)) if lines else None
         if head is None:
             return False
-        _FileReader(str(path), job, head).read(lines[1:], chunks)
+        writer = Writer(state_of(head.process), now, now - written_at)  # before what it writes last is read
+        _FileReader(str(path), job, head, writer).read(lines[1:], chunks)
         return True
 
 
@@ -67,9 +73,9 @@ class _FileReader:
     """Adds the lines of one file to a job. `_part` is the part of the file that is read now: another first line in the
     middle begins another part, maybe of another job."""
 
-    def __init__(self, path: str, job: RecordedJob, head: Head) -> None:
+    def __init__(self, path: str, job: RecordedJob, head: Head, writer: Writer) -> None:
         self._path, self._job = path, job
-        self._part = job.begin_part(path, head)
+        self._part = job.begin_part(path, head, writer)
         self._invalid = 0
         self._first_invalid = ""
         self._records = 0

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +20,10 @@ from laggard.text.words import counted
 
 WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
+
+_RUN = re.compile(r"run-([1-9]\d{0,5})")
+_MOST_ENTRIES = 100_000
+_MOST_FOLDERS = 64  # that are looked into, and files of each, for where a recording may be
 
 
 def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
@@ -72,14 +79,52 @@ def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
         if kind is None:
             raise UsageError(f"{path} {NO_RECORDING if path.stat().st_size else 'is empty'}")
         return [(path, kind)]
-    inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
-    found = [(entry, kind_of(entry)) for entry in inside]
+    path = _newest_run(path, gaps)
+    found = _files_in(path)
+    if not any(kind for _, kind in found):
+        path = _newest_run(_only_folder(path, gaps), gaps)
+        found = _files_in(path)
     passed_over = [entry.name for entry, kind in found if kind is None]
-    if len(passed_over) == len(inside):
+    if len(passed_over) == len(found):
         raise UsageError(f"{path} holds no recording; `laggard run --record {path}` writes one")
     if passed_over:
         gaps.append(f"{path}: {counted(len(passed_over), 'file')} passed over, no recording: {_few(passed_over)}")
     return [(entry, kind) for entry, kind in found if kind is not None]
+
+
+def _newest_run(path: Path, gaps: list[str]) -> Path:
+    """The folder of the newest run that was recorded into `path`: the hooks put a second run into `path`/run-2."""
+    found = (_RUN.fullmatch(entry.name) for entry in itertools.islice(path.iterdir(), _MOST_ENTRIES))
+    newest = max((int(each[1]) for each in found if each), default=0)
+    folder = path / f"run-{newest}"
+    if not newest or not folder.is_dir():
+        return path
+    gaps.append(f"several runs are recorded in {path}: this is the newest, in {folder}")
+    return folder
+
+
+def _files_in(path: Path) -> list[tuple[Path, Kind | None]]:
+    inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    return [(entry, kind_of(entry)) for entry in inside]
+
+
+def _only_folder(path: Path, gaps: list[str]) -> Path:
+    """The one folder in `path` that holds a recording; `path` where there is none. Raises UsageError where there are
+    several."""
+    inside = itertools.islice((entry for entry in sorted(path.iterdir()) if entry.is_dir()), _MOST_FOLDERS)
+    holding = [folder for folder in inside if not folder.name.startswith(".") and _holds_recording(folder)]
+    if len(holding) > 1:
+        raise UsageError(f"{path} holds several recordings, choose one: {_few([str(folder) for folder in holding])}")
+    if holding:
+        gaps.append(f"read from {holding[0]}, the only recording in {path}")
+    return holding[0] if holding else path
+
+
+def _holds_recording(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        files = itertools.islice((entry for entry in folder.iterdir() if entry.is_file()), _MOST_FOLDERS)
+        return any(kind_of(entry) is not None for entry in files)
+    return False
 
 
 def _few(names: list[str]) -> str:

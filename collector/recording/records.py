@@ -109,13 +109,14 @@ class FindingsLine(msgspec.Struct):
 
 
 class Head(msgspec.Struct):
-    """A recording's first line."""
+    """A recording's first line. `process`: who wrote it, as laggard.process_identity has it."""
 
     laggard_recording: int
     job_id: str | None = None
     ends: bool | None = None
     beats: bool | None = None
     owner: int | None = None
+    process: dict[str, Any] | None = None
 
 
 def why_invalid(error: Exception) -> str:

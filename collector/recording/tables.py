@@ -80,6 +80,11 @@ class Tables:
         steps = _of_rank(self.steps, rank)["step"]
         return int(steps.max()) if len(steps) else None
 
+    def last_end(self, rank: int) -> float | None:
+        """When the rank's last step ended, on its clock."""
+        ends = _of_rank(self.steps, rank)["end"]
+        return float(ends.max()) if len(ends) else None
+
     def unfinished(self, rank: int) -> Unfinished | None:
         """The rank's last collective, where that never finished."""
         table = _of_rank(self.collectives, rank)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES
@@ -32,7 +32,7 @@ class _Known(NamedTuple):
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
     parser.add_argument(
         "--interval", type=float, default=2.0, metavar="S", help="seconds between two looks (default: 2)"

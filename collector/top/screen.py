@@ -14,7 +14,7 @@ from rich.text import Text
 from laggard.collector.job_words import job_text
 from laggard.collector.web.documents import HeatDocument, HeatRow, JobLine, SummaryDocument
 from laggard.constants import PHASES
-from laggard.model import Verdict
+from laggard.model import Culprit, Verdict
 from laggard.terminal.dressed import STYLES, Wrapped, wrapped
 from laggard.terminal.parts import Line
 from laggard.text.words import counted, printable_line, ranks_text, seconds_text
@@ -57,7 +57,7 @@ def screen(
     room = height - sum(len(part.rows(width)) for part in (*above, *node_lines)) - 5
     means = sorted(rank_means(ranks), key=lambda each: -each.own)
     if means and room > 0:
-        parts += [Text(), _legend(), _ranks(means[:room], width, len(means))]
+        parts += [Text(), _legend(), _ranks(means[:room], width, len(means), summary.location.culprits)]
     return Group(*parts, Text(), *node_lines)
 
 
@@ -81,7 +81,7 @@ def _answer(summary: SummaryDocument) -> list[Wrapped]:
     lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
     lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
     lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
-    if len(summary.jobs) == 1:  # of several there is a list
+    if len(summary.jobs) == 1 and summary.job:  # of several there is a list
         job = summary.jobs[0]
         lines.append(Line(f"  Job {job_text(job.job_id, job.owner, job)}", "aside"))
     return [wrapped(line) for line in (*lines, Line(f"  {age}", "aside"))]
@@ -106,7 +106,7 @@ def _job(job: JobLine, is_shown: bool) -> Wrapped:
     return Wrapped(Text(name).append(_VERDICT_WORDS[job.verdict], style=_VERDICT_STYLES[job.verdict]), indent=4)
 
 
-def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
+def _ranks(means: Sequence[RankMeans], width: int, count: int, culprits: Sequence[Culprit]) -> Table:
     """`count`: of how many rows these are the busiest."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
     for name in _NAMES[:3]:
@@ -115,7 +115,7 @@ def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("a step", no_wrap=True)
     longest = max(each.own + each.waited for each in means) or 1.0
-    rows = [tuple(_cells(each)) for each in means]
+    rows = [tuple(_cells(each, culprits)) for each in means]
     beside = sum(
         max(min(_WIDEST_NAME, cell_len(str(cell))) for cell in cells) + 2 for cells in zip(_NAMES, *rows, strict=True)
     )
@@ -127,12 +127,23 @@ def _ranks(means: Sequence[RankMeans], width: int, count: int) -> Table:
     return table
 
 
-def _cells(each: RankMeans) -> Iterable[str | Text]:
-    row = each.row
+def _state(row: HeatRow, culprits: Sequence[Culprit]) -> str:
+    """`stopped` or `hung` of a rank that the answer names so: its process is there, and runs no step."""
+    of_row = [it for it in culprits if any(first <= rank <= last for rank in it.ranks for first, last in _spans(row))]
+    hung = [it for it in of_row if it.kind == "hung"]
+    return row.state if not hung else "stopped" if any(it.stopped for it in hung) else "hung"
+
+
+def _spans(row: HeatRow) -> Sequence[tuple[int, int]]:
+    return row.spans or ((row.first, row.last),)
+
+
+def _cells(each: RankMeans, culprits: Sequence[Culprit]) -> Iterable[str | Text]:
+    row, state = each.row, _state(each.row, culprits)
     numbers = [number for first, last in row.spans[:4] for number in range(first, min(last, first + 4096) + 1)]
     yield Text(ranks_text(numbers or [row.first]).removeprefix("ranks ").removeprefix("rank "))
     yield Text(printable_line(row.node or "", _WIDTH))
-    yield Text(row.state, style="" if row.state == "running" else "yellow")
+    yield Text(state, style="" if state == "running" else "red" if state in ("hung", "stopped") else "yellow")
     yield seconds_text(each.own)
     yield seconds_text(each.waited)
 

@@ -164,11 +164,13 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The steps that a verdict is based on."""
+    """The steps that a verdict is based on. `step_seconds`: how long they take on average without the stalls among
+    them, which `recoverable_ratio` leaves out; null where there are none."""
 
     first_step: int | None = None
     last_step: int | None = None
     seconds: float = 0.0
+    step_seconds: float | None = None
 
 
 class Location(msgspec.Struct, frozen=True):

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from support.terminal import LONG, terminal
 
+from laggard.wire.ranks import BeatRow
+
 pytestmark = pytest.mark.slow  # a collector for each test
 
 Start = Callable[..., Any]
@@ -61,6 +63,26 @@ def test_the_slow_rank_is_named_first_and_stands_first(start_collector: Start, f
     assert max(map(len, narrow)) <= 60
     (busiest,) = (line.split() for line in narrow if line.startswith("2  "))
     assert busiest[:5] == ["2", "n1", "running", "0.25", "s"], "names and times whole, the bar as long as there is room"
+
+
+def test_a_stopped_rank_is_not_said_to_run(start_collector: Start, fake_agent: Start, make: Any) -> None:
+    rows = [make.step_row(step) for step in range(60)]
+    beat = BeatRow(30.0, 1.0, "absent", (), ())
+    ranks = [make.rank_row(0, 2, rows), make.rank_row(1, 2, rows, stopped=True, beat=beat)]
+    agent = fake_agent(make.ranks_document("n0", ranks), make.report("n0"))
+    other = fake_agent(make.node("n1", [0, 1], world_size=2, job_id="job-2"), make.report("n1"))
+    collector = collect(start_collector, agent.address, other.address)
+    drawn = once("--collector", collector.url.removeprefix("http://"), "--job", "job-1").stdout
+    assert drawn.startswith("Rank 1 on n0 is hung, stopped by a signal or a debugger")
+    states = dict(line.split()[:3:2] for line in drawn.splitlines() if line.startswith(("0 ", "1 ")))
+    assert states == {"0": "running", "1": "stopped"}
+    nobody = once("--collector", collector.url, "--job", "nobodys").stdout
+    assert "no job nobodys is known" in nobody and "\nrank " not in nobody
+    located = run([sys.executable, "-m", "laggard", "locate", "--collector", collector.url]).stdout.splitlines()
+    shown = next(line for line in located if line.startswith("  Job "))
+    others = located[located.index(shown) + 1 :]
+    named = {"job-1": "job-2", "job-2": "job-1"}[shown.split()[1]]
+    assert others[0] == "  1 more job that runs, choose with --job:" and others[1].startswith(f"    --job {named}: ")
 
 
 def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:

@@ -17,7 +17,7 @@ from support.paths import REPOSITORY
 _BLOCK = re.compile(r"^```(sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-_MEASURED = re.compile(r"(?<![\w.])(?<!rank )(?<!ranks )\d+(?:\.\d+)?(?: m?s\b)?", re.IGNORECASE)
+_MEASURED = re.compile(r"(?<![\w.])(?<!rank )(?<!ranks )\d+(?:\.\d+)?(?: [mu]?s\b)?", re.IGNORECASE)
 
 
 class Command(NamedTuple):

@@ -19,6 +19,7 @@ from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
+from laggard.trainer_hooks.output.recording_folder import folder_of_run
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
 from laggard.trainer_hooks.record.facts import FACTS
@@ -63,7 +64,7 @@ def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | 
     try:
         writer = RankFileWriter(own_directory(directory), header(identity))
     except (OSError, ValueError) as error:
-        log.warning("laggard: no rank file in %s, the agent cannot see this rank: %s", directory, error)
+        log.warning("laggard: no rank file in %s, the agent cannot see this rank: %s", directory, _reason(error))
         return None
     recorder.add_sinks([RankFileSink(writer)], writer.words)
     return writer
@@ -71,12 +72,20 @@ def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | 
 
 def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> QuietBeats | None:
     try:
-        sink = RecordingSink(directory, identity)
+        folder = folder_of_run(directory, identity)
+        sink = RecordingSink(folder, identity)
     except OSError as error:
-        log.warning("laggard: no recording in %s: %s", directory, error)
+        log.warning("laggard: no recording in %s: %s", directory, _reason(error))
         return None
+    if folder != directory and identity.rank == 0:  # one line for all ranks
+        log.warning("laggard: %s holds the recording of another run: this run is recorded in %s", directory, folder)
     recorder.add_sinks([sink])
     return QuietBeats(sink, recorder.live)
+
+
+def _reason(error: Exception) -> str:
+    """What went wrong, without the number of the error and a path that stands before it."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _heartbeat(recorder: Recorder, rank_file: RankFileWriter | None, recorded: QuietBeats | None) -> Heartbeat | None:

@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from laggard.constants import PHASES
+from laggard.process_identity import own_identity
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
+from laggard.rankfile.fact_names import ENDING, GPU, SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
+from laggard.trainer_hooks.output.recording_folder import rank_file_name
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
@@ -32,9 +34,9 @@ class RecordingSink:
         """Raises OSError where the file cannot be created; FileExistsError where the directory holds this rank's
         recording already: nothing is overwritten."""
         os.makedirs(directory, exist_ok=True)
-        attempt = f".{identity.attempt}" if identity.attempt else ""
-        head = json.dumps({"laggard_recording": 1, "job_id": identity.job_id, "ends": True, "beats": True})
-        self._file = LineFile(os.path.join(directory, f"rank-{identity.rank}{attempt}.jsonl"), head)
+        about = {"job_id": identity.job_id, "ends": True, "beats": True, "process": own_identity()}
+        name = rank_file_name(identity.rank, identity.attempt)
+        self._file = LineFile(os.path.join(directory, name), json.dumps({"laggard_recording": 1, **about}))
         self._identity = identity
         self.lanes: list[Lane] = []
         self.quiet_since_ns = time.perf_counter_ns()
@@ -74,7 +76,10 @@ class RecordingSink:
                 "unix_minus_clock": time.time() - time.perf_counter(),
                 "position": position,
                 "groups": self._groups,
-                **({"facts": {UNSEEN_WAITS: True}} if unseen else {}),
+                "facts": {
+                    **{name: FACTS.get(name) for name in (SCRIPT, STARTED) if FACTS.get(name) is not None},
+                    **({UNSEEN_WAITS: True} if unseen else {}),
+                },
             }
         )
 

@@ -19,7 +19,8 @@ from laggard.model import Note
 
 
 def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> PartialVerdict:
-    """The ranks that others waited for when the job was killed. `step_seconds`: as of hung_ranks()."""
+    """The ranks that others waited for when the job was killed; where it still runs, when it recorded its last.
+    `step_seconds`: as of hung_ranks()."""
     told = [beat for beat in timings.last_beats if beat is not None]
     if timings.live or not told:
         return NOTHING_FOUND
@@ -28,7 +29,8 @@ def hung_before_the_end(timings: JobTimings, step_seconds: float | None) -> Part
         state if beat is None else _state(state, beat, max(0.0, longest - beat.quiet_seconds))
         for state, beat in zip(timings.states, timings.last_beats, strict=True)
     )
-    found = hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended=True)
+    ended = not any(state.state == "running" for state in timings.states)
+    found = hung_ranks(dataclasses.replace(timings, states=states), step_seconds, ended)
     return _without_those_that_wait(timings, found)
 
 
@@ -45,7 +47,8 @@ def _without_those_that_wait(timings: JobTimings, found: PartialVerdict) -> Part
         return PartialVerdict(sure, found.notes)
     missing = "the first to stop may be one of which nothing is recorded"
     late = "who stopped first cannot be told: no step was finished, and ranks start at different times"
-    text = f"the ranks that are seen stood in a collective when the job ended; {missing if unseen else late}"
+    why = missing if unseen else late
+    text = f"the ranks that are seen stood in a collective when their recordings ended; {why}"
     return PartialVerdict(notes=(Note("first_unseen", text), *found.notes))
 
 
@@ -53,4 +56,4 @@ def _state(state: RankState, last: LastBeat, age: float) -> RankState:
     """The rank as it was just before the end; `age`: for how long at least it had been silent."""
     asked = last.beat.groups_age_seconds
     beat = structs.replace(last.beat, age_seconds=age, groups_age_seconds=None if asked is None else asked + age)
-    return RankState("running", state.step, last.phase, last.in_flight, beat=beat)
+    return RankState("running", state.step, last.phase, last.in_flight, state.stopped, beat)

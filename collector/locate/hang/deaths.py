@@ -237,7 +237,8 @@ def _culprit(
     rivals = [each for each in first if each is death or each not in of_machine]
     node = timings.nodes[death.column]
     return Culprit(
-        kind="dead",
+        kind="hung" if state.doubted else "dead",
+        silent=state.doubted,
         ranks=ranks,
         node=node,
         gpu=timings.gpus[death.column] if len(ranks) == 1 else None,
@@ -291,6 +292,9 @@ def _note(timings: JobTimings, death: _Death, earliest: _Death) -> Note:
     rank, node = int(timings.ranks[death.column]), death.node
     state = timings.states[death.column]
     where = f" on {node}" if node else ""
+    if state.doubted:
+        text = f"rank {rank}{where} recorded nothing more {_place(state)}, and no end: it was stopped or killed"
+        return Note("rank_died", text, (rank,), node)
     after = death.latest - earliest.latest if death is not earliest and death.latest < float("inf") else 0.0
     when = f", {seconds_text(after)} after the first" if after > 0.0 else ""
     return Note("rank_died", f"rank {rank}{where} died {_place(state)}{when}: {end_text(state.end)}", (rank,), node)
@@ -298,6 +302,9 @@ def _note(timings: JobTimings, death: _Death, earliest: _Death) -> Note:
 
 def _ended_note(timings: JobTimings, deaths: Sequence[_Death]) -> Note:
     end = timings.states[deaths[0].column].end
+    if any(timings.states[death.column].doubted for death in deaths):
+        text = f"none of the {len(deaths)} recordings has an end: the job was killed, or it still runs"
+        return Note("ended", text)
     how = f" by {end.signal}" if end and end.signal else ""
     return Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
 

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats, JobTimings
 from laggard.collector.locate.slow.medians import last_axis_median, median
-from laggard.collector.locate.slow.payoff import payoff
+from laggard.collector.locate.slow.payoff import payoff, stalls_beside
 from laggard.collector.locate.slow.ranks import Slow
 from laggard.collector.locate.slow.significance import confidence
 from laggard.collector.locate.slow.steps import Steps
 from laggard.constants import PHASES
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import ranks_text, seconds_text
+from laggard.text.words import ranks_text, seconds_text, step_times_text
 
 INPUT = PHASES.index("input")
 MAX_COMPARED = 64
@@ -47,6 +47,19 @@ def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
     when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
     text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
     return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
+
+
+def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
+    """A note about the steps that are left out of what the culprits cost; none where there are none."""
+    stalled = np.flatnonzero(stalls_beside(steps, slow)) if slow else ()
+    if not len(stalled):
+        return []
+    longest = max(stalled, key=lambda place: steps.duration[place])
+    number, seconds = int(steps.numbers[longest]), seconds_text(float(steps.duration[longest]))
+    usual = seconds_text(median(steps.duration))
+    more = f", and {len(stalled) - 1} more were about as long" if len(stalled) > 1 else ""
+    text = f"step {number} took {seconds}, where most take {usual}{more}: what fixing it would save leaves that out"
+    return [Note("stall", text)]
 
 
 def rank_zero_note(timings: JobTimings, each: Slow) -> Note:
@@ -164,7 +177,7 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
         all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
     return (
         *all_slow,
-        f"{compared.own:.3f} s a step in {PHASES[compared.phase]}, its peers {compared.peers:.3f} s",
-        f"waits {compared.waited:.3f} s a step in collectives, its peers {compared.peers_waited:.3f} s",
+        step_times_text(compared.own, compared.peers, PHASES[compared.phase]),
+        f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",
         how_often,
     )

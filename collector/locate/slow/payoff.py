@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats, JobTimings
 from laggard.collector.locate.slow.ranks import Slow
@@ -29,12 +30,24 @@ def payoff(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[lis
     return _by_replay(timings, steps, slow) or _by_busiest(steps, slow)
 
 
+def stalls_beside(steps: Steps, slow: Sequence[Slow]) -> NDArray[np.bool_]:
+    """[S]: the steps that are left out of what fixing the culprits saves: stalls, but those of a culprit that is slow
+    now and then, which are what it costs."""
+    stalled = steps.stalled()
+    for each in slow:
+        if each.hits is not None:
+            stalled &= ~each.hits
+    return stalled
+
+
 def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float] | None:
     """By what waits for what; None where that is not known, or where a culprit is slow now and then only: the last
     steps do not stand for all."""
     if len(slow) > MAX_REPLAYED or any(each.hits is not None for each in slow):
         return None
-    replay = Replay.of(timings, steps, max(each.since for each in slow))
+    since = max(each.since for each in slow)
+    stalled = np.flatnonzero(stalls_beside(steps, slow))
+    replay = Replay.of(timings, steps, max(since, int(stalled[-1]) + 1) if len(stalled) else since)
     if replay is None:
         return None
     now, all_fixed = replay.seconds(()), replay.seconds(slow)
@@ -53,6 +66,7 @@ def _by_replay(timings: JobTimings, steps: Steps, slow: Sequence[Slow]) -> tuple
 
 def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]:
     """Where no collective is known: a step lasts as long as its busiest rank."""
+    kept = ~stalls_beside(steps, slow)
     rest, before, after = _busiest(steps, slow)
     now = np.fmax(rest, np.fmax.reduce(before, axis=1))
     all_fixed = np.fmax(rest, np.fmax.reduce(after, axis=1))
@@ -61,12 +75,14 @@ def _by_busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[list[float], float]
     for place, each in enumerate(slow):
         first = now - np.fmax(rest, np.fmax(others_before[:, place], after[:, place]))
         last = np.fmax(rest, np.fmax(others_after[:, place], before[:, place])) - all_fixed
-        saved = np.clip((first + last) / 2, 0, steps.duration)[each.since :]
-        shares.append(float(saved.sum() / steps.duration[each.since :].sum()))
-    since = min(each.since for each in slow)
-    duration = steps.duration[since:]
-    left = np.maximum(duration - np.clip(now - all_fixed, 0, None)[since:], 1e-9)
-    return shares, float(duration.sum() / left.sum())
+        own = kept.copy()
+        own[: each.since] = False
+        saved = np.clip((first + last) / 2, 0, steps.duration)[own]
+        shares.append(float(saved.sum() / max(steps.duration[own].sum(), 1e-9)))
+    kept[: min(each.since for each in slow)] = False
+    duration = steps.duration[kept]
+    left = np.maximum(duration - np.clip(now - all_fixed, 0, None)[kept], 1e-9)
+    return shares, float(duration.sum() / max(left.sum(), 1e-9))
 
 
 def _busiest(steps: Steps, slow: Sequence[Slow]) -> tuple[Floats, Floats, Floats]:

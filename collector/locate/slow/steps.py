@@ -22,6 +22,13 @@ a wait that no record tells of, or rank 0 writing its log."""
 OTHER = PHASES.index("other")
 
 
+STALL_TIMES = 20.0
+"""A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
+
+MOST_STALLED = 0.02
+"""Where more of the steps are so long, or more than one of few, the job is like that, as by a checkpoint each time."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
@@ -40,6 +47,12 @@ class Steps:
     @property
     def judged_phases(self) -> range:
         return range(OTHER if self.phased else len(PHASES))
+
+    def stalled(self) -> NDArray[np.bool_]:
+        """[S]: the few steps that do not stand for the others by their length."""
+        found = self.duration > STALL_TIMES * median(self.duration)
+        few = found.sum() <= max(1, MOST_STALLED * len(found))
+        return found if few else np.zeros_like(found)
 
     def without(self, culprits: NDArray[np.bool_], ranks: NDArray[np.bool_]) -> Steps:
         """The same steps, with `ranks` [R], whole classes, compared with no rank of `culprits` [R]."""

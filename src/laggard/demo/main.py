@@ -31,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--slow-phase", default="random", choices=(*SLOW_PHASES, "random"), help="default: random")
     parser.add_argument("--slow-by", type=float, default=0.1, metavar="SECONDS", help="each step (default: 0.1)")
     parser.add_argument("--zero", type=int, default=2, choices=(0, 1, 2, 3), help="ZeRO stage (default: 2)")
-    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps (default: 40; calm: 160)")
+    parser.add_argument(
+        "--steps", type=int, metavar="N", help="optimizer steps (default: 40; with --slow-rank none: 160)"
+    )
     parser.add_argument("--record", metavar="DIR", help="keep a recording, for `laggard locate --trace DIR`")
     parser.add_argument("--keep", action="store_true", help="leave the page up until Ctrl-C")
     parser.add_argument("--format", choices=("text", "json"), default="text")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.situation import ModelSize
 from laggard.collector.recommend.advice.values import Recommendation
@@ -30,7 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "2 nothing was known, 64 wrong usage."
     )
     parser.add_argument("files", nargs="*", metavar="FILE", help="what is known of the job; - is standard input")
-    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help="default: %(default)s")
+    parser.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
     parser.add_argument("--job", metavar="[USER:]NAME", help=JOB_HELP)
     parser.add_argument("--write", metavar="DIR", help="write what to apply there, as files; nothing is overwritten")
     parser.add_argument(

@@ -40,13 +40,27 @@ def seconds_text(value: float) -> str:
     return f"{value * 1e3:.2g} ms" if value * 1e3 < 99.5 else f"{value * 1e3:.0f} ms"
 
 
+def step_times_text(own: float, peers: float, where: str) -> str:
+    """`0.102 s a step in forward, its peers 261 us`: each in the unit that the page shows it in."""
+    return f"{_digits_text(own)} a step in {where}, its peers {_digits_text(peers)}"
+
+
+def _digits_text(value: float) -> str:
+    if value >= 0.1:
+        return f"{value:.3f} s" if value < 10 else f"{value:.1f} s"
+    if value >= 0.001:
+        return f"{value * 1e3:.{1 if value >= 0.01 else 2}f} ms"
+    return f"{value * 1e6:.0f} us" if value >= 0.5e-6 else "0 s"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
+    """`text` as a sentence begins; a path in front stays as it is."""
+    return text if "/" in text.partition(" ")[0] else text[:1].upper() + text[1:]
 
 
 def printable_line(text: str, limit: int | None = None) -> str:

@@ -115,7 +115,7 @@ def test_of_two_jobs_in_one_file_the_larger_is_judged_and_the_other_told(tmp_pat
     path.write_text(path.read_text() + other + "".join(json.dumps(each) + "\n" for each in lines(0, 0.1, steps=12)))
     location, recording = judged(path)
     assert named(location) == [(1,)] and location.job_id == "j"
-    assert recording.gaps == (f"{path} holds another job, other: left out",)
+    assert recording.gaps == (f"left out: {path}, which holds another job, other",)
 
 
 def test_an_attempt_that_is_over_is_left_out(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_an_attempt_that_is_over_is_left_out(tmp_path: Path) -> None:
     write(tmp_path / "second", attempt(1, slow=1))
     location, recording = judged(tmp_path)
     assert named(location) == [(1,)]
-    assert recording.gaps == (f"{tmp_path}/first holds attempt 0, which is over: left out",)
+    assert recording.gaps == (f"left out: {tmp_path}/first, which holds attempt 0, which is over",)
 
 
 @pytest.mark.parametrize("declared", [True, False])

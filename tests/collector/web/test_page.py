@@ -76,7 +76,7 @@ def test_the_slow_rank_stands_out(browser: Any, slow_job: Any, scheme: str) -> N
     assert "open" in page.inner_text("#incidents")
     page.locator("#incidents summary").click()
     story = page.inner_text("#incidents details")
-    assert "in forward, its peers 0.050 s" in story and "GPU_THROTTLED" in story and "What to do: " in story
+    assert "in forward, its peers 50.0 ms" in story and "GPU_THROTTLED" in story and "What to do: " in story
     assert "1 open, 0 closed." in page.inner_text("#incidents-explain")
     browsed.screenshot(f"page-slow-rank-{scheme}")
     page.get_by_role("link", name="Fleet", exact=True).click()

@@ -171,6 +171,11 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
     )
     with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
         wait_for("rank 0 says that it stands", lambda: any(it["quiet_seconds"] > 7 for it in beats(tmp_path, 0)))
+        living = judge_recording([str(tmp_path / "recording")]).location
+    assert sentence(living).startswith("Rank 1 on "), sentence(living)
+    assert "is hung, stopped by a signal or a debugger: the others wait for it." in sentence(living)
+    (so_far,) = (note.text for note in living.notes if "so far" in note.text)
+    assert so_far == "ranks 0-1 have not ended, their processes run: this is what was recorded so far"
     last = beats(tmp_path, 0)[-1]
     assert (last["last_step"], last["phase"]) == (28, "backward")
     flight = last["in_flight"]
@@ -183,6 +188,32 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
     said = f"Rank 1 on {culprit.node} fell silent first, stopped or killed: the others waited for it."
     assert sentence(location) == said
     assert (culprit.kind, culprit.ranks, culprit.silent, culprit.victims) == ("hung", (1,), True, (0,))
+
+
+def test_a_second_run_is_recorded_beside_the_first_and_read_in_its_place(tmp_path: Path) -> None:
+    assert not train(tmp_path, "").stderr
+    done = train(tmp_path, "\nfor _ in range(7): step()")
+    folder = tmp_path / "recording"
+    said = f"laggard: {folder} holds the recording of another run: this run is recorded in {folder}/run-2\n"
+    assert (done.returncode, done.stderr) == (0, said)
+    newest = trace(tmp_path)
+    assert newest.timings.steps.tolist() == list(range(16))
+    assert newest.gaps == (f"several runs are recorded in {folder}: this is the newest, in {folder}/run-2",)
+    assert newest.timings.script is None and newest.timings.started_at  # python -c has no script
+
+
+def test_of_a_recording_from_elsewhere_without_an_end_no_death_is_told(tmp_path: Path) -> None:
+    """It was copied here, while the job ran or after it was killed."""
+    train(tmp_path, "\ntime.sleep(0.5); os._exit(0)")
+    (tmp_path / "copy").mkdir()
+    for rank in (0, 1):
+        text = (tmp_path / "recording" / "rank-0.jsonl").read_text().replace('"rank": 0', f'"rank": {rank}')
+        file = tmp_path / "copy" / f"rank-{rank}.jsonl"
+        file.write_text(text.replace('"boot_id": "', '"boot_id": "other-').replace('"unix_minus_clock": ', '"x": '))
+    location = judge_recording([str(tmp_path / "copy")]).location
+    texts = [note.text for note in location.notes]
+    assert "none of the 2 recordings has an end: the job was killed, or it still runs" in texts
+    assert any("was killed, or still runs and this machine cannot see it" in text for text in texts), texts
 
 
 def test_of_a_job_that_is_killed_while_it_trains_nobody_is_named(tmp_path: Path) -> None:
@@ -263,7 +294,7 @@ def test_a_directory_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     done = train(tmp_path, "", tmp_path / "file" / "recording")
     assert done.returncode == 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"laggard: no recording in {tmp_path}/file/recording: [Errno 20] Not a directory")
+    assert line.startswith(f"laggard: no recording in {tmp_path}/file/recording: Not a directory")
 
 
 def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -147,6 +147,7 @@ states = st.builds(
     st.just("backward"),
     st.none() | st.just(InFlight("all_reduce", "dp:0-3", 9, 1.0)),
     end=ends,
+    doubted=st.just(False),
 )
 
 

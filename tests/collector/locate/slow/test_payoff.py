@@ -95,3 +95,36 @@ def test_of_two_culprits_each_is_worth_what_it_saves() -> None:
     found = worth(two_stages({1: (0.0, 0.3), 5: (0.2, 0.0)}))
     assert found == {1: pytest.approx(0.3 / 2.02, abs=0.01), 5: pytest.approx(0.2 / 2.02, abs=0.01)}
     assert list(found) == [1, 5], "the one that is worth more comes first"
+
+
+@pytest.mark.parametrize("stalled", ["collectives", "steps"])
+def test_a_stall_of_one_step_does_not_drown_what_a_slow_rank_costs(stalled: str) -> None:
+    """Rank 1 was stopped for 150 s, as by a debugger, and goes on slow as before."""
+
+    def job_of(stall: float) -> JobTimings:
+        timings = two_stages({1: (0.6, 0.6)}) if stalled == "collectives" else job(8, 40, slow=[((1,), 0.5)])
+        timings.phase_seconds[7, 1, 1] += stall
+        timings.waited_seconds[7] += np.where(np.arange(8) == 1, 0.0, stall)
+        timings.step_seconds[7] += stall
+        if timings.collectives is not None:
+            later = np.where(timings.collectives.step == 9, stall, 0.0)
+            after = np.where(timings.collectives.step > 9, stall, 0.0) + later
+            timings.collectives.start[:] += after
+            timings.collectives.end[:] += after
+        return timings
+
+    calm, hit = locate(job_of(0.0)), locate(job_of(150.0))
+    (before,), (after,) = calm.culprits, hit.culprits
+    assert after.ranks == (1,) and after.recoverable_ratio == pytest.approx(before.recoverable_ratio, rel=0.1)
+    assert [note.kind for note in calm.notes] == [] and calm.window.step_seconds is None
+    (note,) = hit.notes
+    assert note.kind == "stall" and note.text.startswith("step 9 took 15") and "leaves that out" in note.text
+    usual = (calm.window.seconds or 0.0) / len(job_of(0.0).steps)
+    assert hit.window.step_seconds == pytest.approx(usual, rel=0.1)
+
+
+def test_long_steps_that_come_again_are_no_stalls() -> None:
+    timings = job(8, 40, slow=[((1,), 0.5)])
+    timings.step_seconds[::4] += 30.0
+    timings.waited_seconds[::4] += 30.0
+    assert "stall" not in [note.kind for note in locate(timings).notes]

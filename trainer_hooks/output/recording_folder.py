@@ -1,0 +1,92 @@
+"""Chooses the folder that a run records into: the one that was asked for, or one in it where that holds another run.
+
+Nobody tells the ranks of a run its name: each looks by itself, and all come to the same folder. A file there is another
+run's where it names another job, or where it was written for the last time before this process began and its writer
+does not run. A job that its launcher restarts goes on in its folder, with a file for each attempt.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from laggard.process_identity import GONE, own_start, state_of
+from laggard.trainer_hooks.output.identity import Identity
+
+MOST_RUNS: Final = 1000
+"""In one folder; a run beyond is not recorded."""
+
+_RANK_FILE = re.compile(r"rank-(\d{1,7})(?:\.(\d{1,7}))?\.jsonl")
+_CLOCKS_SECONDS: Final = 5.0  # by which the clock of a file server may be behind
+_MOST_FILES: Final = 8  # of other ranks that are looked into: in a folder of another run all are of that
+_MOST_ENTRIES: Final = 10_000
+_HEAD_BYTES: Final = 4096
+
+
+def rank_file_name(rank: int, attempt: int) -> str:
+    return f"rank-{rank}.{attempt}.jsonl" if attempt else f"rank-{rank}.jsonl"
+
+
+def folder_of_run(directory: str, identity: Identity) -> str:
+    """`directory`, or `directory`/run-2 and so on: the first without another run's recording. Raises OSError;
+    FileExistsError where another process of this run records under this rank's number."""
+    began = own_start()
+    names = (directory, *(os.path.join(directory, f"run-{number}") for number in range(2, MOST_RUNS + 1)))
+    for folder in names:
+        if not _holds_another_run(folder, identity, began):
+            return folder
+    raise FileExistsError(0, f"it holds {MOST_RUNS} runs: name another folder")
+
+
+def _holds_another_run(folder: str, identity: Identity, began: float | None) -> bool:
+    own = os.path.join(folder, rank_file_name(identity.rank, identity.attempt))
+    if os.path.exists(own):
+        if not _is_of_another_run(own, identity, began):
+            raise FileExistsError(0, f"another process of this job records there as rank {identity.rank}")
+        return True
+    others = itertools.islice(_rank_files(folder), _MOST_FILES)
+    earliest = None if began is None else began - _CLOCKS_SECONDS
+    return any(
+        attempt > identity.attempt
+        or _is_of_another_run(path, identity, earliest if attempt == identity.attempt else None)
+        for path, attempt in others
+    )
+
+
+def _rank_files(folder: str) -> Iterator[tuple[str, int]]:
+    """The ranks' files, each with its attempt."""
+    try:
+        with os.scandir(folder) as entries:
+            for entry in itertools.islice(entries, _MOST_ENTRIES):
+                found = _RANK_FILE.fullmatch(entry.name)
+                if found:
+                    yield entry.path, int(found[2] or 0)
+    except FileNotFoundError:
+        return
+
+
+def _is_of_another_run(path: str, identity: Identity, began: float | None) -> bool:
+    """`began`: what was written for the last time before that is another run's, unless its writer still runs; None
+    where the job's name alone decides."""
+    head = _head(path)
+    if head.get("job_id") != identity.job_id:
+        return True
+    if began is None or os.stat(path).st_mtime >= began:
+        return False
+    process = head.get("process")
+    return (state_of(process) if isinstance(process, dict) else GONE) in (GONE, None)
+
+
+def _head(path: str) -> dict[str, Any]:
+    """The file's first line; empty where it is none of a recording."""
+    with open(path, "rb") as file:
+        line = file.read(_HEAD_BYTES).partition(b"\n")[0]
+    try:
+        head = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return head if isinstance(head, dict) else {}
