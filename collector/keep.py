@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import answer
-from laggard.collector.job_words import by_key, job_text
-from laggard.collector.jobs.job import JobKey
+from laggard.collector.ask import answer, user_text
 from laggard.collector.judged_recording import JudgedRecording
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.node_finding import NodeFinding
@@ -21,13 +19,7 @@ from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.profile import with_job
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.collector.recommend.advice.values import Recommendation
-from laggard.collector.web.documents import (
-    HeatDocument,
-    JobLine,
-    NodeFindingsDocument,
-    SummaryDocument,
-    TimelineDocument,
-)
+from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
 from laggard.collector.web.kept_page import ROWS, KeptPage, culprit_ranks, kept_html
 from laggard.collector.web.summary import recorded_summary
@@ -37,8 +29,6 @@ from laggard.model import Location
 from laggard.text.words import printable_line
 
 Document = TypeVar("Document")
-
-NO_JOBS: Final[Mapping[JobKey, JobLine]] = {}
 
 
 def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage:
@@ -53,7 +43,7 @@ def page_of_collector(url: str, location: Location, job: str | None) -> KeptPage
         timeline=timeline,
         findings=_of_culprits(findings.findings, summary.location),
         recommendation=recommendation_of_collector(url, job),
-        job=_job_text(location, by_key(summary)),
+        job=_job_text(location),
         source=f"From the collector at {without_login(url)}.",
         written=_now(),
         collector=without_login(url),
@@ -126,13 +116,9 @@ def _of_culprits(findings: Sequence[NodeFinding], location: Location) -> tuple[N
     return tuple(found for found in findings if found.node in nodes)
 
 
-def _job_text(location: Location, known: Mapping[JobKey, JobLine] = NO_JOBS) -> str:
-    """The job by what people know it by. A source without jobs has no line: `From ...` says where it is from."""
-    if not location.job_id:
-        return ""
-    if location.owner is None:
-        return printable_line(f"Job {location.job_id}")
-    return f"Job {job_text(location.job_id, location.owner, known.get(JobKey(location.owner, location.job_id)))}"
+def _job_text(location: Location) -> str:
+    owner = f" of {user_text(location.owner)}" if location.owner is not None else ""
+    return printable_line(f"Job {location.job_id}{owner}") if location.job_id else ""
 
 
 def _ask(url: str, document: str, query: Mapping[str, str], kind: type[Document]) -> Document:
