@@ -192,7 +192,7 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     assert found.items[0].gain.basis == "measured" and found.items[0].gain.ratio == pytest.approx(4 / 3)
     assert found.items[0].apply == "look at it" and not found.blocked_by
     text = render_recommendation(found)
-    assert text.startswith("Repair rank 3 on n1: it takes 1.50 times as long as its peers, and "), text
+    assert text.startswith("Repair rank 3 on n1: it is busy 1.50 times as long as its peers, and "), text
     assert "Gain: at most 1.33 times as fast (measured on this job)" in text, "the gain is its own bound"
 
 
@@ -201,19 +201,19 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     [
         (
             {"kind": "slow_compute", "phase": "forward", "slowdown_ratio": 124.64},
-            "it takes 125 times as long as its peers",
+            "it is busy 125 times as long as its peers",
             "rank 2 on vm is slow in forward, and the others wait for it",
             True,
         ),
         (
             {"kind": "slow_compute", "slowdown_ratio": 2.0, "findings": ("CPU_GOVERNOR", "GPU_THROTTLED")},
-            "GPU_THROTTLED, CPU_GOVERNOR; it takes 2.0 times as long as its peers",
+            "GPU_THROTTLED, CPU_GOVERNOR; it is busy 2.0 times as long as its peers",
             "rank 2 on vm is slow, and the others wait for it",
             True,
         ),
         (
             {"kind": "slow_input", "slowdown_ratio": 30.0},
-            "input takes 30 times as long as for its peers",
+            "it is busy 30 times as long as its peers",
             "rank 2 on vm is slow to get its input, and the others wait for it",
             False,
         ),

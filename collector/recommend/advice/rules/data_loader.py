@@ -25,7 +25,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         key="DataLoader(num_workers, prefetch_factor, pin_memory)",
         current=None,
         recommended="more workers, at most the cores of a rank; pin_memory=True; persistent_workers=True",
-        reason=f"a rank waits for input for {share:.0%} of each step",
+        reason=f"a rank waits for input for {share * 100:.0f} % of each step",
         evidence=(f"input: {share:.1%} of a step",),
         gain=_gain_of_culprit(situation) or Gain("measured", 1 / (1 - share), 1.0, 1 / (1 - share)),
         risk="Each worker takes memory of the host; a storage that is slow stays slow.",

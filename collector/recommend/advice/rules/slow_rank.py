@@ -60,9 +60,7 @@ def _state(culprit: Culprit, codes: list[str]) -> str | None:
     times = f"{culprit.slowdown_ratio:.{digits}f} times as long"
     if culprit.kind == "slow_link":
         return f"{found}it takes {times} as the others"
-    if culprit.kind == "slow_input":
-        return f"{found}input takes {times} as for {'their' if many else 'its'} peers"
-    return f"{found}{'they take' if many else 'it takes'} {times} as {'their' if many else 'its'} peers"
+    return f"{found}{'they are' if many else 'it is'} busy {times} as {'their' if many else 'its'} peers"
 
 
 def _consequence(culprit: Culprit) -> str:
