@@ -133,7 +133,7 @@ def _watched_text(location: Location, summary: SummaryDocument) -> str:
 
 def _job_text(location: Location) -> str:
     owner = f" of {user_text(location.owner)}" if location.owner is not None else ""
-    return printable_line(f"Job {location.job_id}{owner}") if location.job_id else "No job"
+    return printable_line(f"Job {location.job_id}{owner}") if location.job_id else ""
 
 
 def _ask(url: str, document: str, query: Mapping[str, str], kind: type[Document]) -> Document:

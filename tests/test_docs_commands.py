@@ -42,6 +42,7 @@ SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
 
 REVIEWED = {
+    ". .venv/bin/activate": "every environment that make demo has made has this file",
     "$EDITOR": "needs a reader",
     "/etc/laggard/slurm/check.sh": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "/opt/laggard/bin/pip install": INSTALLED,
@@ -65,6 +66,7 @@ REVIEWED = {
     "kubectl -n laggard rollout": A_CLUSTER,
     "make": "its targets are looked up in the Makefile",
     "pip install .": INSTALLED,
+    "pip install .[collector]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "pip install laggard[otlp]": "make install-check installs each extra by itself",
     "podman build": "needs podman and its registry: what it copies is looked up below",

@@ -23,6 +23,11 @@ COLUMNS = 160
 """Steps are folded into so many columns at most: the answer stays small, whatever the length of a step."""
 
 
+FOLDED_ROWS = 160
+"""So many rows at most where each has more ranks than a machine has GPUs: more of them only make the answer larger."""
+
+_MACHINE = 8
+
 ORDERS = ("rank", "host", "position")
 
 
@@ -67,7 +72,7 @@ def heatmap_document(
     order, groups = order[start:stop], groups[start:stop]
     is_part = len(order) < len(timings.ranks)
     layers, step_fold = _folded_steps(_layers(timings, (measure,), order if is_part else None))
-    bounds = _bounds(groups, rows)
+    bounds = _bounds(groups, min(rows, FOLDED_ROWS) if len(order) > _MACHINE * rows else rows)
     places = np.arange(len(order)) if is_part else order
     shown = _standing_out(layers[measure], places, bounds, least=measure == "waited")
     folds = bool(np.any(np.diff(bounds) > 1))
@@ -203,5 +208,7 @@ def _row(timings: JobTimings, columns: NDArray[np.intp], at: int, order: str, gr
 
 
 def _listed(values: Floats) -> Any:
-    """The values as lists, rounded to microseconds: they take a third of the text. nan becomes null in JSON."""
-    return np.round(values, 6).tolist()
+    """The values as lists, rounded to microseconds, and from 10 ms on to four digits or more, of which the page shows
+    three: the cells are most of a view's bytes. nan becomes null in JSON."""
+    coarse = np.where(values >= 0.1, np.round(values, 4), np.round(values, 5))
+    return np.where(values >= 0.01, coarse, np.round(values, 6)).tolist()

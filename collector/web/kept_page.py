@@ -58,10 +58,11 @@ def kept_html(page: KeptPage) -> str:
         answer=answer_html(page.summary),
         heat=template("heat.html").substitute(noscript="The heat map needs JavaScript."),
         timeline_title=title,
+        timeline_hidden="" if page.timeline.rows else " hidden",
         findings=_section(
             "findings", "Findings on its node", [_finding_html(it, page.collector) for it in page.findings]
         ),
-        changes=_section("changes", "What to change", _change_parts(page.recommendation)),
+        changes=_section("changes", "What to change", _change_parts(page)),
         notes=items(page.summary.notes),
         version=escape(page.summary.version),
         job=escape(page.job),
@@ -93,12 +94,15 @@ def _finding_html(found: NodeFinding, collector: str) -> str:
     return _article(title, [it.summary, it.fix.text, more], it.fix.commands, page)
 
 
-def _change_parts(recommendation: Recommendation | None) -> list[str]:
-    if recommendation is None:
+def _change_parts(page: KeptPage) -> list[str]:
+    """What to change, but for what the answer says already."""
+    if page.recommendation is None:
         return []
-    blocked = recommendation.blocked_by
+    advised = {culprit.advice for culprit in page.summary.location.culprits}
+    parts = [_change_html(item) for item in page.recommendation.items if item.apply not in advised]
+    blocked = page.recommendation.blocked_by
     first = [f"<p>Repair first: {escape(', '.join(blocked))}.</p>"] if blocked else []
-    return [*first, *(_change_html(item) for item in recommendation.items)] if recommendation.items else []
+    return [*first, *parts] if parts else []
 
 
 def _change_html(item: Item) -> str:
@@ -108,7 +112,8 @@ def _change_html(item: Item) -> str:
     lines = [(sign, value) for sign, value in values if value is not None]
     diff = "\n".join(f"{sign} {item.key}={value}" for sign, value in lines)
     words = [capital(line) for line in item.apply.splitlines() if line not in item.commands]
-    reasons = [item.reason, f"Gain: {gain_text(item.gain)}.", item.risk, *words]
+    risk = f"Risk: {item.risk}" if item.risk else ""
+    reasons = [capital(item.reason), f"Gain: {gain_text(item.gain)}.", risk, *words]
     return _article(f"{item.target}: {item.key}", reasons, [diff, "\n".join(item.commands)])
 
 

@@ -12,7 +12,8 @@ from laggard.cli import main
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.registry import RULES
 from laggard.collector.recommend.advice.situation import JobProfile, ModelSize, Situation
-from laggard.collector.recommend.advice.values import Item
+from laggard.collector.recommend.advice.values import Gain, Item
+from laggard.collector.recommend.advice.words import gain_text
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
@@ -190,7 +191,66 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
     found = recommend(situation(0.3, culprits=(culprit,)))
     assert found.items[0].gain.basis == "measured" and found.items[0].gain.ratio == pytest.approx(4 / 3)
     assert found.items[0].apply == "look at it" and not found.blocked_by
-    assert render_recommendation(found).startswith("Repair rank 3 on n1: 1.50 times its peers' time (host)")
+    text = render_recommendation(found)
+    assert text.startswith("Repair rank 3 on n1: it is busy 1.50 times as long as its peers, and "), text
+    assert "Gain: at most 1.33 times as fast (measured on this job)" in text, "the gain is its own bound"
+
+
+@pytest.mark.parametrize(
+    ("culprit", "state", "reason", "replaced"),
+    [
+        (
+            {"kind": "slow_compute", "phase": "forward", "slowdown_ratio": 124.64},
+            "it is busy 125 times as long as its peers",
+            "rank 2 on vm is slow in forward, and the others wait for it",
+            True,
+        ),
+        (
+            {"kind": "slow_compute", "slowdown_ratio": 2.0, "findings": ("CPU_GOVERNOR", "GPU_THROTTLED")},
+            "GPU_THROTTLED, CPU_GOVERNOR; it is busy 2.0 times as long as its peers",
+            "rank 2 on vm is slow, and the others wait for it",
+            True,
+        ),
+        (
+            {"kind": "slow_input", "slowdown_ratio": 30.0},
+            "it is busy 30 times as long as its peers",
+            "rank 2 on vm is slow to get its input, and the others wait for it",
+            False,
+        ),
+        ({"kind": "hung"}, "it is hung", "rank 2 on vm is hung, and the others wait for it", False),
+        ({"kind": "dead"}, "it died", "and the others cannot go on without it", False),
+    ],
+    ids=["compute", "gpu", "input", "hung", "dead"],
+)
+def test_a_culprit_is_told_in_the_words_of_its_kind(
+    culprit: dict[str, Any], state: str, reason: str, replaced: bool
+) -> None:
+    """`replaced`: whether another node may take its place, where there is one."""
+    named = Culprit(ranks=(2,), node="vm", advice="look", recoverable_ratio=0.5, **culprit)
+    one, two = (recommend(Situation(culprits=(named,), nodes=nodes)).items[0] for nodes in (1, 2))
+    assert (one.current, reason in one.reason) == (state, True), one
+    assert ("node" in two.risk and "node" in two.revert) == replaced, two
+    assert "node" not in one.risk + one.revert, "a job on one machine has no node to put in its place"
+
+
+def test_one_cause_has_one_gain() -> None:
+    culprit = Culprit("slow_input", (1,), node="n1", recoverable_ratio=2 / 3)
+    found = keys_of(Situation(profile=JobProfile(1.0, input_share=0.79), culprits=(culprit,)))
+    gains = {key: gain_text(item.gain) for key, item in found.items()}
+    assert len(gains) == 2 and set(gains.values()) == {"at most 3.00 times as fast (measured on this job)"}, gains
+
+
+@pytest.mark.parametrize(
+    ("gain", "text"),
+    [
+        (Gain("modelled", 1.31, 1.0, 2.0), "1.31 times as fast (from no gain to 2.00, modelled)"),
+        (Gain("measured", 2.37, 2.36, 2.38), "2.37 times as fast (2.36 to 2.38, measured on this job)"),
+        (Gain("rule", 1.0, 1.0, 1.0), "1.00 times as fast (as published elsewhere)"),
+        (Gain("rule", None, 1.0, 2.8), "not known, to be measured (1.00 to 2.80 elsewhere)"),
+    ],
+)
+def test_a_gain_says_what_its_bounds_are(gain: Gain, text: str) -> None:
+    assert gain_text(gain) == text
 
 
 def test_waiting_for_input_is_measured() -> None:
@@ -443,7 +503,7 @@ def test_locate_says_what_to_change_besides(tmp_path: Path, capsys: pytest.Captu
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[0].startswith("Rank 1 on n1 is slow in forward")
     first, *_ = [line for line in lines if line.startswith("What to change: ")]
-    assert "DataLoader" in first and "Gain: 1.15 times as fast (" in first
+    assert "DataLoader" in first and "Gain: at most 1.15 times as fast (" in first
     assert f"How, and why: laggard recommend {tmp_path / 'job.jsonl'}" in lines
 
 

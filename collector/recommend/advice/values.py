@@ -34,6 +34,7 @@ class Item(msgspec.Struct, frozen=True):
     risk: str
     apply: str
     revert: str
+    """Empty: there is nothing to put back."""
     source: str
     repairs: bool = False
     """Whether it repairs something broken, rather than tunes what works."""

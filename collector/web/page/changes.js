@@ -6,8 +6,12 @@ import { capital, times } from "./format.js";
 
 const MOST = 12;
 
-export const showChanges = onChange((recommendation) => {
-  const { items, blocked_by: blocked, notes, files } = recommendation ?? { items: [], blocked_by: [], notes: [], files: {} };
+const NOTHING = { items: [], blocked_by: [], notes: [], files: {} };
+
+// `advised`: what the answer says to do; what is no more than that is not said again.
+export const showChanges = onChange(({ recommendation, advised }) => {
+  const { items: all, blocked_by: blocked, notes, files } = recommendation ?? NOTHING;
+  const items = all.filter(({ apply }) => !advised.includes(apply));
   byId("changes-card").hidden = !items.length && !blocked.length && !notes.length;
   const more = items.length > MOST ? `The first ${MOST} of ${items.length}; all at /api/v1/recommendation. ` : "";
   setText(byId("changes-explain"), more + notes.join(" "));
@@ -32,10 +36,12 @@ function wordsOf({ apply, commands }) {
   return words.map(capital);
 }
 
-function gainOf({ gain, repairs }) {
-  const range = gain.low !== null && gain.high !== null ? ` (${times(gain.low)} to ${times(gain.high)})` : "";
-  if (gain.ratio === null) return `${repairs ? "repair" : "gain not known"}${range && `, elsewhere${range}`}`;
-  return `${times(gain.ratio)} throughput${range}, ${gain.basis}`;
+function gainOf({ gain: { ratio, low, high, basis }, repairs }) {
+  const range = low !== null && high !== null ? ` (${times(low)} to ${times(high)})` : "";
+  if (ratio === null) return `${repairs ? "repair" : "gain not known"}${range && `, elsewhere${range}`}`;
+  if (low !== 1 || high === null) return `${times(ratio)} throughput${range}, ${basis}`;
+  if (ratio >= high) return `${ratio > 1 ? "at most " : ""}${times(ratio)} throughput, ${basis}`;
+  return `${times(ratio)} throughput (from no gain to ${times(high)}), ${basis}`;
 }
 
 // What is repaired by hand has a state, and no value to set.

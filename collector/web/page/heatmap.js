@@ -111,13 +111,14 @@ function drawAxis(pen, shape, heat, theme) {
   pen.fillStyle = theme.quiet;
   pen.textBaseline = "top";
   const widest = pen.measureText(String(heat.steps[shape.columns - 1])).width;
-  const every = niceStep((widest + 28) / shape.cellWidth);
+  const every = niceStep(((widest + 28) / shape.cellWidth) * heat.step_fold);
   let free = shape.gutter - 6;
   for (let column = 0; column < shape.columns; column++) {
-    const step = heat.steps[column];
+    const step = axisStep(heat, column, every);
+    if (step === null) continue;
     const x = shape.gutter + (column + 0.5) * shape.cellWidth;
     const half = pen.measureText(String(step)).width / 2;
-    if (step % every || x - half < free || x + half > shape.width) continue;
+    if (x - half < free || x + half > shape.width) continue;
     pen.fillRect(Math.round(x), top + 1, 1, 4);
     pen.textAlign = "center";
     pen.fillText(String(step), x, top + 9);
@@ -125,6 +126,15 @@ function drawAxis(pen, shape, heat, theme) {
   }
   pen.textAlign = "right";
   pen.fillText("step", shape.gutter - 10, top + 9);
+}
+
+// The step that the axis names at a column, where a multiple of `every` lies between it and the next: columns of several
+// steps seldom begin with one. Null: none.
+function axisStep({ steps, step_fold: fold }, column, every) {
+  const first = steps[column];
+  const round = Math.ceil(first / every) * every;
+  if (round >= (steps[column + 1] ?? first + fold)) return null;
+  return fold > 1 ? round : first;
 }
 
 function niceStep(least) {

@@ -5,12 +5,12 @@ import { moment } from "./format.js";
 
 const TONES = { ok: "ok", fail: "fail", unknown: "unknown" };
 const WORDS = { ok: "no culprit", fail: "has a culprit", unknown: "cannot tell" };
-const NUMBER = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}$|^[0-9a-f]{16,}$/; // torchrun's UUIDs, hashes
+const NUMBER = /^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}$|^(job-[0-9a-f]{12}|[0-9a-f]{16,})$/; // torchrun's UUIDs, the hooks' own, hashes
 
 // The words for a job in a list of `jobs`: as few as tell it from the others.
 export function jobLabel(line, jobs) {
   const severalUsers = jobs.some((other) => other.owner !== line.owner);
-  const state = [line.running ? "" : "ended", line.verdict === "fail" ? "fails" : ""].filter(Boolean).join(", ");
+  const state = [line.running ? "" : "ended", line.verdict === "fail" ? WORDS.fail : ""].filter(Boolean).join(", ");
   const alike = jobs.filter((other) => titleOf(other) === titleOf(line) && other.owner === line.owner).length > 1;
   const remarks = [severalUsers ? `user ${line.user || line.owner}` : "", state, alike || NUMBER.test(line.job_id) ? since(line) : ""];
   const remark = remarks.filter(Boolean).join(", ");

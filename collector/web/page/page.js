@@ -182,10 +182,12 @@ async function refresh() {
     showNodes(nodes, { onMore: refresh });
     showAllIncidents(incidents, one, false);
   });
-  await attempt([ask("/api/v1/recommendation")], showChanges); // last: it takes the longest, and changes the least
+  await attempt([ask("/api/v1/recommendation")], showRecommendation); // last: it takes the longest, and changes the least
   if (state.card) byId(`${state.card}-card`).scrollIntoView();
   if (state.card) look({ card: "" }); // once: the reader goes on from there
 }
+
+const showRecommendation = (recommendation) => showChanges({ recommendation, advised: state.summary?.location.culprits.map(({ advice }) => advice) ?? [] });
 
 async function attempt(asked, show) {
   const view = writeAddress(state);

@@ -124,8 +124,9 @@ function axisOf(timeline, scale, y) {
 }
 
 function table(timeline, hasSteps) {
-  const columns = hasSteps ? [...PARTS.map(nameOf), "waits in"] : ["state", "last step", "phase", "in a collective"];
-  const head = element("tr", {}, element("th", { text: "Rank", scope: "col" }), ...columns.map((text) => element("th", { text, scope: "col", className: hasSteps && text !== "waits in" ? "number" : "" })));
+  const waits = `waits in, of ${timeline.steps.length > 1 ? `all ${timeline.steps.length} steps` : "the step"} together`;
+  const columns = hasSteps ? [...PARTS.map(nameOf), waits] : ["state", "last step", "phase", "in a collective"];
+  const head = element("tr", {}, element("th", { text: "Rank", scope: "col" }), ...columns.map((text) => element("th", { text, scope: "col", className: hasSteps && text !== waits ? "number" : "" })));
   const body = timeline.rows.map((row) => lineOf(row, timeline, hasSteps));
   const caption = element("caption", { text: hasSteps ? `Mean of a step, over ${count(timeline.steps.length, "step")}` : "Where each rank is" });
   const made = element("table", { className: "timeline-table" }, caption, element("thead", {}, head), element("tbody", {}, ...body));

@@ -12,7 +12,7 @@ export const showWaits = onChange((timeline) => {
   const [worst] = groups;
   setText(byId("waits-sentence"), `Rank ${worst.longest_rank} waits the longest in ${collectiveName(worst)}: ${seconds(worst.longest)}${othersOf(worst)}.`);
   const rows = timeline.rows.map(({ rank }) => rank).join(" and ");
-  setText(byId("waits-explain"), `Of ${timeline.rows.length > 1 ? "ranks" : "rank"} ${rows}, over ${count(timeline.steps.length, "step")}. A rank that waits much less than the others comes last to the collective: they wait for it.`);
+  setText(byId("waits-explain"), `Of ${timeline.rows.length > 1 ? "ranks" : "rank"} ${rows}, all ${count(timeline.steps.length, "step")} together. A rank that waits much less than the others comes last to the collective: they wait for it.`);
   byId("waits").tBodies[0].replaceChildren(...groups.map(rowOf));
 });
 

@@ -30,7 +30,8 @@ def _lines(found: Recommendation) -> Iterator[Line]:
         yield Line(f"   Gain: {gain_text(item.gain)}")
         yield from (Line(f"   Evidence: {printable_line(line, 200)}") for line in item.evidence)
         yield from (_command("Apply", line) for line in item.apply.splitlines() if line)
-        yield _command("Revert", item.revert)
+        if item.revert:
+            yield _command("Revert", item.revert)
         yield Line(f"   Risk: {item.risk}")
         yield Line(f"   Source: {item.source}", "aside")
     if found.notes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
+from laggard.constants import PHASES
 from laggard.wire import decode, encode
 
 
@@ -47,6 +50,24 @@ def test_a_folded_row_shows_the_rank_that_stands_out(make: Any) -> None:
     waiting = heatmap_document("j", timings, "waited", rows=100)
     assert waiting.shown and set(waiting.shown[42]) == {421}  # it waits least
     assert waiting.seconds["waited"][42][0] == 0
+
+
+def test_a_large_job_has_fewer_rows_where_none_is_a_machine(make: Any) -> None:
+    timings = _timings(make, 2000, slow=421)
+    for asked, given in ((230, 154), (100, 100), (260, 250)):
+        rows = heatmap_document("j", timings, "own", rows=asked).rows
+        assert len(rows) == given, f"{asked} rows asked, of {rows[0].count} ranks each"
+
+
+def test_cells_are_written_with_four_digits_and_no_noise(make: Any) -> None:
+    timings = _timings(make, 40, slow=3)
+    real = np.exp(np.random.default_rng(1).uniform(np.log(1e-4), np.log(20), timings.phase_seconds.shape))
+    heat = heatmap_document("j", replace(timings, phase_seconds=real), rows=40)
+    cells = np.array(heat.seconds["forward"])
+    own = real[:, :, PHASES.index("forward")].T
+    assert (np.abs(cells - own) <= np.maximum(5e-7, 5.1e-4 * own)).all(), "a cell lost what the page shows of it"
+    text = encode(heat.seconds["forward"]).decode()
+    assert max(map(len, re.findall(r"[\d.]+", text))) <= len("0.001234"), "digits that nobody sees"
 
 
 def test_uneven_numbers_of_ranks_fold_too(make: Any) -> None:

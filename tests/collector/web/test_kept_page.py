@@ -18,6 +18,7 @@ from support.recordings import lines, write
 
 from laggard.collector.web.bundle import bundle
 
+NUMBERS = ("03323151-ff7e-41d6-958e-23a6d3593d8b", "job-d2a29fed3bf2")
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
 pytestmark = pytest.mark.slow
@@ -82,10 +83,14 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
         fake_agent(make.node("n0", [0, 1], slow=2, job_id=HOSTILE), make.report("n0", ["GPU_TOO_HOT"])),
         fake_agent(make.node("n1", [2, 3], slow=2, job_id=HOSTILE), make.report("n1", ["GPU_THROTTLED"])),
     ]
+    facts = {"script": "finetune.py", "started": 1_764_054_240.0}
+    agents += [
+        fake_agent(make.node(f"m{at}", [0], job_id=name, world_size=1, facts=facts)) for at, name in enumerate(NUMBERS)
+    ]
     flags = [word for agent in agents for word in ("--target", agent.address)]
     collector = start_collector(*flags, "--interval", "0.5")
     collector.wait_ready()
-    found = _locate("--collector", collector.url, "--html", tmp_path / "job.html")
+    found = _locate("--collector", collector.url, "--job", HOSTILE, "--html", tmp_path / "job.html")
     assert found.returncode == 1, found.stderr
     browsed = _opened(browser, tmp_path / "job.html")
     page = browsed.page
@@ -96,6 +101,38 @@ def test_a_collectors_job_brings_findings_and_what_to_change(
     assert link.get_attribute("href") == f"{collector.url}/findings/GPU_THROTTLED"
     assert HOSTILE in page.inner_text(".job") and page.title() != "taken" and page.locator("img").count() == 0
     assert browsed.errors == []
+    live = Browsed(browser, collector.url, ready="#job option:nth-child(3)").page
+    named = live.locator("#job option").all_inner_texts()
+    assert sum(name.startswith("finetune.py (") for name in named) == 2, named
+    assert any(name.endswith("has a culprit)") for name in named), named
+
+
+AXIS = """
+window.written = [];
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+  window.written.push(text);
+  return write.call(this, text, ...place);
+};
+"""
+
+
+@needs_chromium
+def test_a_long_healthy_jobs_page_has_numbers_of_steps_and_no_empty_card(browser: Any, tmp_path: Path) -> None:
+    """331 steps in, and two steps a column: no column begins with a round number of steps."""
+    records = [record for rank in range(2) for record in lines(rank, steps=200)]
+    for record in records:
+        if "step" in record:
+            record["step"] += 331
+    found = _locate("--trace", write(tmp_path / "job.jsonl", records), "--html", tmp_path / "job.html")
+    assert found.returncode == 0, found.stdout + found.stderr
+    page = browser.new_context(viewport={"width": 1280, "height": 800}).new_page()
+    page.add_init_script(AXIS)
+    page.goto((tmp_path / "job.html").as_uri())
+    page.wait_for_function("window.written.includes('step')")
+    steps = [int(text) for text in page.evaluate("window.written") if text.isdecimal() and int(text) > 100]
+    assert len(set(steps)) > 3 and all(331 <= step <= 530 and step % 5 == 0 for step in steps), steps
+    assert not page.is_visible("#timeline-title") and not page.is_visible("text=Nothing is recorded")
 
 
 @needs_chromium
@@ -126,6 +163,7 @@ def test_profiler_traces_become_a_page(browser: Any, tmp_path: Path) -> None:
     browsed = _opened(browser, tmp_path / "traces.html")
     assert "Rank 1 is slow" in browsed.page.inner_text("h1")
     assert browsed.page.locator(".timeline .asked").text_content() == "Rank 1"
+    assert browsed.page.locator(".job").text_content() == "", "traces say nothing of a job"
     assert browsed.errors == []
 
 
