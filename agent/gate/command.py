@@ -171,7 +171,7 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     else:
         show_or_write(
             lambda: [*report_parts(report, age, arguments.verbose), *said],
-            lambda: render(report, age) + plain_text(said),
+            lambda: render(report, age, arguments.verbose) + plain_text(said),
         )
     if arguments.gate or decision.messages:
         urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)

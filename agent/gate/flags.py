@@ -84,7 +84,7 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="with --gate: all findings and probes, not one line; on a terminal: each probe and its time",
+        help="with --gate: all findings and probes, not one line; without: also the probes that were skipped",
     )
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
