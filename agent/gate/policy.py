@@ -18,8 +18,8 @@ MODES: Final = (REPORT_ONLY, ENFORCE)
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
 UNFIT: Final = "gate: unfit"
-"""The lines that the scripts of deploy/slurm take for a verdict; a crash or an exit status alone is none. A health check
-rejects no job: its node is fit or unfit."""
+"""The lines that the scripts of deploy/slurm take for a verdict; a crash or an exit status alone is none. A health
+check rejects no job: its node is fit or unfit."""
 
 
 class GatePolicy(NamedTuple):

@@ -19,8 +19,8 @@ SEVERITY_ORDER: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 def render(report: Report, age_seconds: float | None = None, verbose: bool = False) -> str:
     """Returns the report as text: the headline, the node with its verdict, a line for each finding, a line for each
-    probe, but one for all that were skipped, unless `verbose`. `age_seconds`: of a report that the agent had ready; None
-    for a new one."""
+    probe, but one for all that were skipped, unless `verbose`. `age_seconds`: of a report that the agent had ready;
+    None for a new one."""
     skipped = [] if verbose else [probe for probe in report.probes if probe.verdict is Verdict.SKIPPED]
     lines = [headline(report, age_seconds), f"node {report.node} {report.verdict.value}"]
     lines += [finding_line(finding) for finding in by_severity(report.findings)]

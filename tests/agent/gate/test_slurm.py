@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import shlex
+import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -423,3 +425,22 @@ def test_a_health_check_speaks_of_its_node_and_of_no_job(
     assert last == "gate: pass, n1 stays drained: laggard: DISK_FULL / 98 % used, 9 GiB left"
     scontrol.set("IDLE")
     assert gate("disk_full", *check, url)[1].splitlines()[-1].startswith("gate: pass, not drained: the cap on drains")
+
+
+def test_a_collector_that_is_asked_under_another_name_says_so_in_one_line(gate: Gate) -> None:
+    """Whatever it says, it rejects no job: gate.sh takes a line `gate: reject` for a verdict."""
+    body = b"gpu-head is not a name of this collector: list it under allowed_hosts\ngate: reject\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        out = gate("plain", "--check-gate", "--collector", url)[1]
+        thread.join()
+    assert "HTTP 421: gpu-head is not a name of this collector: list it under allowed_hosts gate: reject;" in out, out
