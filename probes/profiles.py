@@ -91,12 +91,12 @@ def find_profile(name: str) -> Profile:
         return PROFILES[name]
     if not os.path.exists(name):
         raise UsageError(f"no profile {name!r}: name one of {', '.join(PROFILES)}, or the path of a YAML file")
-    return load(name, Profile)
+    return load(name, Profile, "--profile")
 
 
 def with_expectations(profile: Profile, path: str) -> Profile:
     """`profile` with the thresholds of the file at `path`, which override its own. Raises UsageError."""
-    expected = load(path, Expectations).thresholds
+    expected = load(path, Expectations, "--expect").thresholds
     merged = {name: {**profile.thresholds.get(name, {}), **values} for name, values in expected.items()}
     return msgspec.structs.replace(profile, thresholds={**profile.thresholds, **merged})
 

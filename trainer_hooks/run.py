@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import sys
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
@@ -56,6 +57,7 @@ def main(arguments: argparse.Namespace) -> int:
         raise
     except BaseException as error:
         note_ending(error)
+        _tell_of_missing_torch(error)
         show_the_scripts_frames_alone()
         raise
     return 0
@@ -67,6 +69,13 @@ def hook_child_processes(environ: MutableMapping[str, str]) -> None:
     folder, others = str(Path(child_processes.__file__).absolute().parent), environ.get("PYTHONPATH", "")
     if not is_disabled() and folder not in others.split(os.pathsep):
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, others)))
+
+
+def _tell_of_missing_torch(error: BaseException) -> None:
+    """`laggard` of another environment than the one that trains is an easy mistake."""
+    if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+        hint = "install laggard in the environment that trains, and put that environment's bin first in PATH"
+        print(f"laggard: this laggard's python has no torch: {sys.executable}; {hint}", file=sys.stderr)
 
 
 def _program(word: str) -> str | None:

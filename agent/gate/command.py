@@ -11,19 +11,19 @@ import msgspec
 
 from laggard import wire
 from laggard.agent.gate.active import passive_probes, run_active_probes
-from laggard.agent.gate.drain_cap import drain_refusal
-from laggard.agent.gate.flags import check_flags, configure, is_disabled
+from laggard.agent.gate.drain_cap import NO_CAP, drain_refusal
+from laggard.agent.gate.flags import check_flags, chosen_probes, configure, is_disabled, is_switched_off
 from laggard.agent.gate.gang import check_gang_flags, gang_lines, run_gang
 from laggard.agent.gate.job_gpus import for_job, job_gpus
 from laggard.agent.gate.policy import ENFORCE, Decision, GatePolicy, decide
-from laggard.agent.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, config_problems, gate_problems
+from laggard.agent.gate.self_check import CHECK_SECONDS, NO_COLLECTOR, cap_words, gate_problems
 from laggard.agent.gate.slurm import Slurm
 from laggard.agent.gate.syslog import write_syslog
 from laggard.agent.gate.time_limit import TimeLimit
 from laggard.model import Report, Verdict
 from laggard.probes.host.host import Host, open_host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import Profile, choose_probes, find_profile, with_expectations
+from laggard.probes.profiles import Profile
 from laggard.probes.runner.runner import run
 from laggard.terminal.output import show, show_or_write
 from laggard.terminal.parts import Line, plain_text
@@ -39,16 +39,13 @@ def main(arguments: argparse.Namespace) -> int:
     limit = TimeLimit(arguments.deadline, decides=bool(arguments.gate or arguments.drain or arguments.resume))
     check_flags(arguments)
     check_gang_flags(arguments)
-    profile = find_profile(arguments.profile)
-    profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
-    active = arguments.active or profile.active
-    chosen = choose_probes(profile, arguments.only, arguments.skip, f"profile {arguments.profile}", active)
+    profile, chosen = chosen_probes(arguments)
     probes = passive_probes(chosen)
     host = open_host(arguments.host_root)
     if is_disabled(arguments):
         return _print_disabled(arguments, host)
     if arguments.check_gate and not arguments.gate:
-        return _check_gate(arguments, host.node(), limit)
+        return _check_gate(arguments, host, limit)
     cached = _cached_report(arguments, profile, probes, host)
     report = cached.report if cached else _run_probes(profile, probes, host, limit)
     if arguments.gang:
@@ -63,16 +60,39 @@ def main(arguments: argparse.Namespace) -> int:
     return decision.status
 
 
-def _check_gate(arguments: argparse.Namespace, node: str, limit: TimeLimit) -> int:
-    """Prints what is wrong with the gate's setup. Returns the exit status."""
+def _check_gate(arguments: argparse.Namespace, host: Host, limit: TimeLimit) -> int:
+    """Prints what is wrong with the gate's setup, or what the gate does. Returns the exit status."""
+    from laggard.agent.gate.conf_check import mode_problems, own_flags  # no prolog needs them
+    from laggard.agent.gate.slurm_config import config_problems
+
+    own, problems = own_flags(arguments.gate_flags)
+    arguments.slurm_node = arguments.slurm_node or own.slurm_node
+    node = (open_host(own.host_root) if own.host_root and not host.recorded else host).node()
     slurm = _slurm(arguments, node, limit)
-    problems = gate_problems(arguments.collector, node, slurm, limit)
-    problems += config_problems(slurm, arguments.gate_seconds, arguments.gang_seconds)
-    if problems:
-        show([Line(f"gate: {problem}", "critical") for problem in problems])
-    else:
-        show([Line(f"gate: set up: the collector and SLURM know {node}", "ok")])
-    return 1 if problems else 0
+    problems = mode_problems(arguments.gate_mode) + problems
+    problems += gate_problems(arguments.collector, node, slurm, limit)
+    problems += config_problems(slurm, arguments.gate_seconds, arguments.gang_seconds, arguments.gang_token)
+    lines = [Line(f"gate: {problem}", "critical") for problem in problems]
+    off = is_switched_off(arguments.kill_switch)
+    if off:
+        lines.append(Line(f"gate: {_switched_off(arguments)}: remove the file to switch the gate on", "critical"))
+    elif not problems:
+        lines.append(Line(_set_up(arguments, node, slurm.node, limit), "ok"))
+    show(lines)
+    return 1 if off or problems else 0
+
+
+def _set_up(arguments: argparse.Namespace, node: str, slurm_node: str, limit: TimeLimit) -> str:
+    """What the gate does, and who knows this node."""
+    mode = f", {arguments.gate_mode}" if arguments.gate_mode else ""
+    if arguments.collector == NO_CAP:
+        return f"gate: set up{mode}: SLURM knows {slurm_node}; no cap"
+    cap = f", {cap_words(arguments.collector, node, limit)}" if arguments.gate_mode == ENFORCE else ""
+    return f"gate: set up{mode}{cap}: the collector and SLURM know {node}"
+
+
+def _switched_off(arguments: argparse.Namespace) -> str:
+    return f"switched off by {arguments.kill_switch}"
 
 
 def _run_probes(profile: Profile, probes: tuple[Probe, ...], host: Host, limit: TimeLimit) -> Report:
@@ -151,7 +171,7 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
     else:
         show_or_write(
             lambda: [*report_parts(report, age, arguments.verbose), *said],
-            lambda: render(report, age) + plain_text(said),
+            lambda: render(report, age, arguments.verbose) + plain_text(said),
         )
     if arguments.gate or decision.messages:
         urgent = report.verdict is not Verdict.OK or any("WRONG SETUP" in line for line in decision.messages)
@@ -159,7 +179,9 @@ def _print(arguments: argparse.Namespace, report: Report, age: float | None, dec
 
 
 def _print_disabled(arguments: argparse.Namespace, host: Host) -> int:
-    text = f"laggard: disabled by {arguments.kill_switch}"
+    text = f"gate: {_switched_off(arguments)}"
+    if arguments.gate:
+        write_syslog(f"laggard: {text}", urgent=True)
     if arguments.format == "json":
         gate = {"gate": {"says": [text]}}
         text = wire.encode(Report(Verdict.SKIPPED, host.node(), 0.0, (), (), gate)).decode()

@@ -37,6 +37,11 @@ def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
         answer = decode(get(url, seconds).body, DrainsDocument)
     except (NoResponse, WireError) as error:
         return f"no answer from the collector {without_login(collector)}: {error}"
+    if answer.answering and not answer.asker_known:
+        return (
+            f"the collector {without_login(collector)} knows no node {node}: the agent has to run here and to report "
+            f"as {node}, and the collector to ask it (`targets` in collector.yaml)"
+        )
     if not answer.may_drain:
         return f"the cap on drains: {answer.reason}"
     if not answer.asker_fails:  # else it is not counted for the nodes that ask next

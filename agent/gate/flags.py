@@ -10,7 +10,8 @@ from laggard.agent.gate.policy import MODES
 from laggard.agent.gate.slurm import SCONTROL
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
-from laggard.probes.profiles import DEFAULT, PROFILES
+from laggard.probes.probe import Probe
+from laggard.probes.profiles import DEFAULT, PROFILES, Profile, choose_probes, find_profile, with_expectations
 from laggard.rings.place import add_place
 
 KILL_SWITCH = "/etc/laggard/disabled"
@@ -61,7 +62,10 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--resume", action="store_true", help="where all is ok resume it, if laggard drained it")
     group.add_argument("--slurm-node", metavar="NAME", help="this node's name in SLURM (default: SLURMD_NODENAME)")
     group.add_argument(
-        "--collector", metavar="URL", help=f"who caps how many nodes may be drained, or {NO_CAP} for no cap"
+        "--collector",
+        type=lambda text: text.rstrip("/"),
+        metavar="URL",
+        help=f"who caps how many nodes may be drained, or {NO_CAP} for no cap",
     )
     group.add_argument(
         "--check-gate",
@@ -72,10 +76,15 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
         "--gate-seconds", type=_whole_seconds, metavar="N", help="with --check-gate alone: GATE_SECONDS, to compare"
     )
     group.add_argument("--gang-seconds", type=_whole_seconds, metavar="N", help="the same of GANG_SECONDS")
+    group.add_argument("--gang-token", metavar="FILE", help="the same of GANG_TOKEN")
+    group.add_argument("--gate-mode", metavar="WORD", help="the same of MODE, whatever it is")
+    group.add_argument(
+        "--gate-flags", nargs=argparse.REMAINDER, default=[], metavar="WORD", help="the same of FLAGS; last of all"
+    )
     group.add_argument(
         "--verbose",
         action="store_true",
-        help="with --gate: all findings and probes, not one line; on a terminal: each probe and its time",
+        help="with --gate: all findings and probes, not one line; without: also the probes that were skipped",
     )
     group.add_argument("--scontrol", default=SCONTROL, metavar="FILE", help=f"default: {SCONTROL}")
     group.add_argument(
@@ -94,13 +103,26 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--scontrol takes an absolute path, not {arguments.scontrol!r}")
 
 
+def chosen_probes(arguments: argparse.Namespace) -> tuple[Profile, tuple[Probe, ...]]:
+    """The profile and the probes that the flags ask for. Raises UsageError."""
+    profile = find_profile(arguments.profile)
+    profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
+    where, active = f"profile {arguments.profile}", arguments.active or profile.active
+    return profile, choose_probes(profile, arguments.only, arguments.skip, where, active)
+
+
 def is_disabled(arguments: argparse.Namespace) -> bool:
     """Whether the kill-switch file is there. It counts only where the gate may act on SLURM; a file that cannot be
     checked counts as there."""
     if not (arguments.gate or arguments.drain or arguments.resume):
         return False
+    return is_switched_off(arguments.kill_switch)
+
+
+def is_switched_off(kill_switch: str) -> bool:
+    """Whether the file is there, or cannot be checked."""
     try:
-        os.lstat(arguments.kill_switch)
+        os.lstat(kill_switch)
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError:

@@ -17,7 +17,9 @@ MODES: Final = (REPORT_ONLY, ENFORCE)
 
 REJECT: Final = "gate: reject"
 PASS: Final = "gate: pass"
-"""The lines that the scripts of deploy/slurm take for a verdict. A crash or an exit status alone is none."""
+UNFIT: Final = "gate: unfit"
+"""The lines that the scripts of deploy/slurm take for a verdict; a crash or an exit status alone is none. A health
+check rejects no job: its node is fit or unfit."""
 
 
 class GatePolicy(NamedTuple):
@@ -30,6 +32,11 @@ class GatePolicy(NamedTuple):
     resume: bool
     slurm: Slurm
     drain_refusal: Callable[[], str]
+
+    @property
+    def is_health_check(self) -> bool:
+        """Whether no job is at stake: only a health check resumes nodes."""
+        return self.resume
 
 
 class Decision(NamedTuple):
@@ -62,9 +69,22 @@ def _on_critical(report: Report, reason: str, policy: GatePolicy) -> Decision:
     refusal = policy.drain_refusal()
     if refusal:
         status = 0 if policy.mode else EXIT_CODES[report.verdict]
-        return Decision(status, (f"{PASS}, not drained: {refusal}",))
+        return Decision(status, (f"{PASS}, {_stays_drained(policy) or f'not drained: {refusal}'}",))
     messages = _drain(reason, policy) if policy.drain else ()
-    return Decision(1, (*messages, REJECT) if policy.mode else messages)
+    word = UNFIT if policy.is_health_check else REJECT
+    return Decision(1, (*messages, word) if policy.mode else messages)
+
+
+def _stays_drained(policy: GatePolicy) -> str:
+    """Of a health check: the node, where laggard has drained it before, which no cap takes back; else empty."""
+    if not policy.is_health_check:
+        return ""
+    try:
+        node = policy.slurm.show()
+    except SlurmError:
+        return ""
+    is_ours = node.is_drained and node.has_laggards_reason
+    return f"{policy.slurm.node} stays drained: {node.reason}" if is_ours else ""
 
 
 def _drain(reason: str, policy: GatePolicy) -> tuple[str, ...]:

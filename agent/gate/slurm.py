@@ -25,11 +25,20 @@ _GRACE_SECONDS: Final = 0.2
 _BASE: Final = frozenset({"IDLE", "ALLOCATED", "MIXED"})
 _FLAGS: Final = frozenset({"DRAIN", "COMPLETING", "CLOUD", "DYNAMIC_NORM", "RESERVED"})
 _STATE: Final = re.compile(r"^ +State=(\S+)", re.MULTILINE)
+_NOT_FOUND: Final = re.compile(r"\bNode \S+ not found\b")
 _REASON: Final = re.compile(r"^ +Reason=(.*?)(?: \[\S+@\S+\])?$", re.MULTILINE)
 
 
 class SlurmError(Exception):
     """SLURM gave no answer, or refused. The message says why."""
+
+
+class NoProgram(SlurmError):
+    """scontrol cannot be run."""
+
+
+class NoSuchNode(SlurmError):
+    """SLURM answers, and has no node of that name."""
 
 
 class SlurmNode(NamedTuple):
@@ -69,6 +78,8 @@ class Slurm:
     def drain(self, reason: str) -> str:
         """Drains the node, unless it has to be left alone. Returns what was done. Raises SlurmError."""
         node = self.show()
+        if node.is_drained and node.reason.split()[:2] == reason.split()[:2]:  # its figures change all the time
+            return f"{self.node} is drained already, for that"
         if node.is_drained:
             return f"{self.node} is drained already: {node.reason}"
         if node.reason and not node.has_laggards_reason:
@@ -138,13 +149,14 @@ def _run(command: Sequence[str], seconds: float) -> str:
     try:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     except OSError as error:
-        raise SlurmError(f"cannot run {command[0]}: {error.strerror}") from None
+        raise NoProgram(f"cannot run {command[0]}: {error.strerror}") from None
     try:
         output, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired:
         _give_up(process)
         raise SlurmError(f"{command[0]} {command[1]} did not answer within {seconds:.2g} s") from None
     if process.returncode:
-        words = errors.decode(errors="replace").split()
-        raise SlurmError(f"{command[0]} {command[1]}: {' '.join(words) or f'exit status {process.returncode}'}")
+        said = " ".join((errors or output).decode(errors="replace").split())
+        kind = NoSuchNode if _NOT_FOUND.search(said) else SlurmError
+        raise kind(f"{command[0]} {command[1]}: {said or f'exit status {process.returncode}'}")
     return output.decode(errors="replace")

@@ -98,7 +98,7 @@ def _start(command: Sequence[str]) -> subprocess.Popen[bytes]:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True, cwd="/"
         )
     except OSError as error:
-        raise ProberError(f"cannot start the prober: {error.strerror}") from None
+        raise ProberError(f"cannot start the prober {command[0]}: {error.strerror}") from None
 
 
 def _write(process: subprocess.Popen[bytes], data: bytes) -> None:

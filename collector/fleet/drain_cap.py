@@ -39,4 +39,5 @@ def drains_document(snapshot: ClusterSnapshot, max_ratio: float, node: str | Non
         cap=cap,
         max_drain_ratio=max_ratio,
         asker_fails=asker_fails,
+        asker_known=node is None or any(row.node == node for row in snapshot.nodes),
     )

@@ -11,14 +11,15 @@ GATE_SECONDS=15
 GANG_SECONDS=200
 GANG_JOIN_SECONDS=60
 GANG_TOKEN=/etc/laggard/slurm/gang-token
+LIMIT=GATE_SECONDS
 CHECKED=/run/laggard/gate-checked
 FLAGS=()
 
 gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node is to be rejected, else 0.
-    [ -e "$DISABLED" ] && return 0
+    [ -e "$DISABLED" ] && [ "$1" != periodic ] && return 0 # the health check goes on, and only logs that it is off
     local answer group=0 line said='' reject=0 checks=0 now=0 until
     if ! [[ $GATE_SECONDS =~ ^[1-9][0-9]{0,4}$ ]]; then # bash's own error would be status 1, which drains the node
-        echo "laggard: GATE_SECONDS and GANG_SECONDS take a whole number, not $GATE_SECONDS: 15 is taken" >&2
+        echo "laggard: $LIMIT takes a whole number of seconds, not $GATE_SECONDS: 15 is taken" >&2
         GATE_SECONDS=15
     fi
     read_uptime
@@ -28,8 +29,9 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
     words+=(--deadline "$((GATE_SECONDS > 4 ? GATE_SECONDS - 2 : (GATE_SECONDS + 1) / 2))")
     [ -n "$COLLECTOR" ] && words+=(--collector "$COLLECTOR")
     [ -n "$SLURM_CONF" ] && export SLURM_CONF
-    # Once after each boot the gate also checks its own setup, and complains in the log of what would let all pass.
-    [ "$MODE" = enforce ] && [ ! -s "$CHECKED" ] && { : >>"$CHECKED"; } 2>/dev/null && checks=1 && words+=(--check-gate)
+    # After each boot and each change of gate.conf, until nothing is wrong, the gate also checks its own setup, and
+    # complains in the log of what would let all pass.
+    [ "$MODE" = enforce ] && [[ ! -s $CHECKED || ${0%/*}/gate.conf -nt $CHECKED ]] && { : >>"$CHECKED"; } 2>/dev/null && checks=1 && words+=(--check-gate)
     # What is started here is a process group, whose number comes first. No process of it may hold this script's output
     # open: SLURM reads it to its end.
     exec {answer}< <(
@@ -39,7 +41,7 @@ gate() { # profile, flags of `laggard healthcheck`... Returns 1 where the node i
     IFS= read -r -t "$GATE_SECONDS" -u "$answer" group
     while read_uptime && ((now < until)) && IFS= read -r -t $((until - now)) -u "$answer" line; do
         case ${FLAGS[*]} in *--verbose*) echo "$line" >&2 ;; *) said+=${said:+; }$line ;; esac
-        case $line in "gate: reject") reject=1 ;; "gate: setup not checked"*) checks=0 ;; esac
+        case $line in "gate: reject") reject=1 ;; "gate: setup not checked"* | "gate: WRONG SETUP"*) checks=0 ;; esac
     done
     # None of it outlives this script: it would drain the node of a job that was let in.
     ((group > 1)) && kill -KILL -- "-$group" 2>/dev/null

@@ -6,6 +6,7 @@
 . "${0%/*}/gate.sh" || exit 0
 # shellcheck source-path=SCRIPTDIR source=gate.conf
 [ -r "${0%/*}/gate.conf" ] && . "${0%/*}/gate.conf"
+LIMIT=GANG_SECONDS
 GATE_SECONDS=$GANG_SECONDS
 words=(--drain --active --gang --join-seconds "$GANG_JOIN_SECONDS" --token-file "$GANG_TOKEN")
 [ -n "$SLURM_JOB_GPUS" ] && words+=(--gpus "$SLURM_JOB_GPUS")

@@ -60,7 +60,7 @@ def _enforce(site: Site) -> None:
     """The node is drained once its gate may, for a disk that is full after a job."""
     root = site.root
     root.run("printf 'MODE=enforce\\nCOLLECTOR=none\\n' >>/etc/laggard/slurm/gate.conf")
-    site.show("/etc/laggard/slurm/check.sh", "gate: set up: ")
+    site.show("/etc/laggard/slurm/check.sh", "gate: set up, enforce: ")
     root.run("mount -t tmpfs -o size=16m scratch /mnt; head -c 16300k /dev/zero >/mnt/checkpoint")
     root.run("srun -N1 true", check=False)  # where the agent knows of the disk by now its prolog rejects it
     site.show("sinfo -h -R -o %E", "laggard: DISK_FULL /mnt ")

@@ -21,14 +21,15 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """The base class of all settings: unknown keys are errors."""
 
 
-def load(path: str | os.PathLike[str], settings_type: type[T]) -> T:
-    """Returns the settings in the YAML file at `path`. Raises UsageError, which names the file and the key."""
+def load(path: str | os.PathLike[str], settings_type: type[T], flag: str = "--config") -> T:
+    """Returns the settings in the YAML file at `path`, which `flag` named. Raises UsageError, which names the file and
+    the key."""
     try:
         with open(path, encoding="utf-8") as file:
             text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise UsageError(f"cannot read {path}: {reason}; check the path given to --config") from None
+        raise UsageError(f"cannot read {path}: {reason}; check the path given to {flag}") from None
     return parse(text, settings_type, str(path))
 
 

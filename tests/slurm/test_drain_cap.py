@@ -116,6 +116,23 @@ def _collector(config: Path) -> Iterator[str]:
         process.communicate(timeout=300)
 
 
+def test_check_sh_ends_with_what_the_gate_does(cluster: Any, fleet: Fleet) -> None:
+    fleet.wait_for_failing()
+    cluster.configure(seconds="15")
+    check = str(cluster.folder / "gate/check.sh")
+    deadline = time.monotonic() + 120
+    while (done := cluster.run("env", "SLURMD_NODENAME=n1", check)).returncode or "cap 1 of 4" not in done.stdout:
+        assert time.monotonic() < deadline, done  # the collector has not asked all agents yet
+    assert (done.returncode, done.stdout) == (
+        0,
+        "gate: set up, enforce, cap 1 of 4: the collector and SLURM know n1\n",
+    )
+    cluster.configure(mode="enforced", disabled="")
+    wrong = cluster.run("env", "SLURMD_NODENAME=n1", check)
+    assert wrong.returncode == 1 and "MODE of gate.conf is 'enforced'" in wrong.stdout, wrong
+    assert wrong.stdout.splitlines()[-1].startswith(f"gate: switched off by {cluster.folder}/settings/disabled")
+
+
 def test_one_bad_node_is_drained_and_a_second_waits(cluster: Any, fleet: Fleet) -> None:
     fleet.set_machine("disk_full", "n1")
     fleet.wait_for_failing("n1")

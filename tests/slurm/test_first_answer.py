@@ -45,5 +45,5 @@ def test_a_cluster_gets_its_first_answers(cluster: Any, tmp_path: Path) -> None:
         shutil.copytree(REPOSITORY / folder, tmp_path / folder)
     before = OWN_FOLDERS.format(laggard=programs / "laggard")
     for command in commands_of(PAGE):
-        script = command.script.replace("sbatch --wait", "sbatch --wait --gpus-per-node=0")
+        script = command.script.replace("--gpus-per-node 8", "--gpus-per-node 0")
         run(command._replace(script=script), environment, tmp_path, before, ("unshare", "--mount"), by_form=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from laggard.agent.gate.slurm import NoSuchNode, Slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -17,6 +20,15 @@ def hang(machine: Path) -> None:
     """Makes a read of the mount table hang: a pipe without a writer blocks its reader, as a dead file server does."""
     (machine / "proc/self/mounts").unlink()
     os.mkfifo(machine / "proc/self/mounts")
+
+
+def test_a_node_that_slurm_does_not_have_is_told_from_a_slurm_that_is_away(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scontrol = shutil.which("scontrol", path="/usr/bin:/usr/local/bin:/bin") or ""
+    monkeypatch.setenv("SLURM_CONF", str(cluster.folder / "slurm.conf"))
+    with pytest.raises(NoSuchNode, match="Node n9 not found"):
+        Slurm("n9", scontrol).show()
 
 
 def test_as_shipped_nothing_is_rejected(cluster: Any) -> None:

@@ -201,7 +201,7 @@ def test_the_agent_sees_a_job_with_private_directories_by_the_shared_one(node: N
         assert path.startswith(f"{RANKS}/")
         (row,) = node.ranks()
         assert row["job_id"].isdecimal() and (row["rank"], row["node"]) == (0, "n1")
-    assert node.check_sh().startswith("gate: set up: ")
+    assert "agent sees no ranks" not in node.check_sh()
 
 
 def test_without_the_shared_directory_it_sees_none_and_check_sh_says_why(node: Node) -> None:
@@ -213,8 +213,8 @@ def test_without_the_shared_directory_it_sees_none_and_check_sh_says_why(node: N
         said = node.check_sh()
     finally:
         assert node.run("install", "-d", "-m", "1777", RANKS).returncode == 0
-    assert said == (
+    assert (
         f"gate: there is no {RANKS}, and JobContainerType=job_container/tmpfs gives each job a /dev/shm/laggard of its "
         "own, so that the agent sees no ranks: install deploy/systemd/tmpfiles.d/laggard.conf and run "
         "`systemd-tmpfiles --create`\n"
-    )
+    ) in said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -88,7 +89,7 @@ def test_a_limit_that_is_no_number_drains_no_node(seconds: str, tmp_path: Path) 
     """bash's own error about it would be exit status 1."""
     done, _ = run_prolog(tmp_path, 'echo "gate: pass, Y"', f"GATE_SECONDS='{seconds}'\n")
     assert (done.returncode, done.stderr.splitlines()[-1]) == (0, "gate: pass, Y"), done.stderr
-    assert "GATE_SECONDS and GANG_SECONDS take a whole number" in done.stderr
+    assert "laggard: GATE_SECONDS takes a whole number" in done.stderr
 
 
 def test_laggard_is_told_to_end_before_it_is_killed(tmp_path: Path) -> None:
@@ -107,15 +108,59 @@ def test_who_hangs_is_killed_with_all_that_it_started(tmp_path: Path) -> None:
     assert (tmp_path / "checked").read_text() == "", "the setup is checked another time"
 
 
+def test_a_wrong_setup_is_told_until_it_is_right_and_a_change_is_checked_again(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.touch()
+    body = f'[ -e {wrong} ] && echo "gate: WRONG SETUP: X"; echo "gate: pass, Y"'
+    conf = f"MODE=enforce\nCHECKED={tmp_path}/checked\n"
+    checks = []
+    for step in ("wrong", "still wrong", "right", "checked", "changed"):
+        if step == "right":
+            wrong.unlink()
+        if step == "changed":
+            until = (tmp_path / "checked").stat().st_mtime_ns + 10**9
+            os.utime(tmp_path / "slurm/gate.conf", ns=(until, until))
+        _, words = run_prolog(tmp_path, body, conf)
+        checks.append("--check-gate" in words)
+    assert checks == [True, True, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("conf", "complaint"),
+    [
+        ("MODE=enforce\r\n", "has Windows line ends: sed -i"),
+        ("FLAGS=(--skip disks\n", "gate.conf is no bash ("),
+        ("LAGGARD=/nowhere/laggard\n", "there is no program LAGGARD=/nowhere/laggard"),
+    ],
+    ids=["windows", "no_bash", "no_laggard"],
+)
+def test_check_sh_names_what_is_wrong_in_the_file(conf: str, complaint: str, tmp_path: Path) -> None:
+    run_prolog(tmp_path, "echo set up", conf)
+    done = subprocess.run([str(tmp_path / "slurm/check.sh")], env={}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1 and complaint in done.stdout and done.stdout.count("\n") == 1, done
+
+
+def test_a_health_check_that_is_switched_off_says_so(tmp_path: Path) -> None:
+    (tmp_path / "disabled").touch()
+    run_prolog(tmp_path, 'echo "gate: switched off"', "")
+    assert not (tmp_path / "words").exists(), "a prolog that is switched off starts nothing"
+    check = str(tmp_path / "slurm/healthcheck.sh")
+    done = subprocess.run([check], env={}, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (0, "gate: switched off\n")
+    assert f" --kill-switch {tmp_path}/disabled " in (tmp_path / "words").read_text()
+
+
 def run_prolog(folder: Path, body: str, conf: str) -> tuple[subprocess.CompletedProcess[str], str]:
     """A prolog with these lines in gate.conf, whose laggard is a script of bash. Returns what it did, and laggard's
     words."""
-    shutil.copytree(SCRIPTS, folder / "slurm")
     laggard = folder / "laggard"
-    laggard.write_text(f'#!/bin/bash\necho "$@ " >{folder}/words\n{body}\n')
-    laggard.chmod(0o755)
-    with (folder / "slurm/gate.conf").open("a") as file:
-        file.write(f"LAGGARD={laggard}\nDISABLED={folder}/disabled\n{conf}")
+    if not laggard.exists():
+        shutil.copytree(SCRIPTS, folder / "slurm")
+        laggard.write_text(f'#!/bin/bash\necho "$@ " >{folder}/words\n{body}\n')
+        laggard.chmod(0o755)
+        with (folder / "slurm/gate.conf").open("a") as file:
+            file.write(f"LAGGARD={laggard}\nDISABLED={folder}/disabled\n{conf}")
     command = [str(folder / "slurm/prolog.sh")]
     done = subprocess.run(command, env={}, capture_output=True, text=True, timeout=300)
-    return done, (folder / "words").read_text()
+    words = folder / "words"
+    return done, words.read_text() if words.exists() else ""

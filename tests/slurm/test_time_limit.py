@@ -133,7 +133,7 @@ def test_who_answers_in_time_still_drains(cluster: Any) -> None:
 @pytest.mark.parametrize(
     ("seconds", "complaint"),
     [
-        ("15", "gate: set up: "),
+        ("15", "gate: set up, enforce: SLURM knows n1; no cap"),
         ("116", "PrologEpilogTimeout of slurm.conf is 120 s, after which SLURM kills the prolog and drains the node"),
         ("56", "SLURM kills HealthCheckProgram after 60 s: set it to 55 or less"),
     ],

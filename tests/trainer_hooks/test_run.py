@@ -38,6 +38,14 @@ def test_exit_status_and_output_are_the_scripts_own(tmp_path: Path, body: str, s
     assert with_hooks.stderr == without.stderr, "the whole traceback"
 
 
+def test_a_python_without_torch_is_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import sys\nsys.modules['torch'] = None\nimport torch\n")
+    first, *rest = run(script).stderr.splitlines()
+    assert first.startswith(f"laggard: this laggard's python has no torch: {sys.executable}; install laggard in the ")
+    assert rest == run(script, hooks=False).stderr.splitlines()
+
+
 # What a script sees of itself and of how it was started.
 ABOUT_ITSELF = """
 import inspect, os, sys

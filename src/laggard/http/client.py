@@ -18,6 +18,8 @@ if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
 
 MAX_BYTES: Final = 4 << 20
 _MOST_REASON: Final = 300
+_MISDIRECTED: Final = "421"
+"""A daemon that is asked under a name that it does not have says so, and what to do about it."""
 SPEAKS_TLS: Final = "it speaks TLS: write https:// before its name"
 
 
@@ -152,14 +154,20 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
     if words[1] == "426":
         raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
-        told = request.body is not None and request.body_counts
-        reason = body[:_MOST_REASON].decode("ascii", "replace").strip() if told else ""
+        told = request.body_counts and (request.body is not None or words[1] == _MISDIRECTED)
+        reason = _one_line(body[:_MOST_REASON]) if told else ""
         raise NoResponse(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
     fields = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in fields}
     if request.body_counts and headers.get("content-length") != str(len(body)):
         raise NoResponse("an answer that is not complete")
     return ClientResponse(body, headers)
+
+
+def _one_line(body: bytes) -> str:
+    """What another side says, which may pretend to be more lines than one."""
+    text = " ".join(body.decode("ascii", "replace").split())
+    return "".join(character if " " <= character <= "~" else "?" for character in text)
 
 
 def _remaining(deadline: float) -> float:

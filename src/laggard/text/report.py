@@ -11,17 +11,21 @@ from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
 _LONGEST_ANSWER: Final = 1000
+_MOST_REASONS: Final = 4
 _VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
 _PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
 SEVERITY_ORDER: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
-def render(report: Report, age_seconds: float | None = None) -> str:
-    """Returns the report as text: the headline, a line for each finding, a line for each probe. `age_seconds`: of a
-    report that the agent had ready; None for a new one."""
-    lines = [headline(report, age_seconds)]
+def render(report: Report, age_seconds: float | None = None, verbose: bool = False) -> str:
+    """Returns the report as text: the headline, the node with its verdict, a line for each finding, a line for each
+    probe, but one for all that were skipped, unless `verbose`. `age_seconds`: of a report that the agent had ready;
+    None for a new one."""
+    skipped = [] if verbose else [probe for probe in report.probes if probe.verdict is Verdict.SKIPPED]
+    lines = [headline(report, age_seconds), f"node {report.node} {report.verdict.value}"]
     lines += [finding_line(finding) for finding in by_severity(report.findings)]
-    lines += [_probe_line(probe) for probe in report.probes]
+    lines += [_probe_line(probe) for probe in report.probes if probe not in skipped]
+    lines += [_skipped_line(skipped)] if skipped else []
     return "".join(f"{ascii_line(line)}\n" for line in lines)
 
 
@@ -97,12 +101,13 @@ def more_suffix(number: int) -> str:
 
 
 def finding_line(finding: Finding) -> str:
-    """Returns a finding as one line, with its evidence, fix and page."""
+    """Returns a finding as one line, with its evidence, its fix, and the command that shows its page."""
     evidence = ", ".join(f"{name}={_value(value)}" for name, value in finding.evidence.items())
     commands = f" [{'; '.join(finding.fix.commands)}]" if finding.fix.commands else ""
     return (
         f"{finding.severity.value} {finding.code} {finding.device} {finding.summary}"
-        f" | evidence: {evidence} | fix: {finding.fix.text}{commands} | {finding.doc}"
+        f" | evidence: {evidence} | fix: {finding.fix.text}{commands}"
+        f" | laggard findings explain {finding.code}"
     )
 
 
@@ -122,6 +127,17 @@ def _warnings_suffix(serious: list[Finding]) -> str:
 
 def _reason_with_name(probe: ProbeResult) -> str:
     return probe.reason if f"probe {probe.name}" in probe.reason else f"{probe.name}: {probe.reason}"
+
+
+def _skipped_line(probes: Iterable[ProbeResult]) -> str:
+    """How many probes had nothing to judge, and why, as `34 skipped: no NVIDIA GPU (33), no NVMe drive (nvme)`."""
+    alike: dict[str, list[str]] = {}
+    for probe in probes:
+        alike.setdefault(probe.reason or "no reason given", []).append(probe.name)
+    most = sorted(alike.items(), key=lambda item: -len(item[1]))
+    told = [f"{reason} ({names[0] if len(names) == 1 else len(names)})" for reason, names in most[:_MOST_REASONS]]
+    more = ["..."] if len(most) > _MOST_REASONS else []
+    return f"{sum(map(len, alike.values()))} skipped: {', '.join(told + more)}"
 
 
 def _probe_line(probe: ProbeResult) -> str:

@@ -68,6 +68,8 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     max_drain_ratio: float
     asker_fails: bool = False
     """Whether the collector knows that the asking node fails. Until then other nodes do not count it, so it waits."""
+    asker_known: bool = True
+    """Whether an agent has reported under the asking node's name. Older collectors do not say."""
     schema: str = "laggard.drains/1"
 
 

@@ -155,4 +155,4 @@ def test_a_job_of_one_node_meets_nobody(capsys: pytest.CaptureFixture[str], monk
         0,
         1,
     )  # this disk's fullness
-    assert "probe gang     skipped" in capsys.readouterr().out
+    assert "(gang)" in capsys.readouterr().out

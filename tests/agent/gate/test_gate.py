@@ -66,15 +66,27 @@ def test_the_first_line_is_the_answer(machine: str, status: int, first_line: str
 
 def test_text_gives_evidence_fix_and_probes(judge: Judge) -> None:
     _, out = judge("disk_full")
-    _, finding, *probes = out.splitlines()
+    _, node, finding, *probes = out.splitlines()
+    assert re.fullmatch(r"node \S+ fail", node)
     assert finding.startswith("critical DISK_FULL / 99 % used")
-    for part in ("used_ratio=0.995", "fix: Remove", "df -h /", "docs/findings/DISK_FULL.md"):
+    for part in ("used_ratio=0.995", "fix: Remove", "df -h /", "laggard findings explain DISK_FULL"):
         assert part in finding
     assert [line.split()[:3] for line in probes] == [
         ["probe", "limits", "ok"],
         ["probe", "clock", "ok"],
         ["probe", "disks", "fail"],
     ]
+
+
+def test_of_skipped_probes_one_line_says_why(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    root = str(materialise("plain", tmp_path / "machine"))
+    words = ["healthcheck", "--host-root", root, "--only", "disks", "--only", "gpu_ecc", "--only", "gpu_xid"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1].startswith("2 skipped: no NVIDIA GPU ") and not any("gpu_ecc" in line for line in lines), lines
+    assert main([*words, "--verbose"]) == 0
+    told = [line.split()[:3] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert ["probe", "gpu_ecc", "skipped"] in told and len(told) == 3, told
 
 
 def test_a_warning_is_reported_and_does_not_fail(judge: Judge, tmp_path: Path) -> None:

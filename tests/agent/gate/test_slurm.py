@@ -7,6 +7,8 @@ import contextlib
 import json
 import os
 import shlex
+import socket
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,8 @@ from support.materialise import materialise
 
 from laggard.agent.gate.slurm import Slurm, SlurmError, parse_node
 from laggard.cli import main
+from laggard.wire import encode
+from laggard.wire.nodes import DrainsDocument
 
 pytestmark = pytest.mark.usefixtures("without_processes")
 
@@ -37,12 +41,28 @@ class Scontrol:
 
     def __init__(self, folder: Path) -> None:
         self.path, self._node, self._log = folder / "scontrol", folder / "node", folder / "log"
+        self._config, self._prolog = folder / "config", folder / "prolog.sh"
+        self.configure()
         self.set("IDLE")
+
+    def configure(self, **settings: str) -> None:
+        """Sets what `show config` prints: what the gate needs, and what differs from it."""
+        needed = {
+            "Prolog": str(self._prolog),
+            "HealthCheckProgram": "/etc/laggard/slurm/healthcheck.sh",
+            "HealthCheckInterval": "300 sec",
+            "SchedulerParameters": "nohold_on_prolog_fail",
+            "PrologFlags": "Alloc,DeferBatch",
+            "Epilog": "(null)",
+        }
+        self._prolog.touch()
+        self._config.write_text("".join(f"{name} = {value}\n" for name, value in (needed | settings).items()))
 
     def set(self, state: str, reason: str = "", answer: str | None = None) -> None:
         line = f"   Reason={reason} [root@2026-11-20T10:00:00]" if reason else ""
         self._node.write_text(SHOW.format(state=state, reason=line))
-        default = f'[ "$1" = show ] && exec cat {shlex.quote(str(self._node))}\nprintf "%s\\n" "$@" >> {self._log}\n'
+        default = f'[ "$2" = config ] && exec cat {shlex.quote(str(self._config))}\n'
+        default += f'[ "$1" = show ] && exec cat {shlex.quote(str(self._node))}\nprintf "%s\\n" "$@" >> {self._log}\n'
         self.path.write_text(f"#!/bin/sh\n{default if answer is None else answer}")
         self.path.chmod(0o755)
 
@@ -216,7 +236,7 @@ def test_the_kill_switch_comes_first(gate: Gate, scontrol: Scontrol, tmp_path: P
     (tmp_path / "disabled").symlink_to("/nowhere")  # a dangling symlink counts too
     for words in (DRAIN, ("--resume",), ("--gate", "enforce", "--collector", "none")):
         status, out = gate("disk_full", *words)
-        assert (status, out) == (0, f"laggard: disabled by {tmp_path / 'disabled'}\n")
+        assert (status, out) == (0, f"gate: switched off by {tmp_path / 'disabled'}\n")
     status, out = gate("disk_full", *DRAIN, "--format", "json")
     assert status == 0 and json.loads(out)["schema"] == "laggard.report/1"
     assert gate("disk_full")[0] == 1, "who asks without SLURM gets an answer"
@@ -294,3 +314,133 @@ def test_the_gate_checks_its_own_setup(
     scontrol.set("IDLE", answer="echo slurm_load_node: no >&2; exit 1\n")
     status, out = gate("plain", "--check-gate", "--collector", "none")
     assert status == 1 and "set SLURM_CONF in gate.conf" in out
+    scontrol.set("IDLE", answer="echo 'Node n1 not found' >&2; exit 1\n")
+    assert "gate: SLURM has no node n1: " in gate("plain", "--check-gate", "--collector", "none")[1]
+    out = gate("plain", "--check-gate", "--collector", "none", "--scontrol", "/nowhere/scontrol")[1]
+    assert "cannot run /nowhere/scontrol: No such file or directory; where scontrol is elsewhere, set SCONTROL" in out
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"Prolog": "(null)"}, "slurm.conf has no Prolog, so no job is judged"),
+        ({"Prolog": "/bin/true"}, "Prolog of slurm.conf is /bin/true, which does not run laggard's prolog.sh"),
+        ({"Prolog": "/nowhere/prolog.sh"}, "/nowhere/prolog.sh, which is not on this node: SLURM drains it"),
+        ({"Epilog": "/nowhere/epilog.sh"}, "/nowhere/epilog.sh, which is not on this node: SLURM drains it"),
+        ({"HealthCheckProgram": "(null)"}, "slurm.conf has no HealthCheckProgram, so no node is drained between jobs"),
+        ({"HealthCheckInterval": "0 sec"}, "HealthCheckInterval of slurm.conf is 0"),
+        ({"SchedulerParameters": "bf_continue"}, "has no nohold_on_prolog_fail, so that SLURM holds a rejected job"),
+        ({"PrologFlags": "DeferBatch"}, "PrologFlags of slurm.conf has no Alloc,"),
+        ({"PrologFlags": "Contain"}, "PrologFlags of slurm.conf has no DeferBatch,"),
+    ],
+    ids=str,
+)
+def test_slurms_lines_that_keep_the_gate_from_its_work(
+    gate: Gate, scontrol: Scontrol, settings: dict[str, str], complaint: str
+) -> None:
+    scontrol.configure(**settings)
+    status, out = gate("plain", "--check-gate", "--collector", "none")
+    assert status == 1 and complaint in out and out.count("\n") == 1, out
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--gate-mode", "enforced"), "MODE of gate.conf is 'enforced', with which every job passes"),
+        (("--gate-mode", "Enforce"), "set it to report-only or enforce"),
+        (("--gate-seconds", "1"), "GATE_SECONDS of gate.conf is 1 s, in which the gate does not get to a decision"),
+        (("--gate-flags", "--skip", "clocks"), "so that every job passes: no probe 'clocks'"),
+        (("--gate-flags", "--skip clock"), "each word is an element of its own: FLAGS=(--skip PROBE)"),
+        (("--gate-flags", "--expect", "/nowhere.yaml"), "No such file or directory; check the path given to --expect"),
+    ],
+    ids=lambda value: "_".join(value) if isinstance(value, tuple) else "",
+)
+def test_mistakes_in_gate_conf_with_which_every_job_passes(gate: Gate, words: tuple[str, ...], complaint: str) -> None:
+    status, out = gate("plain", "--check-gate", "--collector", "none", *words)
+    assert status == 1 and complaint in out and out.count("\n") == 1, out
+
+
+def test_the_gangs_secret_is_looked_at_where_the_gangs_prolog_runs(
+    gate: Gate, scontrol: Scontrol, tmp_path: Path
+) -> None:
+    token = tmp_path / "gang-token"
+    words = ("--check-gate", "--collector", "none", "--gang-token", str(token))
+    assert gate("plain", *words)[0] == 0
+    (tmp_path / "prolog-gang.sh").touch()
+    scontrol.configure(Prolog=f"{tmp_path}/prolog-gang.sh")
+    assert f"there is no GANG_TOKEN={token}" in gate("plain", *words)[1]
+    token.touch(mode=0o600)
+    assert gate("plain", *words)[0] == 0
+
+
+def test_the_check_ends_with_what_the_gate_does(gate: Gate, tmp_path: Path) -> None:
+    check = ("--check-gate", "--collector", "none", "--gate-mode")
+    assert gate("plain", *check, "enforce") == (0, "gate: set up, enforce: SLURM knows n1; no cap\n")
+    assert gate("plain", *check, "report-only") == (0, "gate: set up, report-only: SLURM knows n1; no cap\n")
+    (tmp_path / "disabled").touch()
+    status, out = gate("plain", *check, "enforce")
+    assert status == 1 and out.startswith(f"gate: switched off by {tmp_path}/disabled: "), out
+
+
+def test_a_collector_that_is_none_and_one_that_nobody_can_reach_are_told(
+    gate: Gate, fake_agent: Callable[..., object]
+) -> None:
+    agent = fake_agent(b"")
+    agent.answer = lambda path: None  # type: ignore[attr-defined]
+    url = agent.url  # type: ignore[attr-defined]
+    out = gate("plain", "--check-gate", "--collector", url)[1]
+    assert "HTTP 404: this is no collector, whose port is 19401 by default; an agent's is 19400" in out, out
+    out = gate("plain", "--check-gate", "--collector", "http://127.0.0.1:1/")[1]
+    assert "the collector http://127.0.0.1:1 does not answer: Connection refused; is it up, and does its" in out, out
+
+
+def refusing_collector(fake_agent: Callable[..., object], **about_asker: bool) -> str:
+    """The URL of a server that stands in for a collector whose cap is reached."""
+    document = DrainsDocument(False, "of 3 nodes 1 fail", 3, 3, 1, 1, 0.05, **about_asker)
+    collector = fake_agent(b"")
+    collector.answer = lambda path: encode(document)  # type: ignore[attr-defined]
+    return str(collector.url)  # type: ignore[attr-defined]
+
+
+def test_a_node_that_the_collector_does_not_know_is_told_before_the_cap(
+    gate: Gate, fake_agent: Callable[..., object]
+) -> None:
+    url = refusing_collector(fake_agent, asker_known=False)
+    last = gate("disk_full", "--gate", "enforce", "--drain", "--collector", f"{url}/")[1].splitlines()[-1]
+    assert last.startswith(f"gate: pass, not drained: the collector {url} knows no node "), last
+
+
+def test_a_health_check_speaks_of_its_node_and_of_no_job(
+    gate: Gate, scontrol: Scontrol, fake_agent: Callable[..., object]
+) -> None:
+    """A node that laggard has drained stays drained, whatever the cap says, and is told of once."""
+    check = ("--gate", "enforce", "--drain", "--resume", "--collector")
+    scontrol.set("IDLE+DRAIN", "laggard: DISK_FULL / 98 % used, 9 GiB left")
+    assert gate("disk_full", *check, "none")[1].splitlines()[1:] == [
+        "slurm: n1 is drained already, for that",
+        "gate: unfit",
+    ]
+    url = refusing_collector(fake_agent, asker_fails=True)
+    last = gate("disk_full", *check, url)[1].splitlines()[-1]
+    assert last == "gate: pass, n1 stays drained: laggard: DISK_FULL / 98 % used, 9 GiB left"
+    scontrol.set("IDLE")
+    assert gate("disk_full", *check, url)[1].splitlines()[-1].startswith("gate: pass, not drained: the cap on drains")
+
+
+def test_a_collector_that_is_asked_under_another_name_says_so_in_one_line(gate: Gate) -> None:
+    """Whatever it says, it rejects no job: gate.sh takes a line `gate: reject` for a verdict."""
+    body = b"gpu-head is not a name of this collector: list it under allowed_hosts\ngate: reject\n"
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"HTTP/1.1 421 Misdirected Request\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        out = gate("plain", "--check-gate", "--collector", url)[1]
+        thread.join()
+    assert "HTTP 421: gpu-head is not a name of this collector: list it under allowed_hosts gate: reject;" in out, out

@@ -72,7 +72,7 @@ def test_a_helper_that_returns_no_report(
 
 
 def test_a_command_that_does_not_exist() -> None:
-    with pytest.raises(ProberError, match="cannot start the prober: No such file or directory"):
+    with pytest.raises(ProberError, match="cannot start the prober /nowhere/python: No such file or directory"):
         Prober(["/nowhere/python"], "n0", 0.5).run_probes()
 
 

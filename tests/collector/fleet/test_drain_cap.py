@@ -43,6 +43,11 @@ def test_the_node_that_asks_is_not_counted() -> None:
     assert not drains_document(snapshot(20, 1), 0.05, "n7").may_drain
 
 
+def test_a_node_that_reports_under_another_name_is_not_known() -> None:
+    known = [drains_document(snapshot(20, 1), 0.05, node).asker_known for node in ("n0", "n0.example", None)]
+    assert known == [True, False, True]
+
+
 def test_without_an_answering_agent_no_node_may_be_drained() -> None:
     nobody = drains_document(snapshot(5, silent=5), 0.05, None)
     assert (nobody.may_drain, nobody.cap, nobody.reason) == (False, 0, "no agent answers")
