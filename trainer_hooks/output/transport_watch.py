@@ -37,7 +37,8 @@ class TransportWatch:
 
             self._log = prepare_log(os.environ, log_directory(rank_dir(os.environ)))
         except Exception as error:
-            log.warning("laggard: no log of NCCL: %s: %s", type(error).__name__, error)
+            reason = getattr(error, "strerror", None) or error
+            log.warning("laggard: no log of NCCL: %s: %s", type(error).__name__, reason)
 
     def beat(self) -> None:
         """Sets the fact TRANSPORT at every 15th beat. Gives up on a process that loads no NCCL, and after an error."""
