@@ -8,9 +8,9 @@ from typing import Final
 
 from soaking.daemons import Sample
 
-MEMORY_SHARE: Final = 0.10
-MEMORY_BYTES: Final = 8 << 20
-"""What the last third of a life may take more than its middle third: a tenth and 8 MiB."""
+MEMORY_SHARE: Final = 0.05
+MEMORY_BYTES: Final = 3 << 20
+"""What the last third of a life may take more than its middle third: a twentieth and 3 MiB."""
 DESCRIPTORS: Final = 8
 LEAST_SAMPLES: Final = 12
 """A life with fewer is too short to tell."""
