@@ -51,8 +51,8 @@ def picture(daemons: Sequence[Daemon]) -> str:
     descriptors = tuple(_series(it, "descriptors", 1) for it in daemons)
     return render_charts(
         [
-            Chart("Memory of its own", "minutes", "MB", memory),
-            Chart("Open descriptors", "minutes", "descriptors", descriptors),
+            Chart("Memory of its own", "minutes", "MB", memory, over_time=True),
+            Chart("Open descriptors", "minutes", "descriptors", descriptors, over_time=True),
         ]
     )
 

@@ -13,6 +13,8 @@ _LEFT: Final = 70
 _RIGHT: Final = 170
 _TOP: Final = 40
 _BOTTOM: Final = 50
+_ACROSS: Final = _WIDTH - _LEFT - _RIGHT
+_MOST_DOTS: Final = 100
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito's: told apart by readers who see few colours, too."""
 MOST_SERIES: Final = 24
@@ -34,13 +36,17 @@ class Chart(NamedTuple):
     """Points with a ring around them: outliers."""
     level: float | None = None
     """Height of a dashed line across."""
+    over_time: bool = False
+    """x is a time from 0 on: the axis is linear, and lines of many points have no dots."""
 
 
 class _Axes(NamedTuple):
+    """`x` and `y` place a value, `x_marks` and `y_marks` are values to write beside the axes."""
+
     x: Callable[[float], float]
     y: Callable[[float], float]
-    x_values: tuple[float, ...]
-    top: float
+    x_marks: tuple[float, ...]
+    y_marks: tuple[float, ...]
 
 
 def render_charts(charts: Sequence[Chart]) -> str:
@@ -60,7 +66,8 @@ def _chart(chart: Chart, offset: int) -> Iterator[str]:
     yield _words(_LEFT, offset + 22, chart.title, 'font-size="15" font-weight="bold"')
     yield from _frame(chart, axes, offset)
     for place, series in enumerate(chart.series[:MOST_SERIES]):
-        yield from _line(series, axes, _COLOURS[place % len(_COLOURS)])
+        dots = not (chart.over_time and len(series.points) > _MOST_DOTS)
+        yield from _line(series, axes, _colour(place), dots)
         at = offset + _TOP + 14 * place
         yield f'<rect x="{_WIDTH - _RIGHT + 14}" y="{at}" width="10" height="10" fill="{_colour(place)}"/>'
         yield _words(_WIDTH - _RIGHT + 30, at + 9, series.name)
@@ -74,31 +81,53 @@ def _colour(place: int) -> str:
 
 
 def _axes(chart: Chart, offset: int) -> _Axes:
-    """The x axis is logarithmic: nodes and accumulations double."""
     points = [point for series in chart.series for point in series.points]
-    x_values = tuple(sorted({x for x, _ in points}))
-    top = max([y for _, y in points] + ([chart.level] if chart.level else []), default=1.0) * 1.1 or 1.0
-    low, high = (math.log(x_values[0]), math.log(x_values[-1])) if x_values else (0.0, 1.0)
-    width, depth = _WIDTH - _LEFT - _RIGHT, _HEIGHT - _TOP - _BOTTOM
-
-    def x(value: float) -> float:
-        return _LEFT + 20 + (width - 40) * ((math.log(value) - low) / (high - low) if high > low else 0.5)
+    highest = max([y for _, y in points] + ([chart.level] if chart.level else []), default=1.0) * 1.1 or 1.0
+    y_marks = _round_marks(highest, 4)
+    depth = _HEIGHT - _TOP - _BOTTOM
 
     def y(value: float) -> float:
-        return offset + _TOP + depth * (1 - value / top)
+        return offset + _TOP + depth * (1 - value / y_marks[-1])
 
-    return _Axes(x, y, x_values, top)
+    x, x_marks = (_linear if chart.over_time else _logarithmic)(sorted({x for x, _ in points}))
+    return _Axes(x, y, x_marks, y_marks)
+
+
+def _logarithmic(values: Sequence[float]) -> tuple[Callable[[float], float], tuple[float, ...]]:
+    """An axis for nodes and accumulations, which double."""
+    low, high = (math.log(values[0]), math.log(values[-1])) if values else (0.0, 1.0)
+
+    def x(value: float) -> float:
+        return _LEFT + 20 + (_ACROSS - 40) * ((math.log(value) - low) / (high - low) if high > low else 0.5)
+
+    return x, tuple(values[:: -(-len(values) // 12) or 1])
+
+
+def _linear(values: Sequence[float]) -> tuple[Callable[[float], float], tuple[float, ...]]:
+    """An axis for a time, from 0 on."""
+    last = max(values, default=1.0) or 1.0
+
+    def x(value: float) -> float:
+        return _LEFT + _ACROSS * value / last
+
+    return x, tuple(mark for mark in _round_marks(last, 8) if mark <= last)
+
+
+def _round_marks(highest: float, parts: int) -> tuple[float, ...]:
+    """From 0 in steps of 1, 2, 2.5 or 5 and a power of ten, at most `parts` steps, the last at or above `highest`."""
+    power: float = 10.0 ** math.floor(math.log10(highest / parts))
+    step = next(power * each for each in (1, 2, 2.5, 5, 10) if power * each * parts >= highest * (1 - 1e-9))
+    return tuple(step * place for place in range(math.ceil(highest / step - 1e-9) + 1))
 
 
 def _frame(chart: Chart, axes: _Axes, offset: int) -> Iterator[str]:
     bottom = offset + _HEIGHT - _BOTTOM
     right = _WIDTH - _RIGHT
     yield f'<path d="M{_LEFT} {offset + _TOP}V{bottom}H{right}" fill="none" stroke="#444"/>'
-    for value in (axes.top * part / 4 for part in range(5)):
+    for value in axes.y_marks:
         yield f'<path d="M{_LEFT} {axes.y(value):.1f}H{right}" stroke="#ddd"/>'
-        yield _words(_LEFT - 6, axes.y(value) + 4, f"{value:.3g}", 'text-anchor="end"')
-    step = -(-len(axes.x_values) // 12) or 1
-    for value in axes.x_values[::step]:
+        yield _words(_LEFT - 6, axes.y(value) + 4, f"{value:.4g}", 'text-anchor="end"')
+    for value in axes.x_marks:
         yield _words(axes.x(value), bottom + 16, f"{value:g}", 'text-anchor="middle"')
     yield _words((_LEFT + right) / 2, bottom + 36, chart.x_name, 'text-anchor="middle"')
     yield _words(_LEFT, offset + _TOP - 4, chart.y_name, 'fill="#444"')
@@ -106,12 +135,12 @@ def _frame(chart: Chart, axes: _Axes, offset: int) -> Iterator[str]:
         yield f'<path d="M{_LEFT} {axes.y(chart.level):.1f}H{right}" stroke="#c00" stroke-dasharray="6 4"/>'
 
 
-def _line(series: Series, axes: _Axes, colour: str) -> Iterator[str]:
+def _line(series: Series, axes: _Axes, colour: str, dots: bool) -> Iterator[str]:
     places = [(axes.x(x), axes.y(y)) for x, y in sorted(series.points)]
     if len(places) > 1:
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
         yield f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>'
-    for x, y in places:
+    for x, y in places if dots else ():
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="{colour}"/>'
 
 
