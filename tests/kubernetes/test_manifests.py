@@ -155,6 +155,28 @@ def test_the_taint_and_the_annotation_have_one_name_everywhere(kubernetes_tools:
     assert CONDITION in "\n".join(texts)
 
 
+def kustomization(folder: Path, **keys: Any) -> Path:
+    """A folder with a kustomization of its own over deploy/kubernetes, whose files it names by paths from there."""
+    root = os.path.relpath(REPOSITORY, folder)
+    text = yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **keys})
+    (folder / "kustomization.yaml").write_text(text.replace("deploy/", f"{root}/deploy/"))
+    return folder
+
+
+def test_the_policies_hold_in_another_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """kustomize's `namespace:` renames objects, and no text in expressions: these must hold there all the same."""
+    folder = kustomization(tmp_path, namespace="gpu-tools", resources=["deploy/kubernetes/overlays/taint"])
+    items = kubernetes_tools.render(folder)
+    (account,) = (it for it in items if it["kind"] == "ServiceAccount" and it["metadata"]["name"].endswith("controller"))
+    assert account["metadata"] == {"name": "laggard-controller", "namespace": "gpu-tools"}
+    policies = [it for it in items if it["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(policies) == 3
+    for policy in policies:
+        (condition,) = policy["spec"]["matchConditions"]
+        assert 'endsWith(":laggard-controller")' in condition["expression"], policy["metadata"]["name"]
+        assert "laggard:laggard" not in condition["expression"]
+
+
 @pytest.mark.slow
 def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_tools: Any) -> None:
     for folder in ("overlays/report-only", "overlays/tls", "overlays/taint"):
