@@ -177,6 +177,18 @@ def test_the_policies_hold_in_another_namespace(kubernetes_tools: Any, tmp_path:
         assert "laggard:laggard" not in condition["expression"]
 
 
+def test_the_pages_own_overlay_has_all_its_parts(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """A later component must not take back what an earlier one set."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\].*?)```", page, re.DOTALL)
+    keys = yaml.safe_load(text.replace("../../", "deploy/kubernetes/").replace("../", "deploy/kubernetes/overlays/"))
+    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
+    names = {(it["kind"], it["metadata"]["name"]) for it in items}
+    assert {("ClusterRole", "laggard-controller-taint"), ("PodMonitor", "laggard-agent")} <= names
+    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "controller" in it["metadata"]["name"])
+    assert yaml.safe_load(config["data"]["controller.yaml"])["taint"] == "on" and "web.yaml" in config["data"]
+
+
 @pytest.mark.slow
 def test_the_api_server_takes_every_manifest_strictly(cluster: Any, kubernetes_tools: Any) -> None:
     for folder in ("overlays/report-only", "overlays/tls", "overlays/taint"):
