@@ -18,6 +18,7 @@ from laggard.agent.settings import AgentSettings  # noqa: E402
 from laggard.collector.settings import CollectorSettings  # noqa: E402
 from laggard.config import load  # noqa: E402
 from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
+from laggard.probes.profiles import PROFILES, find_profile  # noqa: E402
 
 
 def comparable(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -137,16 +138,24 @@ def test_another_namespace_is_named_everywhere() -> None:
 
 def test_the_daemons_take_the_configuration(tmp_path: Path) -> None:
     """What the values say stands over what the chart needs."""
-    said = {"agent": {"config": {"listen_address": ":19500"}}, "collector": {"config": {"interval_seconds": 2.0}}}
+    thresholds = {"gpu_count": {"expected": 8}, "disks": {"critical_used_ratio": 0.99}}
+    agent = {"config": {"listen_address": ":19500"}, "profile": {"skip": ["swap"], "thresholds": thresholds}}
+    said = {"agent": agent, "collector": {"config": {"interval_seconds": 2.0}}}
     kinds = {"agent": AgentSettings, "collector": CollectorSettings, "controller": ControllerSettings}
     maps = [item for item in rendered(said) if item["kind"] == "ConfigMap"]
     assert len(maps) == len(kinds)
     settings: dict[str, Any] = {}
     for item in maps:
-        ((file, text),) = item["data"].items()
+        (file, text), *more = item["data"].items()
         (tmp_path / file).write_text(text)
         settings[Path(file).stem] = load(str(tmp_path / file), kinds[Path(file).stem])
-    assert settings["agent"].listen_address == ":19500"
+        for name, held in more:
+            (tmp_path / name).write_text(held)
+    assert settings["agent"].listen_address == ":19500" and settings["agent"].profile == "/etc/laggard/profile.yaml"
+    profile = find_profile(str(tmp_path / "profile.yaml"))
+    assert profile.skip == ("swap",) and profile.deadline_seconds == PROFILES["periodic"].deadline_seconds
+    own = {**PROFILES["periodic"].thresholds, "gpu_count": {"expected": 8, "least": 1}}
+    assert profile.thresholds == {**own, "disks": {"critical_used_ratio": 0.99}}
     assert settings["collector"].interval_seconds == 2.0 and settings["collector"].target_names == ("laggard-agents",)
     assert settings["controller"].taint == "off"
 

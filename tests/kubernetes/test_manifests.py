@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, has_admission_policies, unknown_kinds
 from support.paths import REPOSITORY
 
 from laggard.cli import main
+from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 from laggard.rings import command as ring
 
 FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls", "overlays/prometheus-operator")
@@ -121,10 +123,38 @@ def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) ->
     assert {it["name"] for it in reader["volumeMounts"]} == {"reader"}
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml")), ids=str)
-def test_the_daemons_take_their_configuration(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+CONFIGS = sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml"))
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "profile.yaml"], ids=str)
+def test_the_daemons_take_their_configuration(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = {"agent.yaml": ["agent"], "collector.yaml": ["collector"], "controller.yaml": ["kubernetes", "controller"]}
-    assert main([*words[path.name], "--config", str(path), "--check-config"]) == 0, capsys.readouterr().err
+    config = tmp_path / path.name
+    config.write_text(path.read_text().replace("/etc/laggard/", f"{path.parent}/"))
+    assert main([*words[path.name], "--config", str(config), "--check-config"]) == 0, capsys.readouterr().err
+
+
+def test_nodes_with_the_label_are_expected_to_have_a_gpu() -> None:
+    """All else is as the agent has it by itself."""
+    profile = find_profile(str(REPOSITORY / "deploy/kubernetes/components/nvidia/config/profile.yaml"))
+    thresholds = dict(profile.thresholds)
+    assert thresholds.pop("gpu_count") == {"least": 1}
+    assert structs.replace(profile, thresholds=thresholds) == PROFILES["periodic"]
+
+
+def test_a_sites_own_thresholds_replace_the_profile(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """As docs/kubernetes.md shows it."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    (overlay,) = re.findall(r"```yaml\n(resources: \[\.\./taint\].*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(deadline_seconds: .*?)```", page, re.DOTALL)
+    (tmp_path / "profile.yaml").write_text(text)
+    keys = yaml.safe_load(overlay.replace("../", "deploy/kubernetes/overlays/"))
+    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
+    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "agent" in it["metadata"]["name"])
+    assert config["data"]["profile.yaml"] == text
+    assert yaml.safe_load(config["data"]["agent.yaml"])["profile"] == "/etc/laggard/profile.yaml"
+    profile = find_profile(str(tmp_path / "profile.yaml"))
+    assert [probe.name for probe in choose_probes(profile, (), (), "the page")]
 
 
 def test_the_daemons_take_the_arguments_and_ports_of_their_containers(
