@@ -122,6 +122,26 @@ def test_what_is_switched_off_is_not_made() -> None:
     assert kept_apart == [], "without the taint the controller gets no right to set one"
 
 
+def test_a_site_says_where_pods_run_and_what_they_take() -> None:
+    placed = {"nodeSelector": {"pool": "gpu"}, "resources": {"limits": {"memory": "1Gi"}}}
+    tolerated = {**placed, "tolerations": [{"key": "infra", "operator": "Exists"}], "egressPorts": [16443]}
+    pull = [{"name": "pull"}]
+    values = {"imagePullSecrets": pull, "runtimeClassName": "", "agent": placed}
+    items = rendered({**values, "collector": tolerated, "controller": tolerated})
+    pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if "template" in it.get("spec", {})}
+    assert set(pods) == {"laggard-agent", "laggard-collector", "laggard-controller"}
+    for name, pod in pods.items():
+        resources = pod["containers"][0]["resources"]
+        assert pod["nodeSelector"]["pool"] == "gpu" and pod["imagePullSecrets"] == pull, name
+        assert resources["limits"]["memory"] == "1Gi" and "memory" in resources["requests"], name
+        assert pod["tolerations"] == ([{"operator": "Exists"}] if name == "laggard-agent" else tolerated["tolerations"])
+    assert "runtimeClassName" not in pods["laggard-agent"]
+    policies = [it["spec"]["egress"][-1] for it in items if it["kind"] == "NetworkPolicy"]
+    assert policies == [{"ports": [{"protocol": "TCP", "port": 16443}]}] * 2
+    for version in VERSIONS:
+        assert errors_by_schema(items, version) == [], version
+
+
 def test_another_namespace_is_named_everywhere() -> None:
     for scheme in ("http", "https"):
         values = {

@@ -210,13 +210,36 @@ def test_the_policies_hold_in_another_namespace(kubernetes_tools: Any, tmp_path:
 def test_the_pages_own_overlay_has_all_its_parts(kubernetes_tools: Any, tmp_path: Path) -> None:
     """A later component must not take back what an earlier one set."""
     page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
-    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\].*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\ncomponents:.*?)```", page, re.DOTALL)
     keys = yaml.safe_load(text.replace("../../", "deploy/kubernetes/").replace("../", "deploy/kubernetes/overlays/"))
     items = kubernetes_tools.render(kustomization(tmp_path, **keys))
     names = {(it["kind"], it["metadata"]["name"]) for it in items}
     assert {("ClusterRole", "laggard-controller-taint"), ("PodMonitor", "laggard-agent")} <= names
     (config,) = (it for it in items if it["kind"] == "ConfigMap" and "controller" in it["metadata"]["name"])
     assert yaml.safe_load(config["data"]["controller.yaml"])["taint"] == "on" and "web.yaml" in config["data"]
+
+
+def test_the_pages_patches_hold(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """Of docs/kubernetes.md: less powers for the reader, further ports."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\npatches:.*?)```", page, re.DOTALL)
+    ports, powers = (yaml.safe_load(text.replace("../", "deploy/kubernetes/overlays/")) for text in blocks)
+    made = kubernetes_tools.render(kustomization(tmp_path, **powers))
+    _, reader = workloads(made)["laggard-agent"]["containers"]
+    assert reader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYSLOG"]}
+    made = kubernetes_tools.render(kustomization(tmp_path, **ports))
+    policies = {it["metadata"]["name"]: it["spec"] for it in made if it["kind"] == "NetworkPolicy"}
+    reached = {name: it["egress"][-1]["ports"][0]["port"] for name, it in policies.items()}
+    assert reached == {"laggard-controller": 16443, "laggard-collector": 9090}
+
+
+@pytest.mark.slow
+def test_a_missing_runtime_class_is_told_of_in_the_pages_words(cluster: Any, kubernetes_tools: Any) -> None:
+    spec = {**workloads(kubernetes_tools.render("overlays/taint"))["laggard-agent"], "runtimeClassName": "absent"}
+    pod = {"metadata": {"name": "x"}, "spec": spec}
+    answer = cluster.request("POST", "/api/v1/namespaces/laggard/pods?dryRun=All", pod)
+    (words,) = re.findall(r'RuntimeClass "nvidia" not found', (REPOSITORY / "docs/start/kubernetes.md").read_text())
+    assert answer.status_code == 403 and words.replace("nvidia", "absent") in answer.json()["message"], answer.text
 
 
 @pytest.mark.slow
