@@ -51,6 +51,10 @@ def test_a_cluster_gets_its_first_answers(
     look, install, ask, ignore, remove = _commands()
     run(look, environment)
     run(install, environment)
+    again = run(Command(install.script, ()), environment).splitlines()
+    assert again and not [line for line in again if not line.endswith(" unchanged")], (
+        "nothing is changed by a second time"
+    )
     agents = [
         fake_agent(make.ranks_document("gpu-1", []), make.report("gpu-1")),
         fake_agent(make.ranks_document("gpu-2", []), make.report("gpu-2", ["GPU_LOST"])),

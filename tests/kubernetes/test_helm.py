@@ -180,6 +180,15 @@ def test_the_daemons_take_the_configuration(tmp_path: Path) -> None:
     assert settings["controller"].taint == "off"
 
 
+def test_the_notes_name_the_label_that_counts() -> None:
+    with helm.Chart.load(CHART) as chart:
+        notes = {
+            nvidia: next(text for name, text in chart.render({"nvidia": nvidia}).items() if name.endswith("NOTES.txt"))
+            for nvidia in (True, False)
+        }
+    assert "nvidia.com/gpu.present=true" in notes[True] and "nvidia.com" not in notes[False]
+
+
 def test_a_misspelt_value_is_refused() -> None:
     with helm.Chart.load(CHART) as chart, pytest.raises(helm.HelmValuesError, match="nvida"):
         chart.validate_schema({"nvida": True})
