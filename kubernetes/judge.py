@@ -100,8 +100,8 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...]) -> Health:
         return Health(FALSE, code, _text(critical, row))
     if row.verdict == Verdict.OK.value:
         warned = [finding for finding in findings if finding.severity is Severity.WARNING]
-        told = f"no critical finding; warnings: {_codes(warned)}" if warned else "no critical finding"
-        return Health(TRUE, "Healthy", _line(told))
+        parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
+        return Health(TRUE, "Healthy", _line("; ".join((*parts, *([row.skipped] if row.skipped else ())))))
     return Health(
         UNKNOWN,
         "ProbesUnknown",

@@ -21,7 +21,7 @@ from laggard.kubernetes.api_server import ApiServer
 from laggard.kubernetes.controller import Controller
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.model import Verdict
+from laggard.model import ProbeResult, Verdict
 from laggard.wire import decode
 from laggard.wire.nodes import NodesDocument
 
@@ -105,6 +105,21 @@ def test_the_condition_says_why_and_is_cleared(cluster: Any, fleet: Fleet, start
     controller.round(30.0)
     said = cluster.condition("c1")
     assert (said["status"], said["reason"]) == ("True", "Healthy") and said["lastTransitionTime"] >= healthy_since
+
+
+def test_the_condition_says_how_much_was_not_checked(
+    cluster: Any, fleet: Fleet, start_controller: Any, make: Any
+) -> None:
+    fleet.start("s1")
+    reasons = ["no NVIDIA GPU among 5 PCI devices"] * 2 + ["no swap"]
+    skipped = [ProbeResult(f"p{place}", Verdict.SKIPPED, reason, 0.0) for place, reason in enumerate(reasons)]
+    report = make.report("s1")
+    fleet.agents["s1"].report = structs.replace(report, probes=(*report.probes, *skipped))
+    fleet.collector.wait_until(lambda: b"no swap" in fleet.collector.get("/api/v1/nodes").content)
+    start_controller().round(0.0)
+    count = len(report.probes) + 3
+    why = "no NVIDIA GPU among 5 PCI devices (2), no swap (1)"
+    assert cluster.condition("s1")["message"] == f"no critical finding; 3 of {count} checks skipped: {why}"
 
 
 def test_a_silent_agent_makes_its_node_unknown_after_a_while(cluster: Any, fleet: Fleet, start_controller: Any) -> None:

@@ -93,6 +93,13 @@ def test_what_becomes_of_a_nodes_condition(row: NodeRow, status: str, reason: st
     assert (found.status, found.reason) == (status, reason) and "\n" not in found.message
 
 
+def test_a_healthy_nodes_message_says_what_was_not_checked() -> None:
+    skipped = "22 of 46 checks skipped: no NVIDIA GPU among 5 PCI devices (14)"
+    found = judge([node()], FleetView((row(skipped=skipped),), {}))["n1"]
+    assert found == Health("True", "Healthy", f"no critical finding; {skipped}")
+    assert len(judge([node()], FleetView((row(skipped="x" * 5000),), {}))["n1"].message) < 500
+
+
 def test_an_agent_with_a_name_of_no_node_is_told_of_with_both_names() -> None:
     here = node("gpu-4")
     named = row("http://10.0.0.1:19400", "gpu-4.example.org")
