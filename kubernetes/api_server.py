@@ -99,10 +99,13 @@ class ApiServer:
     def _token(self) -> str:
         try:
             with open(self._token_file, encoding="ascii") as file:
-                return file.read(1 << 16).strip()
+                token = file.read(1 << 16).strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no token"
             raise ApiError(f"cannot read the token {self._token_file}: {reason}; see token_file") from None
+        if not token:
+            raise ApiError(f"the token file {self._token_file} is empty; see token_file")
+        return token
 
 
 class Written(NamedTuple):

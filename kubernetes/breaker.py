@@ -37,13 +37,15 @@ class Fleet(NamedTuple):
 
 
 class Permission(NamedTuple):
-    """The nodes that may be tainted now, and why not the others; empty: nothing is held back."""
+    """The nodes that may be tainted now, and why not the others that are due; empty: nothing is held back."""
 
     taint: tuple[str, ...]
     held_back: str = ""
 
 
 def permit(fleet: Fleet, limits: Limits) -> Permission:
+    if not fleet.due:
+        return Permission(())
     cap = max(1, int(limits.max_ratio * len(fleet.answering))) if limits.max_ratio > 0 else 0
     if len(fleet.answering) < limits.min_answering_ratio * len(fleet.watched):
         told = f"of {counted(len(fleet.watched), 'agent')} only {len(fleet.answering)} can tell"

@@ -10,7 +10,7 @@ from laggard.kubernetes.api_server import ApiError, ApiServer
 from laggard.kubernetes.conditions import Conditions
 from laggard.kubernetes.events import Events
 from laggard.kubernetes.exchange import Exchange
-from laggard.kubernetes.judge import FALSE, judge
+from laggard.kubernetes.judge import FALSE, judge, misnamed, misnamed_line, summary
 from laggard.kubernetes.settings import ControllerSettings
 from laggard.kubernetes.streaks import Streaks
 from laggard.kubernetes.taints import Taints
@@ -20,13 +20,15 @@ log = logging.getLogger("laggard.kubernetes")
 
 
 class Round(NamedTuple):
-    """What came of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `failure`: why this
-    one was not; empty: it was. `seconds`: how long the last completed one took; None: none was."""
+    """What came of a round. `completed_at`: when one was last completed, Unix time; 0: none was. `misnamed`: agents
+    whose node's name no node has. `failure`: why this one was not completed; empty: it was. `seconds`: how long the
+    last completed one took; None: none was."""
 
     completed_at: float = 0.0
     unhealthy: int = 0
     tainted: int = 0
     held_back: str = ""
+    misnamed: int = 0
     failure: str = ""
     seconds: float | None = None
 
@@ -43,6 +45,7 @@ class Controller:
         self._events = Events(api, settings.events)
         self._conditions = Conditions(api, self._events, self._streaks, settings.unknown_seconds)
         self._taints = Taints(api, self._events, self._streaks, settings)
+        self._said = ("", "")
 
     def round(self, now: float) -> None:
         """One round, at `now` in monotonic seconds. Never raises for what API server or collector do."""
@@ -58,6 +61,8 @@ class Controller:
         watched = {node.name: node for node in nodes if not node.opted_out}
         left_alone = [node for node in nodes if node.opted_out]
         health = judge(watched.values(), view)
+        strangers = misnamed(nodes, view)
+        self._tell(summary(health), misnamed_line(strangers) if strangers else "")
         self._streaks.update({name: found.status for name, found in health.items()}, now)
         # Taints first: they hold for the version of the node that was read, and a condition makes a new one.
         failures = [*self._taints.remove(left_alone), *self._taints.write(watched, health, now)]
@@ -68,6 +73,15 @@ class Controller:
             unhealthy=sum(found.status == FALSE for found in health.values()),
             tainted=sum(node.taint is not None for node in nodes),
             held_back=self._taints.held_back,
+            misnamed=len(strangers),
             failure=failures[0] if failures else "",
             seconds=self.last.seconds if failures else time.monotonic() - began,
         )
+
+    def _tell(self, nodes: str, strangers: str) -> None:
+        """Logs how the nodes are, and which agents have a wrong name: at the first round, and when it is news."""
+        before, self._said = self._said, (nodes, strangers)
+        if nodes != before[0]:
+            log.info("%s", nodes)
+        if strangers and strangers != before[1]:
+            log.warning("%s", strangers)

@@ -81,9 +81,21 @@ class Exchange:
                     if time.monotonic() > deadline:
                         return Answer(0, b"", f"no complete answer within {self._timeout_seconds:g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            return Answer(0, b"", printable_line(str(error) or type(error).__name__, _WHY_CHARACTERS))
+            why = _hint(url, str(error) or type(error).__name__)
+            return Answer(0, b"", printable_line(why, _WHY_CHARACTERS))
         why = "" if response.is_success else f"HTTP {response.status_code}: {_reason(bytes(received))}"
         return Answer(response.status_code, bytes(received), printable_line(why, _WHY_CHARACTERS))
+
+
+_PLAIN: Final = ("WRONG_VERSION_NUMBER", "record layer failure", "PACKET_LENGTH_TOO_LONG")
+"""OpenSSL's words for an answer that is no TLS, by its version."""
+
+
+def _hint(url: str, error: str) -> str:
+    """What httpx says, and what to do where the scheme is likely to be the wrong one."""
+    if url.startswith("https:") and any(word.lower() in error.lower() for word in _PLAIN):
+        return f"it speaks plain HTTP: write http:// ({error})"
+    return error
 
 
 def _reason(body: bytes) -> str:

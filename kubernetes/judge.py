@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from laggard.kubernetes.node import Health, Node
 from laggard.kubernetes.view import FleetView
 from laggard.model import Finding, Severity, Verdict
-from laggard.text.words import printable_line
+from laggard.text.words import counted, printable_line
 from laggard.wire.nodes import NodeRow
 
 TRUE: Final = "True"
@@ -34,6 +35,44 @@ def judge(nodes: Iterable[Node], view: FleetView) -> dict[str, Health]:
         if health:
             found[node.name] = health
     return found
+
+
+class Misnamed(NamedTuple):
+    """An agent that reports the name `reported`, which no node has, at an address of the node `node`."""
+
+    url: str
+    reported: str
+    node: str
+
+
+def misnamed(nodes: Collection[Node], view: FleetView) -> tuple[Misnamed, ...]:
+    """The agents that speak for no node, since they report a name that Kubernetes does not have. An agent that is at no
+    node's address is none of this cluster's."""
+    by_address = {address: node.name for node in nodes for address in node.addresses}
+    names = {node.name for node in nodes}
+    found = [(row, by_address.get(_host(row))) for row in view.rows if row.node and row.node not in names]
+    return tuple(Misnamed(row.url, row.node, node) for row, node in found if node and row.node)
+
+
+def misnamed_line(found: Sequence[Misnamed]) -> str:
+    """What to do about them, as one line."""
+    told = [f"{each.url} calls itself {each.reported} and is at the address of {each.node}" for each in found[:_NAMED]]
+    more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
+    text = f"agents report nodes that Kubernetes does not have: {', '.join(told)}{more}"
+    return f"{printable_line(text, 2 * _MESSAGE_CHARACTERS)}; set LAGGARD_NODE there to the node's name"
+
+
+def summary(health: Mapping[str, Health]) -> str:
+    """How the nodes are, as one line: `3 nodes: 2 healthy, 1 unhealthy (GPU_LOST 1)`."""
+    if not health:
+        return "no node of Kubernetes has an agent that the collector knows"
+    parts = []
+    for status, word in ((TRUE, "healthy"), (FALSE, "unhealthy"), (UNKNOWN, "unknown")):
+        reasons = Counter(found.reason for found in health.values() if found.status == status)
+        if reasons:
+            why = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common(_NAMED))
+            parts.append(f"{reasons.total()} {word}" + ("" if status == TRUE else f" ({why})"))
+    return printable_line(f"{counted(len(health), 'node')}: {', '.join(parts)}", _MESSAGE_CHARACTERS)
 
 
 def _health(node: Node, rows: list[NodeRow], findings: Mapping[str, tuple[Finding, ...]]) -> Health | None:
@@ -61,8 +100,8 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...]) -> Health:
         return Health(FALSE, code, _text(critical, row))
     if row.verdict == Verdict.OK.value:
         warned = [finding for finding in findings if finding.severity is Severity.WARNING]
-        told = f"no critical finding; warnings: {_codes(warned)}" if warned else "no critical finding"
-        return Health(TRUE, "Healthy", _line(told))
+        parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
+        return Health(TRUE, "Healthy", _line("; ".join((*parts, *([row.skipped] if row.skipped else ())))))
     return Health(
         UNKNOWN,
         "ProbesUnknown",

@@ -43,6 +43,8 @@ def read_view(exchange: Exchange, url: str) -> FleetView:
     bodies = []
     for path in _PATHS:
         answer = exchange.send("GET", f"{url.rstrip('/')}{path}")
+        if answer.status == 404:
+            raise CollectorError(f"{without_login(url)} is no collector (an agent has port 19400, a collector 19401)")
         if answer.status != 200:
             raise CollectorError(f"the collector {without_login(url)} does not answer: {answer.why}")
         bodies.append(answer.body)

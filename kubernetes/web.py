@@ -63,6 +63,7 @@ def _families(last: Round, turned_away: int) -> Iterator[Metric]:
         "laggard_controller_unhealthy_nodes": last.unhealthy,
         "laggard_controller_tainted_nodes": last.tainted,
         "laggard_controller_held_back": bool(last.held_back),
+        "laggard_controller_misnamed_agents": last.misnamed,
     }
     yield metric_family(BUILD_INFO.name, [((__version__,), 1.0)])
     for name, value in values.items():

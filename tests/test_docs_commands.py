@@ -23,6 +23,7 @@ PAGES = [
 RUN = {
     "docs/start/training.md": "tests/end_to_end/test_first_answer.py::test_a_training_job_gets_its_first_answers",
     "docs/start/slurm.md": "tests/slurm/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "docs/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "docs/start/kubernetes.md": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
     "docs/tasks/deepspeed.md": "tests/end_to_end/test_tasks.py::test_a_deepspeed_job_is_watched",
     "docs/tasks/profiler.md": "tests/end_to_end/test_tasks.py::test_profiler_traces_name_the_slow_rank",
@@ -37,6 +38,7 @@ _MANIFESTS = "tests/kubernetes/test_manifests.py"
 MANIFESTS = f"{_MANIFESTS}::test_the_api_server_takes_every_manifest_strictly"
 BOARDS = "tests/dashboards/test_dashboards.py::test_the_files_are_what_the_code_makes"
 RULES = "tests/deploy/test_prometheus.py::test_promtool_takes_the_rules_and_their_tests_pass"
+FIRST_ANSWER = "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers"
 A_CLUSTER = "needs a cluster with containers"
 SCREENSHOTS = "tests/collector/web/test_views.py::test_every_size_and_scheme"
 GPUS = "needs GPUs, or a SLURM cluster that has them"
@@ -58,23 +60,29 @@ REVIEWED = {
     "kubectl apply -f docs/examples/cert-manager.yaml": f"{_MANIFESTS}::test_the_examples_hold_against_the_schemas",
     "kubectl apply -k": MANIFESTS,
     "kubectl create namespace": MANIFESTS,
-    "kubectl get nodes": "tests/kubernetes/test_first_answer.py::test_a_cluster_gets_its_first_answers",
+    "kubectl delete -f": FIRST_ANSWER,
+    "kubectl get nodes": FIRST_ANSWER,
     "kubectl kustomize": MANIFESTS,
     "kubectl label namespace": MANIFESTS,
     "kubectl -n laggard exec": A_CLUSTER,
     "kubectl -n laggard port-forward": A_CLUSTER,
     "kubectl -n laggard rollout": A_CLUSTER,
+    "kubectl taint nodes": FIRST_ANSWER,
     "make": "its targets are looked up in the Makefile",
     "pip install .": INSTALLED,
     "pip install .[collector]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "pip install laggard[otlp]": "make install-check installs each extra by itself",
+    "kubectl -n laggard create secret": A_CLUSTER,
+    "kubectl -n laggard patch": A_CLUSTER,
+    "podman push": "needs a registry",
     "podman build": "needs podman and its registry: what it copies is looked up below",
     "printf targets:": INSTALLED,
     "promtool check": RULES,
     "python": "its script is looked up, and its flags in the script",
     "python3 -m venv": INSTALLED,
     "rm -rf /opt/laggard": INSTALLED,
+    "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
     "srun": GPUS,
     "systemctl": INSTALLED,
     "systemd-sysusers": INSTALLED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
+from collections import Counter
 
 import msgspec
 
@@ -13,7 +14,7 @@ from laggard.collector.scrape.fetch import FetchFailure
 from laggard.collector.scrape.node_clock import NodeClock
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
-from laggard.text.words import printable_line
+from laggard.text.words import counted, printable_line
 from laggard.wire.nodes import MOST_RING_NODES, MOST_RING_PAIRS, NodeRow, RingPairs
 from laggard.wire.ranks import RanksDocument
 from laggard.wire.ras import RasSource
@@ -106,6 +107,7 @@ class AgentState:
             ranks=self.ranks,
             ring_age_seconds=self._ring_age(now),
             ring_pairs=self._ring_pairs(),
+            skipped=_skipped(self.report) if self.report else "",
         )
 
     def _ring_age(self, now: float) -> float | None:
@@ -135,6 +137,21 @@ class AgentState:
             return None
         current = self.report if self.state == "up" and not self.report_failure else None
         return current.verdict.value if current else Verdict.UNKNOWN.value
+
+
+_MOST_REASONS = 2
+_REASON_CHARACTERS = 60
+
+
+def _skipped(report: Report) -> str:
+    """How many of its probes were skipped and why, as one line."""
+    reasons = Counter(
+        printable_line(probe.reason, _REASON_CHARACTERS) for probe in report.probes if probe.verdict is Verdict.SKIPPED
+    )
+    if not reasons:
+        return ""
+    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_MOST_REASONS))
+    return f"{reasons.total()} of {counted(len(report.probes), 'check')} skipped: {why}"
 
 
 def _short(text: str) -> str:

@@ -23,15 +23,20 @@ _FIX: Final = (
 
 class CountThresholds(Thresholds, frozen=True):
     expected: int | None = None
-    """How many GPUs this kind of node has. Not set: as many as the PCI tree shows."""
+    """How many GPUs this kind of node has. Not set: as many as the PCI tree shows, and at least `least`."""
+
+    least: int = 0
+    """How many GPUs it has at least, those lent to virtual machines among them: for nodes that are known to have some,
+    and not how many. 0: a machine without GPUs is none of this probe's."""
 
 
 def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     """Compares NVML's list with the profile's number, else with the PCI tree. The profile's number also counts on a
     machine whose PCI tree shows no GPU at all."""
     pci = find_nvidia_devices(host)
-    expected = len(pci.gpus) if thresholds.expected is None else thresholds.expected
-    if thresholds.expected is not None and not pci.gpus:
+    expected = _at_least(pci, thresholds.least) if thresholds.expected is None else thresholds.expected
+    told = thresholds.expected is not None or (expected > 0 and not pci.unreadable)
+    if told and not pci.gpus:
         if expected:
             yield _missing(pci, expected, (), "the PCI tree shows none")
         return
@@ -48,6 +53,11 @@ def check(host: Host, thresholds: CountThresholds) -> Iterator[Finding | Fact]:
     without_handle = [gpu.index for gpu in nvml.gpus if "handle" in gpu.errors]
     if without_handle:
         raise Unknown(f"NVML lists GPU {', '.join(map(str, without_handle))}, and gives no access: see gpu_lost")
+
+
+def _at_least(pci: NvidiaDevices, least: int) -> int:
+    """How many GPUs NVML should list where no profile says: those of the PCI tree, and `least` less those lent out."""
+    return max(len(pci.gpus), least - len(pci.passed_through))
 
 
 def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reason: str, listed: int = 0) -> Finding:

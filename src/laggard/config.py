@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from typing import TypeVar, get_args, get_type_hints
 
 import msgspec
 
@@ -39,7 +39,8 @@ def parse(text: str, settings_type: type[T], where: str) -> T:
         tree = _tree(text, where)
         return msgspec.convert({} if tree is None else tree, settings_type, strict=True)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{where}: {yaml_message(str(error), settings_type.__struct_fields__)}") from None
+        text = yaml_message(str(error), settings_type.__struct_fields__)
+        raise UsageError(f"{where}: {text}{_choices(text, settings_type)}") from None
     except RecursionError:
         raise UsageError(f"{where} is nested too deeply") from None
 
@@ -86,6 +87,19 @@ def yaml_message(message: str, keys: Iterable[str]) -> str:
     for word, meaning in _WORDS.items():
         text = text.replace(f"`{word}`", meaning)
     return text.replace("Expected ", "expected ", 1)
+
+
+def _choices(message: str, settings_type: type[Settings]) -> str:
+    """The words that a top-level key of a choice takes, after a message about it; empty: it is about another."""
+    key = re.search(r" - at `(\w+)`$", message)
+    if key is None:
+        return ""
+    words = get_args(get_type_hints(settings_type).get(key[1]))
+    if not words or not all(isinstance(word, str) for word in words):
+        return ""
+    quoted = ", ".join(f'"{word}"' for word in words)
+    hint = "in quotes, since YAML takes off, on, no and yes for true or false: " if "true or false" in message else ""
+    return f"; write {hint}{quoted}"
 
 
 _WORDS = {

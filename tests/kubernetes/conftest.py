@@ -31,8 +31,8 @@ RUNTIME_CLASS = {
 CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 
 
-def render(folder: str) -> list[dict[str, Any]]:
-    """The objects that `kubectl kustomize` makes of a folder of deploy/kubernetes."""
+def render(folder: str | Path) -> list[dict[str, Any]]:
+    """The objects that `kubectl kustomize` makes of a folder of deploy/kubernetes, or of one elsewhere."""
     kubectl = shutil.which("kubectl")
     if kubectl is None or _version(kubectl) < (1, 24):
         pytest.skip("needs kubectl 1.24 or newer, for its kustomize")

@@ -21,7 +21,7 @@ from laggard.kubernetes.api_server import ApiServer
 from laggard.kubernetes.controller import Controller
 from laggard.kubernetes.exchange import Exchange
 from laggard.kubernetes.settings import ControllerSettings
-from laggard.model import Verdict
+from laggard.model import ProbeResult, Verdict
 from laggard.wire import decode
 from laggard.wire.nodes import NodesDocument
 
@@ -107,6 +107,21 @@ def test_the_condition_says_why_and_is_cleared(cluster: Any, fleet: Fleet, start
     assert (said["status"], said["reason"]) == ("True", "Healthy") and said["lastTransitionTime"] >= healthy_since
 
 
+def test_the_condition_says_how_much_was_not_checked(
+    cluster: Any, fleet: Fleet, start_controller: Any, make: Any
+) -> None:
+    fleet.start("s1")
+    reasons = ["no NVIDIA GPU among 5 PCI devices"] * 2 + ["no swap"]
+    skipped = [ProbeResult(f"p{place}", Verdict.SKIPPED, reason, 0.0) for place, reason in enumerate(reasons)]
+    report = make.report("s1")
+    fleet.agents["s1"].report = structs.replace(report, probes=(*report.probes, *skipped))
+    fleet.collector.wait_until(lambda: b"no swap" in fleet.collector.get("/api/v1/nodes").content)
+    start_controller().round(0.0)
+    count = len(report.probes) + 3
+    why = "no NVIDIA GPU among 5 PCI devices (2), no swap (1)"
+    assert cluster.condition("s1")["message"] == f"no critical finding; 3 of {count} checks skipped: {why}"
+
+
 def test_a_silent_agent_makes_its_node_unknown_after_a_while(cluster: Any, fleet: Fleet, start_controller: Any) -> None:
     fleet.start("u1", "u2")
     fleet.find("u2", "GPU_LOST")
@@ -149,6 +164,21 @@ def test_an_agent_speaks_for_the_node_at_its_address_alone(
     assert TAINT not in cluster.taints("victim")
 
 
+def test_an_agent_that_calls_its_node_otherwise_is_told_of_once(
+    cluster: Any, add_node: Any, fleet: Fleet, start_controller: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    add_node("g4")
+    fleet.start("g4.example.org", nodes=False)
+    controller = start_controller()
+    with caplog.at_level(logging.INFO, "laggard.kubernetes"):
+        for now in (0.0, 15.0):
+            controller.round(now)
+    assert cluster.condition("g4") is None and controller.last.misnamed == 1
+    told = [record.getMessage() for record in caplog.records]
+    assert len([line for line in told if "g4.example.org and is at the address of g4" in line]) == 1, told
+    assert told.count("no node of Kubernetes has an agent that the collector knows") == 1
+
+
 def test_a_node_that_fails_for_long_is_tainted_and_after_longer_health_it_is_not(
     cluster: Any, fleet: Fleet, start_controller: Any
 ) -> None:
@@ -183,8 +213,9 @@ def test_a_fleet_of_which_too_much_fails_is_not_tainted(
         fleet.find(name, "MOUNT_HUNG")
     controller = start_controller(taint="on", max_tainted_ratio=0.2)
     controller.round(0.0)
-    with caplog.at_level(logging.WARNING, "laggard.kubernetes"):
+    with caplog.at_level(logging.INFO, "laggard.kubernetes"):
         controller.round(500.0)
+    assert "6 nodes: 4 healthy, 2 unhealthy" not in caplog.text, "that was said at the first round"
     assert not any(TAINT in cluster.taints(name) for name in names)
     assert controller.last.held_back.startswith("of 6 nodes 2 fail, and at most 1 may")
     assert "nodes are not tainted: of 6 nodes 2 fail" in caplog.text
@@ -342,7 +373,16 @@ def test_while_the_collector_is_away_nothing_is_written(
         cluster.condition("x1") is None
         and "the collector http://127.0.0.1:9 does not answer" in controller.last.failure
     )
+    controller = start_controller(collector=fleet.agents["x1"].url)
+    controller.round(0.0)
+    assert f"{fleet.agents['x1'].url} is no collector (an agent has port 19400" in controller.last.failure
+    controller = start_controller(collector=fleet.collector.url.replace("http:", "https:"))
+    controller.round(0.0)
+    assert "it speaks plain HTTP: write http://" in controller.last.failure
     controller = start_controller()
+    token_file.write_text("\n")
+    controller.round(0.0)
+    assert f"the token file {token_file} is empty" in controller.last.failure
     token_file.write_text("nobody")
     controller.round(0.0)
     assert "Unauthorized" in controller.last.failure
@@ -386,4 +426,5 @@ def test_the_command_runs_until_it_is_stopped(cluster: Any, fleet: Fleet, token_
         finally:
             process.kill()
     assert "\nlaggard_controller_round_seconds " in metrics and "\nprocess_resident_memory_bytes " in metrics
+    assert "\nlaggard_controller_misnamed_agents 0.0" in metrics
     assert "laggard_controller_unhealthy_nodes 0.0" in metrics and "laggard_controller_held_back 0.0" in metrics

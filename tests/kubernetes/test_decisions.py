@@ -13,7 +13,7 @@ from laggard.kubernetes.api_server import ApiError, ApiServer
 from laggard.kubernetes.breaker import Fleet, Limits, permit
 from laggard.kubernetes.events import FLEET_BURST, FLEET_SECONDS, NODE_BURST, NODE_SECONDS, PAUSE_SECONDS, Event, Events
 from laggard.kubernetes.exchange import Exchange
-from laggard.kubernetes.judge import judge
+from laggard.kubernetes.judge import judge, misnamed, misnamed_line, summary
 from laggard.kubernetes.node import ApiNode, Condition, Health, Node, Taint, condition_patch, taint_patch, unix_time
 from laggard.kubernetes.settings import ControllerSettings, load_settings
 from laggard.kubernetes.streaks import Streaks
@@ -59,6 +59,8 @@ def condition(status: str) -> Condition:
         (fleet(100, 2, ages=(3601.0, 7200.0)), 2, ""),
         (fleet(100, 1, answering=49), 0, "of 100 agents only 49 can tell"),
         (fleet(0, 0), 0, ""),
+        (fleet(100, 6, tainted=6), 0, ""),  # all that fail are tainted: none waits
+        (fleet(100, 0, answering=10), 0, ""),
     ],
 )
 def test_the_breaker(state: Fleet, tainted: int, why: str) -> None:
@@ -89,6 +91,33 @@ def test_a_ratio_of_0_taints_nothing() -> None:
 def test_what_becomes_of_a_nodes_condition(row: NodeRow, status: str, reason: str) -> None:
     found = judge([node()], FleetView((row,), {}))["n1"]
     assert (found.status, found.reason) == (status, reason) and "\n" not in found.message
+
+
+def test_a_healthy_nodes_message_says_what_was_not_checked() -> None:
+    skipped = "22 of 46 checks skipped: no NVIDIA GPU among 5 PCI devices (14)"
+    found = judge([node()], FleetView((row(skipped=skipped),), {}))["n1"]
+    assert found == Health("True", "Healthy", f"no critical finding; {skipped}")
+    assert len(judge([node()], FleetView((row(skipped="x" * 5000),), {}))["n1"].message) < 500
+
+
+def test_an_agent_with_a_name_of_no_node_is_told_of_with_both_names() -> None:
+    here = node("gpu-4")
+    named = row("http://10.0.0.1:19400", "gpu-4.example.org")
+    found = misnamed([here], FleetView((named, row("http://10.9.9.9:19400", "of-another-cluster")), {}))
+    assert [(each.reported, each.node) for each in found] == [("gpu-4.example.org", "gpu-4")]
+    line = misnamed_line(found)
+    assert "http://10.0.0.1:19400 calls itself gpu-4.example.org and is at the address of gpu-4" in line
+    assert line.endswith("set LAGGARD_NODE there to the node's name") and "\n" not in line
+    assert not misnamed([here], FleetView((row(name="gpu-4"), row(name=None)), {}))
+    assert len(misnamed_line(found * 5000)) < 1500 and " and 4997 more" in misnamed_line(found * 5000)
+
+
+def test_how_the_nodes_are_is_one_line() -> None:
+    well, lost, silent = Health("True", "Healthy", ""), Health("False", "GPU_LOST", ""), Health("Unknown", "X", "")
+    assert summary({"a": well}) == "1 node: 1 healthy"
+    three = {"a": well, "b": lost, "c": lost, "d": silent}
+    assert summary(three) == "4 nodes: 1 healthy, 2 unhealthy (GPU_LOST 2), 1 unknown (X 1)"
+    assert summary({}) == "no node of Kubernetes has an agent that the collector knows"
 
 
 def test_who_has_not_been_asked_yet_keeps_the_condition_and_who_has_no_agent_has_none() -> None:
@@ -224,8 +253,10 @@ def test_an_event_that_fails_is_not_waited_for_again_and_again() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("taint: always", "Invalid enum value 'always' - at `taint`"),
-        ("taint_effect: NoExecute", "Invalid enum value 'NoExecute'"),
+        ("taint: always", 'Invalid enum value \'always\' - at `taint`; write "off", "dry-run", "on"$'),
+        ("taint: off", 'got true or false - at `taint`; write in quotes, since YAML takes off.*: "off", "dry-run"'),
+        ("taint_effect: NoExecute", 'Invalid enum value \'NoExecute\'.*; write "NoSchedule", "PreferNoSchedule"$'),
+        ("events: maybe", "expected true or false, got text - at `events`$"),
         ("max_tainted_ratio: 5", "give a share from 0 to 1"),
         ("max_taints_per_hour: 0", "give a number above 0"),
         ("collector: laggard-collector:19401", "write http://HOST:PORT"),

@@ -24,10 +24,23 @@ from laggard.kubernetes.settings import ControllerSettings
 PAGE = REPOSITORY / "docs" / "start" / "kubernetes.md"
 
 
+WHOLE = REPOSITORY / "docs" / "kubernetes.md"
+LEFT_BEHIND = (
+    "/api/v1/namespaces",
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+    "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "/apis/rbac.authorization.k8s.io/v1/roles",
+    "/apis/rbac.authorization.k8s.io/v1/rolebindings",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+)
+
+
 @pytest.mark.slow
 def test_a_cluster_gets_its_first_answers(
     own_control_plane: Any, fake_agent: Any, start_collector: Any, make: Any, tmp_path: Path
 ) -> None:
+    """And, after the taint, has nothing left of laggard when it is away again."""
     plane = own_control_plane
     kubectl = shutil.which("kubectl")
     if kubectl is None:
@@ -35,9 +48,13 @@ def test_a_cluster_gets_its_first_answers(
     plane.add_node("gpu-1")
     plane.add_node("gpu-2")
     environment = {**os.environ, "KUBECONFIG": str(plane.write_kubeconfig(tmp_path))}
-    look, install, ask, remove = _commands()
+    look, install, ask, ignore, remove = _commands()
     run(look, environment)
     run(install, environment)
+    again = run(Command(install.script, ()), environment).splitlines()
+    assert again and not [line for line in again if not line.endswith(" unchanged")], (
+        "nothing is changed by a second time"
+    )
     agents = [
         fake_agent(make.ranks_document("gpu-1", []), make.report("gpu-1")),
         fake_agent(make.ranks_document("gpu-2", []), make.report("gpu-2", ["GPU_LOST"])),
@@ -52,11 +69,51 @@ def test_a_cluster_gets_its_first_answers(
     settings = ControllerSettings(collector=collector.url, timeout_seconds=120.0)
     controller = Controller(ApiServer(api, plane.url, str(token)), agent_side, settings)
     plane.wait_until(lambda: _judges(controller, plane))
+    run(ask, environment)
+    changed = ControllerSettings(collector=collector.url, timeout_seconds=120.0, taint="on", failing_seconds=0.0)
+    controller = Controller(ApiServer(api, plane.url, str(token)), agent_side, changed)
+    run(Command("kubectl apply -k deploy/kubernetes/overlays/taint", ()), environment)
+    plane.wait_until(lambda: _taints(controller, plane))
+    _goes_back_from_the_taint(plane, environment)
+    run(Command("kubectl apply -k deploy/kubernetes/overlays/taint", ()), environment)
+    plane.wait_until(lambda: _taints(controller, plane))
+    _is_away_again(plane, controller, environment, ignore, remove)
     api.close()
     agent_side.close()
-    run(ask, environment)
-    run(remove, environment)
-    assert plane.request("GET", "/api/v1/namespaces/laggard").status_code == 404
+
+
+def _goes_back_from_the_taint(plane: Any, environment: Any) -> None:
+    """Runs the indented commands of docs/kubernetes.md, but for the one that waits for a pod."""
+    _, _, after = WHOLE.read_text().partition("**The way back from the taint.**")
+    lines = [line.strip() for line in after.splitlines()[:12] if line.startswith("    kubectl")]
+    assert len(lines) == 4 and "rollout status" in lines[1]
+    run(Command("\n".join((lines[0], *lines[2:])), ()), environment)
+    assert "laggard/unhealthy" not in plane.taints("gpu-2")
+    assert not [name for path in LEFT_BEHIND for name in _named_laggard(plane, path) if "taint" in name]
+
+
+def _is_away_again(plane: Any, controller: Controller, environment: Any, ignore: Command, remove: Command) -> None:
+    """Goes through the page's end, and that of docs/kubernetes.md, with the overlay that was applied."""
+    said_by_all = [it for it in commands_of(WHOLE) if "laggard/ignore" in it.script]
+    assert said_by_all[0] == ignore and remove.script in said_by_all[1].script, "both pages have the same commands"
+    whole = said_by_all[1].script.replace("report-only", "taint")
+    run(ignore, environment)
+    listing = Command(whole.splitlines()[0], ())
+    listed = run(listing, environment).splitlines()
+    assert [line.split()[0] for line in listed] == ["gpu-1", "gpu-2"] and "laggard/unhealthy" in listed[1], listed
+    controller.round(1000.0)
+    assert run(listing, environment) == "", "the controller has taken back what it wrote"
+    run(Command(whole, ()), environment)
+    for path in LEFT_BEHIND:
+        plane.wait_until(lambda path=path: not _named_laggard(plane, path))
+    for name in ("gpu-1", "gpu-2"):
+        node = plane.node(name)
+        assert "laggard" not in str({**node, "metadata": {**node["metadata"], "managedFields": None}}).lower(), name
+
+
+def _named_laggard(plane: Any, path: str) -> list[str]:
+    names = [item["metadata"]["name"] for item in plane.do("GET", path)["items"]]
+    return [name for name in names if "laggard" in name]
 
 
 def _judges(controller: Controller, plane: Any) -> bool:
@@ -65,8 +122,13 @@ def _judges(controller: Controller, plane: Any) -> bool:
     return plane.condition("gpu-2") is not None
 
 
+def _taints(controller: Controller, plane: Any) -> bool:
+    controller.round(500.0)
+    return bool(plane.taints("gpu-2"))
+
+
 def _commands() -> list[Command]:
     """The page's blocks, the first of them line by line."""
-    first, ask, remove = commands_of(PAGE)
+    first, ask, ignore, remove = commands_of(PAGE)
     look, install = first.script.splitlines()
-    return [Command(look, ()), Command(install, first.shown), ask, remove]
+    return [Command(look, ()), Command(install, first.shown), ask, ignore, remove]

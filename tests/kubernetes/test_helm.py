@@ -18,6 +18,7 @@ from laggard.agent.settings import AgentSettings  # noqa: E402
 from laggard.collector.settings import CollectorSettings  # noqa: E402
 from laggard.config import load  # noqa: E402
 from laggard.kubernetes.settings import ControllerSettings  # noqa: E402
+from laggard.probes.profiles import PROFILES, find_profile  # noqa: E402
 
 
 def comparable(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -121,6 +122,26 @@ def test_what_is_switched_off_is_not_made() -> None:
     assert kept_apart == [], "without the taint the controller gets no right to set one"
 
 
+def test_a_site_says_where_pods_run_and_what_they_take() -> None:
+    placed = {"nodeSelector": {"pool": "gpu"}, "resources": {"limits": {"memory": "1Gi"}}}
+    tolerated = {**placed, "tolerations": [{"key": "infra", "operator": "Exists"}], "egressPorts": [16443]}
+    pull = [{"name": "pull"}]
+    values = {"imagePullSecrets": pull, "runtimeClassName": "", "agent": placed}
+    items = rendered({**values, "collector": tolerated, "controller": tolerated})
+    pods = {it["metadata"]["name"]: it["spec"]["template"]["spec"] for it in items if "template" in it.get("spec", {})}
+    assert set(pods) == {"laggard-agent", "laggard-collector", "laggard-controller"}
+    for name, pod in pods.items():
+        resources = pod["containers"][0]["resources"]
+        assert pod["nodeSelector"]["pool"] == "gpu" and pod["imagePullSecrets"] == pull, name
+        assert resources["limits"]["memory"] == "1Gi" and "memory" in resources["requests"], name
+        assert pod["tolerations"] == ([{"operator": "Exists"}] if name == "laggard-agent" else tolerated["tolerations"])
+    assert "runtimeClassName" not in pods["laggard-agent"]
+    policies = [it["spec"]["egress"][-1] for it in items if it["kind"] == "NetworkPolicy"]
+    assert policies == [{"ports": [{"protocol": "TCP", "port": 16443}]}] * 2
+    for version in VERSIONS:
+        assert errors_by_schema(items, version) == [], version
+
+
 def test_another_namespace_is_named_everywhere() -> None:
     for scheme in ("http", "https"):
         values = {
@@ -132,23 +153,40 @@ def test_another_namespace_is_named_everywhere() -> None:
         text = yaml.safe_dump_all(rendered(values, namespace="health"))
         assert "laggard.svc" not in text and "serviceaccount:laggard:" not in text and "namespace: laggard" not in text
         assert f"{scheme}://laggard-collector.health.svc:19401" in text
-    assert "system:serviceaccount:health:laggard-controller" in text
+    assert text.count('endsWith(":laggard-controller")') == 3, "the policies hold in each namespace"
 
 
 def test_the_daemons_take_the_configuration(tmp_path: Path) -> None:
     """What the values say stands over what the chart needs."""
-    said = {"agent": {"config": {"listen_address": ":19500"}}, "collector": {"config": {"interval_seconds": 2.0}}}
+    thresholds = {"gpu_count": {"expected": 8}, "disks": {"critical_used_ratio": 0.99}}
+    agent = {"config": {"listen_address": ":19500"}, "profile": {"skip": ["swap"], "thresholds": thresholds}}
+    said = {"agent": agent, "collector": {"config": {"interval_seconds": 2.0}}}
     kinds = {"agent": AgentSettings, "collector": CollectorSettings, "controller": ControllerSettings}
     maps = [item for item in rendered(said) if item["kind"] == "ConfigMap"]
     assert len(maps) == len(kinds)
     settings: dict[str, Any] = {}
     for item in maps:
-        ((file, text),) = item["data"].items()
+        (file, text), *more = item["data"].items()
         (tmp_path / file).write_text(text)
         settings[Path(file).stem] = load(str(tmp_path / file), kinds[Path(file).stem])
-    assert settings["agent"].listen_address == ":19500"
+        for name, held in more:
+            (tmp_path / name).write_text(held)
+    assert settings["agent"].listen_address == ":19500" and settings["agent"].profile == "/etc/laggard/profile.yaml"
+    profile = find_profile(str(tmp_path / "profile.yaml"))
+    assert profile.skip == ("swap",) and profile.deadline_seconds == PROFILES["periodic"].deadline_seconds
+    own = {**PROFILES["periodic"].thresholds, "gpu_count": {"expected": 8, "least": 1}}
+    assert profile.thresholds == {**own, "disks": {"critical_used_ratio": 0.99}}
     assert settings["collector"].interval_seconds == 2.0 and settings["collector"].target_names == ("laggard-agents",)
     assert settings["controller"].taint == "off"
+
+
+def test_the_notes_name_the_label_that_counts() -> None:
+    with helm.Chart.load(CHART) as chart:
+        notes = {
+            nvidia: next(text for name, text in chart.render({"nvidia": nvidia}).items() if name.endswith("NOTES.txt"))
+            for nvidia in (True, False)
+        }
+    assert "nvidia.com/gpu.present=true" in notes[True] and "nvidia.com" not in notes[False]
 
 
 def test_a_misspelt_value_is_refused() -> None:

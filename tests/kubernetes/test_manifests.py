@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, has_admission_policies, unknown_kinds
 from support.paths import REPOSITORY
 
 from laggard.cli import main
+from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 from laggard.rings import command as ring
 
 FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls", "overlays/prometheus-operator")
@@ -121,10 +123,38 @@ def test_who_is_on_the_network_asks_who_has_the_powers(kubernetes_tools: Any) ->
     assert {it["name"] for it in reader["volumeMounts"]} == {"reader"}
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml")), ids=str)
-def test_the_daemons_take_their_configuration(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+CONFIGS = sorted((REPOSITORY / "deploy" / "kubernetes").rglob("config/*.yaml"))
+
+
+@pytest.mark.parametrize("path", [path for path in CONFIGS if path.name != "profile.yaml"], ids=str)
+def test_the_daemons_take_their_configuration(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = {"agent.yaml": ["agent"], "collector.yaml": ["collector"], "controller.yaml": ["kubernetes", "controller"]}
-    assert main([*words[path.name], "--config", str(path), "--check-config"]) == 0, capsys.readouterr().err
+    config = tmp_path / path.name
+    config.write_text(path.read_text().replace("/etc/laggard/", f"{path.parent}/"))
+    assert main([*words[path.name], "--config", str(config), "--check-config"]) == 0, capsys.readouterr().err
+
+
+def test_nodes_with_the_label_are_expected_to_have_a_gpu() -> None:
+    """All else is as the agent has it by itself."""
+    profile = find_profile(str(REPOSITORY / "deploy/kubernetes/components/nvidia/config/profile.yaml"))
+    thresholds = dict(profile.thresholds)
+    assert thresholds.pop("gpu_count") == {"least": 1}
+    assert structs.replace(profile, thresholds=thresholds) == PROFILES["periodic"]
+
+
+def test_a_sites_own_thresholds_replace_the_profile(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """As docs/kubernetes.md shows it."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    (overlay,) = re.findall(r"```yaml\n(resources: \[\.\./taint\].*?)```", page, re.DOTALL)
+    (text,) = re.findall(r"```yaml\n(deadline_seconds: .*?)```", page, re.DOTALL)
+    (tmp_path / "profile.yaml").write_text(text)
+    keys = yaml.safe_load(overlay.replace("../", "deploy/kubernetes/overlays/"))
+    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
+    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "agent" in it["metadata"]["name"])
+    assert config["data"]["profile.yaml"] == text
+    assert yaml.safe_load(config["data"]["agent.yaml"])["profile"] == "/etc/laggard/profile.yaml"
+    profile = find_profile(str(tmp_path / "profile.yaml"))
+    assert [probe.name for probe in choose_probes(profile, (), (), "the page")]
 
 
 def test_the_daemons_take_the_arguments_and_ports_of_their_containers(
@@ -153,6 +183,63 @@ def test_the_taint_and_the_annotation_have_one_name_everywhere(kubernetes_tools:
     found = set(re.findall(r"laggard/(?:unhealthy|ignore)\b", "\n".join(texts)))
     assert found == {TAINT_KEY, OPT_OUT}
     assert CONDITION in "\n".join(texts)
+
+
+def kustomization(folder: Path, **keys: Any) -> Path:
+    """A folder with a kustomization of its own over deploy/kubernetes, whose files it names by paths from there."""
+    root = os.path.relpath(REPOSITORY, folder)
+    text = yaml.safe_dump({"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", **keys})
+    (folder / "kustomization.yaml").write_text(text.replace("deploy/", f"{root}/deploy/"))
+    return folder
+
+
+def test_the_policies_hold_in_another_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """kustomize's `namespace:` renames objects, and no text in expressions: these must hold there all the same."""
+    folder = kustomization(tmp_path, namespace="gpu-tools", resources=["deploy/kubernetes/overlays/taint"])
+    items = kubernetes_tools.render(folder)
+    accounts = [it["metadata"] for it in items if it["kind"] == "ServiceAccount"]
+    assert {"name": "laggard-controller", "namespace": "gpu-tools"} in accounts
+    policies = [it for it in items if it["kind"] == "ValidatingAdmissionPolicy"]
+    assert len(policies) == 3
+    for policy in policies:
+        (condition,) = policy["spec"]["matchConditions"]
+        assert 'endsWith(":laggard-controller")' in condition["expression"], policy["metadata"]["name"]
+        assert "laggard:laggard" not in condition["expression"]
+
+
+def test_the_pages_own_overlay_has_all_its_parts(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """A later component must not take back what an earlier one set."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\ncomponents:.*?)```", page, re.DOTALL)
+    keys = yaml.safe_load(text.replace("../../", "deploy/kubernetes/").replace("../", "deploy/kubernetes/overlays/"))
+    items = kubernetes_tools.render(kustomization(tmp_path, **keys))
+    names = {(it["kind"], it["metadata"]["name"]) for it in items}
+    assert {("ClusterRole", "laggard-controller-taint"), ("PodMonitor", "laggard-agent")} <= names
+    (config,) = (it for it in items if it["kind"] == "ConfigMap" and "controller" in it["metadata"]["name"])
+    assert yaml.safe_load(config["data"]["controller.yaml"])["taint"] == "on" and "web.yaml" in config["data"]
+
+
+def test_the_pages_patches_hold(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """Of docs/kubernetes.md: less powers for the reader, further ports."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    blocks = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\npatches:.*?)```", page, re.DOTALL)
+    ports, powers = (yaml.safe_load(text.replace("../", "deploy/kubernetes/overlays/")) for text in blocks)
+    made = kubernetes_tools.render(kustomization(tmp_path, **powers))
+    _, reader = workloads(made)["laggard-agent"]["containers"]
+    assert reader["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["SYSLOG"]}
+    made = kubernetes_tools.render(kustomization(tmp_path, **ports))
+    policies = {it["metadata"]["name"]: it["spec"] for it in made if it["kind"] == "NetworkPolicy"}
+    reached = {name: it["egress"][-1]["ports"][0]["port"] for name, it in policies.items()}
+    assert reached == {"laggard-controller": 16443, "laggard-collector": 9090}
+
+
+@pytest.mark.slow
+def test_a_missing_runtime_class_is_told_of_in_the_pages_words(cluster: Any, kubernetes_tools: Any) -> None:
+    spec = {**workloads(kubernetes_tools.render("overlays/taint"))["laggard-agent"], "runtimeClassName": "absent"}
+    pod = {"metadata": {"name": "x"}, "spec": spec}
+    answer = cluster.request("POST", "/api/v1/namespaces/laggard/pods?dryRun=All", pod)
+    (words,) = re.findall(r'RuntimeClass "nvidia" not found', (REPOSITORY / "docs/start/kubernetes.md").read_text())
+    assert answer.status_code == 403 and words.replace("nvidia", "absent") in answer.json()["message"], answer.text
 
 
 @pytest.mark.slow

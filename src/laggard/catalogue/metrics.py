@@ -91,6 +91,11 @@ METRICS: tuple[Metric, ...] = (
     Metric("laggard_controller_unhealthy_nodes", "gauge", "Nodes of Kubernetes whose agent has a critical finding."),
     Metric("laggard_controller_tainted_nodes", "gauge", "Nodes of Kubernetes that have laggard's taint."),
     Metric("laggard_controller_held_back", "gauge", "1 while the circuit breaker keeps nodes that fail untainted."),
+    Metric(
+        "laggard_controller_misnamed_agents",
+        "gauge",
+        "Agents at the address of a node of Kubernetes that report a name which no node has.",
+    ),
     Metric("laggard_incidents_opened_total", "counter", "Incidents opened since the collector started.", ("kind",)),
     Metric(
         "laggard_incidents_refused_total", "counter", "Culprits without an incident, since too many were open already."

@@ -36,6 +36,9 @@ class NodeRow(msgspec.Struct, frozen=True):
     """How long ago a ring measured the node, as its agent tells; None: it tells of none."""
     ring_pairs: RingPairs | None = None
     """Of a node that led its last ring, where that measured pairs."""
+    skipped: str = ""
+    """How many of the agent's checks judged nothing, since they do not apply there, and the most frequent reasons, as
+    one line; empty: none, or no report is known."""
 
 
 class NodesDocument(msgspec.Struct, frozen=True):

@@ -186,6 +186,19 @@ def test_the_expected_number_of_gpus_can_come_from_the_profile(machine: Machine,
     assert [found["summary"] for found in report["findings"]] == ["9 of 9 GPUs are missing: the PCI tree shows none"]
 
 
+def test_a_node_that_is_known_to_have_gpus_has_at_least_one(machine: Machine, tmp_path: Path, check: Check) -> None:
+    """As one with the label of NVIDIA's operator. The number weakens nothing where there are more."""
+    profile = tmp_path / "profile.yaml"
+    profile.write_text("thresholds: {gpu_count: {least: 1}}\n")
+    words = ("--only", "gpu_count", "--profile", str(profile))
+    report = check(machine("plain"), *words)
+    assert [found["summary"] for found in report["findings"]] == ["1 of 1 GPUs is missing: the PCI tree shows none"]
+    assert check(machine("plain"), "--only", "gpu_count")["verdict"] == "skipped"
+    assert check(machine("hgx_h100_gpus"), *words)["verdict"] == "ok"
+    lost = check(machine("gpu_missing"), *words)["findings"]
+    assert lost == check(machine("gpu_missing"), "--only", "gpu_count")["findings"] != []
+
+
 def test_a_group_is_one_process_with_a_verdict_for_each() -> None:
     def report_pid(host: Host, thresholds: Thresholds) -> Iterator[Finding | Fact]:
         yield Fact("pid", os.getpid())

@@ -1,6 +1,22 @@
 {{- /* The configuration files: what the chart needs, and over it what the values say. Keys: docs/configuration.md. */ -}}
 {{- define "laggard.agentConfig" -}}
-{{- merge (deepCopy .Values.agent.config) (dict "listen_address" ":19400") | toYaml }}
+{{- $own := dict "listen_address" ":19400" }}
+{{- if include "laggard.agentProfile" . }}
+{{- $own = merge (dict "profile" "/etc/laggard/profile.yaml") $own }}
+{{- end }}
+{{- merge (deepCopy .Values.agent.config) $own | toYaml }}
+{{- end }}
+
+{{- /* The agent's own profile (periodic), which expects a GPU where all nodes have one; over it what the values say. */ -}}
+{{- define "laggard.agentProfile" -}}
+{{- if or .Values.nvidia .Values.agent.profile }}
+{{- $thresholds := dict "limits" (dict "memlock_own_severity" "warning") }}
+{{- if .Values.nvidia }}
+{{- $thresholds = merge (dict "gpu_count" (dict "least" 1)) $thresholds }}
+{{- end }}
+{{- $own := dict "deadline_seconds" 10 "agent_seconds" 90 "thresholds" $thresholds }}
+{{- merge (deepCopy .Values.agent.profile) $own | toYaml }}
+{{- end }}
 {{- end }}
 
 {{- define "laggard.collectorConfig" -}}
