@@ -90,8 +90,9 @@ class Site:
         etc = self.folder / name
         etc.mkdir()
         for file, text in self.files[name].items():
-            config = yaml.safe_load(text.replace(MOUNTED, self.secret(name)))
-            (etc / file).write_text(yaml.safe_dump({**config, **(changes if file != "web.yaml" else {})}))
+            here = text.replace(MOUNTED, self.secret(name)).replace("/etc/laggard/", f"{etc}/")
+            changed = changes if file not in ("web.yaml", "profile.yaml") else {}
+            (etc / file).write_text(yaml.safe_dump({**yaml.safe_load(here), **changed}))
         return [word.replace("/etc/laggard/", f"{etc}/") for word in self.container(name)["args"]]
 
     def environment(self, name: str) -> dict[str, str]:

@@ -72,7 +72,8 @@ async function ask(path, parameters = {}, job = state.job ?? "") {
 }
 
 function mapAsked() {
-  const zoom = state.zoom ? { start: state.zoom[0], stop: state.zoom[1] } : {};
+  // Rows of two pixels can hardly be clicked, and their answer takes long: a part has at most so many.
+  const zoom = state.zoom ? { start: state.zoom[0], stop: state.zoom[1], rows: 128 } : {};
   return { measure: state.measure, order: state.order, rows: ROWS, ...zoom };
 }
 

@@ -337,4 +337,7 @@ def _text(field: bytes) -> str:
 
 def _printable(text: str) -> str:
     """`text`, bounded and without control characters: it goes into labels, pages and terminals."""
-    return "".join(character if character.isprintable() else "?" for character in text[:_MOST_CHARACTERS])
+    text = text[:_MOST_CHARACTERS]
+    if text.isprintable():  # nearly always: a rank has some three hundred texts, which are read again and again
+        return text
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -267,7 +267,7 @@ def test_a_link_opens_an_incident_with_its_job_by_name(browser: Any, cluster: An
     assert other.get_attribute("open") is None
     other.locator("summary").click()
     page.wait_for_timeout(1500)  # it is drawn anew meanwhile
-    assert "Now, " in other.inner_text() and "its peers 0.05" in other.inner_text()
+    assert "Now, " in other.inner_text() and "its peers 5" in other.inner_text()
     other.get_by_role("link", name="What to change in this job").click()
     page.locator("#changes-card:not([hidden])").wait_for()
     page.locator("h1:visible", has_text="Rank 29 on gpu-03").wait_for()
