@@ -10,6 +10,10 @@ GPU: Final = ProbeGroup("gpu", 29.5)
 """Probes that ask NVML, which is started and read once. Eight GPUs without persistence mode take up to 27 s to start;
 profiles and hangs end it earlier."""
 
+KERNEL: Final = ProbeGroup("kernel", 2.0)
+"""Probes that read what the kernel holds in memory, and ask no device and no other process: none of them waits. A
+process for each would cost the agent several times what they do."""
+
 ACTIVE: Final = ProbeGroup("active", 240.0)
 """Probes that load the GPUs. torch is imported once, perhaps from a slow file system; sixteen GPUs are started, and
 each takes some eight seconds."""

@@ -15,6 +15,7 @@ import msgspec
 from laggard import wire
 from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
 from laggard.probes.probe import Fact, Probe, Thresholds
@@ -50,4 +51,4 @@ def check(host: Host, thresholds: RingThresholds) -> Iterator[Finding | Fact]:
         yield msgspec.structs.replace(found, severity=severity, evidence=evidence)
 
 
-PROBE: Final = Probe("ring", check, RingThresholds())
+PROBE: Final = Probe("ring", check, RingThresholds(), group=KERNEL)

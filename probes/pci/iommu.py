@@ -7,6 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.virtualization import is_virtual_machine
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints
@@ -85,4 +86,4 @@ def _parameters(host: Host) -> dict[str, str]:
     return {name: value for name, _, value in pairs if name in _PARAMETERS}
 
 
-PROBE: Final = Probe("iommu", check, IommuThresholds())
+PROBE: Final = Probe("iommu", check, IommuThresholds(), group=KERNEL)

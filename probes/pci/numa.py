@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.pci.model.sysfs import read_tree, select_endpoints, with_numa_nodes
 from laggard.probes.pci.model.tree import PciDevice, PciTree, share_root_port
@@ -93,4 +94,4 @@ def _count_nodes(text: str) -> int:
         raise Unknown(f"{_ONLINE} holds no list of numbers") from None
 
 
-PROBE: Final = Probe("numa", check, NumaThresholds())
+PROBE: Final = Probe("numa", check, NumaThresholds(), group=KERNEL)

@@ -9,6 +9,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 from laggard.probes.rdma.model.nics import read_nics
@@ -90,4 +91,4 @@ def _first_line(text: str) -> str:
     return (text.splitlines() or [""])[0][:200]
 
 
-PROBE: Final = Probe("peermem", check, PeermemThresholds())
+PROBE: Final = Probe("peermem", check, PeermemThresholds(), group=KERNEL)

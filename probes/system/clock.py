@@ -7,6 +7,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import KernelClock
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -66,4 +67,4 @@ def _clock_source(host: Host) -> str | None:
         return None
 
 
-PROBE: Final = Probe("clock", check, ClockThresholds())
+PROBE: Final = Probe("clock", check, ClockThresholds(), group=KERNEL)

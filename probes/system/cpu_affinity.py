@@ -8,6 +8,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import PciGpu, read_pci_gpus
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.cpu_list import format_cpu_list, parse_cpu_list
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -111,4 +112,4 @@ def _job_has_part_of_the_machine(host: Host, gpus: int) -> bool:
     return held < gpus
 
 
-PROBE: Final = Probe("affinity", check, AffinityThresholds())
+PROBE: Final = Probe("affinity", check, AffinityThresholds(), group=KERNEL)

@@ -8,6 +8,7 @@ from typing import Final
 
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
@@ -91,4 +92,4 @@ def _is_fast(setting: tuple[str, str, str], thresholds: GovernorThresholds) -> b
     return governor in thresholds.governors or preference in thresholds.preferences
 
 
-PROBE: Final = Probe("governor", check, GovernorThresholds())
+PROBE: Final = Probe("governor", check, GovernorThresholds(), group=KERNEL)

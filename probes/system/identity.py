@@ -13,6 +13,7 @@ from typing import Final
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
@@ -151,4 +152,4 @@ def _line(host: Host, path: str) -> str:
     return (host.read(path).strip().splitlines() or [""])[0]
 
 
-PROBE: Final = Probe("identity", check, IdentityThresholds())
+PROBE: Final = Probe("identity", check, IdentityThresholds(), group=KERNEL)

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 from laggard.model import Finding
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.rdma.model.gid_table import read_gids
@@ -113,4 +114,4 @@ def _first_lines(host: Host, files: Mapping[str, str]) -> FirstLines:
     return FirstLines(texts, tuple(unreadable))
 
 
-PROBE: Final = Probe("inventory", check, InventoryThresholds())
+PROBE: Final = Probe("inventory", check, InventoryThresholds(), group=KERNEL)

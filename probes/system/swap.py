@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from laggard.model import Finding
 from laggard.probes.errors import NotFound, Unknown
+from laggard.probes.groups import KERNEL
 from laggard.probes.host.counter_history import SaveCounters
 from laggard.probes.host.host import Host
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -94,4 +95,4 @@ def _swappiness(host: Host) -> str | None:
         return None
 
 
-PROBE: Final = Probe("swap", check, SwapThresholds())
+PROBE: Final = Probe("swap", check, SwapThresholds(), group=KERNEL)
