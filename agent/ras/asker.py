@@ -112,9 +112,13 @@ class RasAsker:
     def step(self) -> None:
         """Looks who listens, and asks once where it is time."""
         now = self._clock()
-        listeners = find_listeners(*self._address)
+        try:
+            listeners = find_listeners(*self._address)
+        except OSError as error:
+            self._state = "failed", f"the kernel does not tell who listens: {error.strerror or error}"
+            return
         self._note_listeners(listeners, now)
-        hooked = self._hooked()
+        hooked = self._hooked() if listeners else ()  # it reads every rank file
         candidates = _without_hooked(listeners, hooked)
         ready = {it.endpoint for it in candidates if self._is_ready(it.endpoint, candidates, now)}
         if not candidates:

@@ -5,13 +5,11 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import struct
-import sys
 from typing import Final, NamedTuple
 
-_LISTEN: Final = "0A"
+from laggard.agent.sock_diag.kernel import listening_sockets
+
 _DISCARD_PORT: Final = 9
-_MAX_LINES: Final = 65_536  # of listening sockets, which the kernel lists before all others
 
 
 class Endpoint(NamedTuple):
@@ -27,17 +25,17 @@ class Listener(NamedTuple):
     inode: int
 
 
-def find_listeners(host: str, port: int, proc_net: str = "/proc/net") -> tuple[Listener, ...]:
+def find_listeners(host: str, port: int) -> tuple[Listener, ...]:
     """Returns the sockets that listen at `host` and `port`, a name or address of this machine. None of them where the
-    name is unknown, or the kernel's tables cannot be read."""
-    wanted = _addresses(host)
+    name is unknown. Raises OSError where the kernel does not tell who listens."""
+    listening = listening_sockets(port)
+    wanted = _addresses(host) if listening else frozenset()  # mostly nobody listens: then no name is looked up
     found = []
-    for table in ("tcp", "tcp6"):
-        for address, listening_port, owner, inode in _listening(f"{proc_net}/{table}"):
-            if listening_port == port and (address in wanted or ipaddress.ip_address(address).is_unspecified):
-                target = min(wanted, key=lambda each: (":" in each) != (":" in address)) if wanted else address
-                endpoint = Endpoint(address if address in wanted else target, port, owner)
-                found.append(Listener(endpoint, inode))
+    for each in listening:
+        if each.address in wanted or ipaddress.ip_address(each.address).is_unspecified:
+            other = min(wanted, key=lambda it: (":" in it) != (":" in each.address)) if wanted else each.address
+            endpoint = Endpoint(each.address if each.address in wanted else other, port, each.owner)
+            found.append(Listener(endpoint, each.inode))
     return tuple(found)
 
 
@@ -58,28 +56,3 @@ def _addresses(host: str) -> frozenset[str]:
         return frozenset(str(found[4][0]) for found in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))
     except OSError:
         return frozenset()
-
-
-def _listening(path: str) -> list[tuple[str, int, int, int]]:
-    """Returns address, port, uid and inode of each listening socket in a table of the kernel's."""
-    rows = []
-    try:
-        with open(path, encoding="ascii", errors="replace") as table:
-            next(table, None)
-            for _, line in zip(range(_MAX_LINES), table, strict=False):
-                words = line.split()
-                if len(words) < 10 or words[3] != _LISTEN:
-                    break
-                address, _, port = words[1].partition(":")
-                rows.append((_address(address), int(port, 16), int(words[7]), int(words[9])))
-    except (OSError, ValueError):
-        return rows
-    return rows
-
-
-def _address(digits: str) -> str:
-    """The kernel writes an address as words of four bytes, each as a number of this machine's."""
-    raw = bytes.fromhex(digits)
-    words = struct.unpack(f"{'<' if sys.byteorder == 'little' else '>'}{len(raw) // 4}I", raw)
-    packed = struct.pack(f">{len(words)}I", *words)
-    return str(ipaddress.ip_address(packed))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from laggard.agent.traffic.inet_diag import TcpSocket
+from laggard.agent.sock_diag.inet_diag import TcpSocket
 from laggard.model import Finding
 from laggard.probes.probe import finding
 from laggard.wire.traffic import JobTraffic

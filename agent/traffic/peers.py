@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from laggard.agent.traffic.inet_diag import TcpSocket, plain_address
+from laggard.agent.sock_diag.inet_diag import TcpSocket, plain_address
 from laggard.rings.membership import expand_hosts
 
 VARIABLES: Final = frozenset({"SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "MASTER_ADDR", "MASTER_PORT"})

@@ -7,21 +7,18 @@ import contextlib
 import errno
 import os
 import re
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from laggard.agent.traffic.inet_diag import MOST_SOCKETS, TcpSocket, parse_reply, request
+from laggard.agent.sock_diag.inet_diag import TcpSocket
+from laggard.agent.sock_diag.kernel import established_sockets
 from laggard.probes.host.reader import with_reader
 
 T = TypeVar("T")
 
-_SOCK_DIAG: Final = 4  # NETLINK_SOCK_DIAG
-_ANSWER_SECONDS: Final = 2.0
-_BUFFER: Final = 1 << 16
 _MOST_FILES: Final = 1 << 14
 _LINK: Final = re.compile(r"socket:\[(\d{1,12})\]")
 
@@ -32,27 +29,10 @@ class SocketsUnknown(Exception):
 
 def tcp_sockets() -> dict[int, TcpSocket]:
     """Returns the established connections of this network namespace by inode. Raises SocketsUnknown."""
-    found: dict[int, TcpSocket] = {}
     try:
-        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as netlink:
-            netlink.settimeout(_ANSWER_SECONDS)
-            for family in (socket.AF_INET, socket.AF_INET6):
-                netlink.send(request(family))
-                _read_answers(netlink, found)
+        return {each.inode: each for each in established_sockets()}
     except OSError as error:
         raise SocketsUnknown(f"the kernel does not tell of TCP connections: {error.strerror or error}") from None
-    return found
-
-
-def _read_answers(netlink: socket.socket, found: dict[int, TcpSocket]) -> None:
-    while True:
-        reply = parse_reply(netlink.recv(_BUFFER))
-        if reply.error:
-            raise OSError(reply.error, os.strerror(reply.error))
-        if len(found) < MOST_SOCKETS:
-            found.update((each.inode, each) for each in reply.sockets)
-        if reply.done:
-            return
 
 
 class ProcessSockets(NamedTuple):

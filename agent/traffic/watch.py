@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from msgspec import structs
 
-from laggard.agent.traffic.inet_diag import TcpSocket
+from laggard.agent.sock_diag.inet_diag import TcpSocket
 from laggard.agent.traffic.judge import WINDOWS, Look, falls_back, not_known, tcp_fallback, window_between
 from laggard.agent.traffic.peers import VARIABLES, addresses_of, clients_of_store, named_hosts
 from laggard.agent.traffic.rdma_bytes import rdma_bytes

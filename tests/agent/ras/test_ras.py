@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from support.fake_ras import FakeCommunicator, FakeRank, FakeRas, status_json
@@ -309,3 +310,14 @@ def test_what_does_not_speak_the_protocol_is_let_go() -> None:
         source = Agent(listener.getsockname()[1], limits=QUICK)
         listener.listen()
         assert source.later(SETTLED).state == "failed"
+
+
+def test_a_kernel_that_does_not_tell_is_not_taken_for_nobody(monkeypatch: pytest.MonkeyPatch, ras: Make) -> None:
+    def refuse(port: int) -> NoReturn:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    agent = Agent(ras([FakeCommunicator(ranks(7, 7))]).port)
+    monkeypatch.setattr("laggard.agent.ras.listeners.listening_sockets", refuse)
+    source = agent.later(SETTLED)
+    assert (source.state, source.jobs) == ("failed", ())
+    assert source.reason == "the kernel does not tell who listens: Operation not permitted"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from laggard.agent.traffic.inet_diag import TcpSocket
+from laggard.agent.sock_diag.inet_diag import TcpSocket
 from laggard.agent.traffic.judge import Look, falls_back, not_known, tcp_fallback, window_between
 from laggard.agent.traffic.peers import addresses_of, clients_of_store, named_hosts
 from laggard.wire.traffic import JobTraffic

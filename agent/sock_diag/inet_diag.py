@@ -6,24 +6,25 @@ order but for ports and addresses. `bytes_acked` and `bytes_received` are in tcp
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
 
 MOST_SOCKETS: Final = 1 << 17
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
-_REQUEST: Final = struct.Struct("=BBBxI48x")  # family, protocol, extensions, states, a socket's identity: any
-_SOCKET: Final = struct.Struct("=BBBB")  # family, state, timer, retransmits
+_REQUEST: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states
+_IDENTITY: Final = struct.Struct(">H46x")  # of the sockets asked for: the local port, 0 for any; the rest: any
 _PORTS: Final = struct.Struct(">HH")
 _ATTRIBUTE: Final = struct.Struct("=HH")  # length, type
 _TCP_BYTES: Final = struct.Struct("=QQ")  # bytes_acked, bytes_received
 _TCP_BYTES_AT: Final = 120
 _SOCKET_BYTES: Final = 72
-_INODE: Final = struct.Struct("=I")
-_INODE_AT: Final = 68
+_OWNER: Final = struct.Struct("=II")  # uid, inode
+_OWNER_AT: Final = 64
 _ADDRESS_BYTES: Final[dict[int, int]] = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 _BY_FAMILY: Final = 20
@@ -32,6 +33,7 @@ _FLAGS: Final = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
 _INFO: Final = 2
 _INFO_BIT: Final = 1 << (_INFO - 1)
 _ESTABLISHED: Final = 1 << 1
+_LISTEN: Final = 1 << 10
 
 
 class TcpSocket(NamedTuple):
@@ -47,23 +49,54 @@ class TcpSocket(NamedTuple):
     received_bytes: int
 
 
-class Reply(NamedTuple):
+class ListeningSocket(NamedTuple):
+    """A socket that listens at `address`, in digits, for the processes of the user `owner` (uid)."""
+
+    inode: int
+    address: str
+    port: int
+    owner: int
+
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reply(Generic[T]):
     """`done`: the kernel has nothing more to say; `error`: its errno, 0 for none."""
 
-    sockets: tuple[TcpSocket, ...]
+    sockets: tuple[T, ...]
     done: bool
     error: int = 0
 
 
 def request(family: int) -> bytes:
     """Returns the message that asks for all established TCP connections of AF_INET or AF_INET6, with their tcp_info."""
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, _INFO_BIT, _ESTABLISHED)
+    return _dump(_REQUEST.pack(family, socket.IPPROTO_TCP, _INFO_BIT, _ESTABLISHED) + _IDENTITY.pack(0))
+
+
+def listening_request(family: int, port: int) -> bytes:
+    """Returns the message that asks for the sockets that listen at `port`."""
+    return _dump(_REQUEST.pack(family, socket.IPPROTO_TCP, 0, _LISTEN) + _IDENTITY.pack(port))
+
+
+def _dump(body: bytes) -> bytes:
     return _HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _FLAGS, 1, 0) + body
 
 
-def parse_reply(data: bytes) -> Reply:
-    """Parses one datagram. What is cut off, or of another form, is left out: no input raises."""
-    found: list[TcpSocket] = []
+def parse_reply(data: bytes) -> Reply[TcpSocket]:
+    """Parses one datagram of established connections. What is cut off, or of another form, is left out: no input
+    raises."""
+    return _parse(data, _socket)
+
+
+def parse_listening(data: bytes) -> Reply[ListeningSocket]:
+    """Parses one datagram of listening sockets, in the same way."""
+    return _parse(data, _listening)
+
+
+def _parse(data: bytes, parse_body: Callable[[bytes], Iterable[T]]) -> Reply[T]:
+    found: list[T] = []
     for kind, body in _messages(data):
         if kind == _DONE:
             return Reply(tuple(found), True)
@@ -71,7 +104,7 @@ def parse_reply(data: bytes) -> Reply:
             number = struct.unpack_from("=i", body)[0] if len(body) >= 4 else -1
             return Reply(tuple(found), True, abs(number))
         if kind == _BY_FAMILY:
-            found += _socket(body)
+            found += parse_body(body)
     return Reply(tuple(found), False)
 
 
@@ -94,7 +127,16 @@ def _socket(body: bytes) -> Iterator[TcpSocket]:
         return
     local_port, remote_port = _PORTS.unpack_from(body, 4)
     local, remote = _address(body[8 : 8 + size]), _address(body[24 : 24 + size])
-    yield TcpSocket(_INODE.unpack_from(body, _INODE_AT)[0], local, remote, local_port, remote_port, *carried)
+    _, inode = _OWNER.unpack_from(body, _OWNER_AT)
+    yield TcpSocket(inode, local, remote, local_port, remote_port, *carried)
+
+
+def _listening(body: bytes) -> Iterator[ListeningSocket]:
+    size = _ADDRESS_BYTES.get(body[0]) if len(body) >= _SOCKET_BYTES else None
+    if size is None or 1 << body[1] != _LISTEN:
+        return
+    owner, inode = _OWNER.unpack_from(body, _OWNER_AT)
+    yield ListeningSocket(inode, str(ipaddress.ip_address(body[8 : 8 + size])), _PORTS.unpack_from(body, 4)[0], owner)
 
 
 def _carried(attributes: bytes) -> tuple[int, int] | None:

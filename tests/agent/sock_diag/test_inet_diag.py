@@ -11,7 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from laggard.agent.traffic.inet_diag import TcpSocket, parse_reply, plain_address, request
+from laggard.agent.sock_diag.inet_diag import (
+    Reply,
+    TcpSocket,
+    listening_request,
+    parse_listening,
+    parse_reply,
+    plain_address,
+    request,
+)
+from laggard.agent.sock_diag.kernel import listening_sockets
 from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes, tcp_sockets
 
 PORTS = st.integers(0, 65535)
@@ -52,7 +61,7 @@ DONE = struct.pack("=IHHII", 20, 3, 2, 1, 0) + bytes(4)
 @given(st.lists(sockets(), max_size=4), st.booleans(), st.binary(max_size=12))
 def test_every_socket_is_read_as_it_was(many: list[TcpSocket], done: bool, other: bytes) -> None:
     data = b"".join(encoded(each, attribute(7, other)) for each in many) + DONE * done
-    assert parse_reply(data) == (tuple(many), done, 0)
+    assert parse_reply(data) == Reply(tuple(many), done)
 
 
 @settings(max_examples=30)
@@ -67,6 +76,8 @@ def test_what_is_cut_off_is_left_out_and_the_rest_is_kept(many: list[TcpSocket],
 @given(st.binary(max_size=600))
 def test_no_answer_raises(data: bytes) -> None:
     begun = encoded(TcpSocket(1, "10.0.0.1", "10.0.0.2", 1, 2, 3, 4))[:88]
+    for listener in (*parse_listening(data).sockets, *parse_listening(begun + data).sockets):
+        assert ipaddress.ip_address(listener.address)
     for each in (*parse_reply(data).sockets, *parse_reply(begun + data).sockets):
         assert ipaddress.ip_address(each.local) and ipaddress.ip_address(each.remote)
         assert min(each.sent_bytes, each.received_bytes) >= 0
@@ -75,7 +86,7 @@ def test_no_answer_raises(data: bytes) -> None:
 def test_a_kernel_that_does_not_count_tells_of_no_socket_and_an_error_is_told() -> None:
     old = encoded(TcpSocket(1, "10.0.0.1", "10.0.0.2", 1, 2, 3, 4), info_bytes=104)
     assert parse_reply(old).sockets == ()
-    assert parse_reply(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1)) == ((), True, 1)
+    assert parse_reply(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -1)) == Reply((), True, 1)
 
 
 def test_an_address_has_one_form() -> None:
@@ -102,6 +113,25 @@ def test_a_real_connection_has_carried_what_was_sent() -> None:
     assert sent.sent_bytes - 50_000 in (0, 1) and sent.received_bytes == 7  # the handshake counts as one
     assert got.received_bytes == 50_000 and got.sent_bytes - 7 in (-7, 0, 1)  # acknowledged with the next packet
     assert (got.local_port, got.remote_port) == (sent.remote_port, sent.local_port)
+
+
+def test_who_listens_is_told_for_one_port_and_connections_are_not() -> None:
+    assert len(listening_request(socket.AF_INET, 80)) == 72
+    with socket.create_server(("127.0.0.1", 0), reuse_port=True) as server, socket.socket() as second:
+        port = server.getsockname()[1]
+        second.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        second.bind(("127.0.0.1", port))
+        second.listen()
+        with (
+            socket.create_connection(("127.0.0.1", port)),
+            socket.create_server(("127.0.0.1", 0)),
+            socket.create_server(("::1", port), family=socket.AF_INET6) as third,
+        ):
+            found = listening_sockets(port)
+            wanted = {(os.fstat(each.fileno()).st_ino, each.getsockname()[0]) for each in (server, second, third)}
+    assert {(each.inode, each.address) for each in found} == wanted
+    assert {(each.port, each.owner) for each in found} == {(port, os.geteuid())}
+    assert listening_sockets(port) == []
 
 
 def test_of_an_environment_nothing_else_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
