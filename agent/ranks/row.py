@@ -115,7 +115,7 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[S
     except RankFileError:
         return ()
     return tuple(
-        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple(phase_ns / 1e9 for phase_ns in it.phases), it.waited / 1e9)
+        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple([ns / 1e9 for ns in it.phases]), it.waited / 1e9)
         for it in steps
         if is_valid_step(it)
     )

@@ -60,4 +60,5 @@ def is_valid_step(step: Step) -> bool:
 
 
 def _within(numbers: Iterable[int], most: int) -> bool:
-    return all(0 <= number <= most for number in numbers)
+    every = tuple(numbers)
+    return not every or (min(every) >= 0 and max(every) <= most)

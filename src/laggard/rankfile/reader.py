@@ -17,6 +17,7 @@ from laggard.rankfile import layout
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
 _MOST_CHARACTERS = 256  # of one text
 _MOST_DEPTH = 6  # of the facts
+_STEPS_AT_ONCE = 128
 
 T = TypeVar("T")
 
@@ -178,19 +179,29 @@ class RankFileReader:
 
     def steps(self, since_ns: int = 0) -> list[Step]:
         """The steps still in the ring that ended at or after `since_ns`, oldest first."""
-        newest = self._words()[layout.WORD_STEP_CELLS]
-        ring = self._pread(layout.STEPS_OFFSET, layout.STEP_SLOT * layout.STEP_COUNT)
         found: list[Step] = []
-        for sequence in range(newest, max(newest - layout.STEP_COUNT, 0), -1):
-            offset = (sequence % layout.STEP_COUNT) * layout.STEP_SLOT
-            unpacked = layout.unpack_cell(ring[offset : offset + layout.STEP_SLOT], layout.STEP_BODY.size)
-            if unpacked is None or unpacked[0] != sequence:
-                continue  # torn, or overwritten meanwhile
-            step, start, end, *phases, waited = layout.STEP_BODY.unpack(unpacked[1])
-            if end < since_ns:
+        for step in self._steps_newest_first():
+            if step.end < since_ns:
                 break
-            found.append(Step(step, start, end, tuple(phases), waited))
+            found.append(step)
         return found[::-1]
+
+    def _steps_newest_first(self) -> Iterator[Step]:
+        """Reads a part of the ring at a time: mostly the last few seconds are asked for."""
+        newest = self._words()[layout.WORD_STEP_CELLS]
+        last = max(newest - layout.STEP_COUNT, 0)
+        while newest > last:
+            slot = newest % layout.STEP_COUNT
+            count = min(_STEPS_AT_ONCE, slot + 1, newest - last)
+            first = slot - count + 1
+            part = self._pread(layout.STEPS_OFFSET + first * layout.STEP_SLOT, count * layout.STEP_SLOT)
+            for place in range(count - 1, -1, -1):
+                cell = part[place * layout.STEP_SLOT : (place + 1) * layout.STEP_SLOT]
+                unpacked = layout.unpack_cell(cell, layout.STEP_BODY.size)
+                if unpacked is not None and unpacked[0] == newest:  # else torn, or overwritten meanwhile
+                    step, start, end, *phases, waited = layout.STEP_BODY.unpack(unpacked[1])
+                    yield Step(step, start, end, tuple(phases), waited)
+                newest -= 1
 
     def collectives(self) -> list[Collective]:
         """The collectives still in the ring, in order of arrival."""
