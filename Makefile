@@ -82,9 +82,11 @@ demo-table:
 	@scripts/setup
 	@$(BIN)/python bench/demo_table.py $(ARGS)
 
-# Twenty minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). As root; ARGS="--minutes 3".
+# What takes longer than a change may wait, as root, some forty minutes: the release, tried (install-check), then twenty
+# minutes of faults: no crash, no leak, right verdicts, every incident kept (docs/soak.md). ARGS="--minutes 3": the faults.
 soak:
 	@scripts/setup
+	@[ -n "$(ARGS)" ] || { $(MAKE) --no-print-directory release && $(MAKE) --no-print-directory install-check; }
 	@$(BIN)/python bench/soak.py $(ARGS)
 
 # On a machine with GPUs: laggard's times against bare CUDA events, its readings against nvidia-smi, its hooks in real
@@ -96,7 +98,7 @@ gpu-check:
 # docs/install.md and the .deb of `make release`, tried in fresh Debians whose first process is systemd: docs/release.md. As
 # root; ARGS="systemd", "deb", "slurm", "image": a part.
 install-check:
-	@scripts/setup
+	@scripts/setup --install-check
 	@$(BIN)/python scripts/install_check.py $(ARGS)
 
 # The docs as a site, in out/docs; strict: a link that leads nowhere ends it.

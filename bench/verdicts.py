@@ -77,7 +77,8 @@ class Job:
 
     def _daemon(self, *words: str) -> str:
         command = [*LAGGARD, *words, "--web.listen-address", "127.0.0.1:0"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        environ = {**os.environ, "LAGGARD_STATE_DIR": "/nonexistent"}  # no incident of another run, or of this machine
+        process = subprocess.Popen(command, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         self._daemons.append(process)
         assert process.stderr is not None
         found = re.search(r"listening on (http\S+)", process.stderr.readline())

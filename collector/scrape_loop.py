@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
-from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings
+from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, incidents_path
 from laggard.model import Report, Severity
 from laggard.wire import WireError
 
@@ -248,7 +249,7 @@ def _with_others(jobs: tuple[JobSnapshot, ...], others: tuple[JobSnapshot, ...])
 
 def _history_settings(settings: CollectorSettings) -> HistorySettings:
     return HistorySettings(
-        path=settings.incidents_database,
+        path=incidents_path(settings, os.environ),
         max_bytes=settings.incidents_max_bytes,
         keep_seconds=settings.incidents_keep_seconds,
         quiet_seconds=settings.incident_quiet_seconds,

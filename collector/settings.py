@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 
 from msgspec import structs
 
 from laggard.collector.scrape.targets import LOCAL_AGENT
 from laggard.config import Settings, load
 from laggard.constants import COLLECTOR_PORT
+from laggard.environment import ENV_STATE_DIR
 from laggard.errors import UsageError
 
 LISTEN_ADDRESS = f"127.0.0.1:{COLLECTOR_PORT}"
@@ -124,7 +126,8 @@ class CollectorSettings(Settings, frozen=True):
     grafana_page: str = ""
     """Where people's browsers reach Grafana with laggard's dashboards (docs/dashboards.md), as URL; empty: no links."""
     incidents_database: str = INCIDENTS_DATABASE
-    """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made."""
+    """The SQLite file that keeps incidents over restarts; empty: none. The folder of the default has to be made. Where
+    LAGGARD_STATE_DIR is set, the default is incidents.sqlite in there."""
     incidents_max_bytes: int = 64 << 20
     """How large that file gets. Beyond, the oldest incidents of the user who has the most are dropped."""
     incidents_keep_seconds: float = 90 * 86400.0
@@ -143,6 +146,15 @@ class CollectorSettings(Settings, frozen=True):
     def shows_tenants_their_own(self) -> bool:
         """Whether users see their own jobs alone."""
         return bool(self.tenant_header or self.tenant_certificates)
+
+
+def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
+    """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a test
+    on a machine with a collector leaves nothing in that one's file."""
+    folder = environ.get(ENV_STATE_DIR)
+    if folder and settings.incidents_database == INCIDENTS_DATABASE:
+        return os.path.join(folder, os.path.basename(INCIDENTS_DATABASE))
+    return settings.incidents_database
 
 
 _POSITIVE = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -29,7 +30,8 @@ class Cluster:
 
     def daemon(self, name: str, *words: str) -> str:
         command = [sys.executable, "-m", "laggard", name, "--web.listen-address", "127.0.0.1:0", *words]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        environ = {**os.environ, "LAGGARD_STATE_DIR": str(self.folder / name)}
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ)
         self.processes.append(process)
         assert process.stderr is not None
         found = re.search(r"listening on (http\S+)", process.stderr.readline())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 import subprocess
@@ -136,7 +137,9 @@ class CollectorProcess:
         limit = [] if open_files is None else ["prlimit", f"--nofile={open_files}"]
         laggard = [*within, *limit, sys.executable, "-m", "laggard"]
         command = [*laggard, "collector", "--web.listen-address", "127.0.0.1:0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        # A folder that is not there: no collector of a test knows another one's incidents, or this machine's.
+        environ = {**os.environ, "LAGGARD_STATE_DIR": "/nonexistent"}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environ)
         assert self.process.stderr
         self.first_line = self.process.stderr.readline()
         found = re.search(r"http://[\d.]+:\d+", self.first_line)

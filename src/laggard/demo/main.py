@@ -19,6 +19,7 @@ from laggard.demo.follow import ProgressBar, fetch_location, last_step, location
 from laggard.demo.job import SLOW_PHASES, Injected, choose_fault, is_installed, start_ranks
 from laggard.demo.nodes import DemoNode, create_nodes
 from laggard.demo.processes import LAGGARD, DemoError, Processes
+from laggard.environment import ENV_STATE_DIR
 from laggard.errors import UsageError
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
@@ -95,7 +96,7 @@ def _run(
         processes.start(f"agent-{node.name}", [*command, "--web.listen-address", f"{node.address}:{AGENT_PORT}"], node)
     targets = [word for node in nodes for word in ("--target", f"{node.address}:{AGENT_PORT}")]
     command = [*LAGGARD, "collector", "--interval", "1", "--web.listen-address", "127.0.0.1:0", *targets]
-    processes.start("collector", command)
+    processes.start("collector", command, extra={ENV_STATE_DIR: str(directory)})  # no incident of this machine's own
     url = processes.wait_for_url("collector")
     progress.stage(f"the page is {url}/")
     check = partial(processes.check_running, "collector", *(f"agent-{node.name}" for node in nodes))

@@ -22,6 +22,7 @@ from laggard.collector.incidents.tracker import Moment
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
 from laggard.collector.locate.job_timings import build_timings
+from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import collector_metrics
 from laggard.model import Culprit, Verdict
 from laggard.wire import decode, encode
@@ -181,6 +182,14 @@ def test_the_default_folder_has_to_be_made(make: Make, tmp_path: Path) -> None:
         state = make(path, optional=True).state
         assert state.state == "off" and words in state.reason
     assert make(tmp_path / "not" / "there").state.state == "failed", "a file that was named is missed"
+
+
+def test_the_default_file_gives_way_to_a_state_folder_and_one_that_was_named_does_not() -> None:
+    environ = {"LAGGARD_STATE_DIR": "/a"}
+    assert incidents_path(CollectorSettings(), {}) == "/var/lib/laggard/incidents.sqlite"
+    assert incidents_path(CollectorSettings(), environ) == "/a/incidents.sqlite"
+    assert incidents_path(CollectorSettings(incidents_database="/b/c"), environ) == "/b/c"
+    assert incidents_path(CollectorSettings(incidents_database=""), environ) == ""
 
 
 def test_a_collector_without_a_database_has_none_that_fails(make: Make, tmp_path: Path) -> None:
