@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final, NamedTuple
 
@@ -11,13 +10,13 @@ from msgspec import structs
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_finding import NodeFinding
+from laggard.text.words import natural
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 MOST_FOUND: Final = 200
 """Characters of what is looked for."""
 
 _STATES: Final = ("garbage", "down", "slow", "waiting", "up")
-_DIGITS: Final = re.compile(r"\d+")
 
 
 class NodesAsked(NamedTuple):
@@ -64,11 +63,6 @@ def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) 
 
 def name_of(row: NodeRow) -> str:
     return row.node or row.url.partition("://")[2]
-
-
-def natural(name: str) -> str:
-    """Sorts names as people count: node-9 before node-10."""
-    return _DIGITS.sub(lambda found: found.group()[:64].zfill(12), name)
 
 
 def _is_asked(row: NodeRow, asked: NodesAsked) -> bool:

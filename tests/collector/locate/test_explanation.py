@@ -63,7 +63,9 @@ def test_the_advice_for_a_slow_rank_follows_the_fact_that_explains_it(gpu: str |
     )
 
 
-@pytest.mark.parametrize(("kind", "other"), [("hung", "py-spy dump"), ("dead", "read its log"), ("slow_link", "cables")])
+@pytest.mark.parametrize(
+    ("kind", "other"), [("hung", "py-spy dump"), ("dead", "read its log"), ("slow_link", "cables")]
+)
 def test_what_hangs_or_died_or_is_a_link_has_other_things_to_look_at_too(kind: str, other: str) -> None:
     timings = job(16, findings_by_node={"n0": ("RDMA_RATE_LOW",)})
     advice = explained(Culprit(kind, (2,), "n0", phase="collective"), timings).advice
