@@ -42,6 +42,8 @@ class RankProcesses(NamedTuple):
     """How many processes have an environment that this user may not read."""
     no_reader: str = ""
     """Why laggard's reader did not read them; empty where it was not asked."""
+    unread: tuple[int, ...] = ()
+    """The ids of these processes."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -63,7 +65,7 @@ def read_rank_processes(host: Host) -> RankProcesses:
 def read_own_rank_processes(host: Host) -> RankProcesses:
     """Of the processes whose environment this process may read. Raises Unknown where /proc cannot be listed."""
     processes: list[RankProcess] = []
-    not_permitted = 0
+    unread: list[int] = []
     for name in host.entries("/proc"):
         if not name.isdecimal():
             continue
@@ -72,8 +74,8 @@ def read_own_rank_processes(host: Host) -> RankProcesses:
         except NotFound:  # it ended, or the recording lacks these files
             continue
         except Unknown:
-            not_permitted += 1
-    return RankProcesses(tuple(processes), not_permitted)
+            unread.append(int(name))
+    return RankProcesses(tuple(processes), len(unread), unread=tuple(unread))
 
 
 def _rank_process(host: Host, pid: str) -> Iterator[RankProcess]:
