@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from msgspec import structs
+from support.control_plane import MERGE
 
 from laggard.kubernetes.api_server import ApiServer
 from laggard.kubernetes.controller import Controller
@@ -298,17 +299,16 @@ def test_without_the_right_to_write_events_all_else_goes_on(
     fleet.start("n1", "n2")
     fleet.find("n1", "GPU_LOST")
     controller = start_controller()
-    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"
-    binding = cluster.do("GET", f"{path}/laggard-controller")
-    cluster.do("DELETE", f"{path}/laggard-controller")
+    path = "/apis/rbac.authorization.k8s.io/v1/clusterroles/laggard-controller"
+    rules = cluster.do("GET", path)["rules"]
+    cluster.do("PATCH", path, {"rules": [it for it in rules if it["resources"] != ["events"]]}, MERGE)
     token = cluster.service_account_token("laggard", "laggard-controller")
     events = "/api/v1/namespaces/default/events"
     cluster.wait_until(lambda: cluster.request("POST", f"{events}?dryRun=All", {}, token).status_code == 403)
     try:
         controller.round(0.0)
     finally:
-        again = {key: binding[key] for key in ("apiVersion", "kind", "roleRef", "subjects")}
-        cluster.do("POST", path, {**again, "metadata": {"name": "laggard-controller"}})
+        cluster.do("PATCH", path, {"rules": rules}, MERGE)
     assert cluster.condition("n1")["status"] == "False" and not controller.last.failure and controller.last.completed_at
     assert "events are not written for a while: cannot create an event on n1" in caplog.text
     cluster.wait_until(lambda: cluster.request("POST", f"{events}?dryRun=All", {}, token).status_code != 403)
