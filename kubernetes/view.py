@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from laggard.address import without_login
-from laggard.kubernetes.exchange import Exchange
+from laggard.constants import AGENT_PORT, COLLECTOR_PORT
+from laggard.http.tls import CLOSED
+from laggard.kubernetes.exchange import Answer, Exchange
 from laggard.model import Finding
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import NodeRow, NodesDocument
@@ -38,15 +42,28 @@ class FleetView(NamedTuple):
 _PATHS: Final = ("/api/v1/nodes", "/api/v1/findings")
 
 
+def _failure(url: str, answer: Answer) -> str:
+    """What is wrong, and what to do, as far as the answer tells."""
+    name, ports = without_login(url), f"a collector's port is {COLLECTOR_PORT}, an agent's {AGENT_PORT}"
+    if answer.status == HTTPStatus.NOT_FOUND:
+        return f"{name} is no collector: write a collector's address ({ports})"
+    if answer.status == HTTPStatus.UPGRADE_REQUIRED:
+        return f"{name} speaks TLS: write https:// before its name"
+    why = answer.why
+    if answer.closed:
+        why = CLOSED if url.startswith("https:") else f"{why}: write https:// if it speaks TLS"
+    if urlsplit(url).port == AGENT_PORT:
+        why = f"{why}; is it an agent? {ports}"
+    return f"the collector {name} does not answer: {why}"
+
+
 def read_view(exchange: Exchange, url: str) -> FleetView:
     """Asks the collector at `url`. Raises CollectorError."""
     bodies = []
     for path in _PATHS:
         answer = exchange.send("GET", f"{url.rstrip('/')}{path}")
-        if answer.status == 404:
-            raise CollectorError(f"{without_login(url)} is no collector (an agent has port 19400, a collector 19401)")
         if answer.status != 200:
-            raise CollectorError(f"the collector {without_login(url)} does not answer: {answer.why}")
+            raise CollectorError(_failure(url, answer))
         bodies.append(answer.body)
     try:
         rows, found = decode(bodies[0], NodesDocument).nodes, decode(bodies[1], _Findings).findings
