@@ -33,10 +33,17 @@ class _Findings(msgspec.Struct, frozen=True):
 
 
 class FleetView(NamedTuple):
-    """The agents, and each agent's findings by its URL, worst first."""
+    """The agents, and each agent's findings by its URL, worst first. `skipped`: how many checks judged nothing and
+    why, a line for each kind of node, by NodeRow.skipped_as."""
 
     rows: tuple[NodeRow, ...]
     findings: dict[str, tuple[Finding, ...]]
+    skipped: tuple[str, ...] = ()
+
+    def skipped_line(self, row: NodeRow) -> str:
+        """Empty: nothing was skipped, or it is not known."""
+        place = row.skipped_as
+        return self.skipped[place] if place is not None and 0 <= place < len(self.skipped) else ""
 
 
 _PATHS: Final = ("/api/v1/nodes", "/api/v1/findings")
@@ -66,10 +73,10 @@ def read_view(exchange: Exchange, url: str) -> FleetView:
             raise CollectorError(_failure(url, answer))
         bodies.append(answer.body)
     try:
-        rows, found = decode(bodies[0], NodesDocument).nodes, decode(bodies[1], _Findings).findings
+        fleet, found = decode(bodies[0], NodesDocument), decode(bodies[1], _Findings).findings
     except WireError as error:
         raise CollectorError(f"the collector {without_login(url)} answers something else: {error}") from None
     findings: dict[str, tuple[Finding, ...]] = {}
     for each in found:
         findings[each.url] = (*findings.get(each.url, ()), each.finding)
-    return FleetView(rows, findings)
+    return FleetView(fleet.nodes, findings, fleet.skipped)

@@ -51,7 +51,8 @@ class ClusterSnapshot:
     nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
-    of the cluster this is; empty: everything."""
+    of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
+    why."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -65,6 +66,7 @@ class ClusterSnapshot:
     round_seconds: float | None = None
     not_held: NotHeld = NotHeld()
     only_of: str = ""
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last. None where there is none, and where
