@@ -59,7 +59,7 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
 def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:
     """Raises Unknown where processes train here whose environment could not be read, or may: other users' shells and
     services have no NCCL to set."""
-    why = ranks.no_reader or "run the check as root"
+    why = ranks.no_reader or "root may"
     try:
         unread = unread_ranks(host, ranks.unread)
     except Unknown as error:

@@ -219,6 +219,23 @@ def test_another_namespace_is_one_line(kubernetes_tools: Any, tmp_path: Path, ov
         assert "laggard:laggard" not in condition["expression"]
 
 
+def test_what_else_an_overlay_has_goes_to_the_other_namespace_too(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """Generators and components say the namespace that they find, not the one that they go to."""
+    (tmp_path / "profile.yaml").write_text("skip: [swap]\n")
+    generated = {"name": "laggard-agent", "namespace": "laggard", "behavior": "merge", "files": ["profile.yaml"]}
+    folder = kustomization(
+        tmp_path,
+        namespace="gpu-tools",
+        resources=["deploy/kubernetes/overlays/report-only"],
+        components=["deploy/kubernetes/components/taint"],
+        configMapGenerator=[generated],
+    )
+    maps = [it for it in kubernetes_tools.render(folder) if it["kind"] == "ConfigMap"]
+    assert len(maps) == 3 and {it["metadata"]["namespace"] for it in maps} == {"gpu-tools"}
+    data = {name: text for it in maps for name, text in it["data"].items()}
+    assert data["profile.yaml"] == "skip: [swap]\n" and yaml.safe_load(data["controller.yaml"])["taint"] == "on"
+
+
 def test_the_daemons_find_each_other_in_any_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
     items = kubernetes_tools.render(in_another_namespace(tmp_path))
     configs = {it["metadata"]["name"].rpartition("-")[0]: it["data"] for it in items if it["kind"] == "ConfigMap"}

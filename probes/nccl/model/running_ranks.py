@@ -24,6 +24,7 @@ _NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
 _LIBRARY = re.compile(r"/\S*/libnccl\.so(?:\.(\d+\.\d+\.\d+)|\.\d+)?\b")
 _WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
 _MOST_VALUE = 4096
+_REFUSED: Final = "laggard's reader may not read it either"
 
 
 class RankProcess(NamedTuple):
@@ -54,7 +55,8 @@ def read_rank_processes(host: Host) -> RankProcesses:
         from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
 
         try:
-            return msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
+            found = msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
+            return found._replace(no_reader=_REFUSED) if found.not_permitted else found
         except NoReader as error:
             return own._replace(no_reader=str(error.strerror))
         except msgspec.MsgspecError:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from laggard.environment import ENV_READER
 from laggard.probes.host import reader as client
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import MAX_QUESTION_BYTES, NoReader, ask
+from laggard.probes.nccl.model import running_ranks
+from laggard.probes.nccl.model.running_ranks import RankProcesses
 
 NOBODY = 65534
 OTHER = 65533
@@ -380,6 +383,18 @@ def test_of_another_users_process_ncclss_variables_come_and_nothing_else(
         rank_file.parent.rmdir()
         if made:
             ranks.rmdir()
+
+
+def test_a_reader_that_may_not_read_an_environment_either_is_named(
+    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that lacks CAP_SYS_PTRACE."""
+    refused = RankProcesses((), 1, unread=(7,))
+    monkeypatch.setattr(running_ranks, "read_own_rank_processes", lambda host: refused)
+    monkeypatch.setenv(ENV_READER, str(serve(lambda question: msgspec.json.encode(refused))))
+    assert running_ranks.read_rank_processes(Host()) == refused._replace(
+        no_reader="laggard's reader may not read it either"
+    )
 
 
 SOCKETS = """

@@ -104,7 +104,7 @@ def test_a_process_on_a_gpu_whose_environment_cannot_be_read_is_unknown(
     on_gpu(root, processes=[{"pid": 4242, "used_bytes": 1 << 30}])
     assert verdict(root, capsys) == (
         "unknown",
-        "the environment of a process that trains (4242) is not for this user to read; run the check as root",
+        "the environment of a process that trains (4242) is not for this user to read; root may",
     )
     (root / "proc/4242/comm").write_text("nv-hostengine\n")
     assert verdict(root, capsys)[0] == "ok", "a service that watches the GPU trains nothing"
