@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
-from laggard.http.tls import ASKS_FOR_CERTIFICATE, ENV_CERT_FILE, client_context, failure_text
+from laggard.http.tls import ASKS_FOR_CERTIFICATE, ENV_CERT_FILE, client_context, tls_failure
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
@@ -63,21 +63,12 @@ def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.
 def _no_answer_text(url: str, error: Exception) -> str:
     import httpx
 
-    if failure := _tls_failure(error):
+    if failure := tls_failure(error):
         return f"the collector at {without_login(url)}: {failure}"
     if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
         hint = ASKS_FOR_CERTIFICATE if url.startswith("https:") else "where it speaks TLS, write https://"
         return f"the collector at {without_login(url)} closed the connection; {hint}"
     return f"no collector answers at {without_login(url)}; start one, or name it with --collector"
-
-
-def _tls_failure(error: BaseException | None) -> str:
-    """What went wrong with TLS, of which httpx's own errors say little; empty where nothing did."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return failure_text(error)
-        error = error.__cause__ or error.__context__
-    return ""
 
 
 def _verify(url: str) -> ssl.SSLContext | bool:

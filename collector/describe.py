@@ -22,6 +22,7 @@ SURROUNDING = (
     "agents_asked",
     "held",
     "stall",
+    "nodes_failing",
     NOT_HELD,
 )
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""

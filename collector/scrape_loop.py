@@ -181,6 +181,7 @@ class ScrapeLoop:
             findings=_worst_first((*_findings(self._agents), *comparison.findings)),
             fleet_findings=comparison.findings,
             fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
+            skipped={agent.url: agent.skipped for agent in self._agents},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import httpx
 
 from laggard.errors import UsageError
+from laggard.http.tls import tls_failure
 from laggard.text.words import printable_line
 
 log = logging.getLogger("laggard.kubernetes")
@@ -25,11 +26,13 @@ Tls = ssl.SSLContext | Callable[[], ssl.SSLContext]
 
 
 class Answer(NamedTuple):
-    """`status` is 0 where there is no answer; `why` then says what went wrong, and else what a refusal says."""
+    """`status` is 0 where there is no answer; `why` then says what went wrong, and else what a refusal says. `closed`:
+    the other side closed the connection and said nothing, as one does that was to speak TLS."""
 
     status: int
     body: bytes
     why: str = ""
+    closed: bool = False
 
 
 class Exchange:
@@ -81,27 +84,27 @@ class Exchange:
                     if time.monotonic() > deadline:
                         return Answer(0, b"", f"no complete answer within {self._timeout_seconds:g} s")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            why = _hint(url, str(error) or type(error).__name__)
-            return Answer(0, b"", printable_line(why, _WHY_CHARACTERS))
+            closed = isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)) and not tls_failure(error)
+            why = "it closed the connection" if closed else _no_answer(error)
+            return Answer(0, b"", printable_line(why, _WHY_CHARACTERS), closed)
         why = "" if response.is_success else f"HTTP {response.status_code}: {_reason(bytes(received))}"
         return Answer(response.status_code, bytes(received), printable_line(why, _WHY_CHARACTERS))
 
 
-_PLAIN: Final = ("WRONG_VERSION_NUMBER", "record layer failure", "PACKET_LENGTH_TOO_LONG")
-"""OpenSSL's words for an answer that is no TLS, by its version."""
-
-
-def _hint(url: str, error: str) -> str:
-    """What httpx says, and what to do where the scheme is likely to be the wrong one."""
-    if url.startswith("https:") and any(word.lower() in error.lower() for word in _PLAIN):
-        return f"it speaks plain HTTP: write http:// ({error})"
-    return error
+def _no_answer(error: Exception) -> str:
+    if failure := tls_failure(error):
+        return failure
+    if isinstance(error, httpx.ConnectTimeout) and "handshake" in str(error):
+        return "it says nothing to a TLS handshake: write http:// if it speaks plain HTTP"
+    return str(error) or type(error).__name__
 
 
 def _reason(body: bytes) -> str:
-    """The message of a Kubernetes Status; else the beginning of the body."""
+    """The message of a Kubernetes Status, or the error that a daemon of laggard's says; else the beginning of the
+    body."""
     try:
-        message = json.loads(body)["message"]
+        said = json.loads(body)
+        message = said["message"] if "message" in said else said["error"]
     except (ValueError, TypeError, KeyError, RecursionError):
         message = body[:_WHY_CHARACTERS].decode(errors="replace")
     return str(message)

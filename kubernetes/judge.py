@@ -31,7 +31,7 @@ def judge(nodes: Iterable[Node], view: FleetView) -> dict[str, Health]:
     found: dict[str, Health] = {}
     for node in nodes:
         rows = [*by_name.get(node.name, ()), *(row for row in unnamed if _host(row) in node.addresses)]
-        health = _health(node, rows, view.findings)
+        health = _health(node, rows, view)
         if health:
             found[node.name] = health
     return found
@@ -75,7 +75,7 @@ def summary(health: Mapping[str, Health]) -> str:
     return printable_line(f"{counted(len(health), 'node')}: {', '.join(parts)}", _MESSAGE_CHARACTERS)
 
 
-def _health(node: Node, rows: list[NodeRow], findings: Mapping[str, tuple[Finding, ...]]) -> Health | None:
+def _health(node: Node, rows: list[NodeRow], view: FleetView) -> Health | None:
     own = [row for row in rows if _host(row) in node.addresses]
     if not own and rows:
         where = printable_line(", ".join(row.url for row in rows[:_NAMED]), _MESSAGE_CHARACTERS // 2)
@@ -88,10 +88,10 @@ def _health(node: Node, rows: list[NodeRow], findings: Mapping[str, tuple[Findin
         return None
     if row.state != "up":
         return Health(UNKNOWN, "AgentSilent", _line(f"the agent {row.url} is {row.state}: {row.reason}"))
-    return _by_verdict(row, findings.get(row.url, ()))
+    return _by_verdict(row, view.findings.get(row.url, ()), view.skipped_line(row))
 
 
-def _by_verdict(row: NodeRow, findings: tuple[Finding, ...]) -> Health:
+def _by_verdict(row: NodeRow, findings: tuple[Finding, ...], skipped: str) -> Health:
     critical = [
         finding for finding in findings if finding.severity is Severity.CRITICAL and finding.code in row.findings
     ]
@@ -101,7 +101,7 @@ def _by_verdict(row: NodeRow, findings: tuple[Finding, ...]) -> Health:
     if row.verdict == Verdict.OK.value:
         warned = [finding for finding in findings if finding.severity is Severity.WARNING]
         parts = ["no critical finding", *([f"warnings: {_codes(warned)}"] if warned else ())]
-        return Health(TRUE, "Healthy", _line("; ".join((*parts, *([row.skipped] if row.skipped else ())))))
+        return Health(TRUE, "Healthy", _line("; ".join((*parts, *([skipped] if skipped else ())))))
     return Health(
         UNKNOWN,
         "ProbesUnknown",

@@ -83,6 +83,7 @@ REVIEWED = {
     "python3 -m venv": INSTALLED,
     "rm -rf /opt/laggard": INSTALLED,
     "rm -rf /run/laggard /var/lib/laggard": A_CLUSTER,
+    "sed -i": f"{_MANIFESTS}::test_with_tls_another_namespace_is_in_every_name",
     "srun": GPUS,
     "systemctl": INSTALLED,
     "systemd-sysusers": INSTALLED,

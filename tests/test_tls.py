@@ -20,7 +20,9 @@ from support.certificates import SECONDS, Daemon, Files, Start, client
 from laggard.agent.gate.cached_report import fetch_cached_report
 from laggard.errors import UsageError
 from laggard.http.client import NoResponse, get
-from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE
+from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
+from laggard.kubernetes.exchange import Answer, Exchange
+from laggard.kubernetes.view import CollectorError, read_view
 from laggard.web_config import load_web_config
 
 DAEMONS = (("agent",), ("collector", "--target", "127.0.0.1:9"))
@@ -70,6 +72,49 @@ def test_a_client_without_tls_is_told_so(files: Files, start: Start, monkeypatch
     collector = start("collector", "--target", "127.0.0.1:9", "--web.config.file", files.config())
     said = locate(f"http://127.0.0.1:{collector.port}", files.environment())
     assert "closed the connection; where it speaks TLS, write https://" in said
+
+
+@pytest.mark.slow
+def test_the_controller_says_what_is_wrong_with_the_address_that_it_was_given(
+    files: Files, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line each, and it says what to do."""
+    for name, value in files.environment().items():
+        monkeypatch.setenv(name, value)
+    exchange = Exchange(SECONDS, client_context)
+
+    def said(url: str, scheme: str = "https") -> str:
+        url = url.replace("https:", f"{scheme}:").replace("http:", f"{scheme}:")
+        with pytest.raises(CollectorError) as told:
+            read_view(exchange, url)
+        return str(told.value).replace(url, "URL")
+
+    no_collector = "URL is no collector: write a collector's address (a collector's port is 19401, an agent's 19400)"
+    certificate = "it asks for a client's certificate: set LAGGARD_TLS_CERT_FILE and LAGGARD_TLS_KEY_FILE"
+    agent = start("agent", "--web.config.file", files.config())
+    assert said(agent.url) == no_collector
+    assert said(agent.url, "http") == "URL speaks TLS: write https:// before its name"
+    collector = start("collector", "--target", "127.0.0.1:9", "--web.config.file", files.config())
+    assert said(collector.url, "http").endswith("it closed the connection: write https:// if it speaks TLS")
+    plain = start("agent")
+    assert said(plain.url, "http") == no_collector
+    assert said(plain.url) == "the collector URL does not answer: it does not speak TLS: write http://"
+    config = files.config(client_ca_file="ca.pem", client_auth_type="RequireAndVerifyClientCert")
+    for words in DAEMONS:
+        told = said(start(*words, "--web.config.file", config).url)
+        assert told.count(certificate) == 1, told
+    exchange.close()
+
+
+def test_of_a_refusal_at_the_agents_port_the_controller_asks_whether_it_is_an_agent() -> None:
+    class Refusing(Exchange):
+        def send(self, *words: object, **more: object) -> Answer:
+            return Answer(403, b"", "HTTP 403: the client's certificate has none of the names that may ask here")
+
+    for port, asks in ((19400, True), (19401, False)):
+        with pytest.raises(CollectorError) as told:
+            read_view(Refusing(1.0), f"https://laggard-agents:{port}")
+        assert ("is it an agent? a collector's port is 19401" in str(told.value)) is asks
 
 
 @pytest.mark.slow

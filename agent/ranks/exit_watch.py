@@ -15,7 +15,8 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from laggard.agent.ranks.exit_status import ExitStatus, read_exit_status
-from laggard.agent.ranks.kernel_word import KernelWord, count_oom_kills, read_kernel_word, read_oom_kills
+from laggard.agent.ranks.kernel_word import OUT_OF_MEMORY, KernelWord, kernel_word, names_another, read_messages
+from laggard.agent.ranks.oom_kills import OomKills, read_oom_kills
 from laggard.text.words import printable_line
 
 _STATUS_SECONDS: Final = 60.0
@@ -45,6 +46,7 @@ class _Ended:
     watched: _Watched
     exit: WatchedExit
     monotonic: float
+    oom_kill: str  # what its cgroup's count says for a kill of this process
 
 
 class ExitWatch:
@@ -55,6 +57,7 @@ class ExitWatch:
         self._epoll = select.epoll()
         self._watched: dict[int, _Watched] = {}  # by pidfd
         self._exits: dict[str, WatchedExit] = {}
+        self._oom_kills = OomKills()
         self._thread: threading.Thread | None = None
 
     def watch(self, name: str, pid: int, is_still_it: Callable[[], bool]) -> None:
@@ -89,6 +92,7 @@ class ExitWatch:
                 del self._watched[pidfd]
                 self._epoll.unregister(pidfd)
                 os.close(pidfd)
+            self._oom_kills.keep({path for each in self._watched.values() for path in each.oom_kills})
 
     def _run(self) -> None:
         ended: list[_Ended] = []  # whose status is not known yet
@@ -105,26 +109,28 @@ class ExitWatch:
                 return None
             self._epoll.unregister(pidfd)
             found = self._exits[watched.name] = WatchedExit(at)
-        return _Ended(pidfd, watched, found, at)
+        # At once, and in the order of the ends: a status may come much later than that of the next that ends.
+        return _Ended(pidfd, watched, found, at, self._oom_kills.ended(watched.oom_kills, at))
 
     def _note_status(self, ended: _Ended) -> bool:
         """Asks for the status. True where it is known, or will not be."""
         status = read_exit_status(ended.pidfd, ended.watched.pid)
         if status is None and time.monotonic() - ended.monotonic < _STATUS_SECONDS:
             return False
-        ended.exit.status, ended.exit.word = status, _word(ended.watched, ended.monotonic, status)
+        ended.exit.status, ended.exit.word = status, _word(ended, status)
         os.close(ended.pidfd)
         return True
 
 
-def _word(watched: _Watched, ended_at: float, status: ExitStatus | None) -> KernelWord | None:
-    """Why the kernel ended the process. A cgroup's count alone speaks only for a process that SIGKILL ended."""
+def _word(ended: _Ended, status: ExitStatus | None) -> KernelWord | None:
+    """Why the kernel ended the process. A cgroup's count speaks only for a process that SIGKILL ended, and only where
+    the log does not say that it was another."""
     if status is not None and (status.code == 0 or status.signal == "SIGTERM"):
         return None
-    word = read_kernel_word(watched.pid, ended_at)
-    if word is not None or status is None or status.signal != "SIGKILL":
+    pid, messages = ended.watched.pid, read_messages()
+    word = kernel_word(messages, pid, ended.monotonic)
+    if word is not None or status is None or status.signal != "SIGKILL" or not ended.oom_kill:
         return word
-    for path, count in count_oom_kills(watched.oom_kills).items():
-        if count > watched.oom_kills[path]:
-            return KernelWord("out_of_memory", printable_line(f"{path}: oom_kill {count}", 200))
-    return None
+    if names_another(messages, pid, ended.monotonic):
+        return None
+    return KernelWord(OUT_OF_MEMORY, printable_line(ended.oom_kill, 200))

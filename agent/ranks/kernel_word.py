@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.agent.ranks.cgroup_files import cgroup_files
 from laggard.probes.host.kernel_log import KernelMessage, parse_messages, read_kmsg
 from laggard.text.words import printable_line
 
@@ -19,12 +18,13 @@ _BEFORE_SECONDS: Final = 30.0  # with its pid: a process in uninterruptible slee
 _SAME_TIME_SECONDS: Final = 10.0  # without a pid
 _CLOCK_SECONDS: Final = 2.0  # by which the log's clock may run ahead of CLOCK_MONOTONIC
 _MOST_CHARACTERS: Final = 200
-_MOST_BYTES: Final = 16_384
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO
 
+OUT_OF_MEMORY: Final = "out_of_memory"
+
 _WITH_PID: Final = (
-    ("out_of_memory", re.compile(r"(?:Memory cgroup out|Out) of memory\b.*?[Kk]ill(?:ed)? process (\d+)\b")),
-    ("out_of_memory", re.compile(r"oom-kill:.*\bpid=(\d+)\b")),
+    (OUT_OF_MEMORY, re.compile(r"(?:Memory cgroup out|Out) of memory\b.*?[Kk]ill(?:ed)? process (\d+)\b")),
+    (OUT_OF_MEMORY, re.compile(r"oom-kill:.*\bpid=(\d+)\b")),
     ("memory_error", re.compile(r"Memory failure: \S+ (?:Killing|Sending SIGBUS to) \S*:(\d+) due to hardware")),
     ("gpu_error", re.compile(r"NVRM: Xid \([^)]*\): \d+, pid='?(\d+)")),
     ("segfault", re.compile(r"\S+\[(\d+)\]:? (?:segfault at|trap \w|general protection)")),
@@ -60,39 +60,24 @@ def kernel_word(messages: Iterable[KernelMessage], pid: int, ended_at: float) ->
     return by_pid or by_time
 
 
-def read_kernel_word(pid: int, ended_at: float) -> KernelWord | None:
-    """The same from this machine's log; None where it cannot be read, or counts pids differently than this process."""
+def names_another(messages: Iterable[KernelMessage], pid: int, ended_at: float) -> bool:
+    """Whether the kernel says that it killed other processes for want of memory at that time, and not `pid`: it names
+    each that it kills."""
+    killed = {
+        int(found[1])
+        for message in messages
+        if message.seconds is not None and -_CLOCK_SECONDS <= ended_at - message.seconds <= _BEFORE_SECONDS
+        for cause, pattern in _WITH_PID
+        if cause == OUT_OF_MEMORY and (found := pattern.search(message.text))
+    }
+    return bool(killed) and pid not in killed
+
+
+def read_messages() -> tuple[KernelMessage, ...]:
+    """This machine's log; empty where it cannot be read, or counts pids differently than this process."""
     try:
         if os.stat("/proc/self/ns/pid").st_ino != _INITIAL_PID_NAMESPACE:
-            return None
-        return kernel_word(parse_messages(read_kmsg()), pid, ended_at)
+            return ()
+        return tuple(parse_messages(read_kmsg()))
     except OSError:
-        return None
-
-
-def read_oom_kills(pid: int, root: str = "/") -> dict[str, int]:
-    """How many processes the kernel has killed for want of memory in the process's memory cgroup, by the file that
-    counts them; empty where no such file can be read. Count again by count_oom_kills() when the process is gone."""
-    try:
-        lines = _read(f"{root}proc/{pid}/cgroup")
-    except OSError:
-        return {}
-    return count_oom_kills(cgroup_files(lines, "memory", "memory.events", "memory.oom_control", f"{root}sys/fs/cgroup"))
-
-
-def count_oom_kills(paths: Iterable[str]) -> dict[str, int]:
-    """The counts in these files; what cannot be read is left out."""
-    counts = {}
-    for path in paths:
-        try:
-            found = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)
-        except OSError:
-            continue
-        if found:
-            counts[path] = int(found[1])
-    return counts
-
-
-def _read(path: str) -> str:
-    with open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+        return ()

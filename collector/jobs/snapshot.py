@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import structs
 
+from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import Job, JobKey, is_numbered
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.window import JobWindows
@@ -49,7 +51,8 @@ class ClusterSnapshot:
     nodes (`fleet_findings` alone), worst first. `jobs` has the job first that a reader most likely wants to see.
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
-    of the cluster this is; empty: everything."""
+    of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
+    why."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -63,6 +66,7 @@ class ClusterSnapshot:
     round_seconds: float | None = None
     not_held: NotHeld = NotHeld()
     only_of: str = ""
+    skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last. None where there is none, and where
@@ -87,10 +91,21 @@ class ClusterSnapshot:
         """The verdict on the job that job() finds; verdict `unknown`, with the reason, where it finds none."""
         job = self.job(name)
         location = job.location if job else unknown_location(*self._why_no_job(name))
+        return structs.replace(location, notes=(*location.notes, *self._notes_of_cluster()))
+
+    def _notes_of_cluster(self) -> Iterator[Note]:
+        """What any answer should have: the nodes that fail where no job runs that would show it, to those who see the
+        whole cluster; and what there is no room for."""
+        failing = None if self.only_of or any(job.running for job in self.jobs) else self._failing
+        if failing is not None:
+            yield failing
         not_held = self.not_held.text()
-        if not not_held:
-            return location
-        return structs.replace(location, notes=(*location.notes, Note(kind="not_held", text=not_held)))
+        if not_held:
+            yield Note(kind="not_held", text=not_held)
+
+    @functools.cached_property
+    def _failing(self) -> Note | None:
+        return failing_note(self.nodes, self.findings)
 
     def _named(self, name: str) -> Sequence[JobSnapshot]:
         """The jobs of that key or name; else those that a launcher numbered and that have such a script, or whose

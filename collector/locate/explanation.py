@@ -10,9 +10,11 @@ from collections.abc import Iterable
 
 from msgspec import structs
 
+from laggard.catalogue.findings import FINDINGS
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.ring_request import ring_request
 from laggard.model import Culprit
+from laggard.text.report import SEVERITY_ORDER
 
 _COMPUTING = (
     "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "IOMMU_ENABLED", "FLEET_OUTLIER",
@@ -32,6 +34,10 @@ _STOPPING = (
 )  # fmt: skip
 
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
+_OTHER_REASONS = ("slow_link", "hung", "dead")
+_MOST_FOLLOWED = 3
+_LAST = len(SEVERITY_ORDER)
+_TYPES = {it.code: it for it in FINDINGS}
 
 _ADVICE = {
     "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
@@ -65,12 +71,27 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
 
 
 def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
-    """What to look at first: where findings explain the culprit, those."""
-    first = _first_look(culprit)
+    """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
+    needs no other search; what hangs, has died or is a link may have more than one reason."""
     if not findings:
-        return first
-    pages = ", ".join(findings[:3])
-    return f"follow {pages} first (laggard findings explain {findings[0]}); else {first}"
+        return _first_look(culprit)
+    first, *others = _gravest_first(findings)[:_MOST_FOLLOWED]
+    then = f"; then {', '.join(others)}" if others else ""
+    follow = f"follow {first} first{_meaning(first)} (laggard findings explain {first}){then}"
+    return f"{follow}; else {_first_look(culprit)}" if culprit.kind in _OTHER_REASONS else follow
+
+
+def _gravest_first(codes: tuple[str, ...]) -> list[str]:
+    """The codes by their usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
+    return sorted(codes, key=lambda code: SEVERITY_ORDER.index(_TYPES[code].severity) if code in _TYPES else _LAST)
+
+
+def _meaning(code: str) -> str:
+    """`: a GPU ran slower for heat`, the catalogue's sentence; empty where it has none."""
+    if code not in _TYPES:
+        return ""
+    text = _TYPES[code].summary.rstrip(".")
+    return f": {text if text[1].isupper() or text[1].isdigit() else text[0].lower() + text[1:]}"
 
 
 def _first_look(culprit: Culprit) -> str:

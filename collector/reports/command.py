@@ -19,20 +19,22 @@ from laggard.collector.reports.plots import campaign_charts, portability_charts,
 from laggard.collector.reports.svg import Chart, render_charts
 from laggard.collector.reports.table import Table, read_table
 from laggard.collector.reports.text import (
-    campaign_lines,
-    model_lines,
-    nccl_lines,
-    portability_lines,
-    render,
-    scaling_lines,
-    table_lines,
+    campaign_parts,
+    model_parts,
+    nccl_parts,
+    portability_parts,
+    scaling_parts,
+    table_parts,
 )
 from laggard.errors import UsageError
+from laggard.terminal.output import show
+from laggard.terminal.parts import Part
+from laggard.text.ascii_parts import ascii_parts
 
 
 class Report(NamedTuple):
     make: Callable[[Table, argparse.Namespace], Any]
-    lines: Callable[[Any], Iterable[str]]
+    parts: Callable[[Any], Iterable[Part]]
     charts: Callable[[Table, Any], list[Chart]] | None = None
 
 
@@ -54,13 +56,13 @@ def _model(table: Table, arguments: argparse.Namespace) -> ModelDocument:
 
 
 REPORTS = {
-    "campaign": Report(lambda table, flags: campaign_document(table, flags.tie), campaign_lines, campaign_charts),
+    "campaign": Report(lambda table, flags: campaign_document(table, flags.tie), campaign_parts, campaign_charts),
     "portability": Report(
-        lambda table, flags: portability_document(table, flags.tie), portability_lines, portability_charts
+        lambda table, flags: portability_document(table, flags.tie), portability_parts, portability_charts
     ),
-    "scaling": Report(lambda table, flags: scaling_document(table), scaling_lines, scaling_charts),
-    "table": Report(lambda table, flags: table_document(table), table_lines),
-    "model": Report(_model, model_lines),
+    "scaling": Report(lambda table, flags: scaling_document(table), scaling_parts, scaling_charts),
+    "table": Report(lambda table, flags: table_document(table), table_parts),
+    "model": Report(_model, model_parts),
 }
 
 
@@ -112,20 +114,20 @@ def main(arguments: argparse.Namespace) -> int:
     document = report.make(table, arguments)
     if arguments.plot and report.charts:
         _write_plot(arguments.plot, path, render_charts(report.charts(table, document)))
-    return _show(arguments, document, report.lines)
+    return _show(arguments, document, report.parts)
 
 
 def _compare_logs(arguments: argparse.Namespace) -> int:
     if len(arguments.files) != 2 or arguments.plot:
         raise UsageError("`report nccl` compares two logs and draws nothing: give OLD.log NEW.log")
-    return _show(arguments, nccl_document(*arguments.files), nccl_lines)
+    return _show(arguments, nccl_document(*arguments.files), nccl_parts)
 
 
-def _show(arguments: argparse.Namespace, document: Any, lines: Callable[[Any], Iterable[str]]) -> int:
+def _show(arguments: argparse.Namespace, document: Any, parts: Callable[[Any], Iterable[Part]]) -> int:
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode(document) + b"\n")
     else:
-        sys.stdout.write(render(lines(document)))
+        show(ascii_parts(parts(document)))
     sys.stdout.flush()
     return 0
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, Generic, TypeVar
 
 from laggard.collector.recommend.scaling import ALARM_RATIO
 from laggard.collector.reports.documents import (
@@ -27,72 +28,89 @@ from laggard.collector.reports.documents import (
     TableDocument,
     TableNote,
 )
-from laggard.text.words import ascii_line, counted
+from laggard.terminal.parts import Line, Part, Table
+from laggard.text.words import counted
 
 _OUTLIERS: Final = "Measure again, these rows are off the surface through the others:"
 
 
-def render(lines: Iterable[str]) -> str:
-    return "".join(f"{ascii_line(line)}\n" for line in lines)
+T = TypeVar("T")
 
 
-def campaign_lines(document: CampaignDocument) -> Iterator[str]:
-    yield from map(_best_line, document.best)
+@dataclasses.dataclass(frozen=True)
+class Columns(Generic[T]):
+    """A table's: the names, what a row has under them, which are numbers, and which a narrow terminal goes without."""
+
+    names: tuple[str, ...]
+    cells: Callable[[T], tuple[str, ...]]
+    right: frozenset[str] = frozenset()
+    spare: tuple[str, ...] = ()
+
+
+def campaign_parts(document: CampaignDocument) -> Iterator[Part]:
+    yield from (Line(_best_line(best), "name") for best in document.best)
     if not document.best:
-        yield "No configuration ran."
+        yield Line("No configuration ran.", "unknown")
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _section("Out of memory:", map(_row_text, document.out_of_memory))
     yield from _section("Numbers that contradict the rest of their row:", map(_error_line, document.errors))
-    yield from _section("Stages by accumulation:", map(_winner_line, document.winners))
+    yield from _table("Stages by accumulation:", document.winners, _winner_line, _WINNERS)
     yield from _section("Where one stage overtakes another:", map(_crossover_line, document.crossovers))
-    yield from _section("Gain over the baseline:", map(_gain_line, document.gains))
+    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
     yield from _notes(document.notes)
 
 
-def portability_lines(document: PortabilityDocument) -> Iterator[str]:
+def portability_parts(document: PortabilityDocument) -> Iterator[Part]:
     known = [row for row in document.portability if row.value is not None]
     if known:
         best = known[0]
-        yield f"The most portable configuration is {_portable_name(best)}: {best.value:.3f} of each platform's best."
+        text = f"{_portable_name(best)}: {best.value:.3f} of each platform's best."
+        yield Line(f"The most portable configuration is {text}", "name")
     else:
-        yield "Cannot tell: no configuration was measured on every platform."
-    yield from _section("Performance portability:", map(_portability_line, document.portability))
-    yield from _section("Gain over the baseline:", map(_gain_line, document.gains))
+        yield Line("Cannot tell: no configuration was measured on every platform.", "unknown")
+    columns = _portability_columns(document.portability)
+    yield from _table("Performance portability:", document.portability, _portability_line, columns)
+    yield from _table("Gain over the baseline:", document.gains, _gain_line, _GAINS)
     yield from _section(_OUTLIERS, _outliers(document.outliers))
     yield from _notes(document.notes)
 
 
-def scaling_lines(document: ScalingDocument) -> Iterator[str]:
+def scaling_parts(document: ScalingDocument) -> Iterator[Part]:
     yield _scaling_headline(document)
-    yield from _section("By size:", map(_scaling_line, document.scaling))
+    yield from _table("By size:", document.scaling, _scaling_line, _SCALING)
     yield from _notes(document.notes)
 
 
-def table_lines(document: TableDocument) -> Iterator[str]:
+def table_parts(document: TableDocument) -> Iterator[Part]:
     count = len(document.errors)
-    yield f"{counted(count, 'row')} with a contradiction." if count else "No row contradicts the others."
-    yield from map(_error_line, document.errors)
+    text = f"{counted(count, 'row')} with a contradiction." if count else "No row contradicts the others."
+    yield Line(text, "fail" if count else "ok")
+    yield from (Line(_error_line(error)) for error in document.errors)
     yield from _notes(document.notes)
 
 
-def model_lines(document: ModelDocument) -> Iterator[str]:
+def model_parts(document: ModelDocument) -> Iterator[Part]:
     for model in document.models:
-        yield _model_headline(model)
-        yield from (f"  {_parameter_line(each)}" for each in model.parameters)
+        yield Line(_model_headline(model), "name")
+        if model.parameters:
+            yield _drawn(model.parameters, _parameter_line, _PARAMETERS)
         for stage in model.communication:
             if stage.inefficiency is not None:
                 expected = f"{1e3 * stage.expected_seconds:.3g} ms by volume"
-                yield f"  stage {stage.stage} communicates {stage.inefficiency:.2g} times as long as {expected}"
+                text = f"  stage {stage.stage} communicates {stage.inefficiency:.2g} times as long as {expected}"
+                yield Line(text)
     if not document.models:
-        yield "Cannot tell: no configuration ran."
+        yield Line("Cannot tell: no configuration ran.", "unknown")
     yield from _section("Memory:", map(_memory_line, document.memory))
     yield from _notes(document.notes)
 
 
-def nccl_lines(document: NcclComparison) -> Iterator[str]:
+def nccl_parts(document: NcclComparison) -> Iterator[Part]:
     count = len(document.changes)
-    yield f"{counted(count, 'difference')} between the logs." if count else "Nothing differs, as far as the logs tell."
-    yield from (f"  {each.what}: {each.old or 'not logged'} -> {each.new or 'not logged'}" for each in document.changes)
+    text = f"{counted(count, 'difference')} between the logs." if count else "Nothing differs, as far as the logs tell."
+    yield Line(text, "name")
+    for each in document.changes:
+        yield Line(f"  {each.what}: {each.old or 'not logged'} -> {each.new or 'not logged'}")
     yield from _section(
         "Defaults that moved between the versions:",
         (f"{each.variable}: {each.old} -> {each.new}, since {each.since}" for each in document.defaults),
@@ -118,6 +136,18 @@ def _parameter_line(each: ModelParameter) -> str:
     between = "" if each.low is None or each.high is None else f" ({1e3 * each.low:.4g} to {1e3 * each.high:.4g})"
     loose = "" if each.identifiable else ", not told apart from others"
     return f"{each.name}: {1e3 * each.seconds:.4g} ms{between}{loose}"
+
+
+_PARAMETERS: Final = Columns[ModelParameter](
+    ("part", "ms", "90 %", ""),
+    lambda it: (
+        it.name,
+        f"{1e3 * it.seconds:.4g}",
+        "" if it.low is None or it.high is None else f"{1e3 * it.low:.4g} to {1e3 * it.high:.4g}",
+        "" if it.identifiable else "not told apart from others",
+    ),
+    frozenset({"ms"}),
+)
 
 
 def _memory_line(each: ActivationMemory) -> str:
@@ -161,6 +191,19 @@ def _winner_line(winner: StageWinner) -> str:
     )
 
 
+_WINNERS: Final = Columns[StageWinner](
+    ("platform", "accumulation", "stage", "ahead", "as fast"),
+    lambda it: (
+        it.platform,
+        str(it.grad_accum),
+        str(it.stage),
+        f"{it.lead - 1:.1%}",
+        f"stage {', '.join(map(str, it.ties))}" if it.ties else "",
+    ),
+    frozenset({"accumulation", "stage", "ahead"}),
+)
+
+
 def _crossover_line(each: StageCrossover) -> str:
     lower, higher = each.stages
     if each.winner is not None:
@@ -183,6 +226,35 @@ def _gain_line(each: GainOverBaseline) -> str:
     )
 
 
+_GAINS: Final = Columns[GainOverBaseline](
+    ("platform", "times", "baseline", "samples/s", "best", "samples/s then"),
+    lambda it: (
+        it.platform,
+        f"{it.gain:.3f}",
+        _short(it.baseline),
+        f"{it.baseline.samples_per_second:g}",
+        _short(it.best),
+        f"{it.best.samples_per_second:g}",
+    ),
+    frozenset({"times", "samples/s", "samples/s then"}),
+    ("samples/s then", "samples/s", "baseline"),
+)
+
+
+def _portability_columns(rows: Sequence[PortabilityRow]) -> Columns[PortabilityRow]:
+    """A column for each platform."""
+    platforms = tuple(dict.fromkeys(platform for row in rows for platform in row.efficiencies))
+
+    def cells(row: PortabilityRow) -> tuple[str, ...]:
+        found = (row.efficiencies.get(platform) for platform in platforms)
+        shares = ("" if share is None else f"{share:.3f}" for share in found)
+        return "not known" if row.value is None else f"{row.value:.3f}", *shares, _portable_name(row)
+
+    return Columns(
+        ("of the best", *platforms, "configuration"), cells, frozenset({"of the best", *platforms}), platforms[::-1]
+    )
+
+
 def _portability_line(row: PortabilityRow) -> str:
     value = "not known" if row.value is None else f"{row.value:.3f}"
     by = ", ".join(f"{platform} {efficiency:.3f}" for platform, efficiency in row.efficiencies.items())
@@ -198,17 +270,18 @@ def _portable_name(row: PortabilityRow) -> str:
     return ": ".join(filter(None, (row.config, ", ".join(parts))))
 
 
-def _scaling_headline(document: ScalingDocument) -> str:
+def _scaling_headline(document: ScalingDocument) -> Line:
     if document.alarms:
         worst = min(document.alarms, key=lambda row: row.scaling_factor or 0.0)
-        return (
+        return Line(
             f"At {counted(worst.nodes, 'node')} a GPU does {worst.scaling_factor:.2f} of what it does on the fewest, "
-            f"less than {ALARM_RATIO}: look for TCP in place of RDMA, and for a slow node (`laggard locate`)."
+            f"less than {ALARM_RATIO}: look for TCP in place of RDMA, and for a slow node (`laggard locate`).",
+            "fail",
         )
     factors = [row.scaling_factor for row in document.scaling if row.scaling_factor is not None]
     if len(factors) < 2:
-        return "Cannot tell how it scales: fewer than two sizes were measured."
-    return f"It scales: every GPU does at least {min(factors):.2f} of what it does on the fewest nodes."
+        return Line("Cannot tell how it scales: fewer than two sizes were measured.", "unknown")
+    return Line(f"It scales: every GPU does at least {min(factors):.2f} of what it does on the fewest nodes.", "ok")
 
 
 def _scaling_line(row: ScalingRow) -> str:
@@ -222,13 +295,49 @@ def _scaling_line(row: ScalingRow) -> str:
     return ": ".join((parts[0], ", ".join(parts[1:]))) if len(parts) > 1 else f"{parts[0]}: not measured"
 
 
-def _notes(notes: Sequence[TableNote]) -> Iterator[str]:
+_SCALING: Final = Columns[ScalingRow](
+    ("group", "nodes", "GPUs", "factor", "", "micro-batch", "Z-gain"),
+    lambda it: (
+        it.group,
+        str(it.nodes),
+        str(it.gpus),
+        "not measured" if it.scaling_factor is None and it.z_gain is None else _optional(it.scaling_factor, ".3f"),
+        "low" if it.alarm else "",
+        _optional(it.micro_batch, "g") if it.z_gain is not None else "",
+        _optional(it.z_gain, ".1%"),
+    ),
+    frozenset({"nodes", "GPUs", "factor", "micro-batch", "Z-gain"}),
+)
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _notes(notes: Sequence[TableNote]) -> Iterator[Part]:
     yield from _section("Before you believe it:", (note.text for note in notes))
 
 
-def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
+def _section(title: str, lines: Iterable[str]) -> Iterator[Part]:
     listed = list(lines)
     if listed:
-        yield ""
-        yield title
-        yield from (f"  {line}" for line in listed)
+        yield Line("")
+        yield Line(title, "name")
+        yield from (Line(f"  {line}") for line in listed)
+
+
+def _table(title: str, rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Iterator[Part]:
+    if rows:
+        yield Line("")
+        yield Line(title, "name")
+        yield _drawn(rows, line, columns)
+
+
+def _drawn(rows: Sequence[T], line: Callable[[T], str], columns: Columns[T]) -> Table:
+    """The rows under names, without columns that are empty; `line`: of a script's text, for each."""
+    cells = [columns.cells(row) for row in rows]
+    used = [place for place in range(len(columns.names)) if any(row[place] for row in cells)]
+    names = tuple(columns.names[place] for place in used)
+    shown = tuple(tuple(row[place] for place in used) for row in cells)
+    spare = tuple(name for name in columns.spare if name in names)
+    return Table(tuple(f"  {line(row)}" for row in rows), names, shown, columns.right.intersection(names), spare)

@@ -107,8 +107,12 @@ class AgentState:
             ranks=self.ranks,
             ring_age_seconds=self._ring_age(now),
             ring_pairs=self._ring_pairs(),
-            skipped=_skipped(self.report) if self.report else "",
         )
+
+    @property
+    def skipped(self) -> str:
+        """How many of its probes were skipped and why, as one line; empty: none, or no report is known."""
+        return _skipped(self.report) if self.report else ""
 
     def _ring_age(self, now: float) -> float | None:
         """How long ago a ring measured the node: by the fact of the probe `ring`, and the age of the report."""
@@ -144,7 +148,6 @@ _REASON_CHARACTERS = 60
 
 
 def _skipped(report: Report) -> str:
-    """How many of its probes were skipped and why, as one line."""
     reasons = Counter(
         printable_line(probe.reason, _REASON_CHARACTERS) for probe in report.probes if probe.verdict is Verdict.SKIPPED
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec import structs
@@ -11,13 +11,16 @@ from msgspec import structs
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.node_finding import NodeFinding
+from laggard.text.words import natural
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 MOST_FOUND: Final = 200
 """Characters of what is looked for."""
 
+MOST_SKIPPED_LINES: Final = 256
+"""Of 200 characters at most."""
+
 _STATES: Final = ("garbage", "down", "slow", "waiting", "up")
-_DIGITS: Final = re.compile(r"\d+")
 
 
 class NodesAsked(NamedTuple):
@@ -40,21 +43,30 @@ def nodes_of(job: JobSnapshot | None) -> frozenset[str] | None:
 
 
 def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocument:
-    """The rows without a limit are as they were held; with one they come without `ring_pairs`, which
-    newest_ring() has."""
+    """The rows without a limit are as they were held, with the places of their lines; with one they come without
+    `ring_pairs`, which newest_ring() has."""
     rows = [row for row in snapshot.nodes if _is_asked(row, asked)]
     shown = tuple(rows)
     if asked.limit is not None:
         shown = tuple(_brief(row) for row in worst_first(rows)[: asked.limit])
+    lines = skipped_lines(shown, snapshot.skipped)
+    places = {line: place for place, line in enumerate(lines)}
     return NodesDocument(
-        nodes=shown,
+        nodes=tuple(structs.replace(row, skipped_as=places.get(snapshot.skipped.get(row.url, ""))) for row in shown),
         total=len(rows),
         answering=sum(row.state == "up" for row in rows),
         failing=sum(row.verdict == "fail" for row in rows),
         unnamed=sum(row.node is None for row in snapshot.nodes),
         compared=_compared(snapshot, asked),
         job=asked.job,
+        skipped=lines,
     )
+
+
+def skipped_lines(rows: Iterable[NodeRow], skipped: Mapping[str, str]) -> tuple[str, ...]:
+    """Each line once, the most frequent first: nodes of one kind skip the same checks for the same reasons."""
+    counts = Counter(line for row in rows if (line := skipped.get(row.url)))
+    return tuple(line for line, _ in counts.most_common(MOST_SKIPPED_LINES))
 
 
 def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) -> tuple[NodeFinding, ...]:
@@ -64,11 +76,6 @@ def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) 
 
 def name_of(row: NodeRow) -> str:
     return row.node or row.url.partition("://")[2]
-
-
-def natural(name: str) -> str:
-    """Sorts names as people count: node-9 before node-10."""
-    return _DIGITS.sub(lambda found: found.group()[:64].zfill(12), name)
 
 
 def _is_asked(row: NodeRow, asked: NodesAsked) -> bool:

@@ -9,8 +9,9 @@ from typing import Final
 
 from msgspec import structs
 
-from laggard.collector.web.chosen_nodes import name_of, natural, tone_of, worst_first
+from laggard.collector.web.chosen_nodes import name_of, tone_of, worst_first
 from laggard.collector.web.documents import TilesDocument, TileSpan
+from laggard.text.words import natural
 from laggard.wire.nodes import NodeRow
 
 MOST_TILES: Final = 8192

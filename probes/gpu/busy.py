@@ -10,6 +10,7 @@ from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.gpu.model.job_gpus import gpus_of_job
 from laggard.probes.gpu.model.own_ring import is_of_session, own_ring
 from laggard.probes.gpu.model.readings import query_gpus, query_nvml, read_field
+from laggard.probes.gpu.model.services import GPU_SERVICES, process_name
 from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nvml.model import Gpu, GpuProcess
@@ -25,7 +26,7 @@ class BusyThresholds(Thresholds, frozen=True):
     idle_expected: bool = False
     """No process should be on the GPUs now. The profile `prolog` sets it."""
 
-    ignore: tuple[str, ...] = ("nvidia-cuda-mps", "nv-hostengine", "dcgm-exporter", "nvidia-persiste")
+    ignore: tuple[str, ...] = GPU_SERVICES
     """Services that hold a context of their own: their names in /proc/PID/comm, which is cut at 15 characters."""
 
 
@@ -49,16 +50,12 @@ def check(host: Host, thresholds: BusyThresholds) -> Iterator[Finding | Fact]:
 def _unexpected(host: Host, processes: Sequence[GpuProcess], ignore: tuple[str, ...]) -> list[tuple[GpuProcess, str]]:
     """Returns the processes, with their names, that are no ignored service. Our own ring ends when a job comes."""
     ring = own_ring(host)
-    named = [(process, _name(host, process.pid)) for process in processes if not is_of_session(host, process.pid, ring)]
+    named = [
+        (process, process_name(host, process.pid))
+        for process in processes
+        if not is_of_session(host, process.pid, ring)
+    ]
     return [(process, name) for process, name in named if name not in ignore]
-
-
-def _name(host: Host, pid: int) -> str:
-    """Returns the process's name; empty if it is in another PID namespace, or has just ended."""
-    try:
-        return host.read(f"/proc/{pid}/comm").strip()
-    except Unknown:
-        return ""
 
 
 def _finding(gpu: Gpu, unexpected: list[tuple[GpuProcess, str]], severity: Severity) -> Finding:

@@ -13,8 +13,10 @@ from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
+from laggard.probes.groups import GPU
 from laggard.probes.host.host import Host
 from laggard.probes.nccl.model.running_ranks import RankProcesses, read_rank_processes
+from laggard.probes.nccl.model.unread_ranks import unread_ranks
 from laggard.probes.nccl.rules.variable_findings import judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
@@ -23,6 +25,7 @@ from laggard.probes.rdma.model.nics import read_nics
 T = TypeVar("T")
 
 _INFINIBAND = "/sys/class/infiniband"
+_MOST_NAMED: Final = 4
 
 
 class NcclThresholds(Thresholds, frozen=True):
@@ -43,13 +46,34 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     environments = _environments(host, etc, ranks)
     yield Fact("ranks", len(ranks.processes))
     if ranks.not_permitted:
-        told = f"the environment of {ranks.not_permitted} processes is not for this user to read"
+        told = f"the environment of {_processes(ranks.not_permitted)} is not for this user to read"
         yield Fact("not_permitted", f"{told}; {ranks.no_reader}" if ranks.no_reader else told)
     yield from _judge_conf(ETC, etc)
     for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
         yield from _judge_conf(path, conf)
     if any(environment.settings for environment in environments):  # else the hardware does not matter
         yield from _judge(environments, _context(host), frozenset(thresholds.ignore))
+    _raise_if_unread(host, ranks)
+
+
+def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:
+    """Raises Unknown where processes train here whose environment could not be read, or may: other users' shells and
+    services have no NCCL to set."""
+    why = ranks.no_reader or "root may"
+    try:
+        unread = unread_ranks(host, ranks.unread)
+    except Unknown as error:
+        text = f"the environment of {_processes(len(ranks.unread))} is not for this user to read"
+        raise Unknown(f"{text}, and which of them train is not known ({error}); {why}") from None
+    if unread:
+        named = ", ".join(map(str, unread[:_MOST_NAMED]))
+        more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+        whose = "a process that trains" if len(unread) == 1 else f"{len(unread)} processes that train"
+        raise Unknown(f"the environment of {whose} ({named}{more}) is not for this user to read; {why}")
+
+
+def _processes(number: int) -> str:
+    return f"{number} process{'' if number == 1 else 'es'}"
 
 
 def _machine_conf(host: Host) -> NcclConf:
@@ -135,4 +159,4 @@ def _none_if_unknown(read: Callable[[], T]) -> T | None:
         return None
 
 
-PROBE: Final = Probe("nccl_env", check, NcclThresholds())
+PROBE: Final = Probe("nccl_env", check, NcclThresholds(), GPU.deadline_seconds)  # it may have to start NVML

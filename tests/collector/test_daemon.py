@@ -181,6 +181,21 @@ def test_without_ranks_the_verdict_is_unknown_with_a_reason(
     assert decode(idle.get("/api/v1/ranks").content, HeatDocument).rows == ()
 
 
+def test_where_no_job_runs_locate_says_which_nodes_fail(
+    start_collector: Start, fake_agent: Start, make: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ill = {"n0": ("GPU_LOST",), "n1": ("GPU_LOST", "DISK_FULL"), "n2": ()}
+    agents = [fake_agent(make.ranks_document(node, []), make.report(node, codes)) for node, codes in ill.items()]
+    collector = _collect(start_collector, *(agent.address for agent in agents))
+    assert main(["locate", "--collector", collector.url]) == 2, "the verdict is on a job, and none runs"
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].startswith("Cannot tell: 3 agents answer, but no training process")
+    assert lines[1].startswith("2 of 3 nodes fail the health checks: ") and "GPU_LOST on n0" in lines[1]
+    assert main(["locate", "--collector", collector.url, "--format", "json"]) == 2
+    assert "nodes_failing" in [note["kind"] for note in json.loads(capsys.readouterr().out)["notes"]]
+    assert escape(lines[1]) in collector.get("/").text
+
+
 def test_the_job_can_be_chosen(start_collector: Start, fake_agent: Start, make: Any) -> None:
     def moving(since: float) -> Any:
         rows = [make.step_row(step) for step in range(int(since), int(since) + 30)]

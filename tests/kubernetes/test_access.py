@@ -148,7 +148,10 @@ def test_it_tells_of_nodes_alone_and_under_its_own_name(add_node: Any, ask: Ask)
         status, why = ask("POST", path, {**event, **wrong}, "")
         assert status == 422 and "events on nodes alone" in why, (wrong, why)
     assert ask("GET", path)[0] == ask("DELETE", path)[0] == 403
-    assert ask("POST", "/api/v1/namespaces/kube-system/events", event, "")[0] == 403
+    elsewhere = "/api/v1/namespaces/kube-system/events"
+    assert ask("POST", elsewhere, event, "")[0] == 422, "the server knows that nodes are in no namespace"
+    status, why = ask("POST", elsewhere, {**event, "involvedObject": {**about, "namespace": "kube-system"}}, "")
+    assert status == 422 and "in the namespace default alone" in why, why
 
 
 @pytest.mark.parametrize(

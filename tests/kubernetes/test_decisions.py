@@ -95,9 +95,12 @@ def test_what_becomes_of_a_nodes_condition(row: NodeRow, status: str, reason: st
 
 def test_a_healthy_nodes_message_says_what_was_not_checked() -> None:
     skipped = "22 of 46 checks skipped: no NVIDIA GPU among 5 PCI devices (14)"
-    found = judge([node()], FleetView((row(skipped=skipped),), {}))["n1"]
+    found = judge([node()], FleetView((row(skipped_as=1),), {}, ("of other nodes", skipped)))["n1"]
     assert found == Health("True", "Healthy", f"no critical finding; {skipped}")
-    assert len(judge([node()], FleetView((row(skipped="x" * 5000),), {}))["n1"].message) < 500
+    assert len(judge([node()], FleetView((row(skipped_as=0),), {}, ("x" * 5000,)))["n1"].message) < 500
+    for place in (None, 2, -1):  # whatever a collector says
+        found = judge([node()], FleetView((row(skipped_as=place),), {}, ("x", skipped)))["n1"]
+        assert found.message == "no critical finding"
 
 
 def test_an_agent_with_a_name_of_no_node_is_told_of_with_both_names() -> None:

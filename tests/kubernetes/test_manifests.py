@@ -6,10 +6,12 @@ import argparse
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -18,6 +20,7 @@ from support.kubernetes_schemas import ADMISSION, VERSIONS, errors_by_schema, ha
 from support.paths import REPOSITORY
 
 from laggard.cli import main
+from laggard.collector.web.hosts import is_own_name
 from laggard.probes.profiles import PROFILES, choose_probes, find_profile
 from laggard.rings import command as ring
 
@@ -193,18 +196,77 @@ def kustomization(folder: Path, **keys: Any) -> Path:
     return folder
 
 
-def test_the_policies_hold_in_another_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
-    """kustomize's `namespace:` renames objects, and no text in expressions: these must hold there all the same."""
-    folder = kustomization(tmp_path, namespace="gpu-tools", resources=["deploy/kubernetes/overlays/taint"])
-    items = kubernetes_tools.render(folder)
-    accounts = [it["metadata"] for it in items if it["kind"] == "ServiceAccount"]
-    assert {"name": "laggard-controller", "namespace": "gpu-tools"} in accounts
-    policies = [it for it in items if it["kind"] == "ValidatingAdmissionPolicy"]
-    assert len(policies) == 3
-    for policy in policies:
-        (condition,) = policy["spec"]["matchConditions"]
+def in_another_namespace(folder: Path, overlay: str = "report-only") -> Path:
+    """The kustomization that docs/kubernetes.md shows, over that overlay."""
+    page = (REPOSITORY / "docs" / "kubernetes.md").read_text()
+    (text,) = re.findall(r"```yaml\n(resources: \[\.\./report-only\]\nnamespace: .*?)```", page, re.DOTALL)
+    keys = yaml.safe_load(text.replace("../report-only", f"deploy/kubernetes/overlays/{overlay}"))
+    return kustomization(folder, **keys)
+
+
+@pytest.mark.parametrize("overlay", ["report-only", "taint", "prometheus-operator"])
+def test_another_namespace_is_one_line(kubernetes_tools: Any, tmp_path: Path, overlay: str) -> None:
+    items = kubernetes_tools.render(in_another_namespace(tmp_path, overlay))
+    assert {it["metadata"].get("namespace", "gpu-tools") for it in items} == {"gpu-tools"}
+    assert [it["metadata"]["name"] for it in items if it["kind"] == "Namespace"] == ["gpu-tools"]
+    subjects = [each for it in items for each in it.get("subjects", ())]
+    assert subjects and {each["namespace"] for each in subjects} == {"gpu-tools"}
+    text = yaml.safe_dump_all(items)
+    assert "laggard.svc" not in text and "namespace: laggard" not in text
+    for policy in (it for it in items if it["kind"] == "ValidatingAdmissionPolicy"):
+        (condition,) = policy["spec"]["matchConditions"]  # kustomize renames nothing in expressions
         assert 'endsWith(":laggard-controller")' in condition["expression"], policy["metadata"]["name"]
         assert "laggard:laggard" not in condition["expression"]
+
+
+def test_what_else_an_overlay_has_goes_to_the_other_namespace_too(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """Generators and components say the namespace that they find, not the one that they go to."""
+    (tmp_path / "profile.yaml").write_text("skip: [swap]\n")
+    generated = {"name": "laggard-agent", "namespace": "laggard", "behavior": "merge", "files": ["profile.yaml"]}
+    folder = kustomization(
+        tmp_path,
+        namespace="gpu-tools",
+        resources=["deploy/kubernetes/overlays/report-only"],
+        components=["deploy/kubernetes/components/taint"],
+        configMapGenerator=[generated],
+    )
+    maps = [it for it in kubernetes_tools.render(folder) if it["kind"] == "ConfigMap"]
+    assert len(maps) == 3 and {it["metadata"]["namespace"] for it in maps} == {"gpu-tools"}
+    data = {name: text for it in maps for name, text in it["data"].items()}
+    assert data["profile.yaml"] == "skip: [swap]\n" and yaml.safe_load(data["controller.yaml"])["taint"] == "on"
+
+
+def test_the_daemons_find_each_other_in_any_namespace(kubernetes_tools: Any, tmp_path: Path) -> None:
+    items = kubernetes_tools.render(in_another_namespace(tmp_path))
+    configs = {it["metadata"]["name"].rpartition("-")[0]: it["data"] for it in items if it["kind"] == "ConfigMap"}
+    services = {it["metadata"]["name"] for it in items if it["kind"] == "Service"}
+    collector = yaml.safe_load(configs["laggard-collector"]["collector.yaml"])
+    asked = urlsplit(yaml.safe_load(configs["laggard-controller"]["controller.yaml"])["collector"]).hostname
+    assert {asked, *collector["target_names"]} == services == {"laggard-collector", "laggard-agents"}
+    allowed = collector["allowed_hosts"]
+    for name in ("laggard-collector", "laggard-collector.gpu-tools.svc", "laggard-collector.x.svc.cluster.local"):
+        assert is_own_name(f"{name}:19401", allowed), name
+    for name in ("laggard-collector.gpu-tools", "laggard-collector.svc.example.org", "svc.example.org"):
+        assert not is_own_name(name, allowed), name
+
+
+def test_with_tls_another_namespace_is_in_every_name(kubernetes_tools: Any, tmp_path: Path) -> None:
+    """By the commands of docs/kubernetes.md, in a copy."""
+    commands = re.findall(r"^    (sed -i .*)$", (REPOSITORY / "docs" / "kubernetes.md").read_text(), re.MULTILINE)
+    shutil.copytree(kubernetes_tools.manifests, tmp_path / "deploy/kubernetes")
+    (tmp_path / "docs/examples").mkdir(parents=True)
+    certificates = Path(shutil.copy(REPOSITORY / "docs/examples/cert-manager.yaml", tmp_path / "docs/examples"))
+    assert len(commands) == 2
+    for command in commands:
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+    head = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nnamespace: gpu-tools\n"
+    (tmp_path / "kustomization.yaml").write_text(head + "resources: [deploy/kubernetes/overlays/tls]\n")
+    text = yaml.safe_dump_all(kubernetes_tools.render(tmp_path))
+    asked = set(re.findall(r"[a-z-]+\.[a-z-]+\.svc\b", text))
+    assert asked == {f"laggard-{name}.gpu-tools.svc" for name in ("agents", "collector", "prometheus")}
+    made = list(yaml.safe_load_all(certificates.read_text()))
+    assert asked <= {name for it in made for name in it["spec"].get("dnsNames", ())}
+    assert {it["metadata"]["namespace"] for it in made} == {"gpu-tools"}
 
 
 def test_the_pages_own_overlay_has_all_its_parts(kubernetes_tools: Any, tmp_path: Path) -> None:

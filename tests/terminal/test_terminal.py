@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from support import recordings
 from support.materialise import materialise
 from support.paths import REPOSITORY
 from support.terminal import LONG, terminal, without_escapes
+
+from laggard.nccl.tuner.table import COLLECTIVES
 
 pytestmark = pytest.mark.slow  # a process for each screen
 
@@ -40,9 +44,9 @@ def screen(words: list[str], columns: int, command: list[str] = LAGGARD, **envir
         return shown.read_to_the_end().replace("\r\n", "\n")
 
 
-def piped(words: list[str], **environ: str) -> str:
+def piped(words: list[str], status: int | None = None, **environ: str) -> str:
     done = subprocess.run([*LAGGARD, *words], capture_output=True, text=True, timeout=LONG, env=environ or None)
-    assert done.stderr == ""
+    assert done.stderr == "" and status in (None, done.returncode)
     return done.stdout
 
 
@@ -86,7 +90,8 @@ def test_a_location_keeps_its_command_whole(recording: str) -> None:
 
 
 def test_json_is_the_same_bytes_on_a_terminal(recording: str) -> None:
-    for words in (["diagnose", LOG], ["locate", "--trace", recording], ["findings", "list"]):
+    report = ["report", "campaign", RUNS]
+    for words in (["diagnose", LOG], ["locate", "--trace", recording], ["findings", "list"], report):
         asked = [*words, "--format", "json"]
         assert screen(asked, 60) == piped(asked)
 
@@ -94,7 +99,8 @@ def test_json_is_the_same_bytes_on_a_terminal(recording: str) -> None:
 def test_without_rich_a_terminal_gets_the_plain_text(machine: str) -> None:
     drawn = screen(["diagnose", LOG], 80, [sys.executable, "-c", WITHOUT_RICH])
     assert drawn == piped(["diagnose", LOG], COLUMNS="80")
-    assert screen(["findings", "list"], 60, [sys.executable, "-c", WITHOUT_RICH]) == piped(["findings", "list"])
+    for words in (["findings", "list"], ["report", "campaign", RUNS]):
+        assert screen(words, 60, [sys.executable, "-c", WITHOUT_RICH]) == piped(words)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +111,79 @@ def test_who_wants_no_colours_gets_none(name: str, value: str, bold: bool) -> No
     assert "\x1b[1m" in drawn if bold else "\x1b" not in drawn
     assert "\x1b[3" not in drawn and "\x1b[1;3" not in drawn, "a colour"
     assert max(len(row) for row in without_escapes(drawn).splitlines() if row != LOG_COMMAND and LOG not in row) <= 60
+
+
+RUNS = str(REPOSITORY / "tests/data/tables/pmbs25_model2_step2.csv")
+LACKING = "allreduce,65537,1048576,ring,simple,4,-1,-1\n"
+WHOLE = "".join(f"{name},0,18446744073709551615,ring,simple,0,-1,-1,-1,-1\n" for name in COLLECTIVES)
+
+
+@pytest.mark.parametrize("columns", [60, 100])
+@pytest.mark.parametrize("kind", ["campaign", "portability", "model"])
+def test_a_report_has_its_answer_and_tables_that_fit(kind: str, columns: int) -> None:
+    drawn = screen(["report", kind, RUNS], columns)
+    plain = piped(["report", kind, RUNS]).splitlines()
+    rows = without_escapes(drawn).splitlines()
+    assert words_of(drawn)[:8] == plain[0].split()[:8] and drawn.startswith("\x1b[1m"), "the answer stands out"
+    assert max(map(len, rows)) <= columns and "\u2026" not in drawn, "no value is cut"
+    titles = [line for line in plain if line.endswith(":") and line[0] != " " and len(line) <= columns]
+    assert titles and set(titles) <= {row.rstrip() for row in rows}
+
+
+def test_a_reports_table_goes_without_columns_where_there_is_no_room() -> None:
+    def columns_of(width: int) -> list[str]:
+        rows = without_escapes(screen(["report", "portability", RUNS], width)).splitlines()
+        (head,) = (row for row in rows if row.startswith("of the best"))
+        return head.split()[3:]
+
+    assert columns_of(100) == ["IB-A100", "RoCE-A100", "RoCE-H100", "configuration"]
+    assert columns_of(80) == ["IB-A100", "RoCE-A100", "configuration"]
+
+
+def test_tuner_tables_are_judged_in_colour_and_a_compiled_one_is_as_in_a_file(tmp_path: Path) -> None:
+    lacking, whole, measured = tmp_path / "lacking.csv", tmp_path / "whole.csv", tmp_path / "measured.csv"
+    lacking.write_text(LACKING)
+    whole.write_text(WHOLE)
+    drawn = screen(["tuner", "lint", str(lacking)], 60)
+    assert drawn.startswith("\x1b[1;31m") and "\x1b[36m`laggard tuner compile`" in drawn
+    assert words_of(drawn) == words_of(piped(["tuner", "lint", str(lacking)], status=1))
+    assert screen(["tuner", "lint", str(whole)], 100).startswith(f"\x1b[1;32m{whole}: every message")
+    rows = without_escapes(screen(["tuner", "simulate", str(whole)], 100)).splitlines()
+    assert ["collective", "bytes", "setting", "channels", "row"] in [row.split() for row in rows]
+    narrow = ["tuner", "simulate", str(lacking)]
+    assert words_of(screen(narrow, 50)) == words_of(piped(narrow)), "no value is cut where a table has no room"
+    measured.write_text(
+        "collective,size_bytes,algorithm,protocol,channels,latency_us\nallreduce,1048576,ring,simple,4,900\n"
+    )
+    compiling = ["tuner", "compile", str(measured), "--nodes", "2", "--ranks", "16"]
+    assert without_escapes(screen(compiling, 40)) == piped(compiling)
+
+
+def test_dashboards_are_listed_on_rows_that_fit(tmp_path: Path) -> None:
+    words = ["dashboards", "export", str(tmp_path)]
+    drawn = screen(words, 60)
+    assert drawn.startswith("\x1b[1m3 dashboards are in") and words_of(drawn) == words_of(piped(words))
+
+
+def test_what_a_campaign_found_is_a_table_with_its_verdicts_in_colour(tmp_path: Path) -> None:
+    stand_in = REPOSITORY / "tests/support/nccl_tests.py"
+    program = f"env STAND_IN_TRAPS= {shlex.quote(sys.executable)} -S -E {shlex.quote(str(stand_in))}"
+    flags = ["--transport", "roce", "--nodes", "2", "--messages", "all_reduce:64M", "--trials", "60"]
+    study = ["--study", str(tmp_path / "study.db")]
+    left_out = ("NCCL_MIN_CTAS", "NCCL_NTHREADS", "NCCL_IB_SPLIT_DATA_ON_QPS")
+    few = [word for name in left_out for word in ("--leave-out", name)]
+    words = ["tune", "nccl", "--command", f"{program} {{test}} -b {{bytes}} -e {{bytes}}", *flags, *study, *few]
+    drawn = screen(words, 100)
+    _, answer, _ = drawn.partition("\x1b[1;32mChange ")
+    assert answer, drawn
+    assert "\x1b[32mfaster" in drawn and "\x1b[36m  export " in drawn
+    rows = without_escapes(drawn).splitlines()
+    assert ["times", "95", "%", "verdict", "pairs", "changed"] in [row.split() for row in rows]
+    assert any(row.split() == ["parameter", "times", "90", "%"] for row in rows)
+    again = subprocess.run([*LAGGARD, *words], capture_output=True, text=True, timeout=LONG)
+    assert "Change " in again.stdout and "\x1b" not in again.stdout + again.stderr
+    assert "Against the default, in interleaved pairs:\n  1." in again.stdout
+    assert "\x1b[1;32mNCCL_" in screen(["tune", "ab", *study], 100)
 
 
 def test_an_error_is_wrapped_too() -> None:

@@ -25,8 +25,9 @@ CAP_SYS_ADMIN, CAP_SYSLOG = 21, 34
 
 
 def ranks_in_a_cgroup() -> dict[str, Any]:
-    """What the agent says of a rank that its quota holds back, then takes more memory than there is, and of one that
-    somebody kills there. The agent may not read the kernel's log: it has the cgroup's own count."""
+    """What the agent says of a rank that its quota holds back, then takes more memory than there is, of its sibling,
+    which the launcher kills then, and of one that somebody kills there later. The agent may not read the kernel's log:
+    it has the cgroup's own count."""
     _make_cgroup()
     subprocess.run(["mount", "--bind", "/dev/null", "/dev/kmsg"], check=True)
     agent = _start(_run_agent)
@@ -34,7 +35,9 @@ def ranks_in_a_cgroup() -> dict[str, Any]:
         _start_rank(0)
         seen = {"held back": _wait_for(0, lambda row: (row.get("cpu_wait") or {}).get("seconds", 0) >= 2)}
         _write(f"{JOB}/cpu.max", "max")
+        _start_rank(2)
         seen["out of memory"] = _end_of(0, signal.SIGUSR1)
+        seen["its sibling"] = _end_of(2, signal.SIGKILL)
         _start_rank(1)
         return {**seen, "killed": _end_of(1, signal.SIGKILL)}
     finally:
@@ -92,7 +95,7 @@ def _run_rank(number: int) -> NoReturn:
     _write(f"{JOB}/cgroup.procs", "0")
     signal.signal(signal.SIGUSR1, _take_memory)
     clocks = {"wall_ns": time.time_ns(), "monotonic_ns": time.perf_counter_ns()}
-    identity = {"job_id": "17", "rank": number, "local_rank": number, "world_size": 2, "node": "vm", "gpu": None}
+    identity = {"job_id": "17", "rank": number, "local_rank": number, "world_size": 3, "node": "vm", "gpu": None}
     writer = RankFileWriter(RANKS, {**clocks, **identity, "attempt": 0})
     while writer.path:  # it holds the file, by which the agent knows that the rank lives
         pass

@@ -173,6 +173,11 @@ def test_a_rank_that_cgroup_v2_had_killed_for_its_memory(steps: dict[str, Any]) 
     assert row["end"]["kernel"] == "/sys/fs/cgroup/job/memory.events: oom_kill 1", row
 
 
+def test_its_sibling_that_the_launcher_killed_after_it_did_not_run_out_of_memory(steps: dict[str, Any]) -> None:
+    row = steps["cgroup of version 2"]["its sibling"]
+    assert row["end"]["signal"] == "SIGKILL" and "cause" not in row["end"], row
+
+
 def test_a_rank_that_somebody_killed_there_did_not_run_out_of_memory(steps: dict[str, Any]) -> None:
     row = steps["cgroup of version 2"]["killed"]
     assert row["end"]["signal"] == "SIGKILL" and "cause" not in row["end"], row

@@ -58,7 +58,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     )
     if not deaths:
         return NOTHING_FOUND
-    first = _first(deaths)
+    first = _explained(timings, _first(deaths))
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=(_ended_note(timings, deaths),))
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
@@ -134,6 +134,16 @@ def _first(deaths: Sequence[_Death]) -> list[_Death]:
     return [death for death in candidates if death.may_precede(candidates[0])]
 
 
+def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+    """`first` without those of whom nothing but a SIGKILL is known, where the kernel says of another why it ended: a
+    launcher kills the others after it."""
+    ends = [timings.states[death.column].end for death in first]
+    if not any(end and end.cause for end in ends):
+        return list(first)
+    killed = [end is not None and end.signal == "SIGKILL" and not (end.cause or end.exception) for end in ends]
+    return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
+
+
 def _by_machine(
     timings: JobTimings, first: Sequence[_Death], deaths: Sequence[_Death]
 ) -> Iterator[tuple[_Death, tuple[_Death, ...]]]:
@@ -168,8 +178,8 @@ def _died_as_one(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
     return len(ways) == 1 and as_early and not all(death.victim for death in deaths)
 
 
-def _way(end: RankEnd | None) -> tuple[str, int | None, str]:
-    return (end.signal, end.exit_code, end.exception) if end else ("", None, "")
+def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
+    return (end.signal, end.exit_code, end.exception, end.cause) if end else ("", None, "", "")
 
 
 def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> bool:
@@ -181,7 +191,7 @@ def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Seque
     explained = any(end.cause or end.exception for end in ends if end)
     if len(ways) > 1 or explained:
         return False
-    return len(first) == len(deaths) or ways == {("SIGTERM", None, "")}
+    return len(first) == len(deaths) or ways == {("SIGTERM", None, "", "")}
 
 
 def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:

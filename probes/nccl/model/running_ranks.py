@@ -24,6 +24,7 @@ _NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
 _LIBRARY = re.compile(r"/\S*/libnccl\.so(?:\.(\d+\.\d+\.\d+)|\.\d+)?\b")
 _WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
 _MOST_VALUE = 4096
+_REFUSED: Final = "laggard's reader may not read it either"
 
 
 class RankProcess(NamedTuple):
@@ -42,6 +43,8 @@ class RankProcesses(NamedTuple):
     """How many processes have an environment that this user may not read."""
     no_reader: str = ""
     """Why laggard's reader did not read them; empty where it was not asked."""
+    unread: tuple[int, ...] = ()
+    """The ids of these processes."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -52,7 +55,8 @@ def read_rank_processes(host: Host) -> RankProcesses:
         from laggard.probes.host.reader import NoReader, ask  # sockets are slow to import, and root needs none
 
         try:
-            return msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
+            found = msgspec.json.decode(ask("rank_processes"), type=RankProcesses)
+            return found._replace(no_reader=_REFUSED) if found.not_permitted else found
         except NoReader as error:
             return own._replace(no_reader=str(error.strerror))
         except msgspec.MsgspecError:
@@ -63,7 +67,7 @@ def read_rank_processes(host: Host) -> RankProcesses:
 def read_own_rank_processes(host: Host) -> RankProcesses:
     """Of the processes whose environment this process may read. Raises Unknown where /proc cannot be listed."""
     processes: list[RankProcess] = []
-    not_permitted = 0
+    unread: list[int] = []
     for name in host.entries("/proc"):
         if not name.isdecimal():
             continue
@@ -72,8 +76,8 @@ def read_own_rank_processes(host: Host) -> RankProcesses:
         except NotFound:  # it ended, or the recording lacks these files
             continue
         except Unknown:
-            not_permitted += 1
-    return RankProcesses(tuple(processes), not_permitted)
+            unread.append(int(name))
+    return RankProcesses(tuple(processes), len(unread), unread=tuple(unread))
 
 
 def _rank_process(host: Host, pid: str) -> Iterator[RankProcess]:

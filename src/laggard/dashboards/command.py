@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 from typing import Final
 
 from laggard.address import without_login
@@ -15,6 +14,8 @@ from laggard.dashboards.push import push_dashboards
 from laggard.dashboards.registry import DASHBOARDS
 from laggard.errors import UsageError
 from laggard.secret_file import refuse_exposed
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
 
 _ENV_TOKEN: Final = "GRAFANA_TOKEN"
 _LONGEST_TOKEN: Final = 4096
@@ -33,11 +34,11 @@ def main(arguments: argparse.Namespace) -> int:
     dashboards = [dashboard_json(dashboard) for dashboard in DASHBOARDS]
     if arguments.action == "export":
         done = [_write(arguments.where, dashboard) for dashboard in dashboards]
-        sys.stdout.write(f"{len(done)} dashboards are in {arguments.where}: {', '.join(done)}\n")
+        show([Line(f"{len(done)} dashboards are in {arguments.where}: {', '.join(done)}", "name")])
         return 0
     paths = push_dashboards(arguments.where, _token(arguments.token_file), arguments.folder, dashboards)
-    places = "".join(f"  {without_login(arguments.where).rstrip('/')}{path}\n" for path in paths)
-    sys.stdout.write(f"{len(paths)} dashboards are in Grafana's folder {arguments.folder}:\n{places}")
+    places = [Line(f"  {without_login(arguments.where).rstrip('/')}{path}", whole=True) for path in paths]
+    show([Line(f"{len(paths)} dashboards are in Grafana's folder {arguments.folder}:", "name"), *places])
     return 0
 
 

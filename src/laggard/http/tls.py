@@ -158,6 +158,15 @@ def failure_text(error: ssl.SSLError) -> str:
     return f"TLS failed: {reason.replace('_', ' ').lower() or error}"
 
 
+def tls_failure(error: BaseException | None) -> str:
+    """What went wrong with TLS, of which httpx's own errors say little; empty where nothing did."""
+    while error is not None:
+        if isinstance(error, ssl.SSLError):
+            return failure_text(error)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
 @functools.lru_cache(maxsize=4)
 def _client_context(files: tuple[str, ...], stamp: object) -> ssl.SSLContext:
     authorities, certificate, key = files

@@ -26,10 +26,22 @@ STYLES: Final = {
     "info": "cyan",
     "name": "bold",
     "aside": "dim",
+    "plain": "",  # also of what is to be copied: a file's text
 }
-_VALUES: Final = {**STYLES, "ok": "green", "fail": "red", "skipped": "dim", "unknown": "yellow"}
+_VALUES: Final = {
+    **STYLES,
+    "ok": "green",
+    "fail": "red",
+    "skipped": "dim",
+    "unknown": "yellow",
+    "faster": "green",
+    "slower": "red",
+    "low": "red",
+    "not told apart": "yellow",
+}
 """The style of a cell that is one of these words."""
 
+_GAP: Final = 2  # cells between two columns
 _COPIED = re.compile(r"`[^`]+`")
 _CODE = re.compile(r"\b[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\b")
 _LABEL = re.compile(r"^\s*(?:\d+\. )?(?:What to (?:do|change)|what to do)\b.*?:")
@@ -94,7 +106,8 @@ class _Following:
 
 
 class _Fitting:
-    """A table with as many of its columns as there is room for."""
+    """A table with as many of its columns as there is room for; a script's lines, wrapped, where a value would be cut
+    in the ones that have to stay."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -107,9 +120,18 @@ class _Fitting:
                 spare is None
                 or console.measure(drawn, options=options.update(max_width=1 << 16)).maximum <= options.max_width
             ):
-                yield drawn
+                cut = self.table.plain and self._least_width(names) > options.max_width
+                yield dressed(map(Line, self.table.plain)) if cut else drawn
                 return
             names.remove(spare)
+
+    def _least_width(self, names: list[str]) -> int:
+        """Cells of all columns with whole values; of the last one, which wraps, the longest word."""
+        places = [self.table.names.index(name) for name in names]
+        columns = [[name, *(row[place] for row in self.table.rows)] for name, place in zip(names, places, strict=True)]
+        words = [word for value in columns[-1] for word in value.split() or ("",)]
+        widths = [max(map(cell_len, values)) for values in (*columns[:-1], words)]
+        return sum(widths) + _GAP * (len(widths) - 1)
 
     def _drawn(self, names: list[str]) -> RichTable:
         drawn = RichTable(box=None, pad_edge=False, header_style="bold", expand=False)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 _MAX_RUNS = 4
+_DIGITS = re.compile(r"\d+")
 
 
 def ranks_text(ranks: Iterable[int]) -> str:
@@ -61,6 +63,11 @@ def counted(number: int, noun: str) -> str:
 def capital(text: str) -> str:
     """`text` as a sentence begins; a path in front stays as it is."""
     return text if "/" in text.partition(" ")[0] else text[:1].upper() + text[1:]
+
+
+def natural(name: str) -> str:
+    """Sorts names as people count: node-9 before node-10."""
+    return _DIGITS.sub(lambda found: found.group()[:64].zfill(12), name)
 
 
 def printable_line(text: str, limit: int | None = None) -> str:

@@ -13,6 +13,8 @@ from typing import Any, Final
 from laggard.collector.recommend.advice.decide import recommend
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.recommend.inputs import read_inputs
+from laggard.terminal.output import show as show_parts
+from laggard.terminal.parts import Line
 from laggard.tune.cli.options import check, configure
 from laggard.tune.cli.repeat import repeat_final
 from laggard.tune.cli.run import run, study_path
@@ -91,7 +93,7 @@ def _all(arguments: argparse.Namespace, situation: Situation) -> int:
             configuration = tuned(settings, best)
     show(documents, arguments)
     if arguments.format == "text":
-        print(f"\nThe gain of each step: {', '.join(map(_gain_text, documents))}.")
+        show_parts([Line(""), Line(f"The gain of each step: {', '.join(map(_gain_text, documents))}.", "name")])
     return status
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from laggard.errors import UsageError
@@ -14,7 +13,10 @@ from laggard.nccl.tuner.build import build_rows, choose_bands
 from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
 from laggard.nccl.tuner.plugin import Message, choose, possible_cells
 from laggard.nccl.tuner.table import COLLECTIVES, TunerLine, TunerRow, read_lines, render_row, rows_of
-from laggard.text.words import ascii_line, counted
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line, Part, Table
+from laggard.text.ascii_parts import ascii_parts
+from laggard.text.words import counted
 from laggard.tuner.measurements import read_file, read_measurements
 
 TUNER_SCHEMA: Final = "laggard.tuner/1"
@@ -41,7 +43,7 @@ def main(arguments: argparse.Namespace) -> int:
     tables = [(path, _read_table(path)) for path in arguments.files]
     if arguments.action == "simulate":
         rows = [_simulated(path, rows_of(lines), arguments.nodes or 1, arguments.ranks or 8) for path, lines in tables]
-        return _finish(arguments, {"tables": rows}, [line for table in rows for line in _simulated_lines(table)], False)
+        return _finish(arguments, {"tables": rows}, [part for table in rows for part in _simulated_parts(table)], False)
     found = [
         {
             "path": path,
@@ -51,7 +53,7 @@ def main(arguments: argparse.Namespace) -> int:
         for path, lines in tables
     ]
     wrong = any(table["one_channel"] for table in found)
-    return _finish(arguments, {"tables": found}, [line for table in found for line in _lint_lines(table)], wrong)
+    return _finish(arguments, {"tables": found}, [part for table in found for part in _lint_parts(table)], wrong)
 
 
 def _read_table(path: str) -> tuple[TunerLine, ...]:
@@ -65,11 +67,11 @@ def _read_table(path: str) -> tuple[TunerLine, ...]:
     return lines
 
 
-def _finish(arguments: argparse.Namespace, document: dict[str, Any], lines: Sequence[str], wrong: bool) -> int:
+def _finish(arguments: argparse.Namespace, document: dict[str, Any], parts: Sequence[Part], wrong: bool) -> int:
     if arguments.format == "json":
         print(json.dumps({"schema": TUNER_SCHEMA, **document}))
     else:
-        sys.stdout.write("".join(f"{ascii_line(line)}\n" for line in lines))
+        show(ascii_parts(parts))
     return int(wrong)
 
 
@@ -97,7 +99,8 @@ def _compile(arguments: argparse.Namespace) -> int:
         "left_out_wrong": wrong,
         "table": "".join(f"{line}\n" for line in lines),
     }
-    return _finish(arguments, document, lines, False)
+    parts = [Line(line, "aside" if line.startswith("#") else "plain", whole=True) for line in lines]
+    return _finish(arguments, document, parts, False)
 
 
 def _one_number(name: str, given: int | None, found: Sequence[int]) -> int:
@@ -133,15 +136,29 @@ def _simulated(path: str, rows: Sequence[TunerRow], nodes: int, ranks: int) -> d
     return {"path": path, "nodes": nodes, "ranks": ranks, "messages": found}
 
 
-def _simulated_lines(table: dict[str, Any]) -> list[str]:
-    lines = [f"{table['path']}: {counted(table['nodes'], 'node')}, {counted(table['ranks'], 'rank')}"]
-    for each in table["messages"]:
-        setting = f"{each['algorithm']}/{each['protocol']}" if each["line"] else "NCCL's choice"
-        channels = "NCCL's channels" if each["channels"] == 0 else counted(each["channels"], "channel")
-        by_accident = " (by accident)" if each["one_channel_by_accident"] else ""
-        where = f"line {each['line']}" if each["line"] else "no row"
-        lines.append(f"  {each['collective']} {each['size_bytes']}: {setting}, {channels}{by_accident}, {where}")
-    return lines
+def _simulated_parts(table: dict[str, Any]) -> list[Part]:
+    rows = [_simulated_row(each) for each in table["messages"]]
+    plain = tuple(f"  {name} {size}: {', '.join(others)}" for name, size, *others in rows)
+    names = ("collective", "bytes", "setting", "channels", "row")
+    return [
+        Line(f"{table['path']}: {counted(table['nodes'], 'node')}, {counted(table['ranks'], 'rank')}", "name"),
+        Table(plain, names, tuple(rows), right=frozenset({"bytes"})),
+    ]
+
+
+def _simulated_row(each: Mapping[str, Any]) -> tuple[str, ...]:
+    setting = f"{each['algorithm']}/{each['protocol']}" if each["line"] else "NCCL's choice"
+    channels = "NCCL's channels" if each["channels"] == 0 else counted(each["channels"], "channel")
+    by_accident = " (by accident)" if each["one_channel_by_accident"] else ""
+    where = f"line {each['line']}" if each["line"] else "no row"
+    return each["collective"], str(each["size_bytes"]), setting, channels + by_accident, where
+
+
+def _lint_parts(table: dict[str, Any]) -> list[Part]:
+    """The answer, and what it is about: red is what makes messages slow, which is also the exit status."""
+    style = "fail" if table["one_channel"] else "unknown" if table["problems"] else "ok"
+    first, *others = _lint_lines(table)
+    return [Line(first, style), *map(Line, others)]
 
 
 def _lint_lines(table: dict[str, Any]) -> list[str]:

@@ -36,16 +36,18 @@ class NodeRow(msgspec.Struct, frozen=True):
     """How long ago a ring measured the node, as its agent tells; None: it tells of none."""
     ring_pairs: RingPairs | None = None
     """Of a node that led its last ring, where that measured pairs."""
-    skipped: str = ""
-    """How many of the agent's checks judged nothing, since they do not apply there, and the most frequent reasons, as
-    one line; empty: none, or no report is known."""
+    skipped_as: int | None = None
+    """Place of its line in the document's `skipped`; null: nothing was skipped there, no report is known, or the line
+    is one of too many."""
 
 
 class NodesDocument(msgspec.Struct, frozen=True):
     """`laggard.nodes/1`. Of the `total` nodes that were asked for, `answering` answer and the checks of `failing` fail;
     `nodes` are the first of them where fewer were asked for. `unnamed`: agents of the whole fleet that never said which
     node they are on. `compared`: how the nodes differ from others of the same hardware, a line each.
-    `job`: the one on whose nodes this is; null where it is on all, also because nothing says where a job runs."""
+    `job`: the one on whose nodes this is; null where it is on all, also because nothing says where a job runs.
+    `skipped`: how many of an agent's checks judged nothing, since they do not apply there, and the most frequent
+    reasons, a line for all nodes alike (`skipped_as`), 256 lines at most."""
 
     nodes: tuple[NodeRow, ...]
     total: int = 0
@@ -54,6 +56,7 @@ class NodesDocument(msgspec.Struct, frozen=True):
     unnamed: int = 0
     compared: tuple[str, ...] = ()
     job: str | None = None
+    skipped: tuple[str, ...] = ()
     schema: str = "laggard.nodes/1"
 
 

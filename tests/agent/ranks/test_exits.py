@@ -14,7 +14,8 @@ import pytest
 
 from laggard.agent.ranks.end import LastMoment, rank_end
 from laggard.agent.ranks.exit_watch import ExitWatch, WatchedExit
-from laggard.agent.ranks.kernel_word import count_oom_kills, kernel_word, read_oom_kills
+from laggard.agent.ranks.kernel_word import kernel_word, names_another
+from laggard.agent.ranks.oom_kills import OomKills, count_oom_kills, read_oom_kills
 from laggard.probes.host.kernel_log import parse_messages
 
 LAUNCHER = """
@@ -122,6 +123,64 @@ def test_the_memory_cgroup_of_a_process_counts_its_oom_kills(tmp_path: Path) -> 
     counts = read_oom_kills(5, root)
     assert sorted(counts.values()) == [1, 2] and count_oom_kills(counts) == counts
     assert read_oom_kills(6, root) == read_oom_kills(7, root) == {}
+
+
+@pytest.mark.parametrize(
+    ("pid", "ended_at", "another"),
+    [(41, 100.1, False), (40, 100.1, True), (40, 140.0, False), (42, 201.0, False), (40, 300.5, True)],
+)
+def test_the_log_tells_whether_the_kernel_killed_another(pid: int, ended_at: float, another: bool) -> None:
+    assert names_another(parse_messages(LOG), pid, ended_at) is another
+
+
+class Cgroup:
+    """A memory cgroup's count of kills, and who ended in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = str(folder / "memory.events")
+        self.kills = OomKills()
+        self.count(0)
+
+    def count(self, kills: int) -> None:
+        Path(self.path).write_text(f"oom {kills}\noom_kill {kills}\n")
+
+    def ends(self, at: float, before: int = 0) -> bool:
+        said = self.kills.ended({self.path: before}, at)
+        assert said in ("", f"{self.path}: oom_kill {count_oom_kills([self.path])[self.path]}")
+        return bool(said)
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path) -> Cgroup:
+    return Cgroup(tmp_path)
+
+
+def test_who_ends_first_after_a_kill_was_killed_and_its_siblings_were_not(cgroup: Cgroup) -> None:
+    assert not cgroup.ends(10.0), "before the kill"
+    cgroup.count(1)
+    assert [cgroup.ends(at) for at in (20.0, 20.01, 25.0)] == [True, False, False]
+    cgroup.count(2)
+    assert [cgroup.ends(at, before=1) for at in (90.0, 90.1)] == [True, False], "of the next attempt in that cgroup"
+
+
+def test_of_two_kills_at_once_each_has_its_process(cgroup: Cgroup) -> None:
+    cgroup.count(2)
+    assert [cgroup.ends(at) for at in (20.0, 20.4, 20.5)] == [True, True, False]
+
+
+def test_a_kill_of_a_process_that_nobody_watches_is_not_given_to_who_is_killed_later(cgroup: Cgroup) -> None:
+    cgroup.count(2)
+    assert [cgroup.ends(at) for at in (20.0, 25.0)] == [True, False]
+    cgroup.count(3)
+    assert not cgroup.ends(90.0, before=3), "killed before this process was there"
+
+
+def test_a_cgroup_that_nobody_watches_any_more_is_forgotten(cgroup: Cgroup) -> None:
+    cgroup.count(1)
+    assert cgroup.ends(20.0)
+    cgroup.kills.keep(())
+    cgroup.count(1)
+    assert cgroup.ends(90.0), "another cgroup of that name counts from the beginning"
 
 
 @pytest.mark.parametrize("noted", [None, [], "x", {"exit_code": 999, "at_seconds": 1e300, "exception": 5}])

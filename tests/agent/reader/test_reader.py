@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from laggard.environment import ENV_READER
 from laggard.probes.host import reader as client
 from laggard.probes.host.host import Host
 from laggard.probes.host.reader import MAX_QUESTION_BYTES, NoReader, ask
+from laggard.probes.nccl.model import running_ranks
+from laggard.probes.nccl.model.running_ranks import RankProcesses
 
 NOBODY = 65534
 OTHER = 65533
@@ -117,7 +120,8 @@ def start_reader(tmp_path: Path) -> Iterator[Callable[..., Path]]:
 def as_nobody(code: str, path: Path) -> str:
     """What `code` prints as a user without privileges. All is imported before: another user may not read our Python."""
     imports = (
-        "import os, json\nimport laggard.agent.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
+        "import difflib, os, json\n"
+        "import laggard.agent.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
         "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
         "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"
@@ -323,13 +327,15 @@ NCCL = """
 out = io.StringIO()
 with contextlib.redirect_stdout(out):
     main(["healthcheck", "--only", "nccl_env", "--format", "json"])
-print(json.dumps(json.loads(out.getvalue())["facts"].get("nccl_env")))
+report = json.loads(out.getvalue())
+(probe,) = report["probes"]
+print(json.dumps({**report["facts"].get("nccl_env", {}), "verdict": probe["verdict"], "reason": probe["reason"]}))
 """
 
 
 def refused(facts: dict[str, Any]) -> int:
     """How many processes' environments were not to be read."""
-    found = re.search(r"of (\d+) processes", facts.get("not_permitted", ""))
+    found = re.search(r"of (\d+) process", facts.get("not_permitted", ""))
     return int(found[1]) if found else 0
 
 
@@ -348,7 +354,7 @@ def test_of_another_users_process_ncclss_variables_come_and_nothing_else(
     ranks = Path("/dev/shm/laggard")
     made = not ranks.exists()
     ranks.mkdir(exist_ok=True)
-    held = ranks / f"test-{os.getpid()}"
+    held, rank_file = ranks / f"test-{os.getpid()}", ranks / str(OTHER) / "rank"
     held.touch(0o666)
     held.chmod(0o666)
     rank = subprocess.Popen(
@@ -358,18 +364,37 @@ def test_of_another_users_process_ncclss_variables_come_and_nothing_else(
         assert rank.stdout is not None and rank.stdout.readline() == b"ready\n"
         told = ask("rank_processes", environ(path)).decode()
         assert "hidden" not in told and "AWS" not in told and "PATH" not in told
+        rank_file.parent.mkdir(exist_ok=True)
+        rank_file = rank_file.with_name(f"{rank.pid}-0123456789abcdef.rank")
+        rank_file.touch()
         (found,) = [each for each in json.loads(told)[0] if each[0] == rank.pid]
         assert found[1] == {"NCCL_DEBUG": "WARN", "NCCL_SECRET_TOKEN": ""}
         without, with_reader = (json.loads(as_nobody(NCCL, place)) for place in (Path("/nowhere"), path))
         assert "not for this user to read; laggard's reader, which may, does not run" in without["not_permitted"]
         assert without["ranks"] < with_reader["ranks"]
         assert refused(with_reader) < refused(without)
+        assert without["verdict"] == "unknown" and f"a process that trains ({rank.pid}) is not" in without["reason"]
+        assert with_reader["verdict"] == "ok", with_reader
     finally:
         rank.kill()
         rank.communicate()
         held.unlink()
+        rank_file.unlink(missing_ok=True)
+        rank_file.parent.rmdir()
         if made:
             ranks.rmdir()
+
+
+def test_a_reader_that_may_not_read_an_environment_either_is_named(
+    serve: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that lacks CAP_SYS_PTRACE."""
+    refused = RankProcesses((), 1, unread=(7,))
+    monkeypatch.setattr(running_ranks, "read_own_rank_processes", lambda host: refused)
+    monkeypatch.setenv(ENV_READER, str(serve(lambda question: msgspec.json.encode(refused))))
+    assert running_ranks.read_rank_processes(Host()) == refused._replace(
+        no_reader="laggard's reader may not read it either"
+    )
 
 
 SOCKETS = """

@@ -51,6 +51,27 @@ def test_a_rank_that_computes_on_no_known_gpu_is_not_explained_by_one(gpu: str |
     assert culprit.advice.startswith(first)
 
 
+@pytest.mark.parametrize("gpu", ["GPU-1f", None])
+@pytest.mark.parametrize("persistence", ["persistent", "intermittent"])
+def test_the_advice_for_a_slow_rank_follows_the_fact_that_explains_it(gpu: str | None, persistence: str) -> None:
+    """Nobody is sent to the CPU's cores where the machine reports a throttled GPU, whichever code it reports first."""
+    timings = job(16, findings_by_node={"n0": ("CPU_GOVERNOR", "GPU_OF_TOMORROW", "GPU_THROTTLED")})
+    culprit = Culprit("slow_compute", (2,), "n0", gpu=gpu, phase="forward", persistence=persistence)
+    assert explained(culprit, timings).advice == (
+        "follow GPU_THROTTLED first: a GPU ran slower for heat, protection or its power supply (laggard findings "
+        "explain GPU_THROTTLED); then CPU_GOVERNOR, GPU_OF_TOMORROW"
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [("hung", "py-spy dump"), ("dead", "read its log"), ("slow_link", "cables")]
+)
+def test_what_hangs_or_died_or_is_a_link_has_other_things_to_look_at_too(kind: str, other: str) -> None:
+    timings = job(16, findings_by_node={"n0": ("RDMA_RATE_LOW",)})
+    advice = explained(Culprit(kind, (2,), "n0", phase="collective"), timings).advice
+    assert advice.startswith("follow RDMA_RATE_LOW first: an RDMA port runs slower") and other in advice
+
+
 def test_the_findings_at_either_end_of_a_link_are_joined() -> None:
     link = ({"node": "n0"}, {"node": "n1"})
     timings = job(24, findings_by_node={"n1": ("RDMA_ERRORS_RISING",)})

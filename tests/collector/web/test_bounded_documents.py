@@ -11,7 +11,9 @@ import pytest
 from msgspec import structs
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
+from laggard.collector.web.chosen_nodes import MOST_SKIPPED_LINES, NodesAsked, nodes_document
 from laggard.collector.web.tiles import tiles_document
+from laggard.wire import encode
 from laggard.wire.nodes import NodeRow, RingPairs
 
 NODES = JOBS = 4096
@@ -38,6 +40,29 @@ def collector() -> Iterator[httpx.Client]:
 def test_a_view_of_4096_nodes_and_jobs_is_small(collector: httpx.Client, view: str) -> None:
     sizes = {path: len(collector.get(path).raise_for_status().content) for path in VIEWS[view]}
     assert sum(sizes.values()) < MOST_BYTES, sizes
+
+
+def test_why_checks_were_skipped_stands_once_for_all_nodes() -> None:
+    """Not on each row of the document that a controller asks for whole, twice a minute."""
+    plain = made_snapshot(NODES, ranks_per_node=1, steps=2)
+    kinds = (
+        "34 of 45 checks skipped: no NVIDIA GPU among 24 PCI devices (30), no swap (1)",
+        "1 of 45 checks skipped",
+        "",
+    )
+    lines = {row.url: kinds[place % 100 if place % 100 < 2 else 2] for place, row in enumerate(plain.nodes)}
+    told = nodes_document(dataclasses.replace(plain, skipped=lines), NodesAsked())
+    assert told.skipped == kinds[:2]
+    for row in told.nodes:
+        assert (told.skipped[row.skipped_as] if row.skipped_as is not None else "") == lines[row.url]
+    same = dict.fromkeys(lines, kinds[0])
+    whole, without = (
+        len(encode(nodes_document(dataclasses.replace(plain, skipped=it), NodesAsked()))) for it in (same, {})
+    )
+    assert whole - without <= 100, "a null for each row stands there as well"
+    assert nodes_document(dataclasses.replace(plain, skipped=same), NodesAsked(limit=5)).skipped == kinds[:1]
+    many = {row.url: f"{place} of 45 checks skipped" for place, row in enumerate(plain.nodes)}
+    assert len(nodes_document(dataclasses.replace(plain, skipped=many), NodesAsked()).skipped) == MOST_SKIPPED_LINES
 
 
 def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:

@@ -70,7 +70,76 @@ def test_processes_of_other_users_are_a_fact_and_no_fault(
     (root / "proc/4242/environ").symlink_to("environ")  # cannot be opened, even by root
     report = check(root, capsys)
     assert report["verdict"] == "ok"
-    assert "1 processes" in report["facts"]["nccl_env"]["not_permitted"]
+    assert "of 1 process is" in report["facts"]["nccl_env"]["not_permitted"]
+
+
+def unread(root: Path, pid: int = 4242, uid: int = 1007, inside: int = 0) -> None:
+    """A process of which only that is known which every user may see; `inside`: its number in its container."""
+    (root / f"proc/{pid}").mkdir()
+    (root / f"proc/{pid}/environ").symlink_to("environ")  # cannot be opened, even by root
+    namespaces = f"{pid}\t{inside}" if inside else str(pid)
+    (root / f"proc/{pid}/status").write_text(f"Name:\tpython\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t{namespaces}\n")
+    (root / f"proc/{pid}/comm").write_text("python\n")
+
+
+def on_gpu(root: Path, **values: Any) -> None:
+    """Changes what NVML says of GPU 3."""
+    path = root / "laggard/nvml.json"
+    nvml = json.loads(path.read_text())
+    nvml["gpus"][3].update(values)
+    path.write_text(json.dumps(nvml))
+
+
+def verdict(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[str, str]:
+    (probe,) = check(root, capsys)["probes"]
+    return probe["verdict"], probe["reason"]
+
+
+def test_a_process_on_a_gpu_whose_environment_cannot_be_read_is_unknown(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("hgx_h100_gpus")
+    unread(root)
+    assert verdict(root, capsys)[0] == "ok", "another user's shell has no NCCL to set"
+    on_gpu(root, processes=[{"pid": 4242, "used_bytes": 1 << 30}])
+    assert verdict(root, capsys) == (
+        "unknown",
+        "the environment of a process that trains (4242) is not for this user to read; root may",
+    )
+    (root / "proc/4242/comm").write_text("nv-hostengine\n")
+    assert verdict(root, capsys)[0] == "ok", "a service that watches the GPU trains nothing"
+
+
+def test_where_nvml_does_not_tell_who_computes_it_is_unknown_too(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("hgx_h100_gpus")
+    on_gpu(root, processes=None, errors={"processes": "NO_PERMISSION"})
+    assert verdict(root, capsys)[0] == "ok", "every environment was read"
+    unread(root)
+    told, reason = verdict(root, capsys)
+    assert told == "unknown" and "of 1 process is" in reason and "a list of processes of GPU 3: NO_PERMISSION" in reason
+
+
+@pytest.mark.parametrize("folder", ["run/laggard/ranks", "dev/shm/laggard"])
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("1007/4242-00112233aabbccdd.rank", "ok"),  # its number in the container is another
+        ("1007/17-00112233aabbccdd.rank", "unknown"),
+        ("1008/17-00112233aabbccdd.rank", "ok"),
+        ("1007/17-00112233aabbccdd.rank.new", "ok"),
+    ],
+)
+def test_a_process_with_a_rank_file_whose_environment_cannot_be_read_is_unknown(
+    folder: str, file: str, told: str, copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("plain")
+    unread(root, inside=17)
+    (root / folder / file).parent.mkdir(parents=True)
+    (root / folder / file).touch()
+    found, reason = verdict(root, capsys)
+    assert found == told and ("(4242)" in reason) is (told == "unknown")
 
 
 def test_a_settings_file_that_cannot_be_read_is_unknown(

@@ -20,8 +20,7 @@
 {{- end }}
 
 {{- define "laggard.collectorConfig" -}}
-{{- $service := printf "laggard-collector.%s.svc" .Release.Namespace }}
-{{- $names := list $service (printf "%s.cluster.local" $service) }}
+{{- $names := list "*.svc" "*.svc.cluster.local" }}
 {{- $own := dict "listen_address" ":19401" "target_names" (list "laggard-agents") "allowed_hosts" $names }}
 {{- if .Values.tls.enabled }}
 {{- $server := printf "laggard-agents.%s.svc" .Release.Namespace }}
@@ -31,8 +30,10 @@
 {{- end }}
 
 {{- define "laggard.controllerConfig" -}}
-{{- $scheme := ternary "https" "http" .Values.tls.enabled }}
-{{- $collector := printf "%s://laggard-collector.%s.svc:19401" $scheme .Release.Namespace }}
+{{- $collector := "http://laggard-collector:19401" }}
+{{- if .Values.tls.enabled }}
+{{- $collector = printf "https://laggard-collector.%s.svc:19401" .Release.Namespace }}
+{{- end }}
 {{- $own := dict "collector" $collector "taint" .Values.controller.taint }}
 {{- merge (deepCopy .Values.controller.config) $own | toYaml }}
 {{- end }}

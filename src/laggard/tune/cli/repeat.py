@@ -6,16 +6,21 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from typing import Final
 
 from laggard import wire
 from laggard.collector.recommend.advice.situation import Situation
 from laggard.errors import UsageError
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
 from laggard.tune.cli.settings import subject_for
 from laggard.tune.report.conclude import evidence
 from laggard.tune.report.text import changes_text
 from laggard.tune.space import changes
-from laggard.tune.statistics import compare
+from laggard.tune.statistics import Word, compare
 from laggard.tune.study.store import campaign_of
+
+_STYLES: Final = {Word.FASTER: "ok", Word.SLOWER: "fail", Word.TIE: "name"}
 
 
 def repeat_final(arguments: argparse.Namespace, situation: Situation) -> int:
@@ -42,5 +47,5 @@ def repeat_final(arguments: argparse.Namespace, situation: Situation) -> int:
     if arguments.format == "json":
         sys.stdout.buffer.write(wire.encode({"schema": "laggard.tune_ab/1", **found._asdict()}) + b"\n")
     else:
-        print(f"{shown}: {found.word.value}; {evidence(found)}")
+        show([Line(f"{shown}: {found.word.value}; {evidence(found)}", _STYLES.get(found.word, "unknown"))])
     return 0

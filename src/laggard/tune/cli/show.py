@@ -10,9 +10,11 @@ from pathlib import Path
 from laggard import wire
 from laggard.errors import UsageError
 from laggard.recommend.command import write_files
+from laggard.terminal.output import show as show_parts
+from laggard.terminal.parts import Line
 from laggard.tune.report.documents import TuneDocument
 from laggard.tune.report.page import render_page
-from laggard.tune.report.text import render
+from laggard.tune.report.text import tune_parts
 
 
 def show(documents: Sequence[TuneDocument], arguments: argparse.Namespace) -> None:
@@ -26,7 +28,7 @@ def show(documents: Sequence[TuneDocument], arguments: argparse.Namespace) -> No
         if arguments.format == "json":
             sys.stdout.buffer.write(wire.encode(document) + b"\n")
         else:
-            sys.stdout.write(("\n" if place else "") + render(document))
+            show_parts([*([Line("")] if place else []), *tune_parts(document)])
     sys.stdout.flush()
 
 

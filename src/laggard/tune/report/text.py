@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from laggard.collector.recommend.advice.words import gain_text
+from laggard.terminal.parts import Line, Part, Table, plain_text
+from laggard.text.ascii_parts import ascii_parts
 from laggard.text.words import ascii_line, counted, printable_line, seconds_text
 from laggard.tune.campaign import Progress
-from laggard.tune.report.documents import FinalistRow, TuneDocument
+from laggard.tune.report.documents import FinalistRow, ImportanceRow, TuneDocument
 from laggard.tune.space import changes
 
 
@@ -40,29 +42,44 @@ def changes_text(found: Mapping[str, Any]) -> str:
 
 
 def render(document: TuneDocument) -> str:
-    return "".join(f"{ascii_line(line)}\n" for line in _lines(document))
+    return plain_text(tune_parts(document))
 
 
-def _lines(own: TuneDocument) -> Iterator[str]:
-    yield _headline(own)
+def tune_parts(document: TuneDocument) -> list[Part]:
+    """The answer, what shows it, and how the campaign went."""
+    return ascii_parts(_parts(document))
+
+
+def _parts(own: TuneDocument) -> Iterator[Part]:
+    yield Line(_headline(own), _headline_style(own))
     for item in own.recommendation.items:
-        yield f"  {item.apply}"
+        yield Line(f"  {item.apply}", whole=True)
     if own.finalists:
-        yield ""
-        yield "Against the default, in interleaved pairs:"
-        yield from (f"  {_finalist_line(each)}" for each in own.finalists)
-    yield from (f"  as fast, or not told apart: {changes_text(each)}" for each in own.tied)
-    yield ""
+        yield Line("")
+        yield Line("Against the default, in interleaved pairs:", "name")
+        yield _finalists(own.finalists)
+    yield from (Line(f"  as fast, or not told apart: {changes_text(each)}") for each in own.tied)
+    yield Line("")
     counts = Counter(each.status for each in own.trials)
-    yield f"{counted(len(own.trials), 'trial')} ({', '.join(f'{count} {name}' for name, count in counts.items())})."
-    yield f"Ended: {own.ended}. A repeat differs by {own.noise:.1%}; {_drift(own)}."
-    yield from _importance_lines(own)
-    yield from (f"Rejected: {name}={value} gave wrong results." for name, value in own.rejected.items())
+    told = ", ".join(f"{count} {name}" for name, count in counts.items())
+    yield Line(f"{counted(len(own.trials), 'trial')} ({told}).")
+    yield Line(f"Ended: {own.ended}. A repeat differs by {own.noise:.1%}; {_drift(own)}.")
+    if own.importances:
+        yield Line("What the parameters change, best value over worst (90 %):", "name")
+        yield _importances(own.importances)
+    yield from (Line(f"Rejected: {it}={value} gave wrong results.", "warning") for it, value in own.rejected.items())
     yield from (
-        f"Never tried: {name} {', '.join('unset' if value is None else str(value) for value in values)}"
+        Line(f"Never tried: {name} {', '.join('unset' if value is None else str(value) for value in values)}", "aside")
         for name, values in own.never_tried.items()
     )
-    yield from own.notes
+    yield from map(Line, own.notes)
+
+
+def _headline_style(own: TuneDocument) -> str:
+    """As the exit status has it: nothing measured is no answer."""
+    if own.recommendation.items:
+        return "ok"
+    return "name" if any(each.seconds is not None for each in own.trials) else "unknown"
 
 
 def _headline(own: TuneDocument) -> str:
@@ -71,9 +88,19 @@ def _headline(own: TuneDocument) -> str:
     return f"Change {counted(len(own.recommendation.items), 'setting')}: {gain_text(own.recommendation.items[0].gain)}."
 
 
+def _finalists(rows: Sequence[FinalistRow]) -> Table:
+    names = ("times", "95 %", "verdict", "pairs", "changed")
+    cells = tuple((f"{it.ratio:.3f}", _between(it), it.verdict, str(it.pairs), changes_text(it.changes)) for it in rows)
+    return Table(tuple(f"  {_finalist_line(each)}" for each in rows), names, cells, right=frozenset({"pairs"}))
+
+
 def _finalist_line(each: FinalistRow) -> str:
-    between = "" if each.low is None or each.high is None else f" ({each.low:.3f} to {each.high:.3f})"
+    between = f" ({_between(each)})" if _between(each) else ""
     return f"{each.ratio:.3f}{between} {each.verdict}, {counted(each.pairs, 'pair')}: {changes_text(each.changes)}"
+
+
+def _between(each: FinalistRow) -> str:
+    return "" if each.low is None or each.high is None else f"{each.low:.3f} to {each.high:.3f}"
 
 
 def _drift(own: TuneDocument) -> str:
@@ -82,9 +109,10 @@ def _drift(own: TuneDocument) -> str:
     return f"the machine drifted: the default takes {own.drift:.2f} times what it took at first"
 
 
-def _importance_lines(own: TuneDocument) -> Iterator[str]:
-    if own.importances:
-        yield "What the parameters change, best value over worst (90 %):"
-    for each in own.importances:
-        word = "" if each.matters else ", within the noise"
-        yield f"  {each.parameter}: {each.effect:.2f} ({each.low:.2f} to {each.high:.2f}){word}"
+def _importances(rows: Sequence[ImportanceRow]) -> Table:
+    noise = "within the noise"
+    cells = tuple(
+        (it.parameter, f"{it.effect:.2f}", f"{it.low:.2f} to {it.high:.2f}", "" if it.matters else noise) for it in rows
+    )
+    plain = (f"  {name}: {effect} ({between}){word and f', {word}'}" for name, effect, between, word in cells)
+    return Table(tuple(plain), ("parameter", "times", "90 %", ""), cells)

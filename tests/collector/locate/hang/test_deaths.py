@@ -116,6 +116,27 @@ def test_the_kernels_word_makes_a_culprit_of_one_among_many_that_were_killed() -
     assert first(found) == [0, 1] and any("Killed process 7" in line for line in found.culprits[0].evidence)
 
 
+STARVED = died(0.02, signal="SIGKILL", cause="out_of_memory", kernel="Memory cgroup out of memory: Killed process 7")
+
+
+@pytest.mark.parametrize("nodes", [("n0", "n0", "n0"), ("n0", "n1", "n1")])
+def test_who_was_killed_after_another_ran_out_of_memory_is_no_culprit(nodes: tuple[str, ...]) -> None:
+    """The launcher kills the siblings at once: their clocks cannot tell who was first, the kernel's word can."""
+    found = judge(STARVED, KILLED, died(0.04, signal="SIGKILL"), nodes=nodes)
+    assert first(found) == [0] and found.culprits[0].end == STARVED.end
+    (of_sibling,) = [note.text for note in found.notes if note.ranks == (1,)]
+    assert "SIGKILL" in of_sibling and "memory" not in of_sibling
+    by_itself = died(0.0, 0.0, exit_code=1, exception="ValueError")
+    assert sorted(first(judge(STARVED, by_itself, RUNNING))) == [0, 1], "what a rank says of itself counts too"
+
+
+def test_a_machine_of_which_one_rank_ran_out_of_memory_did_not_go_down() -> None:
+    (culprit,) = judge(
+        RUNNING, PEER_GONE, STARVED, died(0.4, signal="SIGKILL"), nodes=("n0", "n0", "n1", "n1")
+    ).culprits
+    assert culprit.ranks == (2,) and "all 2 ranks" not in culprit.evidence[0]
+
+
 def test_where_only_victims_are_seen_the_first_may_be_one_that_is_not() -> None:
     silent = RankState("unknown", 7, None, None)
     for found in (judge(PEER_GONE, PEER_GONE, silent), judge(PEER_GONE, PEER_GONE, world=3)):
