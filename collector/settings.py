@@ -149,8 +149,8 @@ class CollectorSettings(Settings, frozen=True):
 
 
 def incidents_path(settings: CollectorSettings, environ: Mapping[str, str]) -> str:
-    """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a test
-    on a machine with a collector leaves nothing in that one's file."""
+    """The file that keeps incidents; empty for none. The default gives way to LAGGARD_STATE_DIR, so that a demo or a
+    test on a machine with a collector leaves nothing in that one's file."""
     folder = environ.get(ENV_STATE_DIR)
     if folder and settings.incidents_database == INCIDENTS_DATABASE:
         return os.path.join(folder, os.path.basename(INCIDENTS_DATABASE))
