@@ -4,26 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
+from laggard.dashboards.dashboard import IN_CLUSTER, Annotation, Dashboard, Row, Variable, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
-_OF_JOB: Final = 'job_id="$job_id", user="$user"'
+_OF_JOB: Final = f'{IN_CLUSTER}, job_id="$job_id", user="$user"'
 _MEDIAN: Final = f"job_id_user:laggard_rank_own_seconds:median5m{{{_OF_JOB}}}"
-_BUSY: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}} / on (job_id, user) group_left {_MEDIAN}"
-_STEPS: Final = f"on (job_id, user, rank) group_left rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
+_OWN: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}}"
+_BUSY: Final = f"max by (rank) ({_OWN} / on (cluster, job_id, user) group_left {_MEDIAN})"
+"""One row a rank, also where the job went on elsewhere: on each node the rank is a series of its own."""
+
+_STEPS: Final = f"rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
 
 JOB: Final = Dashboard(
     uid="laggard-job",
     title="laggard / Job",
     description="One job: who is slow, in what, since when.",
     variables=(
-        Variable("job_id", "Job", "label_values(laggard_rank_info, job_id)"),
-        Variable("user", "User", 'label_values(laggard_rank_info{job_id="$job_id"}, user)'),
+        Variable("job_id", "Job", f"label_values(laggard_rank_info{{{IN_CLUSTER}}}, job_id)"),
+        Variable("user", "User", f'label_values(laggard_rank_info{{{IN_CLUSTER}, job_id="$job_id"}}, user)'),
     ),
     annotations=(
         Annotation(
             "Incidents",
-            f"laggard_culprit{{{_OF_JOB}}} unless laggard_culprit{{{_OF_JOB}}} offset 1m",
+            new_culprits(_OF_JOB),
             "{{kind}}: rank {{rank}} on {{hostname}}",
             "red",
         ),
@@ -34,7 +37,7 @@ JOB: Final = Dashboard(
             (
                 stat(
                     "Slowdown",
-                    f"laggard_job_slowdown_ratio{{{_OF_JOB}}}",
+                    f"max(laggard_job_slowdown_ratio{{{_OF_JOB}}})",
                     "slowdown",
                     "Step time over the step time without culprits. No data: it cannot be told.",
                     width=4,
@@ -43,7 +46,7 @@ JOB: Final = Dashboard(
                 ),
                 stat(
                     "Ranks that run",
-                    f"sum(laggard_rank_up{{{_OF_JOB}}})",
+                    f"sum(max by (cluster, rank) (laggard_rank_up{{{_OF_JOB}}}))",
                     "ranks",
                     "Ranks whose process lives.",
                     width=4,
@@ -52,7 +55,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Culprits",
                     "table",
-                    (Query(f"sort_desc(laggard_culprit{{{_OF_JOB}}})", instant=True),),
+                    (Query(f"sort_desc({said('laggard_culprit', _OF_JOB)})", instant=True),),
                     "Who keeps the others waiting, and which share of the step time fixing it would save. "
                     "`laggard locate` has the evidence and what to do.",
                     unit="percentunit",
@@ -71,8 +74,8 @@ JOB: Final = Dashboard(
                     "table",
                     (
                         Query(
-                            f"sort_desc(laggard_job_recommendation_gain_ratio{{{_OF_JOB}}}"
-                            f" or laggard_job_recommendation{{{_OF_JOB}}})",
+                            f"sort_desc({said('laggard_job_recommendation_gain_ratio', _OF_JOB)}"
+                            f" or {said('laggard_job_recommendation', _OF_JOB)})",
                             instant=True,
                         ),
                     ),
@@ -89,7 +92,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Open incidents",
                     "timeseries",
-                    (Query(f"laggard_job_incidents_open{{{_OF_JOB}}}", "open"),),
+                    (Query(said("laggard_job_incidents_open", _OF_JOB), "open"),),
                     "Culprits that are named, or were a short while ago.",
                     width=8,
                 ),
@@ -109,7 +112,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Busiest ranks",
                     "timeseries",
-                    (Query(f"topk(10, rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    (Query(f"topk(10, {_OWN})", "rank {{rank}}"),),
                     "Seconds of a step in which the rank does not wait.",
                     unit="s",
                 ),
@@ -148,7 +151,7 @@ JOB: Final = Dashboard(
                     (
                         Query(
                             "avg by (phase) (rate(laggard_rank_phase_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (phase) group_left {_STEPS})",
                             "{{phase}}",
                         ),
                     ),
@@ -162,7 +165,7 @@ JOB: Final = Dashboard(
                     (
                         Query(
                             "avg by (op, group) (rate(laggard_rank_collective_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (op, group) group_left {_STEPS})",
                             "{{op}} {{group}}",
                         ),
                     ),
