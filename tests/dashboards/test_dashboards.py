@@ -31,6 +31,7 @@ CHOSEN = {
     "$instance": NODES[0],
     "$cluster": ".*",
     "$__rate_interval": "1h",
+    "$__range": "1h",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import ELSEWHERE, IN_CLUSTER, Annotation, Dashboard, Row, new_culprits, said
+from laggard.dashboards.dashboard import ELSEWHERE, IN_CLUSTER, Annotation, Dashboard, Row, highest, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _JOB: Final = f"/d/laggard-job?var-job_id=${{__data.fields.Job}}&var-user=${{__data.fields.User}}&{ELSEWHERE}"
@@ -219,7 +219,8 @@ FLEET: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            f"topk(10, laggard_agent_probe_round_seconds{{{IN_CLUSTER}}})", "{{instance}} {{cluster}}"
+                            highest(10, f"laggard_agent_probe_round_seconds{{{IN_CLUSTER}}}"),
+                            "{{instance}} {{cluster}}",
                         ),
                     ),
                     "The ten agents whose checks take longest, all of them together.",
@@ -243,11 +244,11 @@ FLEET: Final = Dashboard(
                     (
                         Query(
                             "topk(10, sum by (cluster, job, instance) "
-                            f"(increase(laggard_connections_turned_away_total{{{IN_CLUSTER}}}[$__rate_interval])))",
+                            f"(increase(laggard_connections_turned_away_total{{{IN_CLUSTER}}}[$__rate_interval])) > 0)",
                             "{{job}} {{instance}} {{cluster}}",
                         ),
                     ),
-                    "Clients that opened more connections at once than a daemon takes.",
+                    "Clients that opened more connections at once than a daemon takes. No data: none was.",
                 ),
             ),
         ),

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import IN_CLUSTER, Annotation, Dashboard, Row, Variable, new_culprits, said
+from laggard.dashboards.dashboard import IN_CLUSTER, Annotation, Dashboard, Row, Variable, highest, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
 _OF_JOB: Final = f'{IN_CLUSTER}, job_id="$job_id", user="$user"'
 _MEDIAN: Final = f"job_id_user:laggard_rank_own_seconds:median5m{{{_OF_JOB}}}"
 _OWN: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}}"
-_BUSY: Final = f"max by (rank) ({_OWN} / on (cluster, job_id, user) group_left {_MEDIAN})"
+_ROWS: Final = 256
+"""The rows of the heat map, each a pixel or two. All ranks of the largest jobs would be 15 MB an hour, asked anew each
+half minute."""
+
+_BUSY: Final = f"max by (rank) (({highest(_ROWS, _OWN)}) / on (cluster, job_id, user) group_left {_MEDIAN})"
 """One row a rank, also where the job went on elsewhere: on each node the rank is a series of its own."""
 
 _STEPS: Final = f"rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
@@ -105,14 +109,15 @@ JOB: Final = Dashboard(
                     "Busy time by rank, against the median rank",
                     "heatmap",
                     (Query(_BUSY, "{{rank}}"),),
-                    "A row for each rank: 1 is as busy as the median. The slow rank is busier, while the others wait.",
+                    f"A row for each rank, or for the {_ROWS} busiest: 1 is as busy as the median. The slow rank is "
+                    "busier, while the others wait.",
                     width=24,
                     height=12,
                 ),
                 Panel(
                     "Busiest ranks",
                     "timeseries",
-                    (Query(f"topk(10, {_OWN})", "rank {{rank}}"),),
+                    (Query(highest(10, _OWN), "rank {{rank}}"),),
                     "Seconds of a step in which the rank does not wait.",
                     unit="s",
                 ),
@@ -129,15 +134,16 @@ JOB: Final = Dashboard(
                 Panel(
                     "Waiting for input",
                     "timeseries",
-                    (Query(f"topk(10, rank:laggard_rank_input_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    (Query(highest(10, f"rank:laggard_rank_input_seconds:mean5m{{{_OF_JOB}}}"), "rank {{rank}}"),),
                     "Seconds a step; the ten ranks that wait most.",
                     unit="s",
                 ),
                 Panel(
                     "In one collective for",
                     "timeseries",
-                    (Query(f"topk(10, laggard_rank_in_flight_seconds{{{_OF_JOB}}} > 1)", "rank {{rank}}"),),
-                    "Ranks that wait for longer than a second. The one that is missing here is whom they wait for.",
+                    (Query(highest(10, f"laggard_rank_in_flight_seconds{{{_OF_JOB}}}", " > 1"), "rank {{rank}}"),),
+                    "The ten that waited longest, while it is more than a second. `laggard locate` says for whom they "
+                    "wait: in a small job the one that is missing here.",
                     unit="s",
                 ),
             ),
