@@ -45,9 +45,10 @@ class JobWindows:
         self._keys_of_owner: dict[int, dict[JobKey, None]] = {}  # oldest first
         self._challengers: dict[JobKey, dict[Run, Job]] = {}
         self._no_room: dict[str, Counter[JobKey]] = {}
-        # Of the answer that is being ingested: when it came and was asked for, whose jobs it has, and for what and for
-        # whom there was no room, so that room is not looked for again at each row.
+        # Of the answer that is being ingested: when it came and was asked for, by its node's clock too, whose jobs it
+        # has, and for what and for whom there was no room, so that room is not looked for again at each row.
         self._now = self._asked_at = 0.0
+        self._node_now: float | None = None
         self._reported: set[JobKey] = set()
         self._full_for: set[tuple[str, int]] = set()
 
@@ -56,7 +57,7 @@ class JobWindows:
     ) -> Counter[Refusal]:
         """Adds the ranks that agent `source`, asked at `asked_at` (default: now), reported at `now` (seconds, any
         monotonic clock). Returns how many are not shown, and why."""
-        self._asked_at = now if asked_at is None else asked_at
+        self._asked_at, self._node_now = now if asked_at is None else asked_at, document.now
         refused: Counter[Refusal] = Counter()
         self._no_room[source] = no_room = Counter[JobKey]()
         self._now, self._reported = now, {JobKey(row.owner, row.job_id) for row in document.ranks}
@@ -99,7 +100,7 @@ class JobWindows:
     def expire(self, now: float) -> None:
         """Drops the jobs that ended too long ago, and those that no agent has reported for too long."""
         for key, job in list(self.jobs.items()):
-            last = job.updated_at if job.running else job.progressed_at
+            last = job.updated_at if job.running else job.ended_at
             if now - last > self._expire_after_seconds:
                 self._drop_job(key)
         for key, challengers in list(self._challengers.items()):
@@ -129,7 +130,7 @@ class JobWindows:
             return job
         rank, steps = job.ranks.get(row.rank), step_table(row.rows)
         if rank is not None and rank.source == source and rank.restarted(steps) and self.jobs[key] is job:
-            job, rank = self._replace(key, Job(run, source, now, now)), None
+            job, rank = self._replace(key, self._made(run, source, row, now)), None
         if rank is None or rank.source != source:
             claimed = self._claim(key, job, source, row, now)
             if isinstance(claimed, Refusal):
@@ -138,6 +139,7 @@ class JobWindows:
             rank = claimed
         rank.newest, rank.asked_at = structs.replace(row, rows=()), self._asked_at
         rank.updated_at = job.updated_at = now
+        job.ended_at = max(job.ended_at, self._last_ran(row, now, job.ended_at))
         if rank.ingest(steps, self._most_steps(source)):
             job.progressed_at = now
         return None
@@ -157,20 +159,34 @@ class JobWindows:
         if job.run == run:
             return job
         if not job.running and (row.state == "running" or run > job.run):
-            return self._replace(key, Job(run, source, now, now))
+            return self._replace(key, self._made(run, source, row, now))
         if row.state != "running":
             return Refusal.OVER
-        return self._challengers.setdefault(key, {}).setdefault(run, Job(run, source, now, now))
+        return self._challengers.setdefault(key, {}).setdefault(run, self._made(run, source, row, now))
 
     def _new_job(self, key: JobKey, run: Run, source: str, row: RankRow, now: float) -> Job | Refusal:
         if not (row.state == "running" or row.rows):
             return Refusal.OVER  # the file of a rank that ended may stay for days: it does not bring back its job
         if not self._make_room_for_job(key.owner, source):
             return Refusal.NO_ROOM
-        job = self.jobs[key] = Job(run, source, now, now)
+        job = self.jobs[key] = self._made(run, source, row, now)
         self._keys_of_owner.setdefault(key.owner, {})[key] = None
         self._held.add_job(key.owner, source)
         return job
+
+    def _made(self, run: Run, source: str, row: RankRow, now: float) -> Job:
+        return Job(run, source, now, now, self._last_ran(row, now, now))
+
+    def _last_ran(self, row: RankRow, now: float, unknown: float) -> float:
+        """When the rank's process last ran, on the clock of `now`; `unknown` where its agent does not tell the time. To a
+        collector that has just started, the steps in the file of a rank that ended are new, however long ago that
+        was."""
+        if row.state == "running":
+            return now
+        if self._node_now is None:
+            return unknown
+        ended = max(row.last_progress_timestamp_seconds, row.end.at_seconds if row.end else 0.0)
+        return now - max(0.0, self._node_now - ended)
 
     def _claim(self, key: JobKey, job: Job, source: str, row: RankRow, now: float) -> RankWindow | Refusal:
         """A new window for the rank, unless another agent has claimed it or there are too many ranks."""

@@ -160,6 +160,6 @@ def test_the_grid_and_the_variables(board: Board) -> None:
         assert place["x"] + place["w"] <= 24 and not taken & cells, panel["title"]
         taken |= cells
     for expr in queries_of(board):
-        assert set(re.findall(r"\$(\w+)", expr)) <= variables | {"__rate_interval"}, expr
+        assert set(re.findall(r"\$(\w+)", expr)) <= variables | {"__rate_interval", "__range"}, expr
     assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
     assert board["uid"] and board["tags"]

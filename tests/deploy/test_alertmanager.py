@@ -48,13 +48,27 @@ def test_a_rank_that_died_pages_somebody_once(
 
 
 def _expect_one_page_for_one_cause(url: str, dead: dict[str, str]) -> None:
-    """That the job's other ranks wait is told of no more; of another job it is."""
-    stuck = [{"alertname": "LaggardRanksStuck", "job_id": job, "user": dead["user"]} for job in (dead["job_id"], "x")]
-    wait_for(lambda: ask(f"{url}/api/v2/alerts", [{"labels": labels} for labels in stuck]) is not None)
+    """That the job's other ranks wait is told of no more; of another job it is, and of the one that another cluster has
+    under this name. An agent that Prometheus does not reach is told of once."""
+    job = {"alertname": "LaggardRanksStuck", "job_id": dead["job_id"], "user": dead["user"]}
+    down, unreachable = ({"alertname": f"Laggard{it}", "instance": "n1:1"} for it in ("AgentDown", "TargetUnreachable"))
+    expected = {
+        "the job": (job, "suppressed"),
+        "another": ({**job, "job_id": "x"}, "active"),
+        "another cluster's": ({**job, "cluster": "b"}, "active"),
+        "down": (down, "active"),
+        "unreachable": (unreachable, "suppressed"),
+        "reached by Prometheus": ({**unreachable, "instance": "n2:1"}, "active"),
+        "of a cluster, down": ({"alertname": "LaggardCollectorDown", "cluster": "a"}, "active"),
+        "that cluster's": ({"alertname": "LaggardIncidentsNotKept", "cluster": "a"}, "suppressed"),
+        "of one that is not": ({"alertname": "LaggardIncidentsNotKept", "cluster": "b"}, "active"),
+    }
+    sent = [{"labels": labels, "annotations": {"case": case}} for case, (labels, _) in expected.items()]
+    wait_for(lambda: ask(f"{url}/api/v2/alerts", sent) is not None)
 
     def states() -> dict[str, str] | None:
-        alerts = [it for it in ask(f"{url}/api/v2/alerts") or () if it["labels"]["alertname"] == "LaggardRanksStuck"]
-        found = {it["labels"]["job_id"]: it["status"]["state"] for it in alerts}
-        return found if len(found) == 2 and "unprocessed" not in found.values() else None
+        alerts = [it for it in ask(f"{url}/api/v2/alerts") or () if "case" in it["annotations"]]
+        found = {it["annotations"]["case"]: it["status"]["state"] for it in alerts}
+        return found if len(found) == len(sent) and "unprocessed" not in found.values() else None
 
-    assert wait_for(states) == {dead["job_id"]: "suppressed", "x": "active"}
+    assert wait_for(states) == {case: state for case, (_, state) in expected.items()}

@@ -20,7 +20,7 @@ FOLDER = REPOSITORY / "deploy" / "prometheus"
 RULE_FILES = ("rules.yml", "alerts.yml")
 ALERTS = [rule for group in yaml.safe_load((FOLDER / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
 SERVED = {metric.name: set(metric.labels) for metric in METRICS}
-TARGET_LABELS = {"job", "instance"}
+TARGET_LABELS = {"job", "instance", "cluster"}
 
 needs_promtool = pytest.mark.skipif(not shutil.which("promtool"), reason="no promtool here")
 
@@ -35,7 +35,7 @@ def promtool(*words: str) -> str:
 @needs_promtool
 def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
     promtool("check", "rules", *RULE_FILES)
-    assert promtool("test", "rules", "rules_test.yml", "alerts_test.yml").count("SUCCESS") == 2
+    assert promtool("test", "rules", "rules_test.yml", "alerts_test.yml", "situations_test.yml").count("SUCCESS") == 3
     for name in ("prometheus.yml", "prometheus-tls.yml", "prometheus-http-sd.yml"):
         promtool("check", "config", "--syntax-only", name)
 
@@ -47,7 +47,7 @@ def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
         shutil.copy(FOLDER / name, tmp_path)
     rules = (tmp_path / "alerts.yml").read_text()
     (tmp_path / "alerts.yml").write_text(
-        rules.replace("laggard_job_slowdown_ratio > 1.1", "laggard_job_slowdown_ratio > 9")
+        rules.replace("laggard_job_slowdown_ratio[2m]) > 1.1", "laggard_job_slowdown_ratio[2m]) > 9")
     )
     done = subprocess.run(
         ["promtool", "test", "rules", "alerts_test.yml"], cwd=tmp_path, capture_output=True, timeout=300

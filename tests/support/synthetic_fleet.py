@@ -11,7 +11,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from laggard.catalogue.metrics import METRICS, PROCESS_METRICS
 from laggard.catalogue.rank_metrics import RANK_METRICS, Metric
@@ -65,6 +65,35 @@ STILL["laggard_job_recommendation_gain_ratio"] = 1.25
 STILL["process_resident_memory_bytes"] = 5e7
 
 
+class Site(NamedTuple):
+    """What scrapes the fleet. `clusters`: as many fleets, alike, each with its label `cluster`; one without a name has
+    no such label. `collectors`: all of a cluster say the same. `pods`: the targets have the labels that the Prometheus
+    operator gives them. `moved`: the ranks ran on another node until a minute ago, which still has their files."""
+
+    clusters: tuple[str, ...] = ("",)
+    collectors: tuple[str, ...] = (COLLECTOR,)
+    pods: bool = False
+    scrape_seconds: int = STEP_SECONDS
+    moved: bool = False
+
+
+ONE_CLUSTER = Site()
+
+
+def targets_of(site: Site, labels: dict[str, str]) -> Iterator[dict[str, str]]:
+    """The series of one cluster's, as each of its targets that has it is scraped for it."""
+    instances: tuple[str, ...] = (labels["instance"],)
+    if labels["instance"] == COLLECTOR:
+        instances = site.collectors
+    elif site.moved and "rank" in labels:
+        instances = (*instances, "before:19400")
+    for cluster in site.clusters:
+        for instance in instances:
+            host = instance.partition(":")[0]
+            pod = {"namespace": "laggard", "pod": f"pod-{host}", "hostname": f"on-{host}"} if site.pods else {}
+            yield {**pod, **labels, "instance": instance, **({"cluster": cluster} if cluster else {})}
+
+
 def series_of(metric: Metric) -> Iterator[dict[str, str]]:
     """The label sets of a metric: each value of each label. Ranks are spread over the nodes; what a daemon says of
     itself is said by agents and collector."""
@@ -93,7 +122,7 @@ def series_of(metric: Metric) -> Iterator[dict[str, str]]:
             yield from ({**row, "instance": node, "job": "laggard-agent"} for node in NODES)
 
 
-def openmetrics(start: int, end: int) -> str:
+def openmetrics(start: int, end: int, site: Site = ONE_CLUSTER) -> str:
     """All series from `start` to `end` (Unix time): counters grow, times are now, other gauges stay."""
     lines = []
     for metric in METRICS:
@@ -101,11 +130,11 @@ def openmetrics(start: int, end: int) -> str:
         name = metric.name.removesuffix("_total") if counter else metric.name
         lines.append(f"# TYPE {name} {'counter' if counter else 'gauge'}")
         if metric.name == "laggard_probe_verdict":
-            lines += verdict_lines(start, end)
+            lines += verdict_lines(start, end, site)
             continue
-        for labels in series_of(metric):
+        for labels in (it for row in series_of(metric) for it in targets_of(site, row)):
             text = ",".join(f'{key}="{value}"' for key, value in labels.items())
-            for at in range(start, end, STEP_SECONDS):
+            for at in range(start, end, site.scrape_seconds):
                 if counter:
                     value = (at - start) * rate_of(metric, labels)
                 else:
@@ -121,23 +150,27 @@ def rate_of(metric: Metric, labels: dict[str, str]) -> float:
     return 0.5 if "seconds" in metric.name else 1.0
 
 
-def verdict_lines(start: int, end: int) -> Iterator[str]:
+def verdict_lines(start: int, end: int, site: Site) -> Iterator[str]:
     """One series for each probe at a time: that of its verdict."""
     for (node, probe), halves in VERDICTS.items():
         for verdict in dict.fromkeys(halves):
-            for at in range(start, end, STEP_SECONDS):
-                if halves[at >= (start + end) // 2] == verdict:
-                    labels = f'probe="{probe}",verdict="{verdict}",instance="{node}",job="laggard-agent"'
-                    yield f"laggard_probe_verdict{{{labels}}} 1 {at}"
+            row = {"probe": probe, "verdict": verdict, "instance": node, "job": "laggard-agent"}
+            for labels in targets_of(site, row):
+                text = ",".join(f'{key}="{value}"' for key, value in labels.items())
+                for at in range(start, end, site.scrape_seconds):
+                    if halves[at >= (start + end) // 2] == verdict:
+                        yield f"laggard_probe_verdict{{{text}}} 1 {at}"
 
 
 class Prometheus:
-    def __init__(self, url: str) -> None:
-        self.url = url
+    """`made_at`: Unix time of the fleet's last samples; those of the recording rules are later."""
 
-    def query(self, expr: str) -> list[dict[str, Any]]:
-        """The samples that the expression has now. Raises an HTTPError where it is none."""
-        return self._ask("query", query=expr)
+    def __init__(self, url: str, made_at: int) -> None:
+        self.url, self.made_at = url, made_at
+
+    def query(self, expr: str, at: int | None = None) -> list[dict[str, Any]]:
+        """The samples that the expression has at that time, else now. Raises an HTTPError where it is none."""
+        return self._ask("query", query=expr, **({} if at is None else {"time": at}))
 
     def range(self, expr: str, seconds: int, step: int) -> list[dict[str, Any]]:
         """The samples of the last `seconds`, each `step` seconds."""
@@ -152,11 +185,11 @@ class Prometheus:
 
 
 @contextlib.contextmanager
-def fleet_in_prometheus(folder: Path) -> Iterator[Prometheus]:
+def fleet_in_prometheus(folder: Path, site: Site = ONE_CLUSTER) -> Iterator[Prometheus]:
     """A Prometheus whose recording rules have been evaluated."""
     now = int(time.time())
     # Up to now: Prometheus takes no sample of a rule that is older than its newest block.
-    (folder / "fleet.om").write_text(openmetrics(now - 900, now))
+    (folder / "fleet.om").write_text(openmetrics(now - 900, now, site))
     data = folder / "data"
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(data)]
     subprocess.run(made, check=True, capture_output=True, timeout=300)
@@ -172,7 +205,7 @@ def fleet_in_prometheus(folder: Path) -> Iterator[Prometheus]:
     ]
     with open(folder / "prometheus.log", "wb") as log, subprocess.Popen(words, stdout=log, stderr=log) as process:
         try:
-            prometheus = Prometheus(f"http://{address}")
+            prometheus = Prometheus(f"http://{address}", now)
             _wait_for_rules(prometheus, process, folder / "prometheus.log")
             yield prometheus
         finally:

@@ -63,7 +63,10 @@ class Replay:
         collectives = timings.collectives
         if collectives is None:
             return None
-        chosen = _last_steps(collectives, steps.numbers[since:])
+        last = steps.numbers[since:]
+        if len(last) < MIN_REPLAYED_STEPS:  # none at all where the newest step is a stall
+            return None
+        chosen = _last_steps(collectives, last)
         if len(chosen) < MIN_REPLAYED_STEPS:
             return None
         rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from laggard.catalogue.metrics import metric
 from laggard.dashboards.panel import DATASOURCE, Json, Panel, panel_json
 
 SCHEMA_VERSION: Final = 42
 COLUMNS: Final = 24
 _TAG: Final = "laggard"
 _NOTHING_CHOSEN: Final = {"text": "", "value": ""}
+_ALL_CHOSEN: Final = {"text": ["All"], "value": ["$__all"]}
+_ANYTHING: Final = ".*"
+"""What stands for all values of a variable: also for none, where no series has the label."""
 
 
 class Variable(NamedTuple):
@@ -19,6 +23,16 @@ class Variable(NamedTuple):
     query: str
     """PromQL of Grafana's own: `label_values(METRIC, LABEL)`."""
     several: bool = False
+
+
+CLUSTER: Final = Variable("cluster", "Cluster", "label_values(laggard_build_info, cluster)", several=True)
+"""The first variable of each board. Where one Prometheus knows several clusters, their targets have this label; else it
+has no value, and all is shown."""
+
+IN_CLUSTER: Final = 'cluster=~"$cluster"'
+
+ELSEWHERE: Final = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
+"""What each link to another board takes with it."""
 
 
 class Row(NamedTuple):
@@ -46,6 +60,25 @@ class Dashboard(NamedTuple):
     annotations: tuple[Annotation, ...] = ()
 
 
+def said(name: str, selector: str = IN_CLUSTER, offset: str = "") -> str:
+    """PromQL: what collectors say of jobs or nodes, by the metric's own labels and the cluster: two collectors of a
+    cluster, or one before and after its pod was replaced, say it once."""
+    labels = ", ".join(("cluster", *metric(name).labels))
+    return f"max by ({labels}) ({name}{{{selector}}}{offset})"
+
+
+def highest(count: int, series: str, condition: str = "") -> str:
+    """PromQL: the series that were highest at some time in the range that is shown. topk alone takes other ones at each
+    point: of 4,096 calm ranks a graph of the ten busiest had nearly four hundred."""
+    return f"{series}{condition} and topk({count}, max_over_time({series}[$__range] @ end()))"
+
+
+def new_culprits(selector: str = IN_CLUSTER, where: str = "") -> str:
+    """PromQL: culprits that were none a minute ago, for an annotation. `where`: what else must hold of them."""
+    now = said("laggard_culprit", selector)
+    return f"{f'({now} {where})' if where else now} unless {said('laggard_culprit', selector, ' offset 1m')}"
+
+
 def dashboard_json(dashboard: Dashboard) -> Json:
     return {
         "uid": dashboard.uid,
@@ -62,7 +95,7 @@ def dashboard_json(dashboard: Dashboard) -> Json:
         "timepicker": {},
         "fiscalYearStartMonth": 0,
         "links": [_links()],
-        "templating": {"list": [_datasource(), *map(_variable, dashboard.variables)]},
+        "templating": {"list": [_datasource(), *map(_variable, (CLUSTER, *dashboard.variables))]},
         "annotations": {"list": [_annotation(each) for each in dashboard.annotations]},
         "panels": list(_panels(dashboard.rows)),
     }
@@ -114,9 +147,10 @@ def _variable(variable: Variable) -> Json:
         "datasource": DATASOURCE,
         "definition": variable.query,
         "query": variable.query,
-        "current": _NOTHING_CHOSEN,
+        "current": _ALL_CHOSEN if variable.several else _NOTHING_CHOSEN,
         "hide": 0,
         "includeAll": variable.several,
+        **({"allValue": _ANYTHING} if variable.several else {}),
         "multi": variable.several,
         "allowCustomValue": True,
         "options": [],
@@ -146,7 +180,7 @@ def _links() -> Json:
         "title": "laggard",
         "tags": [_TAG],
         "asDropdown": True,
-        "includeVars": False,
+        "includeVars": True,
         "keepTime": True,
         "targetBlank": False,
         "icon": "external link",

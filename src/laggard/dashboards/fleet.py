@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Annotation, Dashboard, Row
+from laggard.dashboards.dashboard import ELSEWHERE, IN_CLUSTER, Annotation, Dashboard, Row, highest, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
-_JOB: Final = "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}&${__url_time_range}"
-_NODE: Final = "/d/laggard-node?var-instance=${__data.fields.Node}&${__url_time_range}"
+_JOB: Final = f"/d/laggard-job?var-job_id=${{__data.fields.Job}}&var-user=${{__data.fields.User}}&{ELSEWHERE}"
+_NODE: Final = f"/d/laggard-node?var-instance=${{__data.fields.Node}}&{ELSEWHERE}"
+_WHICH_JOB: Final = "{{job_id}} ({{user}}) {{cluster}}"
+_BAD: Final = ', severity=~"critical|warning"'
+
 
 FLEET: Final = Dashboard(
     uid="laggard-fleet",
@@ -17,7 +20,7 @@ FLEET: Final = Dashboard(
     annotations=(
         Annotation(
             "Incidents",
-            "laggard_culprit unless laggard_culprit offset 1m",
+            new_culprits(),
             "{{kind}}: rank {{rank}} of job {{job_id}} on {{hostname}}",
             "red",
         ),
@@ -28,43 +31,45 @@ FLEET: Final = Dashboard(
             (
                 stat(
                     "Jobs that run",
-                    "sum(laggard_job_running) or vector(0)",
+                    f"count({said('laggard_job_running')} == 1) or vector(0)",
                     "jobs",
                     "Jobs of which a process runs.",
                 ),
                 stat(
                     "Jobs with a culprit",
-                    "count(count by (job_id, user) (laggard_culprit)) or vector(0)",
+                    f"count(count by (cluster, job_id, user) (laggard_culprit{{{IN_CLUSTER}}})) or vector(0)",
                     "jobs",
                     "Jobs in which a rank, host or link keeps others waiting, hangs or died.",
                     thresholds=bad_above(1),
                 ),
                 stat(
                     "Nodes with a critical finding",
-                    'count(count by (instance) (laggard_finding{severity="critical"})) or vector(0)',
+                    f'count(count by (cluster, instance) (laggard_finding{{{IN_CLUSTER}, severity="critical"}})) '
+                    "or vector(0)",
                     "nodes",
                     "Nodes that must not get a job.",
                     thresholds=bad_above(1),
                 ),
                 stat(
                     "Nodes of which something is unknown",
-                    'count(count by (instance) (laggard_probe_verdict{verdict="unknown"})) or vector(0)',
+                    f'count(count by (cluster, instance) (laggard_probe_verdict{{{IN_CLUSTER}, verdict="unknown"}})) '
+                    "or vector(0)",
                     "nodes",
                     "A check cannot tell. Unknown is never ok.",
                     thresholds=bad_above(1),
                 ),
                 stat(
                     "Agents that do not answer",
-                    "count(laggard_target_up == 0) or vector(0)",
+                    f"count({said('laggard_target_up')} == 0) or vector(0)",
                     "agents",
-                    "Of those that the collector asks.",
+                    "Of those that the collector asks; of two collectors, those that neither reaches.",
                     thresholds=bad_above(1),
                 ),
                 stat(
                     "Failing nodes, of the drain cap",
-                    "laggard_fleet_failing_nodes / (laggard_fleet_drain_cap_nodes > 0)",
+                    f"max({said('laggard_fleet_failing_nodes')} / ({said('laggard_fleet_drain_cap_nodes')} > 0))",
                     "failing / cap",
-                    "From 100 % on the gate drains no further node: look for one cause.",
+                    "From 100 % on the gate drains no further node: look for one cause. Of clusters, the worst.",
                     unit="percentunit",
                     thresholds=bad_above(0.5, 1),
                 ),
@@ -76,7 +81,7 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Culprits",
                     "table",
-                    (Query("sort_desc(laggard_culprit)", instant=True),),
+                    (Query(f"sort_desc({said('laggard_culprit')})", instant=True),),
                     "Who keeps others waiting, and which share of the step time fixing it would save.",
                     unit="percentunit",
                     columns=(
@@ -86,6 +91,7 @@ FLEET: Final = Dashboard(
                         ("rank", "Rank"),
                         ("hostname", "Host"),
                         ("Value", "Would save"),
+                        ("cluster", "Cluster"),
                     ),
                     links=(("Job", "The job", _JOB),),
                     thresholds=bad_above(0.05, 0.2),
@@ -93,20 +99,20 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Slowdown by job",
                     "timeseries",
-                    (Query("laggard_job_slowdown_ratio", "{{job_id}} ({{user}})"),),
+                    (Query(said("laggard_job_slowdown_ratio"), _WHICH_JOB),),
                     "Step time over the step time without culprits. 1: nobody keeps the job waiting.",
                 ),
                 Panel(
                     "What the median rank waits",
                     "timeseries",
-                    (Query("job_id_user:laggard_rank_waiting:ratio5m", "{{job_id}} ({{user}})"),),
+                    (Query(f"job_id_user:laggard_rank_waiting:ratio5m{{{IN_CLUSTER}}}", _WHICH_JOB),),
                     "Share of a step in collectives and for input: what there is to win.",
                     unit="percentunit",
                 ),
                 Panel(
                     "Step time",
                     "timeseries",
-                    (Query("job_id_user:laggard_rank_step_seconds:median5m", "{{job_id}} ({{user}})"),),
+                    (Query(f"job_id_user:laggard_rank_step_seconds:median5m{{{IN_CLUSTER}}}", _WHICH_JOB),),
                     "Of the median rank, mean over five minutes.",
                     unit="s",
                 ),
@@ -118,7 +124,7 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Open incidents",
                     "timeseries",
-                    (Query("laggard_job_incidents_open > 0", "{{job_id}} ({{user}})"),),
+                    (Query(f"{said('laggard_job_incidents_open')} > 0", _WHICH_JOB),),
                     "By job. `laggard incidents` has when each began, and its evidence.",
                 ),
                 Panel(
@@ -126,7 +132,8 @@ FLEET: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            "sum by (kind) (increase(laggard_incidents_opened_total[$__rate_interval]))",
+                            "sum by (kind) (max by (cluster, kind) "
+                            f"(increase(laggard_incidents_opened_total{{{IN_CLUSTER}}}[$__rate_interval])))",
                             "{{kind}}",
                         ),
                     ),
@@ -136,7 +143,7 @@ FLEET: Final = Dashboard(
                 Panel(
                     "What to change",
                     "table",
-                    (Query("sort_desc(topk(20, laggard_job_recommendation_gain_ratio))", instant=True),),
+                    (Query(f"sort_desc(topk(20, {said('laggard_job_recommendation_gain_ratio')}))", instant=True),),
                     "The changes that promise most, of all jobs; `laggard recommend` has how, and the risk.",
                     width=24,
                     columns=(
@@ -146,6 +153,7 @@ FLEET: Final = Dashboard(
                         ("key", "What"),
                         ("basis", "Basis"),
                         ("Value", "Throughput, times"),
+                        ("cluster", "Cluster"),
                     ),
                     links=(("Job", "The job", _JOB),),
                 ),
@@ -157,13 +165,14 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Findings",
                     "table",
-                    (Query('sort(laggard_finding{severity=~"critical|warning"})', instant=True),),
+                    (Query(f"sort(laggard_finding{{{IN_CLUSTER}{_BAD}}})", instant=True),),
                     "What is wrong on which node; `laggard findings explain CODE` says what to do.",
                     columns=(
                         ("instance", "Node"),
                         ("severity", "Severity"),
                         ("code", "Code"),
                         ("device", "Device"),
+                        ("cluster", "Cluster"),
                     ),
                     links=(("Node", "The node", _NODE),),
                 ),
@@ -172,8 +181,8 @@ FLEET: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            "count by (code, severity) (count by (code, severity, instance) "
-                            '(laggard_finding{severity=~"critical|warning"}))',
+                            "count by (code, severity) (count by (code, severity, cluster, instance) "
+                            f"(laggard_finding{{{IN_CLUSTER}{_BAD}}}))",
                             "{{code}} ({{severity}})",
                         ),
                     ),
@@ -183,13 +192,14 @@ FLEET: Final = Dashboard(
                 Panel(
                     "Nodes that differ from the others",
                     "table",
-                    (Query("sort(laggard_fleet_finding)", instant=True),),
+                    (Query(f"sort({said('laggard_fleet_finding')})", instant=True),),
                     "Versions, settings and numbers of devices that most other nodes have otherwise.",
                     columns=(
                         ("hostname", "Host"),
                         ("severity", "Severity"),
                         ("code", "Code"),
                         ("device", "Device"),
+                        ("cluster", "Cluster"),
                     ),
                 ),
             ),
@@ -200,21 +210,31 @@ FLEET: Final = Dashboard(
                 Panel(
                     "A round of the collector",
                     "timeseries",
-                    (Query("laggard_collector_round_seconds", "{{instance}}"),),
+                    (Query(f"laggard_collector_round_seconds{{{IN_CLUSTER}}}", "{{instance}} {{cluster}}"),),
                     "All agents asked and all jobs judged.",
                     unit="s",
                 ),
                 Panel(
                     "Longest rounds of probes",
                     "timeseries",
-                    (Query("topk(10, laggard_agent_probe_round_seconds)", "{{instance}}"),),
+                    (
+                        Query(
+                            highest(10, f"laggard_agent_probe_round_seconds{{{IN_CLUSTER}}}"),
+                            "{{instance}} {{cluster}}",
+                        ),
+                    ),
                     "The ten agents whose checks take longest, all of them together.",
                     unit="s",
                 ),
                 Panel(
                     "Memory",
                     "timeseries",
-                    (Query('max by (job) (process_resident_memory_bytes{job=~"laggard-.+"})', "{{job}}"),),
+                    (
+                        Query(
+                            f'max by (job) (process_resident_memory_bytes{{{IN_CLUSTER}, job=~"laggard-.+"}})',
+                            "{{job}}",
+                        ),
+                    ),
                     "Of the largest agent, collector and controller. The collector's grows with the ranks.",
                     unit="bytes",
                 ),
@@ -223,12 +243,12 @@ FLEET: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            "topk(10, sum by (job, instance) "
-                            "(increase(laggard_connections_turned_away_total[$__rate_interval])))",
-                            "{{job}} {{instance}}",
+                            "topk(10, sum by (cluster, job, instance) "
+                            f"(increase(laggard_connections_turned_away_total{{{IN_CLUSTER}}}[$__rate_interval])) > 0)",
+                            "{{job}} {{instance}} {{cluster}}",
                         ),
                     ),
-                    "Clients that opened more connections at once than a daemon takes.",
+                    "Clients that opened more connections at once than a daemon takes. No data: none was.",
                 ),
             ),
         ),

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
+from laggard.dashboards.dashboard import IN_CLUSTER, Annotation, Dashboard, Row, Variable, highest, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
-_OF_JOB: Final = 'job_id="$job_id", user="$user"'
+_OF_JOB: Final = f'{IN_CLUSTER}, job_id="$job_id", user="$user"'
 _MEDIAN: Final = f"job_id_user:laggard_rank_own_seconds:median5m{{{_OF_JOB}}}"
-_BUSY: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}} / on (job_id, user) group_left {_MEDIAN}"
-_STEPS: Final = f"on (job_id, user, rank) group_left rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
+_OWN: Final = f"rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}}"
+_ROWS: Final = 256
+"""The rows of the heat map, each a pixel or two. All ranks of the largest jobs would be 15 MB an hour, asked anew each
+half minute."""
+
+_BUSY: Final = f"max by (rank) (({highest(_ROWS, _OWN)}) / on (cluster, job_id, user) group_left {_MEDIAN})"
+"""One row a rank, also where the job went on elsewhere: on each node the rank is a series of its own."""
+
+_STEPS: Final = f"rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
 
 JOB: Final = Dashboard(
     uid="laggard-job",
     title="laggard / Job",
     description="One job: who is slow, in what, since when.",
     variables=(
-        Variable("job_id", "Job", "label_values(laggard_rank_info, job_id)"),
-        Variable("user", "User", 'label_values(laggard_rank_info{job_id="$job_id"}, user)'),
+        Variable("job_id", "Job", f"label_values(laggard_rank_info{{{IN_CLUSTER}}}, job_id)"),
+        Variable("user", "User", f'label_values(laggard_rank_info{{{IN_CLUSTER}, job_id="$job_id"}}, user)'),
     ),
     annotations=(
         Annotation(
             "Incidents",
-            f"laggard_culprit{{{_OF_JOB}}} unless laggard_culprit{{{_OF_JOB}}} offset 1m",
+            new_culprits(_OF_JOB),
             "{{kind}}: rank {{rank}} on {{hostname}}",
             "red",
         ),
@@ -34,7 +41,7 @@ JOB: Final = Dashboard(
             (
                 stat(
                     "Slowdown",
-                    f"laggard_job_slowdown_ratio{{{_OF_JOB}}}",
+                    f"max(laggard_job_slowdown_ratio{{{_OF_JOB}}})",
                     "slowdown",
                     "Step time over the step time without culprits. No data: it cannot be told.",
                     width=4,
@@ -43,7 +50,7 @@ JOB: Final = Dashboard(
                 ),
                 stat(
                     "Ranks that run",
-                    f"sum(laggard_rank_up{{{_OF_JOB}}})",
+                    f"sum(max by (cluster, rank) (laggard_rank_up{{{_OF_JOB}}}))",
                     "ranks",
                     "Ranks whose process lives.",
                     width=4,
@@ -52,7 +59,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Culprits",
                     "table",
-                    (Query(f"sort_desc(laggard_culprit{{{_OF_JOB}}})", instant=True),),
+                    (Query(f"sort_desc({said('laggard_culprit', _OF_JOB)})", instant=True),),
                     "Who keeps the others waiting, and which share of the step time fixing it would save. "
                     "`laggard locate` has the evidence and what to do.",
                     unit="percentunit",
@@ -71,8 +78,8 @@ JOB: Final = Dashboard(
                     "table",
                     (
                         Query(
-                            f"sort_desc(laggard_job_recommendation_gain_ratio{{{_OF_JOB}}}"
-                            f" or laggard_job_recommendation{{{_OF_JOB}}})",
+                            f"sort_desc({said('laggard_job_recommendation_gain_ratio', _OF_JOB)}"
+                            f" or {said('laggard_job_recommendation', _OF_JOB)})",
                             instant=True,
                         ),
                     ),
@@ -89,7 +96,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Open incidents",
                     "timeseries",
-                    (Query(f"laggard_job_incidents_open{{{_OF_JOB}}}", "open"),),
+                    (Query(said("laggard_job_incidents_open", _OF_JOB), "open"),),
                     "Culprits that are named, or were a short while ago.",
                     width=8,
                 ),
@@ -102,14 +109,15 @@ JOB: Final = Dashboard(
                     "Busy time by rank, against the median rank",
                     "heatmap",
                     (Query(_BUSY, "{{rank}}"),),
-                    "A row for each rank: 1 is as busy as the median. The slow rank is busier, while the others wait.",
+                    f"A row for each rank, or for the {_ROWS} busiest: 1 is as busy as the median. The slow rank is "
+                    "busier, while the others wait.",
                     width=24,
                     height=12,
                 ),
                 Panel(
                     "Busiest ranks",
                     "timeseries",
-                    (Query(f"topk(10, rank:laggard_rank_own_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    (Query(highest(10, _OWN), "rank {{rank}}"),),
                     "Seconds of a step in which the rank does not wait.",
                     unit="s",
                 ),
@@ -126,15 +134,16 @@ JOB: Final = Dashboard(
                 Panel(
                     "Waiting for input",
                     "timeseries",
-                    (Query(f"topk(10, rank:laggard_rank_input_seconds:mean5m{{{_OF_JOB}}})", "rank {{rank}}"),),
+                    (Query(highest(10, f"rank:laggard_rank_input_seconds:mean5m{{{_OF_JOB}}}"), "rank {{rank}}"),),
                     "Seconds a step; the ten ranks that wait most.",
                     unit="s",
                 ),
                 Panel(
                     "In one collective for",
                     "timeseries",
-                    (Query(f"topk(10, laggard_rank_in_flight_seconds{{{_OF_JOB}}} > 1)", "rank {{rank}}"),),
-                    "Ranks that wait for longer than a second. The one that is missing here is whom they wait for.",
+                    (Query(highest(10, f"laggard_rank_in_flight_seconds{{{_OF_JOB}}}", " > 1"), "rank {{rank}}"),),
+                    "The ten that waited longest, while it is more than a second. `laggard locate` says for whom they "
+                    "wait: in a small job the one that is missing here.",
                     unit="s",
                 ),
             ),
@@ -148,7 +157,7 @@ JOB: Final = Dashboard(
                     (
                         Query(
                             "avg by (phase) (rate(laggard_rank_phase_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (phase) group_left {_STEPS})",
                             "{{phase}}",
                         ),
                     ),
@@ -162,7 +171,7 @@ JOB: Final = Dashboard(
                     (
                         Query(
                             "avg by (op, group) (rate(laggard_rank_collective_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / {_STEPS})",
+                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (op, group) group_left {_STEPS})",
                             "{{op}} {{group}}",
                         ),
                     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from laggard.dashboards.dashboard import Annotation, Dashboard, Row, Variable
+from laggard.dashboards.dashboard import ELSEWHERE, IN_CLUSTER, Annotation, Dashboard, Row, Variable, new_culprits, said
 from laggard.dashboards.panel import Panel, Query, bad_above, stat
 
-_OF_NODE: Final = 'instance=~"$instance"'
+_OF_NODE: Final = f'{IN_CLUSTER}, instance="$instance"'
 _VALUES: Final = (("ok", 1), ("skipped", 2), ("unknown", 3), ("fail", 4))
 _COLOURS: Final = {"ok": "green", "skipped": "#808080", "unknown": "orange", "fail": "red"}
 _EACH: Final = " or ".join(
@@ -16,17 +16,17 @@ _EACH: Final = " or ".join(
 _VERDICT: Final = f"max by (instance, probe) ({_EACH})"
 """Each verdict of a probe is a series of its own: without `max by` a probe would have a row for each that it had."""
 
-_HERE: Final = f"on (hostname) laggard_rank_info{{{_OF_NODE}}}"
+_HERE: Final = f"on (cluster, hostname) laggard_rank_info{{{_OF_NODE}}}"
 
 NODE: Final = Dashboard(
     uid="laggard-node",
     title="laggard / Node",
     description="One node: its checks, its findings, its ranks.",
-    variables=(Variable("instance", "Node", "label_values(laggard_probe_verdict, instance)"),),
+    variables=(Variable("instance", "Node", f"label_values(laggard_probe_verdict{{{IN_CLUSTER}}}, instance)"),),
     annotations=(
         Annotation(
             "Incidents",
-            f"(laggard_culprit and {_HERE}) unless laggard_culprit offset 1m",
+            new_culprits(where=f"and {_HERE}"),
             "{{kind}}: rank {{rank}} of job {{job_id}}",
             "red",
         ),
@@ -111,7 +111,7 @@ NODE: Final = Dashboard(
                         (
                             "Job",
                             "The job",
-                            "/d/laggard-job?var-job_id=${__data.fields.Job}&var-user=${__data.fields.User}",
+                            f"/d/laggard-job?var-job_id=${{__data.fields.Job}}&var-user=${{__data.fields.User}}&{ELSEWHERE}",
                         ),
                     ),
                 ),
@@ -130,7 +130,7 @@ NODE: Final = Dashboard(
                 Panel(
                     "Culprits here",
                     "timeseries",
-                    (Query(f"laggard_culprit and {_HERE}", "{{kind}}: rank {{rank}} of {{job_id}}"),),
+                    (Query(f"{said('laggard_culprit')} and {_HERE}", "{{kind}}: rank {{rank}} of {{job_id}}"),),
                     "Ranks of this node that keep others waiting, and which share of the step time that takes.",
                     unit="percentunit",
                 ),
@@ -139,7 +139,8 @@ NODE: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            f"laggard_job_incidents_open and on (job_id, user) laggard_rank_info{{{_OF_NODE}}}",
+                            f"{said('laggard_job_incidents_open')}"
+                            f" and on (cluster, job_id, user) laggard_rank_info{{{_OF_NODE}}}",
                             "{{job_id}} ({{user}})",
                         ),
                     ),

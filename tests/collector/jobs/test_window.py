@@ -100,6 +100,35 @@ def test_ended_jobs_expire_and_are_not_brought_back_by_their_files(make: Any) ->
     assert not windows.jobs
 
 
+def test_a_job_is_kept_from_its_end_on_and_not_from_its_last_step(make: Any) -> None:
+    """It hung for longer than an ended job is kept, until its ranks were killed: who died is still to be told."""
+    windows = JobWindows(expire_after_seconds=900)
+    windows.ingest("a", make.node("n0", [0]), 0.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0)]), 1800.0)
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, state="died")]), 1805.0)
+    windows.expire(1805.0)
+    assert not windows.jobs[KEY].running
+    windows.expire(2699.0)
+    assert KEY in windows.jobs
+    windows.ingest("a", make.ranks_document("n0", [make.rank_row(0, state="died")]), 2701.0)
+    windows.expire(2701.0)
+    assert not windows.jobs
+
+
+@pytest.mark.parametrize(("since", "is_told"), [(60.0, True), (4000.0, False)])
+def test_a_new_collector_tells_of_a_job_that_ended_just_now_and_not_of_an_older_one(
+    make: Any, since: float, is_told: bool
+) -> None:
+    """The file of a rank that ended stays for hours, and to a new collector its steps are all new."""
+    windows = JobWindows(expire_after_seconds=900)
+    last = make.rank_row(0).last_progress_timestamp_seconds + 60
+    windows.ingest("a", structs.replace(make.node("n0", [0, 1], state="died"), now=last + since), 0.0)
+    windows.expire(0.0)
+    assert (KEY in windows.jobs) is is_told
+    windows.expire(900.0 - 60.0 + 1.0)
+    assert not windows.jobs
+
+
 def test_a_running_job_expires_only_when_no_agent_reports_it(make: Any) -> None:
     windows = JobWindows(expire_after_seconds=900)
     windows.ingest("a", make.node("n0", [0]), 0.0)

@@ -123,6 +123,17 @@ def test_a_stall_of_one_step_does_not_drown_what_a_slow_rank_costs(stalled: str)
     assert hit.window.step_seconds == pytest.approx(usual, rel=0.1)
 
 
+def test_a_stall_of_the_newest_step_leaves_no_step_to_replay_and_the_verdict_stands() -> None:
+    """A live job is looked at in just the round in which all of it went on after minutes."""
+    timings = two_stages({1: (0.6, 0.6)})
+    assert timings.collectives is not None
+    timings.phase_seconds[-1, 1, 1] += 150.0
+    timings.waited_seconds[-1] += np.where(np.arange(8) == 1, 0.0, 150.0)
+    timings.step_seconds[-1] += 150.0
+    (culprit,) = locate(timings).culprits
+    assert culprit.ranks == (1,) and 0.2 < (culprit.recoverable_ratio or 0.0) < 0.6
+
+
 def test_long_steps_that_come_again_are_no_stalls() -> None:
     timings = job(8, 40, slow=[((1,), 0.5)])
     timings.step_seconds[::4] += 30.0
