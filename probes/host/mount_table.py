@@ -63,13 +63,13 @@ def read_mounts(host: Host) -> tuple[Mount, ...]:
 
 
 def in_container(mounts: Iterable[Mount]) -> bool:
-    """Returns whether these are the mounts of a container: each runtime mounts files of its own there (containerd, CRI-O,
-    Docker, Podman, Apptainer). An overlay as the root is no sign, since nodes without a disk have one, too."""
+    """Returns whether these are the mounts of a container: each runtime mounts files of its own there (containerd,
+    CRI-O, Docker, Podman, Apptainer). An overlay as the root is no sign, since nodes without a disk have one, too."""
     return _OF_CONTAINERS.issubset(mount.point for mount in mounts)
 
 
 def read_kubelet_volumes(host: Host) -> frozenset[str]:
-    """Returns the mount points that are folders of the kubelet's disk, made for this pod (emptyDir without `medium`)."""
+    """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
     try:
         lines = host.read_bytes(_MOUNTINFO).decode(errors="surrogateescape").splitlines()
     except NotFound:  # recordings of older versions

@@ -146,7 +146,9 @@ def _judge(
         critical = False
     point = printable_path(mount.point)
     quoted = shlex.quote(point)
-    texts = [text for _, text in short] + ([f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else [])
+    texts = [text for _, text in short] + (
+        [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
+    )
     yield finding(
         "DISK_FULL",
         printable_path(mount.source) if of_kubelet else point,

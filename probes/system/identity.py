@@ -115,7 +115,7 @@ _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
 
 
 _OF_THE_IMAGE: Final = (_distribution, _cuda, _nccl)
-"""What reads installed software: in a container that is the image's, which is the same on all nodes, and not the node's."""
+"""What reads installed software: in a container that is the image's, the same on all nodes, and not the node's."""
 
 
 def _in_container(host: Host) -> bool:
