@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from laggard.probes.errors import Unknown
+from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
 
 _MOUNTS = "/proc/self/mounts"
+_MOUNTINFO = "/proc/self/mountinfo"
+
+_OF_CONTAINERS: Final = frozenset(("/etc/hosts", "/etc/resolv.conf"))
+_EMPTY_DIR: Final = "/volumes/kubernetes.io~empty-dir/"
 
 _LOCAL = "bcachefs btrfs ext2 ext3 ext4 f2fs fuse.fuse-overlayfs jfs nilfs2 ntfs3 overlay reiserfs tmpfs xfs zfs"
 _REMOTE = (
@@ -55,6 +60,22 @@ def read_mounts(host: Host) -> tuple[Mount, ...]:
     if not mounts:
         raise Unknown(f"{_MOUNTS} is empty")
     return tuple(sorted(mounts.values(), key=lambda mount: (len(mount.point), mount.point)))
+
+
+def in_container(mounts: Iterable[Mount]) -> bool:
+    """Returns whether these are the mounts of a container: each runtime mounts files of its own there (containerd,
+    CRI-O, Docker, Podman, Apptainer). An overlay as the root is no sign, since nodes without a disk have one, too."""
+    return _OF_CONTAINERS.issubset(mount.point for mount in mounts)
+
+
+def read_kubelet_volumes(host: Host) -> frozenset[str]:
+    """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
+    try:
+        lines = host.read_bytes(_MOUNTINFO).decode(errors="surrogateescape").splitlines()
+    except NotFound:  # recordings of older versions
+        return frozenset()
+    fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
+    return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])
 
 
 def printable_path(text: str) -> str:

@@ -91,7 +91,8 @@ def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclE
     if own:
         environments.append(NcclEnvironment("laggard's own environment", own, ()))
     for rank in ranks.processes:
-        environments.append(NcclEnvironment(f"process {rank.pid}", {**etc.settings, **rank.environment}, rank.version))
+        machines = {} if rank.etc_read else etc.settings
+        environments.append(NcclEnvironment(f"process {rank.pid}", {**machines, **rank.environment}, rank.version))
     return environments
 
 

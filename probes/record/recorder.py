@@ -43,6 +43,7 @@ _SECRET: Final = re.compile("AUTH|CREDENTIAL|JWT|KEY|PASS|SECRET|TOKEN")
 """In a variable's name: SLURM_JWT, NVIDIA_API_KEY, LAGGARD_RING_TOKEN."""
 _CONF_FILE: Final = "NCCL_CONF_FILE="
 _CONF_NAME: Final = "nccl.conf"
+_OTHER_ROOT: Final = re.compile(r"/proc/[0-9]+/root(?=/)")
 
 
 class RecordingHost(Host):
@@ -131,7 +132,7 @@ class RecordingHost(Host):
         if _ENVIRON.fullmatch(place):
             data = _without_secrets(data)
             self._conf_files.update(word[len(_CONF_FILE) :] for word in _words(data) if word.startswith(_CONF_FILE))
-        elif path in self._conf_files or place.endswith(_CONF_NAME):
+        elif _OTHER_ROOT.sub("", path) in self._conf_files or place.endswith(_CONF_NAME):
             data = _settings_alone(data)
         self._write_file(place, data)
         return data

@@ -11,11 +11,37 @@ from laggard.model import Finding, Severity
 from laggard.probes.errors import NotApplicable, NotFound, Unknown
 from laggard.probes.host.host import Host
 from laggard.probes.host.kernel import FileSystem, Usage
-from laggard.probes.host.mount_table import Mount, printable_path, read_mounts
+from laggard.probes.host.mount_table import Mount, in_container, printable_path, read_kubelet_volumes, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
 _ROOT: Final = "0"
 _NAMED_USERS: Final = 5
+
+_RUN_HERE: Final = (
+    "/run/containerd/*",
+    "/run/containers/*",
+    "/run/docker/*",
+    "/run/k3s/containerd/*",
+    "/var/lib/docker/containers/*",
+    "*/overlay2/*/merged",
+    "*/containers/storage/*",
+)
+"""Mount points of the containers that run on this machine: the root and the shared memory of each. Root alone may look
+into most of them. What they write lies on file systems that are judged, or in a memory limit of their own."""
+
+_OF_THIS_CONTAINER: Final = (
+    "/dev",
+    "/dev/termination-log",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/proc/*",
+    "/sys/*",
+)
+"""What a runtime mounts into each container: small tmpfs, and files whose file system is judged elsewhere."""
+
+_OWN_SHM: Final = "shm"
+"""The source of the /dev/shm that a runtime makes for a container."""
 
 
 class DiskThresholds(Thresholds, frozen=True):
@@ -51,9 +77,9 @@ class DiskThresholds(Thresholds, frozen=True):
 def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     mounts = read_mounts(host)
     yield Fact("not_checked", {printable_path(mount.point): mount.fstype for mount in mounts if mount.remote})
-    judged = [
-        mount for mount in mounts if mount.local and mount.writable and not _matches(mount.point, thresholds.never)
-    ]
+    judged = [mount for mount in _not_containers(mounts, thresholds.never) if mount.local and mount.writable]
+    volumes = read_kubelet_volumes(host)
+    judged.sort(key=lambda mount: mount.point in volumes)  # of one disk, a mount that the host has is named
     if not judged:
         raise NotApplicable(f"none of the {len(mounts)} mounts is a local file system that can be written to")
     failed: list[str] = []
@@ -67,9 +93,18 @@ def check(host: Host, thresholds: DiskThresholds) -> Iterator[Finding | Fact]:
     ratios = {point: _used_bytes(size) for point, size in sizes.items() if size.total_bytes}
     yield Fact("used_ratio", {printable_path(point): round(ratio, 4) for point, ratio in ratios.items()})
     for mount in _distinct(judged, sizes):
-        yield from _judge(host, mount, sizes[mount.point], thresholds)
+        yield from _judge(host, mount, sizes[mount.point], thresholds, mount.point in volumes)
     if failed:
         raise Unknown("; ".join(failed))
+
+
+def _not_containers(mounts: Sequence[Mount], never: tuple[str, ...]) -> list[Mount]:
+    """Returns those that are not left out: by `never`, as a container's that runs here, or as this container's own."""
+    inside = in_container(mounts)
+    left_out = (*never, *_RUN_HERE, *(_OF_THIS_CONTAINER if inside else ()))
+    return [
+        mount for mount in mounts if not _matches(mount.point, left_out) and not (inside and mount.source == _OWN_SHM)
+    ]
 
 
 def _is_unmounted(host: Host, mount: Mount, error: Unknown) -> bool:
@@ -89,7 +124,10 @@ def _distinct(mounts: Iterable[Mount], sizes: dict[str, FileSystem]) -> Iterator
         yield mount
 
 
-def _judge(host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds) -> Iterator[Finding]:
+def _judge(
+    host: Host, mount: Mount, size: FileSystem, thresholds: DiskThresholds, of_kubelet: bool
+) -> Iterator[Finding]:
+    """`of_kubelet`: the mount is this pod's folder of the kubelet's disk, and has another name on the node."""
     used, inodes_used = _used_bytes(size), _used_inodes(size)
     checks = [  # used ratio, its text, whether little is left
         (
@@ -102,16 +140,19 @@ def _judge(host: Host, mount: Mount, size: FileSystem, thresholds: DiskThreshold
     short = [(ratio, text) for ratio, text, little in checks if little and ratio >= thresholds.warning_used_ratio]
     if not short:
         return
-    whose = _read_usage(host, mount)
+    whose = None if of_kubelet else _read_usage(host, mount)
     critical = max(short)[0] >= thresholds.critical_used_ratio and not _matches(mount.point, thresholds.warning_only)
     if thresholds.filled_by_users == "warning" and whose and _is_filled_by_users(whose, size):
         critical = False
     point = printable_path(mount.point)
     quoted = shlex.quote(point)
+    texts = [text for _, text in short] + (
+        [f"the kubelet's disk, where {point} of this pod lies"] if of_kubelet else []
+    )
     yield finding(
         "DISK_FULL",
-        point,
-        _summary([text for _, text in short], _who(whose, size)),
+        printable_path(mount.source) if of_kubelet else point,
+        _summary(texts, _who(whose, size)),
         severity=Severity.CRITICAL if critical else Severity.WARNING,
         evidence={
             "file_system": mount.fstype,
@@ -122,7 +163,9 @@ def _judge(host: Host, mount: Mount, size: FileSystem, thresholds: DiskThreshold
             **({"bytes_by_user": _largest(whose), "all_files_seen": whose.complete} if whose else {}),
         },
         fix=_fix(mount),
-        commands=(f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
+        commands=("df -h", "df -i")
+        if of_kubelet
+        else (f"df -h {quoted}", f"df -i {quoted}", f"du -xh --max-depth=2 {quoted} | sort -h | tail -n 20"),
     )
 
 

@@ -15,6 +15,7 @@ from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import find_nvidia_devices
 from laggard.probes.groups import KERNEL
 from laggard.probes.host.host import Host
+from laggard.probes.host.mount_table import in_container, read_mounts
 from laggard.probes.probe import Fact, Probe, Thresholds
 from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 
@@ -36,7 +37,10 @@ def check(host: Host, thresholds: IdentityThresholds) -> Iterator[Finding | Fact
         raise Unknown("/proc/sys/kernel/osrelease is empty")
     yield Fact("kernel_release", release)
     unreadable: list[Unreadable] = []
+    contained = _in_container(host)
     for read in _READERS:
+        if contained and read in _OF_THE_IMAGE:
+            continue
         try:
             yield from (fact for fact in read(host) if fact.value)
         except NotFound:
@@ -108,6 +112,17 @@ def _cpu(host: Host) -> Iterator[Fact]:
 _READERS: tuple[Callable[[Host], Iterator[Fact]], ...] = (
     _distribution, _driver, _gpus, _cuda, _nccl, _ofed, _product, _bios, _cpu
 )  # fmt: skip
+
+
+_OF_THE_IMAGE: Final = (_distribution, _cuda, _nccl)
+"""What reads installed software: in a container that is the image's, the same on all nodes, and not the node's."""
+
+
+def _in_container(host: Host) -> bool:
+    try:
+        return in_container(read_mounts(host))
+    except Unknown:  # a recording without its mounts
+        return False
 
 
 def distribution(os_release: str) -> str:

@@ -77,7 +77,7 @@ class Store:
 
     def _buildah(self, command: str, *words: object) -> str:
         places = ["--root", self._folder / "store", "--runroot", self._folder / "run"]
-        signed = ["--signature-policy", self._policy] if command in ("from", "commit", "build") else []
+        signed = ["--signature-policy", self._policy] if command in ("from", "commit", "build", "push") else []
         call = ["buildah", *places, command, *signed, *words]
         done = subprocess.run(list(map(str, call)), capture_output=True, text=True, timeout=600)
         if done.returncode:
@@ -95,6 +95,19 @@ class Store:
     def build(self, repository: Path, fetched: Path) -> None:
         words = ["--isolation", "chroot", "--network", "host", "--pull=never", "--volume", f"{fetched}:{fetched}:ro"]
         self._buildah("build", *words, "-f", repository / "deploy/container/Containerfile", "-t", IMAGE, repository)
+
+    def save(self, name: str, path: Path) -> Path:
+        """The built image as an archive that containerd takes, under this name."""
+        self._buildah("push", IMAGE, f"oci-archive:{path}:{name}")
+        return path
+
+    def save_pause(self, name: str, path: Path) -> Path:
+        """The same with a program that waits: what a kubelet's runtime holds a pod's namespaces with."""
+        container = self._buildah("from", "--pull-never", IMAGE)
+        self._buildah("config", "--entrypoint", '["sleep", "infinity"]', "--cmd", "", container)
+        self._buildah("commit", "--rm", container, name)
+        self._buildah("push", name, f"oci-archive:{path}:{name}")
+        return path
 
     def image(self) -> Image:
         config = json.loads(self._buildah("inspect", "--type", "image", IMAGE))["OCIv1"]["config"]

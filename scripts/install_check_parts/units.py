@@ -35,6 +35,9 @@ def _hung_agent_is_started_again(site: Site) -> None:
 def _without_its_reader_the_agent_says_so(site: Site) -> None:
     if said := _wants(_report(site)):
         sys.exit(f"install-check: with its reader the agent cannot tell: {said}")
+    # Processes of root and of the training's user: the agent's report and its reader's unit are all that is between.
+    if said := _report(site)["facts"].get("nccl_env", {}).get("not_permitted"):
+        sys.exit(f"install-check: with its reader the agent does not see all processes: {said}")
     site.root.run("systemctl stop laggard-reader.socket laggard-reader")  # a start of the agent would start it again
     site.root.wait_for("curl -sf localhost:19400/api/v1/report", _NO_READER)
     said = _wants(_report(site))

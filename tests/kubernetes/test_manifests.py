@@ -28,7 +28,7 @@ FOLDERS = ("base", "overlays/report-only", "overlays/taint", "overlays/tls", "ov
 WORKLOADS = ("DaemonSet", "Deployment", "Job")
 
 
-POWERS = {"reader": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG"], "directories": ["CHOWN"]}
+POWERS = {"reader": ["SYS_ADMIN", "SYS_PTRACE", "SYSLOG", "DAC_READ_SEARCH"], "directories": ["CHOWN"]}
 """By container; all others have none."""
 
 

@@ -1,5 +1,6 @@
 """A real Kubernetes control plane on loopback: etcd, kube-apiserver, kube-controller-manager, with RBAC, admission and
 server-side validation. There is no kubelet and no scheduler: nodes are objects that a test makes, no container runs.
+With an address of its own, for nodes that are real (scripts/install_check_parts/node.py), there is a scheduler as well.
 
 The programs are looked for in the folder that KUBE_BIN names, packed (kube-apiserver.xz) or not, and in PATH.
 """
@@ -30,13 +31,14 @@ HOW = (
     "source or taken from a distribution) into a folder, name it in KUBE_BIN, and install etcd (apt: etcd-server)"
 )
 PATIENCE_SECONDS = 180.0
+LOOPBACK = "127.0.0.1"
 STRATEGIC = "application/strategic-merge-patch+json"
 MERGE = "application/merge-patch+json"
 
 
-def missing() -> list[str]:
+def missing(programs: tuple[str, ...] = PROGRAMS) -> list[str]:
     """The programs that are not here."""
-    return [name for name in PROGRAMS if not _find(name)]
+    return [name for name in programs if not _find(name)]
 
 
 def _find(name: str) -> Path | None:
@@ -48,7 +50,7 @@ def _find(name: str) -> Path | None:
     return Path(found) if found else None
 
 
-def _program(name: str, folder: Path) -> str:
+def program(name: str, folder: Path) -> str:
     """The path of the program, which is unpacked into `folder` if need be."""
     path = _find(name)
     assert path is not None
@@ -62,13 +64,15 @@ def _program(name: str, folder: Path) -> str:
 
 
 class ControlPlane:
-    """`request` asks as the cluster's administrator."""
+    """`request` asks as the cluster's administrator. `address`: where the API server listens; one that is not
+    loopback's is reached by nodes and pods."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str = LOOPBACK) -> None:
         self.folder = folder
+        self._address = address
         self._processes: list[subprocess.Popen[bytes]] = []
         etcd, peer, secure, manager = free_ports(4)
-        self.url = f"https://127.0.0.1:{secure}"
+        self.url = f"https://{address}:{secure}"
         self.ca_file = folder / "certs" / "apiserver.crt"
         self._token = secrets.token_hex(16)
         subprocess.run(["openssl", "genrsa", "-out", "sa.key", "2048"], cwd=folder, capture_output=True, check=True)
@@ -79,6 +83,8 @@ class ControlPlane:
             self._start_api_server(etcd, secure)
             self._client = self._wait_until_ready()
             self._start_controller_manager(manager)
+            if address != LOOPBACK:
+                self._start_scheduler()
         except BaseException:
             self.close()
             raise
@@ -161,7 +167,7 @@ class ControlPlane:
 
     def _start(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.log").open("wb") as log:
-            command = [_program(name, self.folder), *words]
+            command = [program(name, self.folder), *words]
             self._processes.append(subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log))
 
     def _start_etcd(self, port: int, peer: int) -> None:
@@ -174,8 +180,9 @@ class ControlPlane:
             "kube-apiserver",
             f"--etcd-servers=http://127.0.0.1:{etcd}",
             f"--secure-port={port}",
-            "--bind-address=127.0.0.1",
-            "--advertise-address=192.0.2.1",  # of RFC 5737: a machine may have no route, and loopback is refused here
+            f"--bind-address={self._address}",
+            # 192.0.2.1 is of RFC 5737: a machine may have no route, and loopback is refused here.
+            f"--advertise-address={'192.0.2.1' if self._address == LOOPBACK else self._address}",
             "--cert-dir=certs",
             "--service-account-key-file=sa.key",
             "--service-account-signing-key-file=sa.key",
@@ -183,6 +190,7 @@ class ControlPlane:
             "--authorization-mode=RBAC",
             "--token-auth-file=tokens.csv",
             "--service-cluster-ip-range=10.96.0.0/16",
+            "--kubelet-preferred-address-types=InternalIP",
         )
 
     def _start_controller_manager(self, port: int) -> None:
@@ -201,8 +209,15 @@ class ControlPlane:
             "--bind-address=127.0.0.1",
             f"--secure-port={port}",
             "--leader-elect=false",
-            "--controllers=*,-node-lifecycle-controller",  # it would call nodes without a kubelet unreachable
+            # Nodes without a kubelet would be called unreachable.
+            f"--controllers=*{',-node-lifecycle-controller' if self._address == LOOPBACK else ''}",
+            f"--root-ca-file={self.ca_file}",
         )
+
+    def _start_scheduler(self) -> None:
+        config, (port,) = self.folder / "admin.kubeconfig", free_ports(1)
+        here = ("--bind-address=127.0.0.1", f"--secure-port={port}", "--leader-elect=false")
+        self._start("kube-scheduler", f"--kubeconfig={config}", *here)
 
     def _wait_until_ready(self) -> httpx.Client:
         deadline = time.monotonic() + PATIENCE_SECONDS

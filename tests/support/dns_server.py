@@ -42,7 +42,7 @@ class NameServer:
     def _answer(self, query: bytes) -> bytes:
         """The header and question come back as they were, with an answer for each address (RFC 1035, 4.1)."""
         end = query.index(b"\0", 12) + 5
-        name = b".".join(_labels(query[12:end])).decode()
+        name = b".".join(labels(query[12:end])).decode()
         (kind,) = struct.unpack_from("!H", query, end - 4)
         known = name == self._name and bool(self.addresses)
         status = SERVER_FAILURE if self.failing else NO_ERROR if known else NO_SUCH_NAME
@@ -52,7 +52,7 @@ class NameServer:
         return header + query[12:end] + b"".join(records)
 
 
-def _labels(question: bytes) -> Iterator[bytes]:
+def labels(question: bytes) -> Iterator[bytes]:
     place = 0
     while length := question[place]:
         yield question[place + 1 : place + 1 + length]

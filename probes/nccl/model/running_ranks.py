@@ -7,13 +7,13 @@ and values only of known variables; the rest does not leave this file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
 
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
-from laggard.nccl.conf import NcclConf, parse_conf
+from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.errors import NotFound, Unknown
@@ -30,11 +30,15 @@ _REFUSED: Final = "laggard's reader may not read it either"
 class RankProcess(NamedTuple):
     pid: int
     environment: Mapping[str, str]
-    """Only NCCL_* variables: those of its environment, then those of its own settings file."""
+    """Only NCCL_* variables: those of its environment, then those of its own settings file, then with `etc_read` those
+    of /etc/nccl.conf."""
     conf: NcclConf
+    """Of its own settings file the lines without effect; the settings are in `environment`."""
     conf_path: str
     version: Version
     """Version of the NCCL that it has loaded; () where that is not known."""
+    etc_read: bool = False
+    """Whether /etc/nccl.conf was read as the process sees it: a container has one of its own, or none."""
 
 
 class RankProcesses(NamedTuple):
@@ -64,15 +68,17 @@ def read_rank_processes(host: Host) -> RankProcesses:
     return own
 
 
-def read_own_rank_processes(host: Host) -> RankProcesses:
-    """Of the processes whose environment this process may read. Raises Unknown where /proc cannot be listed."""
+def read_own_rank_processes(host: Host, read_named: Callable[[str], str] | None = None) -> RankProcesses:
+    """Of the processes whose environment this process may read. `read_named` reads the settings files, whose paths the
+    processes' users chose; else host.read() does. Raises Unknown where /proc cannot be listed."""
+    read_named = read_named or host.read
     processes: list[RankProcess] = []
     unread: list[int] = []
     for name in host.entries("/proc"):
         if not name.isdecimal():
             continue
         try:
-            processes += _rank_process(host, name)
+            processes += _rank_process(host, name, read_named)
         except NotFound:  # it ended, or the recording lacks these files
             continue
         except Unknown:
@@ -80,29 +86,41 @@ def read_own_rank_processes(host: Host) -> RankProcesses:
     return RankProcesses(tuple(processes), len(unread), unread=tuple(unread))
 
 
-def _rank_process(host: Host, pid: str) -> Iterator[RankProcess]:
+def _rank_process(host: Host, pid: str, read: Callable[[str], str]) -> Iterator[RankProcess]:
     data = host.read_bytes(f"/proc/{pid}/environ")
     if b"NCCL_" not in data or not _holds_a_gpu(host, pid):  # the cheap test comes first: there are many processes
         return
     everything = dict(_pairs(data.decode(errors="replace")))
     conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
-    conf = _read_conf(host, conf_path)
-    merged = {**conf.settings, **everything}
+    conf = _read_conf(host, pid, conf_path, read) or NcclConf({}, ())
+    etc = _read_conf(host, pid, ETC, read)
+    merged = {**(etc.settings if etc else {}), **conf.settings, **everything}
     yield RankProcess(
         int(pid),
         {name: _known_value(name, value) for name, value in merged.items() if _NAME.fullmatch(name)},
-        conf,
+        NcclConf({}, conf.ineffective),
         conf_path,
         _version(host, pid),
+        etc is not None,
     )
 
 
-def _read_conf(host: Host, path: str) -> NcclConf:
-    """Reads a settings file; empty where there is none, or where this user may not read it."""
+def _read_conf(host: Host, pid: str, path: str, read: Callable[[str], str]) -> NcclConf | None:
+    """Reads a settings file as the process sees it, which may run in a container; empty where it has none. None where
+    this user may not read it."""
+    if not path.startswith("/"):
+        return None
     try:
-        return parse_conf(host.read(path)) if path.startswith("/") else NcclConf({}, ())
+        return parse_conf(read(f"/proc/{pid}/root{path}"))
+    except NotFound:
+        if not host.recorded:
+            return NcclConf({}, ())
     except Unknown:
-        return NcclConf({}, ())
+        return None
+    try:
+        return parse_conf(read(path)) if path != ETC else None  # a recording from before there were such paths
+    except Unknown:
+        return None
 
 
 def _holds_a_gpu(host: Host, pid: str) -> bool:

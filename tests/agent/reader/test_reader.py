@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.agents import let_others_enter
+from support.paths import REPOSITORY
 
 from laggard.agent.reader.answers import Refused, answer
 from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
@@ -86,11 +87,22 @@ def mute(tmp_path: Path) -> Iterator[Callable[[bytes], Path]]:
         yield start
 
 
+def with_the_units_capabilities() -> list[str]:
+    """The words before a command that leave root those capabilities that the reader's unit has."""
+    if os.geteuid() != 0:
+        return []
+    unit = (REPOSITORY / "deploy/systemd/system/laggard-reader.service").read_text()
+    (listed,) = re.findall(r"^CapabilityBoundingSet=(.+)$", unit, re.M)
+    kept = ",".join(f"+{name.removeprefix('CAP_').lower()}" for name in listed.split())
+    return ["setpriv", "--inh-caps=-all", f"--bounding-set=-all,{kept}"]
+
+
 class Reader:
-    """`laggard reader` as a process of its own."""
+    """`laggard reader` as a process of its own, and no mightier than its unit has it."""
 
     def __init__(self, path: Path, *flags: str) -> None:
-        words = [sys.executable, "-m", "laggard", "reader", "--socket", str(path), *flags]
+        own = [sys.executable, "-m", "laggard", "reader", "--socket", str(path), *flags]
+        words = [*with_the_units_capabilities(), *own]
         self.process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.first_line = self.process.stderr.readline()
@@ -339,48 +351,32 @@ def refused(facts: dict[str, Any]) -> int:
     return int(found[1]) if found else 0
 
 
-@pytest.mark.slow
-@as_root
-def test_of_another_users_process_ncclss_variables_come_and_nothing_else(
-    start_reader: Callable[..., Path], start_rank: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = start_reader("--allow-user", str(NOBODY))
-    environment = {
-        "NCCL_DEBUG": "WARN",
-        "NCCL_SECRET_TOKEN": "hidden",
-        "AWS_SECRET_ACCESS_KEY": "hidden",
-        "PATH": "/bin:/usr/bin",
-    }
+@contextlib.contextmanager
+def rank_of_another_user(environment: dict[str, str], before: str = "") -> Iterator[subprocess.Popen[bytes]]:
+    """A process that holds a rank file open. `before`: what root does first, in mounts of its own."""
     ranks = Path("/dev/shm/laggard")
     made = not ranks.exists()
     ranks.mkdir(exist_ok=True)
     held, rank_file = ranks / f"test-{os.getpid()}", ranks / str(OTHER) / "rank"
     held.touch(0o666)
     held.chmod(0o666)
-    rank = subprocess.Popen(
-        ["sh", "-c", f"exec 9<{held}; echo ready; exec sleep 600"], env=environment, user=OTHER, stdout=subprocess.PIPE
-    )
+    switch = f"exec setpriv --reuid={OTHER} --regid={OTHER} --clear-groups"
+    script = f"{before}\nexec 9<{held}; {switch} sh -c 'echo ready; exec sleep 600'"
+    words = ["unshare", "--mount", "sh", "-ec", script]
+    rank = subprocess.Popen(words, env={"PATH": "/bin:/usr/bin", **environment}, stdout=subprocess.PIPE)
     try:
         assert rank.stdout is not None and rank.stdout.readline() == b"ready\n"
-        told = ask("rank_processes", environ(path)).decode()
-        assert "hidden" not in told and "AWS" not in told and "PATH" not in told
         rank_file.parent.mkdir(exist_ok=True)
         rank_file = rank_file.with_name(f"{rank.pid}-0123456789abcdef.rank")
         rank_file.touch()
-        (found,) = [each for each in json.loads(told)[0] if each[0] == rank.pid]
-        assert found[1] == {"NCCL_DEBUG": "WARN", "NCCL_SECRET_TOKEN": ""}
-        without, with_reader = (json.loads(as_nobody(NCCL, place)) for place in (Path("/nowhere"), path))
-        assert "not for this user to read; laggard's reader, which may, does not run" in without["not_permitted"]
-        assert without["ranks"] < with_reader["ranks"]
-        assert refused(with_reader) < refused(without)
-        assert without["verdict"] == "unknown" and f"a process that trains ({rank.pid}) is not" in without["reason"]
-        assert with_reader["verdict"] == "ok", with_reader
+        yield rank
     finally:
         rank.kill()
         rank.communicate()
         held.unlink()
         rank_file.unlink(missing_ok=True)
-        rank_file.parent.rmdir()
+        with contextlib.suppress(FileNotFoundError):
+            rank_file.parent.rmdir()
         if made:
             ranks.rmdir()
 
@@ -395,6 +391,59 @@ def test_a_reader_that_may_not_read_an_environment_either_is_named(
     assert running_ranks.read_rank_processes(Host()) == refused._replace(
         no_reader="laggard's reader may not read it either"
     )
+
+
+def told_of(rank: subprocess.Popen[bytes], path: Path) -> list[Any]:
+    """What the reader at `path` says of this process."""
+    (found,) = [each for each in json.loads(ask("rank_processes", environ(path)))[0] if each[0] == rank.pid]
+    return list(found)
+
+
+@pytest.mark.slow
+@as_root
+def test_of_another_users_process_ncclss_variables_come_and_nothing_else(start_reader: Callable[..., Path]) -> None:
+    path = start_reader("--allow-user", str(NOBODY))
+    environment = {"NCCL_DEBUG": "WARN", "NCCL_SECRET_TOKEN": "hidden", "AWS_SECRET_ACCESS_KEY": "hidden"}
+    with rank_of_another_user(environment) as rank:
+        told = ask("rank_processes", environ(path)).decode()
+        assert "hidden" not in told and "AWS" not in told and "PATH" not in told
+        assert told_of(rank, path)[1] == {"NCCL_DEBUG": "WARN", "NCCL_SECRET_TOKEN": ""}
+        without, with_reader = (json.loads(as_nobody(NCCL, place)) for place in (Path("/nowhere"), path))
+        assert "not for this user to read; laggard's reader, which may, does not run" in without["not_permitted"]
+        assert without["ranks"] < with_reader["ranks"]
+        assert refused(with_reader) < refused(without)
+        assert without["verdict"] == "unknown" and f"a process that trains ({rank.pid}) is not" in without["reason"]
+        assert with_reader["verdict"] == "ok", with_reader
+
+
+@pytest.mark.slow
+@as_root
+@pytest.mark.parametrize(("mode", "taken"), [(0o644, {"NCCL_ALGO": "Tree"}), (0o600, {})])
+def test_a_settings_file_that_a_job_names_is_read_with_nobodys_rights(
+    mode: int, taken: dict[str, str], start_reader: Callable[..., Path], tmp_path: Path
+) -> None:
+    """Else a user could have another's file read, by its name in NCCL_CONF_FILE."""
+    named = tmp_path / "named.conf"
+    named.write_text("NCCL_ALGO=Tree\nMY_NCCL_TOKEN=hidden\n")
+    os.chown(named, NOBODY, NOBODY)
+    named.chmod(mode)
+    path = start_reader("--allow-user", str(NOBODY))
+    with rank_of_another_user({"NCCL_CONF_FILE": str(named)}) as rank:
+        assert "hidden" not in ask("rank_processes", environ(path)).decode()
+        assert told_of(rank, path)[1] == {"NCCL_CONF_FILE": str(named), **taken}
+
+
+@pytest.mark.slow
+@as_root
+def test_a_container_has_settings_files_of_its_own(start_reader: Callable[..., Path], tmp_path: Path) -> None:
+    inside = tmp_path / "etc"
+    inside.mkdir()
+    (inside / "nccl.conf").write_text("NCCL_ALGO=Tree\nNCCL_DEBUG=INFO\n")
+    (inside / "own.conf").write_text("NCCL_DEBUG=WARN\n")
+    path = start_reader("--allow-user", str(NOBODY))
+    with rank_of_another_user({"NCCL_CONF_FILE": "/etc/own.conf"}, f"mount --bind {inside} /etc") as rank:
+        settings = {"NCCL_CONF_FILE": "/etc/own.conf", "NCCL_ALGO": "Tree", "NCCL_DEBUG": "WARN"}
+        assert told_of(rank, path)[1] == settings and told_of(rank, path)[-1] is True
 
 
 SOCKETS = """

@@ -62,6 +62,20 @@ def test_ranks_with_the_same_variables_are_one_finding(
     assert found["evidence"]["count"] == 8
 
 
+def test_a_rank_in_a_container_does_not_have_the_machines_settings(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = copy_of("nccl_rank_over_tcp")
+    (root / "etc").mkdir(exist_ok=True)
+    (root / "etc/nccl.conf").write_text("NCCL_P2P_DISABLE=1\n")
+    own = root / "proc/4242/root/etc"
+    own.mkdir()
+    (own / "nccl.conf").write_text("NCCL_SHM_DISABLE=1\n")
+    set_in = {it["device"]: it["evidence"].get("set_in") for it in check(root, capsys)["findings"]}
+    assert set_in["NCCL_P2P_DISABLE"] == ["/etc/nccl.conf"]
+    assert set_in["NCCL_SHM_DISABLE"] == ["process 4242"]
+
+
 def test_processes_of_other_users_are_a_fact_and_no_fault(
     copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

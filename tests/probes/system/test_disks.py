@@ -74,6 +74,14 @@ def test_a_recording_of_an_older_version_says_nothing_of_users(
     assert found["severity"] == "critical" and "bytes_by_user" not in found["evidence"]
 
 
+def test_a_disk_without_a_name_in_the_pod_is_told_by_its_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = finding(materialise("pod_kubelet_disk_full", tmp_path / "pod"), capsys)
+    assert (found["device"], found["fix"]["commands"]) == ("/dev/nvme1n1p1", ["df -h", "df -i"])
+    assert found["summary"].endswith("the kubelet's disk, where /tmp of this pod lies")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be several users")
 def test_files_are_counted_once_by_owner_and_no_link_is_followed(tmp_path: Path) -> None:
     room = tmp_path / "room"

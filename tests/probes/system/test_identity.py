@@ -95,6 +95,18 @@ def test_identity_reports_hardware_and_software(copy_of: Machine, capsys: pytest
     }
 
 
+def test_in_a_container_installed_software_is_the_images_and_not_the_nodes(
+    copy_of: Machine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = with_software(copy_of("one_nic"))
+    own = ("/etc/hosts", "/etc/resolv.conf")
+    lines = ["overlay / overlay ro 0 0", *(f"/dev/vda {path} ext4 rw 0 0" for path in own)]
+    (root / "proc/self/mounts").write_text("\n".join(lines) + "\n")
+    told = run_probes(root, capsys)["facts"]["identity"]
+    assert not {"distribution", "cuda_version", "nccl_versions"} & set(told)
+    assert told["kernel_release"] == "5.15.0-113-generic" and told["nvidia_driver_version"] == "550.54.15"
+
+
 def test_a_machine_without_gpus_differs_from_one_without_a_driver(
     machine: Machine, capsys: pytest.CaptureFixture[str]
 ) -> None:
