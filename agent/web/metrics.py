@@ -16,6 +16,10 @@ from laggard.catalogue.exposition import daemon_families, exposition, metric_fam
 from laggard.model import Finding
 from laggard.wire.ranks import RankRow, RanksDocument
 
+ENDED_SECONDS: Final = 3600.0
+"""For so long the metrics tell of a rank that ended. Its file stays until its user's next job on this node, perhaps for
+weeks: of every user who ever came, each rank would be some thirty series in all that time."""
+
 
 class Daemon(NamedTuple):
     """What the agent knows of itself: how long its last complete round of probes took, in seconds (None: there was
@@ -45,7 +49,9 @@ def _families(ranks: RanksDocument, latest: ProbeRound) -> Iterator[Metric]:
     yield metric_family("laggard_rank_files_ignored", [((reason,), n) for reason, n in rejected.items() if n])
     yield from _probe_families(latest, ranks.findings)
     yield from _ring_families(StateFolder().read())
-    for described, samples in rank_metrics.families([_rank_stats(row) for row in ranks.ranks]):
+    for described, samples in rank_metrics.families(
+        [_rank_stats(row) for row in ranks.ranks if _is_told(row, ranks.now)]
+    ):
         yield metric_family(described.name, samples)
 
 
@@ -75,6 +81,14 @@ def _ring_families(state: IdleRingsState) -> Iterator[Metric]:
         ("laggard_idle_ring_abort_seconds", state.abort_seconds),
     ):
         yield metric_family(name, [] if value is None else [((), value)])
+
+
+def _is_told(row: RankRow, now: float | None) -> bool:
+    """Whether the rank runs, or ended a short while before `now`."""
+    if row.state == "running" or now is None:
+        return True
+    signs = (row.last_progress_timestamp_seconds, row.last_beat_timestamp_seconds or 0.0)
+    return now - (row.end.at_seconds if row.end else max(signs)) < ENDED_SECONDS
 
 
 def _rank_stats(row: RankRow) -> rank_metrics.RankStats:

@@ -120,9 +120,10 @@ class Run(NamedTuple):
 @dataclasses.dataclass
 class Job:
     """The ranks of one run of a job. `agent` is the URL of the first to report it. `updated_at` is when an agent last
-    reported it, `progressed_at` when an agent last reported a new step of it, and `ended_at` when a rank of it last ran,
-    as far as that is known; all in seconds on the collector's monotonic clock. `agents`: who reports ranks of it that run, and when each last did. `collectives`: the last of
-    those ranks that were asked for them, at `collectives_at`."""
+    reported it, `progressed_at` when an agent last reported a new step of it, and `ended_at` when a rank of it last
+    ran, as far as that is known; all in seconds on the collector's monotonic clock. `agents`: who reports ranks of it
+    that run, and when each last did. `collectives`: the last of those ranks that were asked for them, at
+    `collectives_at`."""
 
     run: Run
     agent: str

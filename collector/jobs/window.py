@@ -178,8 +178,8 @@ class JobWindows:
         return Job(run, source, now, now, self._last_ran(row, now, now))
 
     def _last_ran(self, row: RankRow, now: float, unknown: float) -> float:
-        """When the rank's process last ran, on the clock of `now`; `unknown` where its agent does not tell the time. To a
-        collector that has just started, the steps in the file of a rank that ended are new, however long ago that
+        """When the rank's process last ran, on the clock of `now`; `unknown` where its agent does not tell the time. To
+        a collector that has just started, the steps in the file of a rank that ended are new, however long ago that
         was."""
         if row.state == "running":
             return now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -20,6 +21,12 @@ from support.paths import REPOSITORY
 from support.ports import free_port
 
 RULES = REPOSITORY / "deploy" / "prometheus" / "rules.yml"
+RECORDED = (
+    "rank:laggard_rank_input_seconds:mean5m",
+    "job_id_user:laggard_rank_waiting:ratio5m",
+    "job_id_user_op_group:laggard_rank_collective_bytes:rate5m",
+    "instance_verdict:laggard_probe_verdict:count",
+)
 STEP_SECONDS = 15
 NODES = ("n0:19400", "n1:19400")
 COLLECTOR = "collector:19401"
@@ -193,7 +200,7 @@ def fleet_in_prometheus(folder: Path, site: Site = ONE_CLUSTER) -> Iterator[Prom
     data = folder / "data"
     made = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(folder / "fleet.om"), str(data)]
     subprocess.run(made, check=True, capture_output=True, timeout=300)
-    (folder / "rules.yml").write_text(RULES.read_text().replace("interval: 15s", "interval: 1s"))
+    (folder / "rules.yml").write_text(re.sub("interval: .*", "interval: 1s", RULES.read_text()))
     (folder / "prometheus.yml").write_text("rule_files: [rules.yml]\n")
     address = f"127.0.0.1:{free_port()}"
     words = [
@@ -217,7 +224,7 @@ def _wait_for_rules(prometheus: Prometheus, process: subprocess.Popen[bytes], lo
     while time.monotonic() < until:
         assert process.poll() is None, log.read_text()
         with contextlib.suppress(OSError):
-            if prometheus.query("job_id_user:laggard_rank_waiting:ratio5m"):
+            if all(map(prometheus.query, RECORDED)):
                 return
         time.sleep(0.2)
     raise AssertionError(f"no recording rule had a value: {log.read_text()}")

@@ -17,8 +17,6 @@ half minute."""
 _BUSY: Final = f"max by (rank) (({highest(_ROWS, _OWN)}) / on (cluster, job_id, user) group_left {_MEDIAN})"
 """One row a rank, also where the job went on elsewhere: on each node the rank is a series of its own."""
 
-_STEPS: Final = f"rate(laggard_rank_steps_total{{{_OF_JOB}}}[$__rate_interval])"
-
 JOB: Final = Dashboard(
     uid="laggard-job",
     title="laggard / Job",
@@ -154,13 +152,7 @@ JOB: Final = Dashboard(
                 Panel(
                     "Phases, mean over ranks",
                     "timeseries",
-                    (
-                        Query(
-                            "avg by (phase) (rate(laggard_rank_phase_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (phase) group_left {_STEPS})",
-                            "{{phase}}",
-                        ),
-                    ),
+                    (Query(f"job_id_user_phase:laggard_rank_phase_seconds:mean5m{{{_OF_JOB}}}", "{{phase}}"),),
                     "Own seconds a step by phase, collectives taken out.",
                     unit="s",
                     stacked=True,
@@ -170,8 +162,7 @@ JOB: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            "avg by (op, group) (rate(laggard_rank_collective_seconds_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]) / ignoring (op, group) group_left {_STEPS})",
+                            f"job_id_user_op_group:laggard_rank_collective_seconds:mean5m{{{_OF_JOB}}}",
                             "{{op}} {{group}}",
                         ),
                     ),
@@ -184,8 +175,7 @@ JOB: Final = Dashboard(
                     "timeseries",
                     (
                         Query(
-                            "avg by (op, group) (rate(laggard_rank_collective_bytes_total"
-                            f"{{{_OF_JOB}}}[$__rate_interval]))",
+                            f"job_id_user_op_group:laggard_rank_collective_bytes:rate5m{{{_OF_JOB}}}",
                             "{{op}} {{group}}",
                         ),
                     ),

@@ -19,7 +19,7 @@ from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.web.metrics import Daemon, agent_metrics
 from laggard.catalogue.metrics import METRICS
-from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.model import Finding, Fix, ProbeResult, RankEnd, Report, Severity, Verdict
 from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
@@ -135,6 +135,27 @@ def test_names_labels_and_limits() -> None:
     for name, *pairs in found:
         assert [pair.partition("=")[0] for pair in pairs] == labels[name]
         assert ("job_id" in labels[name]) == name.startswith("laggard_rank_") or name == "laggard_rank_files_ignored"
+
+
+@pytest.mark.parametrize("state", ["finished", "died"])
+def test_a_rank_that_ended_is_told_of_for_an_hour(state: str) -> None:
+    """Its file stays until its user starts a job on this node again, which may be never."""
+    hung_for_hours = a_rank(1, last_progress_timestamp_seconds=1_799_900_000.0)
+    ended = a_rank(0, state=state, last_beat_timestamp_seconds=1_800_000_002.0)
+    died_late = a_rank(
+        2, state=state, end=RankEnd(1_800_003_000.0, 0.1), last_progress_timestamp_seconds=1_799_900_000.0
+    )
+
+    def told(now: float | None) -> set[str]:
+        ranks = structs.replace(document(hung_for_hours, ended, died_late), now=now)
+        text = agent_metrics(ranks, a_round(), "")[0].decode()
+        up = [key for key in series(text) if key[0] == "laggard_rank_up"]
+        return {label.removeprefix("rank=") for key in up for label in key if label.startswith("rank=")}
+
+    assert told(1_800_003_500.0) == {"0", "1", "2"}
+    assert told(1_800_003_700.0) == {"1", "2"}
+    assert told(1_800_007_000.0) == {"1"}
+    assert told(None) == {"0", "1", "2"}, "an agent that tells no time"
 
 
 def test_two_users_with_one_job_name() -> None:

@@ -78,7 +78,8 @@ def kinds(document: dict[str, Any]) -> list[str]:
 @pytest.mark.slow  # a Prometheus and a collector
 def test_a_collector_judges_the_jobs_of_a_prometheus(served: Served, start_collector: Any, tmp_path: Path) -> None:
     config = tmp_path / "collector.yaml"
-    config.write_text(f"targets: []\nprometheus: {served.url}\nprometheus_interval_seconds: 1\n")
+    own = f"incidents_database: {tmp_path}/incidents.sqlite\n"  # not this machine's, which other runs have filled
+    config.write_text(f"targets: []\nprometheus: {served.url}\nprometheus_interval_seconds: 1\n{own}")
     collector = start_collector("--config", str(config), "--interval", "0.5")
 
     def location() -> Any:
