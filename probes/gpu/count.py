@@ -65,7 +65,7 @@ def _missing(pci: NvidiaDevices, expected: int, unlisted: tuple[str, ...], reaso
     return finding(
         "GPU_MISSING",
         f"GPU {', '.join(unlisted)}" if unlisted else "GPUs",
-        f"{count} of {expected} GPUs {'is' if count == 1 else 'are'} missing: {reason}",
+        f"{count} of {expected} missing: {reason}",  # of the device, which is "GPUs"
         evidence={
             "expected": expected,
             "in_nvml": listed,
