@@ -17,7 +17,7 @@ from install_check_parts.fresh_root import FreshRoot
 from install_check_parts.site import Site, commands
 
 NODE, ADDRESS = "node1", "127.0.0.1"
-_NAMES = "laggard-agents laggard-collector.laggard.svc"
+_NAMES = "laggard-agents laggard-collector laggard-collector.laggard.svc"
 _TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
