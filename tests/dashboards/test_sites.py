@@ -154,6 +154,7 @@ def test_every_query_is_of_the_clusters_that_were_chosen() -> None:
         for query in queries:
             for selected in re.findall(r"laggard_\w+(?::\w+)?(\{[^}]*\}|)|process_\w+(\{[^}]*\})", query):
                 assert 'cluster=~"$cluster"' in "".join(selected), query
+            assert not re.search(r'"?[!=]~"\$(instance|job_id|user)"', query), "[::1]:19400 is no regular expression"
 
 
 def test_a_graph_of_the_highest_has_no_more_curves_than_it_says() -> None:

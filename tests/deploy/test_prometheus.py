@@ -40,6 +40,13 @@ def test_promtool_takes_the_rules_and_their_tests_pass() -> None:
         promtool("check", "config", "--syntax-only", name)
 
 
+@pytest.mark.parametrize("name", ["prometheus.yml", "prometheus-tls.yml", "prometheus-http-sd.yml"])
+def test_a_label_of_the_site_does_not_rename_what_ranks_and_culprits_say(name: str) -> None:
+    """Without honor_labels a `hostname` in the files of agents makes laggard_rank_info's an exported_hostname."""
+    jobs = yaml.safe_load((FOLDER / name).read_text())["scrape_configs"]
+    assert [job["job_name"] for job in jobs if not job.get("honor_labels")] == []
+
+
 @pytest.mark.slow
 @needs_promtool
 def test_the_alerts_tests_can_fail(tmp_path: Path) -> None:
