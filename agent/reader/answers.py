@@ -63,14 +63,15 @@ def _kernel_log(host: Host, argument: str) -> bytes:
 
 def _rank_processes(host: Host, argument: str) -> bytes:
     _without(argument)
-    return msgspec.json.encode(read_own_rank_processes(host, lambda path: _read_as_anybody(host, path)))
+    return msgspec.json.encode(read_own_rank_processes(host, lambda path, pid: _read_as_anybody(host, path, pid)))
 
 
-def _read_as_anybody(host: Host, path: str) -> str:
-    """A file whose path a user chose: the right to read every file is not used for it. Raises Unknown."""
+def _read_as_anybody(host: Host, path: str, pid: str) -> str:
+    """A file whose path the user of the process `pid` chose: the right to read every file is not used for it. Raises
+    Unknown."""
     try:
         with without_capability(CAP_DAC_READ_SEARCH):
-            return host.read(path)
+            return host.read_users_file(path, pid)
     except OSError as error:  # of capset(2): a filter of system calls
         raise Unknown(f"cannot give up a capability to read {path}: {error.strerror}") from None
 

@@ -18,7 +18,7 @@ from laggard.collector.scrape.bounds import (
 )
 from laggard.collector.scrape.ras_validation import check_ras
 from laggard.constants import PHASES
-from laggard.model import REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
+from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
 from laggard.wire import WireError, decode, encode
 from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow
 
@@ -26,7 +26,6 @@ T = TypeVar("T")
 
 MAX_RANKS = 1024
 MAX_ROWS = 8192  # of one rank in one answer
-MAX_FINDINGS = 512
 MAX_LANES = 256
 MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
@@ -75,7 +74,7 @@ def _check_findings(findings: tuple[Finding, ...]) -> None:
         check_length("code", finding.code)
         check_length("device", finding.device)
         check_length("doc", finding.doc)
-        require(len(finding.summary) <= MAX_PROSE, "a summary of a finding is too long")
+        require(len(finding.summary) <= MAX_SUMMARY, "a summary of a finding is too long")
 
 
 def decode_bounded(body: bytes, kind: type[T]) -> T:

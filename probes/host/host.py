@@ -16,7 +16,8 @@ from laggard.probes.host.kernel import FileSystem, Kernel, KernelClock, Pfc, Sta
 from laggard.probes.host.kernel_log import KMSG_PATH, read_kmsg
 from laggard.probes.host.live import LiveKernel
 from laggard.probes.host.recorded import RecordedKernel
-from laggard.probes.host.recorded_tree import RecordedTree
+from laggard.probes.host.recorded_tree import RecordedTree, open_regular
+from laggard.probes.host.users_file import read_credentials, read_users_file
 from laggard.probes.host.watchdog import Watchdog
 from laggard.probes.nvml.model import NVML_PATH, Nvml
 
@@ -42,6 +43,7 @@ class Host:
         self.root = os.path.abspath(root)
         self.recorded = self.root != "/"
         self.counter_history = CounterHistory()  # of the probe that runs; set by the runner
+        self.supervised = False  # whether this process may hang; set by the runner
         self.watchdog: Watchdog | None = None  # where calls into a driver are announced; set by the runner
         self._tree = RecordedTree(self.root)
         self._kernel: Kernel = RecordedKernel(self._tree) if self.recorded else LiveKernel()
@@ -49,14 +51,15 @@ class Host:
 
     def read(self, path: str) -> str:
         """The text of the file at `path`. Raises Unknown also where it is not UTF-8 text."""
-        data = self.read_bytes(path)
-        try:
-            text = data.decode()
-        except UnicodeDecodeError:
-            text = "\0"
-        if "\0" in text:
-            raise Unknown(f"{path} holds something that is not text")
-        return text
+        return _text(path, self.read_bytes(path))
+
+    def read_users_file(self, path: str, pid: str) -> str:
+        """The text of a file that the process `pid` has named, which may be any path at all: see users_file.py."""
+        return _text(path, _attempt(f"read {path}", lambda: self._read_users_file(path, pid)))
+
+    def process_user(self, pid: str) -> str:
+        """Who has started the process `pid`; empty for a recorded machine, which does not hold it."""
+        return "" if self.recorded else str(_attempt(f"see whose {pid} is", lambda: read_credentials(pid)).uid)
 
     def read_bytes(self, path: str) -> bytes:
         """The content of the file at `path`. Raises Unknown also where it is larger than MAX_BYTES."""
@@ -168,7 +171,7 @@ class Host:
             return ""
 
     def _read(self, path: str) -> bytes:
-        descriptor = os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._open(path)
         try:
             data = chunk = os.read(descriptor, _CHUNK_BYTES)
             while chunk and len(data) <= MAX_BYTES:
@@ -179,6 +182,16 @@ class Host:
         if not data:
             self._check_refusal("read", path)
         return data
+
+    def _open(self, path: str) -> int:
+        """Of a recording, which others have made, nothing but a file is opened where no deadline ends the waiting for a
+        FIFO."""
+        if self.recorded and not self.supervised:
+            return open_regular(self._locate(path))
+        return os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)
+
+    def _read_users_file(self, path: str, pid: str) -> bytes:
+        return self._read(path) if self.recorded else read_users_file(path, read_credentials(pid))
 
     def _list(self, path: str) -> list[str]:
         names = os.listdir(self._locate(path))
@@ -192,7 +205,7 @@ class Host:
             self._kernel.check_refusal(f"{verb} {self._locate(path)[len(self.root) :]}")
 
     def _read_parts(self, path: str, parse: Callable[[ReadAt], T]) -> T:
-        descriptor = os.open(self._locate(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._open(path)
         try:
             if self.recorded and not os.fstat(descriptor).st_size:
                 self._check_refusal("read", path)
@@ -202,6 +215,17 @@ class Host:
 
     def _locate(self, path: str) -> str:
         return self._tree.locate(path) if self.recorded else path
+
+
+def _text(path: str, data: bytes) -> str:
+    """Raises Unknown where the content of `path` is not UTF-8 text."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise Unknown(f"{path} holds something that is not text")
+    return text
 
 
 def _attempt(action: str, call: Callable[[], T]) -> T:

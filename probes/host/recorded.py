@@ -20,7 +20,7 @@ from laggard.probes.host.kernel import (
     StatvfsReply,
     Usage,
 )
-from laggard.probes.host.recorded_tree import RecordedTree
+from laggard.probes.host.recorded_tree import RecordedTree, open_regular
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class RecordedKernel:
 
     def _document(self, path: str, kind: type[T]) -> T:
         """The document at `path`. Raises OSError, also where it is too large or not of `kind`."""
-        with open(self._tree.resolve(path), "rb") as file:
+        with open(open_regular(self._tree.resolve(path)), "rb") as file:
             data = file.read(_MAX_BYTES + 1)
         if len(data) > _MAX_BYTES:
             raise OSError(errno.EFBIG, f"{path} is larger than {_MAX_BYTES >> 20} MiB")

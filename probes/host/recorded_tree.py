@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from typing import Final
 
 _MAX_LINKS: Final = 40  # the kernel's own limit (path_resolution(7))
@@ -53,3 +54,15 @@ class RecordedTree:
             resolved = self._walk(place, target, links + 1)
         self._steps[place, name] = resolved
         return resolved
+
+
+def open_regular(path: str) -> int:
+    """Opens a file of a recording. Raises OSError where it is none: to open a FIFO would wait for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is no regular file")

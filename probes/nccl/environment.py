@@ -11,6 +11,7 @@ import msgspec
 from laggard.model import Finding, Severity
 from laggard.nccl.conf import ETC, NcclConf, parse_conf
 from laggard.nccl.variable_table import Version
+from laggard.nccl.variables import may_be_shown
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.gpu.model.pci_devices import read_pci_gpus
 from laggard.probes.groups import GPU
@@ -26,6 +27,12 @@ T = TypeVar("T")
 
 _INFINIBAND = "/sys/class/infiniband"
 _MOST_NAMED: Final = 4
+_WORST_FIRST: Final = tuple(Severity)
+_MOST_FINDINGS: Final = 64
+"""Any user can make as many as they like, and those of the machine's other probes must have room beside them."""
+
+_MOST_UNKNOWN: Final = 64
+"""Names that nobody knows: for each the known name that it resembles is looked for, which takes a millisecond."""
 
 
 class NcclThresholds(Thresholds, frozen=True):
@@ -39,20 +46,28 @@ class NcclEnvironment(NamedTuple):
     owner: str
     settings: Mapping[str, str]
     version: Version
+    of_job: bool = False
+    """Of a process that runs here, whoever started it."""
 
 
 def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     etc, ranks = _machine_conf(host), read_rank_processes(host)
-    environments = _environments(host, etc, ranks)
+    environments = _with_few_unknown(_environments(host, etc, ranks))
     yield Fact("ranks", len(ranks.processes))
     if ranks.not_permitted:
         told = f"the environment of {_processes(ranks.not_permitted)} is not for this user to read"
         yield Fact("not_permitted", f"{told}; {ranks.no_reader}" if ranks.no_reader else told)
-    yield from _judge_conf(ETC, etc)
-    for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
-        yield from _judge_conf(path, conf)
+    if ranks.left_out:
+        yield Fact("left_out", f"there was no time or room for {ranks.left_out} processes")
+    found = [*_judge_conf(ETC, etc)]
     if any(environment.settings for environment in environments):  # else the hardware does not matter
-        yield from _judge(environments, _context(host), frozenset(thresholds.ignore))
+        found += _judge(environments, _context(host), frozenset(thresholds.ignore))
+    for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
+        found += _judge_conf(path, conf)
+    found.sort(key=lambda each: _WORST_FIRST.index(each.severity))
+    yield from found[:_MOST_FINDINGS]
+    if len(found) > _MOST_FINDINGS:
+        yield Fact("not_listed", f"{len(found) - _MOST_FINDINGS} more findings")
     _raise_if_unread(host, ranks)
 
 
@@ -92,8 +107,20 @@ def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclE
         environments.append(NcclEnvironment("laggard's own environment", own, ()))
     for rank in ranks.processes:
         machines = {} if rank.etc_read else etc.settings
-        environments.append(NcclEnvironment(f"process {rank.pid}", {**machines, **rank.environment}, rank.version))
+        settings = {**machines, **rank.environment}
+        environments.append(NcclEnvironment(f"process {rank.pid}", settings, rank.version, of_job=True))
     return environments
+
+
+def _with_few_unknown(environments: list[NcclEnvironment]) -> list[NcclEnvironment]:
+    names = dict.fromkeys(name for each in environments for name in each.settings if not may_be_shown(name))
+    dropped = frozenset(list(names)[_MOST_UNKNOWN:])
+    if not dropped:
+        return environments
+    return [
+        each._replace(settings={name: value for name, value in each.settings.items() if name not in dropped})
+        for each in environments
+    ]
 
 
 def _own_environment(host: Host) -> Mapping[str, str]:
@@ -104,8 +131,9 @@ def _own_environment(host: Host) -> Mapping[str, str]:
 
 
 def _judge(environments: list[NcclEnvironment], context: VariableContext, ignored: frozenset[str]) -> Iterator[Finding]:
-    """Makes one finding for each fault, with all owners: the eight ranks of a job have the same variables."""
-    found: dict[tuple[str, str, str], tuple[Finding, list[str]]] = {}
+    """Makes one finding for each fault, with all owners: the eight ranks of a job have the same variables. What jobs
+    alone set is a warning at most: a node must not be drained for what any of its users can set."""
+    found: dict[tuple[str, str, str], tuple[Finding, list[NcclEnvironment]]] = {}
     judged: dict[tuple[Version, frozenset[tuple[str, str]]], tuple[Finding, ...]] = {}
     for environment in environments:
         key = environment.version, frozenset(environment.settings.items())
@@ -113,9 +141,12 @@ def _judge(environments: list[NcclEnvironment], context: VariableContext, ignore
             judged[key] = judge_environment(environment.settings, context._replace(version=environment.version))
         for fault in judged[key]:
             if fault.device not in ignored:
-                found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(environment.owner)
+                found.setdefault((fault.code, fault.device, fault.summary), (fault, []))[1].append(environment)
     for fault, owners in found.values():
-        yield msgspec.structs.replace(fault, evidence={**fault.evidence, "set_in": owners[:8], "count": len(owners)})
+        critical = fault.severity is Severity.CRITICAL
+        severity = Severity.WARNING if critical and all(each.of_job for each in owners) else fault.severity
+        named = {"set_in": [each.owner for each in owners[:8]], "count": len(owners)}
+        yield msgspec.structs.replace(fault, evidence={**fault.evidence, **named}, severity=severity)
 
 
 def _judge_conf(path: str, conf: NcclConf) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ placeholder and an error; so is a file that was only listed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
@@ -53,7 +54,7 @@ class RecordingHost(Host):
         super().__init__(root)
         self._folder = folder
         self._resolved: dict[str, str] = {}  # folders by path: where they are once symlinks are followed
-        self._parents: set[str] = set()
+        self._folders: set[str] = set()  # made in the recording, no symlink among them
         self._conf_files: set[str] = set()  # that processes name: they may be any files
 
     def entries(self, path: str) -> tuple[str, ...]:
@@ -63,7 +64,7 @@ class RecordingHost(Host):
         except Unknown as error:
             self._record_refusal("list", place, error)
             raise
-        os.makedirs(self._folder + place, exist_ok=True)
+        self._make_folder(self._folder + place)
         for name in names:
             self._record_listed(f"{place}/{name}")
         return names
@@ -123,9 +124,15 @@ class RecordingHost(Host):
         return log
 
     def _read(self, path: str) -> bytes:
+        return self._read_and_record(path, lambda: Host._read(self, path))
+
+    def _read_users_file(self, path: str, pid: str) -> bytes:
+        return self._read_and_record(path, lambda: Host._read_users_file(self, path, pid))
+
+    def _read_and_record(self, path: str, read: Callable[[], bytes]) -> bytes:
         place = self._resolve(path)
         try:
-            data = super()._read(path)
+            data = read()
         except OSError as error:
             self._record_refusal("read", place, error)
             raise
@@ -219,7 +226,7 @@ class RecordingHost(Host):
                 in_proc = place.startswith("/proc/") and place != _SELF  # which files a process has open is private
                 self._write_link(place, NOT_RECORDED if in_proc else os.readlink(self._source(place)), replace=False)
             elif stat.S_ISDIR(kind):
-                os.makedirs(self._folder + place, exist_ok=True)
+                self._make_folder(self._folder + place)
             else:
                 self._write_placeholder(place, NOT_RECORDED)
 
@@ -228,7 +235,7 @@ class RecordingHost(Host):
         if not os.path.lexists(self._source(place)):
             return
         if os.path.isdir(self._source(place)):
-            os.makedirs(self._folder + place, exist_ok=True)
+            self._make_folder(self._folder + place)
             if verb == "list":
                 self._add_entry(JournalEntry("refused", f"list {place}", _kernel_message(error)))
         elif verb == "read":
@@ -260,10 +267,21 @@ class RecordingHost(Host):
             os.symlink(target, path)
 
     def _make_parent(self, path: str) -> None:
-        folder = os.path.dirname(path)
-        if folder not in self._parents:
-            os.makedirs(folder, exist_ok=True)
-            self._parents.add(folder)
+        self._make_folder(os.path.dirname(path))
+
+    def _make_folder(self, folder: str) -> None:
+        """Also makes those above it. Raises OSError where one of them was recorded as a symlink before: a user who
+        replaces a folder of theirs by one, and back, must not lead this process, which may be root's, elsewhere."""
+        if folder in self._folders:
+            return
+        made = self._folder
+        for name in filter(None, folder[len(self._folder) :].split("/")):
+            made = f"{made}/{name}"
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(made)
+            if os.path.islink(made):
+                raise OSError(errno.ELOOP, "it became a symlink, or ceased to be one, while it was recorded")
+        self._folders.add(folder)
 
     def _add_entry(self, entry: JournalEntry) -> None:
         with open(journal_path(self._folder, os.getpid()), "ab") as file:

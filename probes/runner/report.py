@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from laggard.model import Finding, ProbeResult, Report, Severity, Verdict, worst
+from laggard.model import (
+    MAX_DEVICE,
+    MAX_FINDINGS,
+    MAX_SUMMARY,
+    Finding,
+    ProbeResult,
+    Report,
+    Severity,
+    Verdict,
+    worst,
+)
 from laggard.probes.runner.worker import Observation
 from laggard.text.words import printable_line
 
@@ -30,16 +40,33 @@ def build_report(
     answers: Sequence[ProbeAnswer], *, node: str, elapsed_seconds: float, facts: dict[str, Any], warnings_fail: bool
 ) -> Report:
     """The report of `node`: results and findings in the order of `answers`. A critical finding fails its probe, and so
-    the report; a warning does where `warnings_fail`."""
+    the report; a warning does where `warnings_fail`. Of more findings than MAX_FINDINGS the worst are kept."""
     results = _results(answers, warnings_fail)
+    findings = tuple(_bounded(finding) for answer in answers for finding in answer.observation.findings)
+    kept = sorted(_worst(findings))
+    moved = {place: number for number, place in enumerate(kept)}
     return Report(
         verdict=worst(result.verdict for result in results),
         node=node,
         elapsed_seconds=round(elapsed_seconds, 4),
-        probes=results,
-        findings=tuple(finding for answer in answers for finding in answer.observation.findings),
+        probes=tuple(_renumbered(result, moved) for result in results),
+        findings=tuple(findings[place] for place in kept),
         facts=facts,
     )
+
+
+def _bounded(finding: Finding) -> Finding:
+    """What a user has named may be of any length: a collector would refuse the report for it."""
+    if len(finding.device) <= MAX_DEVICE and len(finding.summary) <= MAX_SUMMARY:
+        return finding
+    device, summary = printable_line(finding.device, MAX_DEVICE), printable_line(finding.summary, MAX_SUMMARY)
+    return msgspec.structs.replace(finding, device=device, summary=summary)
+
+
+def _worst(findings: Sequence[Finding]) -> list[int]:
+    """The places of the worst MAX_FINDINGS."""
+    severities = list(Severity)
+    return sorted(range(len(findings)), key=lambda place: severities.index(findings[place].severity))[:MAX_FINDINGS]
 
 
 def _results(answers: Iterable[ProbeAnswer], warnings_fail: bool) -> tuple[ProbeResult, ...]:

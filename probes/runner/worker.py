@@ -43,6 +43,7 @@ def run_and_exit(
     status = 1
     try:
         _detach(pipe, seconds)
+        host.supervised = True
         for probe in probes:
             host.counter_history = histories[probe.name]
             _send(encode(observe(probe, host)))

@@ -71,6 +71,14 @@ class ProbeResult(msgspec.Struct, frozen=True):
     unknown: str = ""  # what it could not judge, also of a probe that failed; empty: it judged everything
 
 
+MAX_FINDINGS = 512
+"""Of one report. A collector refuses a report with more, and longer texts, as a whole."""
+
+MAX_DEVICE = 256
+MAX_SUMMARY = 4096
+"""Characters of a finding."""
+
+
 class Report(msgspec.Struct, frozen=True):
     """What one node's probes found (`laggard.report/1`)."""
 

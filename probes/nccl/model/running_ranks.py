@@ -1,13 +1,17 @@
 """Reads the NCCL variables of the processes that run ranks on this machine, and nothing else of their environment.
 
 A rank is a process that holds a GPU or a rank file open. Of its environment only names that begin with NCCL_ are kept,
-and values only of known variables; the rest does not leave this file.
+and values only of known variables; the same holds for the settings file that it names. The rest does not leave this
+file. Any user may start such processes, with any paths in their variables: time and size are bounded, and users take
+turns, so that one user's processes, however many and large, do not push out another's.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -18,12 +22,25 @@ from laggard.nccl.variable_table import Version
 from laggard.nccl.variables import may_be_shown, parse_version
 from laggard.probes.errors import NotFound, Unknown
 from laggard.probes.host.host import Host
+from laggard.text.words import printable_line
 
 _HOLDS: Final = re.compile(rf"/dev/nvidia[0-9]+|({SHARED_RANK_DIR}|{FALLBACK_RANK_DIR})/.*")
 _NAME = re.compile(r"NCCL_[A-Z0-9_]{1,80}")
-_LIBRARY = re.compile(r"/\S*/libnccl\.so(?:\.(\d+\.\d+\.\d+)|\.\d+)?\b")
-_WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d+\.\d+\.\d+)\S*\.dist-info")
-_MOST_VALUE = 4096
+_LIBRARY = re.compile(r"/libnccl\.so(?:\.(\d{1,4}\.\d{1,4}\.\d{1,4})|\.\d{1,4})?(?: \(deleted\))?$")
+_WHEEL = re.compile(r"nvidia_nccl_cu\d+-(\d{1,4}\.\d{1,4}\.\d{1,4})\S*\.dist-info")
+
+ReadNamed = Callable[[str, str], str]
+"""Reads the file at a path that the user of a process (its id) chose. Raises NotFound and Unknown."""
+
+SECONDS: Final = 1.2
+"""For all processes together: who asks the reader waits a little longer."""
+
+_MOST_VALUE: Final = 4096
+_MOST_PATH: Final = 200
+_MOST_OF_PROCESS: Final = 16 << 10  # characters of names and values
+_MOST_CHARACTERS: Final = 4 << 20  # of all processes, a fourth of what the reader may answer
+_MOST_FILES: Final = 1 << 14
+_MOST_LINES: Final = 16  # of a settings file, that have no effect
 _REFUSED: Final = "laggard's reader may not read it either"
 
 
@@ -49,6 +66,8 @@ class RankProcesses(NamedTuple):
     """Why laggard's reader did not read them; empty where it was not asked."""
     unread: tuple[int, ...] = ()
     """The ids of these processes."""
+    left_out: int = 0
+    """How many processes there was no time or room for."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -68,63 +87,116 @@ def read_rank_processes(host: Host) -> RankProcesses:
     return own
 
 
-def read_own_rank_processes(host: Host, read_named: Callable[[str], str] | None = None) -> RankProcesses:
+def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, seconds: float = SECONDS) -> RankProcesses:
     """Of the processes whose environment this process may read. `read_named` reads the settings files, whose paths the
-    processes' users chose; else host.read() does. Raises Unknown where /proc cannot be listed."""
-    read_named = read_named or host.read
+    processes' users chose; else host.read_users_file() does. Raises Unknown where /proc cannot be listed."""
+    read_named = read_named or host.read_users_file
+    deadline = time.monotonic() + seconds
+    pids = [name for name in host.entries("/proc") if name.isdecimal()]
+    candidates: dict[str, list[str]] = {}  # by user
     processes: list[RankProcess] = []
     unread: list[int] = []
-    for name in host.entries("/proc"):
-        if not name.isdecimal():
-            continue
+    looked_at = room = 0
+    for pid in _until(deadline, pids):
+        looked_at += 1
         try:
-            processes += _rank_process(host, name, read_named)
+            if b"NCCL_" in host.read_bytes(f"/proc/{pid}/environ"):  # the cheap test: there are many processes
+                candidates.setdefault(host.process_user(pid), []).append(pid)
         except NotFound:  # it ended, or the recording lacks these files
             continue
         except Unknown:
-            unread.append(int(name))
-    return RankProcesses(tuple(processes), len(unread), unread=tuple(unread))
+            unread.append(int(pid))
+    left_out = len(pids) - looked_at + sum(map(len, candidates.values()))
+    for pid in _until(deadline, _in_turn(candidates.values())):
+        left_out -= 1
+        try:
+            found = _rank_process(host, pid, read_named)
+        except NotFound:
+            continue
+        except Unknown:
+            unread.append(int(pid))
+            continue
+        room += _characters(found) if found else 0
+        if room > _MOST_CHARACTERS:
+            left_out += 1
+            break
+        processes += [found] if found else []
+    return RankProcesses(tuple(processes), len(unread), unread=tuple(unread), left_out=left_out)
 
 
-def _rank_process(host: Host, pid: str, read: Callable[[str], str]) -> Iterator[RankProcess]:
-    data = host.read_bytes(f"/proc/{pid}/environ")
-    if b"NCCL_" not in data or not _holds_a_gpu(host, pid):  # the cheap test comes first: there are many processes
-        return
-    everything = dict(_pairs(data.decode(errors="replace")))
+def _until(deadline: float, pids: Iterable[str]) -> Iterator[str]:
+    return itertools.takewhile(lambda _: time.monotonic() < deadline, pids)
+
+
+def _in_turn(queues: Iterable[list[str]]) -> Iterator[str]:
+    """The first of each, then the second of each, and so on."""
+    return (pid for turn in itertools.zip_longest(*queues) for pid in turn if pid is not None)
+
+
+def _characters(process: RankProcess) -> int:
+    return sum(len(name) + len(value) for name, value in process.environment.items())
+
+
+def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
+    """None where it holds no GPU and no rank file."""
+    if not _holds_a_gpu(host, pid):
+        return None
+    everything = dict(_pairs(host.read_bytes(f"/proc/{pid}/environ").decode(errors="replace")))
     conf_path = everything.get("NCCL_CONF_FILE") or f"{everything.get('HOME', '')}/.nccl.conf"
     conf = _read_conf(host, pid, conf_path, read) or NcclConf({}, ())
     etc = _read_conf(host, pid, ETC, read)
     merged = {**(etc.settings if etc else {}), **conf.settings, **everything}
-    yield RankProcess(
+    return RankProcess(
         int(pid),
-        {name: _known_value(name, value) for name, value in merged.items() if _NAME.fullmatch(name)},
-        NcclConf({}, conf.ineffective),
-        conf_path,
+        _shown({name: value for name, value in merged.items() if _NAME.fullmatch(name)}),
+        conf,
+        printable_line(conf_path, _MOST_PATH),
         _version(host, pid),
         etc is not None,
     )
 
 
-def _read_conf(host: Host, pid: str, path: str, read: Callable[[str], str]) -> NcclConf | None:
-    """Reads a settings file as the process sees it, which may run in a container; empty where it has none. None where
-    this user may not read it."""
+def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | None:
+    """What may be told of a settings file as the process sees it, which may run in a container; empty where it has
+    none. None where its user may not read it, or this one."""
     if not path.startswith("/"):
         return None
     try:
-        return parse_conf(read(f"/proc/{pid}/root{path}"))
+        return _told(parse_conf(read(f"/proc/{pid}/root{path}", pid)))
     except NotFound:
         if not host.recorded:
             return NcclConf({}, ())
     except Unknown:
         return None
     try:
-        return parse_conf(read(path)) if path != ETC else None  # a recording from before there were such paths
+        return (
+            _told(parse_conf(read(path, pid))) if path != ETC else None
+        )  # a recording from before there were such paths
     except Unknown:
         return None
 
 
+def _told(conf: NcclConf) -> NcclConf:
+    settings = _shown({name: value for name, value in conf.settings.items() if _NAME.fullmatch(name)})
+    ineffective = ((number, printable_line(reason, _MOST_PATH)) for number, reason in conf.ineffective[:_MOST_LINES])
+    return NcclConf(settings, tuple(ineffective))
+
+
+def _shown(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables, known ones first, as far as there is room; without the values that may be secrets."""
+    shown: dict[str, str] = {}
+    room = _MOST_OF_PROCESS
+    for name in sorted(variables, key=lambda name: not may_be_shown(name)):
+        value = variables[name][:_MOST_VALUE] if may_be_shown(name) else ""
+        room -= len(name) + len(value)
+        if room < 0:
+            break
+        shown[name] = value
+    return shown
+
+
 def _holds_a_gpu(host: Host, pid: str) -> bool:
-    for number in host.entries(f"/proc/{pid}/fd"):
+    for number in host.entries(f"/proc/{pid}/fd")[:_MOST_FILES]:
         try:
             if _HOLDS.fullmatch(host.read_link(f"/proc/{pid}/fd/{number}")):
                 return True
@@ -140,18 +212,24 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _known_value(name: str, value: str) -> str:
-    return value[:_MOST_VALUE] if may_be_shown(name) else ""
-
-
 def _version(host: Host, pid: str) -> Version:
     """Returns the version in the name of the library's file, else the one in the folder that pip made next to it."""
     try:
-        match = _LIBRARY.search(host.read(f"/proc/{pid}/maps"))
-        if match is None or match[1]:
-            return parse_version(match[1]) if match else ()
-        packages = f"/proc/{pid}/root{match[0].rsplit('/', 4)[0]}"  # PACKAGES/nvidia/nccl/lib/libnccl.so.2
+        path, version = _library(host.read(f"/proc/{pid}/maps"))
+        if version or not path:
+            return parse_version(version)
+        packages = f"/proc/{pid}/root{path.rsplit('/', 3)[0]}"  # PACKAGES/nvidia/nccl/lib
         found = [wheel[1] for name in host.entries(packages) if (wheel := _WHEEL.fullmatch(name))]
     except Unknown:
         return ()
     return parse_version(found[0]) if len(found) == 1 else ()
+
+
+def _library(maps: str) -> tuple[str, str]:
+    """The folder of the NCCL that is mapped, and the version in its name; empty where there is none. The paths are the
+    user's, so each is looked at once: from its end."""
+    for line in maps.splitlines():
+        name = _LIBRARY.search(line, max(0, line.rfind("/"))) if "/libnccl.so" in line else None
+        if name:
+            return line[line.index("/") : name.start()], name[1] or ""
+    return "", ""

@@ -23,3 +23,5 @@ def decode(data: bytes, document_type: type[T]) -> T:
         return msgspec.json.decode(data, type=document_type)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise WireError(str(error)) from None
+    except RecursionError:
+        raise WireError("it is nested too deeply") from None

@@ -20,9 +20,12 @@ from support.judge import judge, judge_host
 from support.materialise import expectation, names
 
 from laggard.cli import main
+from laggard.probes.errors import Unknown
 from laggard.probes.record import command
 from laggard.probes.record.masking import Mask
+from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.registry import PROBES
+from laggard.wire import WireError, decode
 
 KEY = b"k" * 32
 Copy = Callable[[str], Path]
@@ -226,3 +229,37 @@ def test_any_text_is_masked_the_same_way_each_time(text: str) -> None:
 
 def test_two_recordings_are_masked_differently() -> None:
     assert Mask(()).text("b8:59:9f:0c:11:22") != Mask(()).text("b8:59:9f:0c:11:22")
+
+
+def test_a_folder_that_was_a_symlink_leads_out_of_no_recording(tmp_path: Path) -> None:
+    """A user names settings files below a folder of theirs, and replaces that meanwhile; root records."""
+    outside, users, recording = tmp_path / "outside", tmp_path / "users", tmp_path / "recording"
+    for folder in (outside, users, recording):
+        folder.mkdir()
+    (outside / "conf").write_text("NCCL_ALGO=Ring\n")
+    (users / "evil").symlink_to(outside)
+    host = RecordingHost("/", str(recording))
+    host.read_users_file(f"{users}/evil/conf", str(os.getpid()))
+    (users / "evil").unlink()
+    (users / "evil/cron.d").mkdir(parents=True)
+    (users / "evil/cron.d/job").write_text("* * * * * root /tmp/NCCL_\n")
+    with pytest.raises(Unknown, match="while it was recorded"):
+        host.read_users_file(f"{users}/evil/cron.d/job", str(os.getpid()))
+    assert os.listdir(outside) == ["conf"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["proc/sys/kernel/hostname", "laggard/facts.json"])
+def test_a_recording_of_pipes_holds_nobody_up(place: str, copy_of: Copy) -> None:
+    """Outside the probes' own processes, which have deadlines, nothing but files is opened in a recording."""
+    source = copy_of("plain")
+    (source / place).parent.mkdir(exist_ok=True)
+    (source / place).unlink(missing_ok=True)
+    os.mkfifo(source / place)
+    words = [sys.executable, "-m", "laggard", "healthcheck", "--host-root", str(source), "--deadline", "5"]
+    assert subprocess.run(words, capture_output=True, timeout=300).returncode in (0, 1, 2)
+
+
+def test_a_recording_that_nests_without_end_is_damaged() -> None:
+    with pytest.raises(WireError, match="nested too deeply"):
+        decode(b"[" * 100_000 + b"]" * 100_000, dict[str, Any] | list[Any])

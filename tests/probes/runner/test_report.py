@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from laggard.collector.scrape.validation import validate_report
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.probes.runner.report import (
     ProbeAnswer,
@@ -97,3 +98,15 @@ def test_places_that_do_not_fit_the_findings_are_noticed() -> None:
     for places in ((), (1,), (-1,), (0, 0), (0, 1)):
         result = ProbeResult("gpu_xid", Verdict.FAIL, "", 0.1, places)
         assert not places_are_complete(Report(Verdict.FAIL, "n1", 0.1, (result,), (found,), {}))
+
+
+def test_of_too_many_findings_the_worst_are_kept_and_long_texts_are_cut() -> None:
+    def found(severity: Severity, device: str) -> Finding:
+        return Finding("GPU_XID", severity, device, "s" * 9000, {}, Fix("mend it"), "docs")
+
+    notes = Observation(Verdict.OK, findings=tuple(found(Severity.INFO, "d" * 5000) for _ in range(600)))
+    bad = Observation(Verdict.OK, findings=(found(Severity.WARNING, "w"), found(Severity.CRITICAL, "c")))
+    report = validate_report(encode(made_of([notes, bad], False)))
+    assert places_are_complete(report) and len(report.findings) == 512
+    assert [it.device for it in findings_of(report.probes[1], report)] == ["w", "c"]
+    assert report.verdict is Verdict.FAIL
