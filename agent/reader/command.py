@@ -12,7 +12,7 @@ import threading
 from typing import Final
 
 from laggard.agent.reader.answers import allowed_users, answer
-from laggard.agent.reader.server import MAX_CONNECTIONS, ReaderServer
+from laggard.agent.reader.server import BACKLOG, ReaderServer
 from laggard.daemon import add_log_flags, log_to_stderr
 from laggard.errors import UsageError
 from laggard.probes.host.host import Host
@@ -68,7 +68,7 @@ def _listener(path: str) -> socket.socket:
             os.unlink(path)
         listener.bind(path)
         os.chmod(path, _MODE)
-        listener.listen(MAX_CONNECTIONS)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         raise UsageError(f"cannot listen at {path}: {error.strerror}; choose another place with --socket") from None

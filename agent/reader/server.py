@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import socket
 import struct
@@ -20,8 +21,13 @@ log = logging.getLogger("laggard.reader")
 QUESTION_SECONDS: Final = 1.0
 ANSWER_SECONDS: Final = 5.0
 MAX_CONNECTIONS: Final = 16
+MAX_STRANGERS: Final = 4
+"""Connections of users that may not ask, who are told so: they must not take the places of those who may."""
+
+BACKLOG: Final = 256
 _CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid (unix(7))
 _REASON_CHARACTERS: Final = 300
+_PAUSE_SECONDS: Final = 0.1
 
 
 class ReaderServer:
@@ -32,20 +38,25 @@ class ReaderServer:
         self._users = users
         self._answer = answer
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._free_to_strangers = threading.BoundedSemaphore(MAX_STRANGERS)
 
     def serve(self) -> None:
         """Until the listener is closed."""
         while True:
             try:
                 connection, _ = self._listener.accept()
-            except OSError:
-                return
-            if not self._free.acquire(blocking=False):
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.EINVAL):  # closed
+                    return
+                time.sleep(_PAUSE_SECONDS)  # no descriptor, or no memory, for the moment
+                continue
+            free = self._free if _peer(connection)[1] in self._users else self._free_to_strangers
+            if not free.acquire(blocking=False):
                 connection.close()
                 continue
-            threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+            threading.Thread(target=self._serve_one, args=(connection, free), daemon=True).start()
 
-    def _serve_one(self, connection: socket.socket) -> None:
+    def _serve_one(self, connection: socket.socket, place: threading.Semaphore) -> None:
         try:
             with connection, contextlib.suppress(OSError):  # who asked is gone, or takes too long
                 connection.settimeout(ANSWER_SECONDS)
@@ -53,12 +64,10 @@ class ReaderServer:
         except Exception:  # one question must not end the others
             log.exception("a defect in laggard, while answering")
         finally:
-            self._free.release()
+            place.release()
 
     def _reply(self, connection: socket.socket) -> bytes:
-        pid, uid, _ = _CREDENTIALS.unpack(
-            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        )
+        pid, uid = _peer(connection)
         question = _read_question(connection)  # in any case: unread, it would make the kernel drop the answer
         if uid not in self._users:
             log.warning("process %d of user %d may not ask", pid, uid)
@@ -69,6 +78,12 @@ class ReaderServer:
         except Refused as error:
             return f"no {ascii_line(str(error))[:_REASON_CHARACTERS]}\n".encode("ascii")
         return f"ok {len(body)}\n".encode("ascii") + body
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Process and user at the other end, as the kernel noted them when they connected."""
+    pid, uid, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
+    return pid, uid
 
 
 def _read_question(connection: socket.socket) -> str:

@@ -24,6 +24,7 @@ ANSWER_SECONDS: Final = 1.5
 """For a whole answer. Most probes have 2 s: they can then still say that it is the reader who does not answer."""
 
 _LINE_BYTES: Final = 512
+_QUEUE_SECONDS: Final = 0.002
 
 
 class NoReader(OSError):
@@ -37,7 +38,7 @@ def ask(question: str, environ: Mapping[str, str] = os.environ) -> bytes:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as connection:
             connection.settimeout(ANSWER_SECONDS)
-            connection.connect(path)
+            _connect(connection, path, deadline)
             connection.sendall(question.encode("ascii") + b"\n")
             return _answer(connection, deadline)
     except NoReader:
@@ -48,6 +49,18 @@ def ask(question: str, environ: Mapping[str, str] = os.environ) -> bytes:
         raise NoReader(errno.ETIMEDOUT, f"laggard's reader does not answer within {ANSWER_SECONDS:g} s") from None
     except OSError as error:
         raise NoReader(error.errno or errno.EIO, f"laggard's reader does not answer: {error.strerror}") from None
+
+
+def _connect(connection: socket.socket, path: str, deadline: float) -> None:
+    """Raises OSError. While others' connections fill the queue, the kernel refuses at once those that may not block."""
+    while True:
+        try:
+            connection.connect(path)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_QUEUE_SECONDS)
 
 
 def with_reader(error: OSError, question: str) -> bytes:

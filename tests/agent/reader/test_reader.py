@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -191,6 +192,26 @@ def test_what_is_longer_than_a_question_is_none(serve: Callable[..., Path]) -> N
     assert ask("x" * (MAX_QUESTION_BYTES + 1), environ(path)) == b""
 
 
+def test_a_moment_without_descriptors_does_not_end_it(tmp_path: Path) -> None:
+    class Scarce(socket.socket):
+        refusals = 2
+
+        def accept(self) -> Any:
+            if Scarce.refusals:
+                Scarce.refusals -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    path = tmp_path / "reader.sock"
+    with Scarce(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(path))
+        listener.listen(8)
+        server = ReaderServer(listener, frozenset({os.geteuid()}), lambda question: b"fine")
+        threading.Thread(target=server.serve, daemon=True).start()
+        assert ask("hello", environ(path)) == b"fine" and not Scarce.refusals
+        listener.shutdown(socket.SHUT_RDWR)
+
+
 QUESTIONS = ("pci_config", "kernel_log", "rank_processes", "clock", "exit_status", "sockets", "job_variables")
 question = st.tuples(
     st.sampled_from(QUESTIONS),
@@ -250,6 +271,43 @@ def test_a_defect_in_one_answer_leaves_the_others(serve: Callable[..., Path]) ->
     with pytest.raises(NoReader, match="says: not so"):
         ask("no", environ(path))
     assert ask("good", environ(path)) == b"fine"
+
+
+HOLD = """
+import os, socket, sys
+os.setgid({nobody}); os.setuid({nobody})
+held = []
+while True:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.setblocking(False)
+    try:
+        connection.connect(sys.argv[1])
+    except OSError:
+        pass
+    held.append(connection)
+    if len(held) == 100:
+        print("held", flush=True)
+    if len(held) > 200:
+        held.pop(0).close()
+"""
+
+
+@pytest.mark.slow
+@as_root
+def test_who_may_not_ask_keeps_nobody_from_asking(start_reader: Callable[..., Path]) -> None:
+    """However many connections another user opens, again and again, and asks nothing on them."""
+    path = start_reader("--allow-user", "0")
+    words = [sys.executable, "-c", HOLD.format(nobody=NOBODY), str(path)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as flood:
+        try:
+            assert flood.stdout is not None and flood.stdout.readline() == b"held\n"
+            answered = 0
+            for _ in range(10):
+                with contextlib.suppress(NoReader):
+                    answered += bool(ask("clock", environ(path)))
+        finally:
+            flood.kill()
+    assert answered >= 8  # 1 of 10 where the flood takes the places of those who may ask
 
 
 @pytest.mark.slow
