@@ -6,6 +6,7 @@ node for what this one does.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -17,6 +18,8 @@ from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.rank_findings import judge_rank_transports
 from laggard.rankfile.fact_names import TRANSPORT
 from laggard.wire.ranks import RankRow
+
+log = logging.getLogger("laggard.agent")
 
 _PORTS_PROBE = "rdma_ports"
 _GPUS_PROBE = "gpu_count"
@@ -60,8 +63,16 @@ def judge(facts: Iterable[_TransportFact], node: HardwareFacts) -> tuple[Finding
     return tuple(
         structs.replace(finding, evidence={**finding.evidence, "owner": owner})
         for (owner, job), transports in jobs.items()
-        for finding in judge_rank_transports(job, transports, node).findings
+        for finding in _judge_job(job, transports, node)
     )
+
+
+def _judge_job(job: str, transports: list[Transport], node: HardwareFacts) -> tuple[Finding, ...]:
+    try:
+        return judge_rank_transports(job, transports, node).findings
+    except Exception:  # what one user has written must not cost the others their ranks
+        log.exception("a defect in laggard, while judging the transport of job %s", job)
+        return ()
 
 
 def hardware_facts(report: Report) -> HardwareFacts:

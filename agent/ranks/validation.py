@@ -13,6 +13,8 @@ MAX_WORLD_SIZE: Final = 1 << 20
 MAX_COUNT: Final = 1 << 53  # beyond, a number is no longer exact in JSON
 MAX_SUM: Final = 1 << 62
 MAX_STEP_NS: Final = 10**16  # 115 days
+_ROUNDING_NS: Final = 10**4
+"""A time is sent as seconds, whose rounding can make a duration longer by microseconds than it is here."""
 
 
 def validate_identity(identity: Mapping[str, Any]) -> None:
@@ -45,18 +47,20 @@ def validate_beat(beat: BeatRecord | None) -> None:
     """Raises RankFileError."""
     if beat is None:
         return
-    clocks = (beat.at_ns, beat.interval_ns, beat.asked_ns, *(group.moved_ns for group in beat.groups))
+    clocks = (beat.at_ns, beat.asked_ns, *(group.moved_ns for group in beat.groups))
     numbers = (number + 1 for group in beat.groups for number in group[1:4])  # -1: not reported
     entered = (number for lane in beat.lanes for number in lane)
     known = 0 <= beat.flight_recorder < len(FLIGHT_RECORDER)
-    if not (known and _within(clocks, MAX_SUM) and _within((*numbers, *entered), MAX_COUNT)):
+    times = _within(clocks, MAX_SUM) and _within((beat.interval_ns,), MAX_STEP_NS)
+    if not (known and times and _within((*numbers, *entered), MAX_COUNT)):
         raise RankFileError("impossible beat")
 
 
 def is_valid_step(step: Step) -> bool:
     """Returns whether the step, each of its phases and its waiting have durations that are possible."""
     durations = (*step.phases, step.waited, step.end - step.start)
-    return 0 <= step.step <= MAX_COUNT and step.start >= 0 and step.end <= MAX_SUM and _within(durations, MAX_STEP_NS)
+    possible = _within(durations, MAX_STEP_NS - _ROUNDING_NS)
+    return 0 <= step.step <= MAX_COUNT and step.start >= 0 and step.end <= MAX_SUM and possible
 
 
 def _within(numbers: Iterable[int], most: int) -> bool:

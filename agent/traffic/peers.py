@@ -4,7 +4,9 @@ MASTER_ADDR. With torchrun the first node also sees who is connected to its stor
 from __future__ import annotations
 
 import contextlib
+import itertools
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
@@ -14,6 +16,9 @@ from laggard.rings.membership import expand_hosts
 VARIABLES: Final = frozenset({"SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "MASTER_ADDR", "MASTER_PORT"})
 _MOST_NAMES: Final = 1024
 
+RESOLVE_SECONDS: Final = 5.0
+"""For the names of one user's jobs, in one look."""
+
 
 def named_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the names of the job's nodes that a rank's environment holds, this node's among them. Pure."""
@@ -22,10 +27,17 @@ def named_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*expand_hosts(nodes)[:_MOST_NAMES], *((master,) if master else ()))))
 
 
-def addresses_of(names: Iterable[str], resolve: Callable[[str], Iterable[str]] | None = None) -> frozenset[str]:
-    """Returns the addresses of the names, as the name service tells them; a name that it does not know has none."""
+def addresses_of(
+    names: Iterable[str],
+    resolve: Callable[[str], Iterable[str]] | None = None,
+    seconds: float = RESOLVE_SECONDS,
+) -> frozenset[str]:
+    """Returns the addresses of the names, as the name service tells them; a name that it does not know has none. A user
+    may name a thousand names whose server never answers: after `seconds` no other name is asked for."""
     resolve = resolve or _resolve
-    return frozenset(plain_address(address) for name in names for address in resolve(name)) - {""}
+    deadline = time.monotonic() + seconds
+    in_time = itertools.takewhile(lambda _: time.monotonic() < deadline, names)
+    return frozenset(plain_address(address) for name in in_time for address in resolve(name)) - {""}
 
 
 def clients_of_store(sockets: Iterable[TcpSocket], variables: Mapping[str, str]) -> frozenset[str]:

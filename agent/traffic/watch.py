@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
@@ -15,7 +16,7 @@ from msgspec import structs
 
 from laggard.agent.sock_diag.inet_diag import TcpSocket
 from laggard.agent.traffic.judge import WINDOWS, Look, falls_back, not_known, tcp_fallback, window_between
-from laggard.agent.traffic.peers import VARIABLES, addresses_of, clients_of_store, named_hosts
+from laggard.agent.traffic.peers import RESOLVE_SECONDS, VARIABLES, addresses_of, clients_of_store, named_hosts
 from laggard.agent.traffic.rdma_bytes import rdma_bytes
 from laggard.agent.traffic.sockets import SocketsUnknown, read_variables, socket_inodes, tcp_sockets
 from laggard.model import Finding
@@ -50,6 +51,7 @@ class TrafficWatch:
     def __init__(self, rows: Callable[[], Iterable[RankRow]], sys: str = "/sys") -> None:
         self._rows, self._sys = rows, sys
         self._seen: dict[Job, JobSeen] = {}
+        self._resolving: defaultdict[int, float] = defaultdict(float)  # seconds, by owner, in this look
         self._stopped = threading.Event()
         self.traffic: tuple[JobTraffic, ...] = ()
         self.findings: tuple[Finding, ...] = ()
@@ -62,6 +64,7 @@ class TrafficWatch:
 
     def look(self) -> None:
         """Looks once, and judges what was carried since the last time."""
+        self._resolving.clear()
         jobs = _jobs_of_many_nodes(self._rows())
         rdma = rdma_bytes(self._sys) if jobs else None
         if rdma is None:
@@ -87,7 +90,7 @@ class TrafficWatch:
         before = self._seen.get(job)
         variables = read_variables([row.pid for row in rows if row.pid], VARIABLES)
         if before is None or (not before.named and look.at - before.named_at > _ASK_AGAIN_SECONDS):
-            named, named_at = addresses_of(named_hosts(variables)), look.at
+            named, named_at = self._resolve(job[0], named_hosts(variables)), look.at
         else:
             named, named_at = before.named, before.named_at
         if before is None:
@@ -96,6 +99,14 @@ class TrafficWatch:
         owner, name = job
         traffic = structs.replace(window, job_id=name, owner=owner, unknown=not_known(window))
         return JobSeen(look, before.windows + 1 if falls_back(window) else 0, named, named_at, traffic)
+
+    def _resolve(self, owner: int, names: Iterable[str]) -> frozenset[str]:
+        """Within RESOLVE_SECONDS for all jobs of the owner: one user's names must not keep others' jobs from being
+        looked at."""
+        began = time.monotonic()
+        found = addresses_of(names, seconds=RESOLVE_SECONDS - self._resolving[owner])
+        self._resolving[owner] += time.monotonic() - began
+        return found
 
     def _run(self) -> None:
         while not self._stopped.wait(INTERVAL_SECONDS):

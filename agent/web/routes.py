@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 from urllib.parse import parse_qs
@@ -20,6 +21,7 @@ from laggard.agent.jobs.hook_blind import hook_blind_findings
 from laggard.agent.jobs.transport import JobTransports
 from laggard.agent.prober.loop import ProbeLoop
 from laggard.agent.ranks.cache import RankCache
+from laggard.agent.ranks.directory import round_robin
 from laggard.agent.ranks.reader import MAX_ASKED, RankFiles
 from laggard.agent.ras.asker import RasAsker
 from laggard.agent.traffic.watch import TrafficWatch
@@ -29,6 +31,7 @@ from laggard.catalogue.exposition import exposition
 from laggard.http.message import HttpError, Request, Response
 from laggard.http.security_headers import NO_PAGE
 from laggard.http.server import Handler
+from laggard.model import MAX_FINDINGS, Finding
 from laggard.wire import encode
 from laggard.wire.ranks import RanksDocument
 from laggard.wire.ras import RasSource
@@ -140,9 +143,16 @@ class Router:
         told = {(found.code, found.device) for found in transports}  # by NCCL itself, with the cause
         seen = self._traffic.findings if self._traffic else ()
         carried = tuple(found for found in seen if (found.code, found.device) not in told)
-        findings = transports + carried + hook_blind_findings(ranks.ranks)
+        findings = _in_turn(transports + carried + hook_blind_findings(ranks.ranks))
         traffic = self._traffic.traffic if self._traffic else ()
         return structs.replace(ranks, findings=findings, traffic=traffic) if findings or traffic else ranks
+
+
+def _in_turn(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """As many as a collector takes, taken from the jobs' owners in turn: one user's jobs can have any number."""
+    if len(findings) <= MAX_FINDINGS:
+        return findings
+    return tuple(islice(round_robin(findings, lambda found: found.evidence.get("owner")), MAX_FINDINGS))
 
 
 def error_response(error: HttpError) -> Response:

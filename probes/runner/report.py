@@ -11,9 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from laggard.model import (
-    MAX_DEVICE,
     MAX_FINDINGS,
-    MAX_SUMMARY,
     Finding,
     ProbeResult,
     Report,
@@ -42,7 +40,7 @@ def build_report(
     """The report of `node`: results and findings in the order of `answers`. A critical finding fails its probe, and so
     the report; a warning does where `warnings_fail`. Of more findings than MAX_FINDINGS the worst are kept."""
     results = _results(answers, warnings_fail)
-    findings = tuple(_bounded(finding) for answer in answers for finding in answer.observation.findings)
+    findings = tuple(finding for answer in answers for finding in answer.observation.findings)
     kept = sorted(_worst(findings))
     moved = {place: number for number, place in enumerate(kept)}
     return Report(
@@ -53,14 +51,6 @@ def build_report(
         findings=tuple(findings[place] for place in kept),
         facts=facts,
     )
-
-
-def _bounded(finding: Finding) -> Finding:
-    """What a user has named may be of any length: a collector would refuse the report for it."""
-    if len(finding.device) <= MAX_DEVICE and len(finding.summary) <= MAX_SUMMARY:
-        return finding
-    device, summary = printable_line(finding.device, MAX_DEVICE), printable_line(finding.summary, MAX_SUMMARY)
-    return msgspec.structs.replace(finding, device=device, summary=summary)
 
 
 def _worst(findings: Sequence[Finding]) -> list[int]:

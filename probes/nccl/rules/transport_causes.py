@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from laggard.nccl.log import model as values
 from laggard.nccl.log.model import Hint, NcclProcess
 from laggard.nccl.values import parse_level, parse_number
+from laggard.nccl.variables import parse_version
 from laggard.probes.nccl.model.job import NcclJob
 
 _REMOVE: Final = "Remove {} from the job's environment and from nccl.conf."
@@ -132,8 +133,7 @@ def _by_topology(process: NcclProcess, related: Iterable[NcclProcess]) -> bool:
         for connection in each.connections
     ):
         return True
-    version = tuple(int(word) for word in process.version.split(".") if word)
-    return process.started and version >= (2, 12)
+    return process.started and parse_version(process.version) >= (2, 12)
 
 
 def _distance(process: NcclProcess, job: NcclJob) -> str:

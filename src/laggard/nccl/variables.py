@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator, Mapping
 
 from laggard.nccl.variable_table import (
@@ -16,6 +17,8 @@ from laggard.nccl.variable_table import (
     Variable,
     Version,
 )
+
+_VERSION_WORD = re.compile(r"[0-9]{1,9}")
 
 
 @functools.cache
@@ -49,7 +52,7 @@ def may_be_shown(name: str) -> bool:
 def parse_version(text: str) -> Version:
     """`2.27.5` and `2.27.5+cuda12.9` as (2, 27, 5); () where `text` is no version."""
     words = text.strip().split("+")[0].split("-")[0].split(".")
-    return tuple(map(int, words)) if all(word.isdecimal() and word.isascii() for word in words) else ()
+    return tuple(map(int, words)) if all(map(_VERSION_WORD.fullmatch, words)) else ()
 
 
 def version_of_code(code: int) -> str:

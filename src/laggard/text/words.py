@@ -74,7 +74,12 @@ def printable_line(text: str, limit: int | None = None) -> str:
     """`text` on one line of printable characters, at most `limit` of them. Names come from other machines: characters
     that would break the line or hide text become spaces, and several spaces one."""
     line = " ".join("".join(character if character.isprintable() else " " for character in text).split())
-    return line if limit is None or len(line) <= limit else line[: limit - 3] + "..."
+    return line if limit is None else clipped(line, limit)
+
+
+def clipped(text: str, limit: int) -> str:
+    """`text`, or its beginning where it is longer than `limit` characters."""
+    return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
 def ascii_line(text: str) -> str:

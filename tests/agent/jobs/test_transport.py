@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from support.nccl_logs import log_text
 
-from laggard.agent.jobs.transport import JobTransports, hardware_facts
+from laggard.agent.jobs.transport import JobTransports, _TransportFact, hardware_facts, judge
 from laggard.agent.ranks.reader import RankFiles
 from laggard.model import Finding, ProbeResult, Report, Verdict
 from laggard.nccl.log.reader import parse_nccl_log
 from laggard.nccl.transport import LOG_READ, Transport
+from laggard.probes.nccl.rules.rank_findings import judge_rank_transports
 
 Start = Callable[..., Any]
 
@@ -94,3 +95,32 @@ def test_the_agent_reports_it_of_the_job_and_not_of_the_node(
     assert [found["code"] for found in document["findings"]] == ["TCP_FALLBACK"]
     assert 'laggard_finding{code="TCP_FALLBACK",device="job j1"' in get("/metrics")
     assert "TCP_FALLBACK" not in get("/api/v1/report")
+
+
+@pytest.mark.parametrize("version", ["2.x", "IB", "", "9" * 5000 + ".1", "2.\u0663"])
+def test_a_version_that_is_none_costs_nobody_a_finding(version: str, tmp_path: Path) -> None:
+    """Ranks that talk by shared memory, where the version decides whether that is explained."""
+    texts = [path.read_text() for path in facts_of("shm_nvlink", tmp_path)]
+    honest = [json.loads(text)["transport"] for text in texts]
+    unexplained = {"version": version, "links": [], "hints": [], "world": None}
+    hostile = [{**document, **unexplained} for document in honest]
+    rows = [*fact_rows("honest", honest), *fact_rows("hostile", hostile)]
+    found = {it.device for it in judge(rows, hardware_facts(WITH_RDMA)) if it.code == "SHM_INSTEAD_OF_P2P"}
+    assert "job honest" in found
+
+
+def test_a_defect_in_judging_one_job_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = [json.loads(path.read_text())["transport"] for path in facts_of("shm_nvlink", tmp_path)]
+
+    def fail_of_hostile(job: str, *rest: Any) -> Any:
+        if job == "hostile":
+            raise RuntimeError("a defect")
+        return judge_rank_transports(job, *rest)
+
+    monkeypatch.setattr("laggard.agent.jobs.transport.judge_rank_transports", fail_of_hostile)
+    rows = [*fact_rows("hostile", honest), *fact_rows("honest", honest)]
+    assert {it.device for it in judge(rows, hardware_facts(WITH_RDMA))} >= {"job honest"}
+
+
+def fact_rows(job: str, documents: list[dict[str, Any]]) -> list[_TransportFact]:
+    return [_TransportFact(0, job, rank, json.dumps(document)) for rank, document in enumerate(documents)]

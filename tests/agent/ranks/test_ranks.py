@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
+from support.agents import IDENTITY
 
+from laggard.agent.jobs.hook_blind import hook_blind_findings
 from laggard.agent.ranks import directory as directory_module
 from laggard.agent.ranks.directory import MAX_FILES, list_files
 from laggard.agent.ranks.reader import EXPIRE_AFTER_NS, MAX_RANKS, RankFiles
 from laggard.agent.ranks.row import Now
+from laggard.agent.ranks.validation import MAX_STEP_NS
 from laggard.catalogue.rank_metrics import MAX_PAIRS
 from laggard.collector.scrape.validation import validate_ranks
+from laggard.rankfile import BeatRecord, RankFileWriter
+from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.rankfile.layout import FILE_BYTES
 from laggard.wire import encode
 from laggard.wire.ranks import RanksDocument
@@ -251,6 +257,12 @@ def test_a_file_that_vanishes_between_listing_and_reading(rank_dir: Path, files:
     assert rejected(files.read()) == {}
 
 
+def writer_of(rank_dir: Path, **changed: Any) -> RankFileWriter:
+    """A rank file of this process, which drops its own lock when it reads it: a rank that has finished or died."""
+    clocks = {"wall_ns": time.time_ns(), "monotonic_ns": time.monotonic_ns()}
+    return RankFileWriter(str(rank_dir), {**IDENTITY, **clocks, **changed})
+
+
 def test_impossible_numbers_are_rejected(rank_dir: Path, files: RankFiles, start_rank: Start) -> None:
     """The checksums are right and the numbers made up. One of them would make a collector reject the whole node."""
     start_rank(job_id="")
@@ -266,6 +278,37 @@ def test_impossible_numbers_are_rejected(rank_dir: Path, files: RankFiles, start
     assert [(row.job_id, row.gpu) for row in document.ranks] == [("esc?[31m?", None), ("x" * 256, None)]
     assert rejected(document) == {"impossible rank": 7}
     validate_ranks(encode(document))
+
+
+def test_no_beat_makes_a_collector_refuse_the_node(tmp_path: Path, rank_dir: Path, files: RankFiles) -> None:
+    bad, good = writer_of(rank_dir, rank=0), writer_of(rank_dir, rank=1)
+    bad.write_beat(BeatRecord(time.monotonic_ns(), 1 << 61, 0, (), ()))
+    good.write_beat(BeatRecord(time.monotonic_ns(), MAX_STEP_NS, 0, (), ()))
+    document = validate_ranks(encode(files.read(since=0)))
+    assert [row.rank for row in document.ranks] == [1]
+    assert rejected(document) == {"impossible beat": 1}
+
+
+def test_a_step_of_the_longest_time_is_not_longer_in_seconds(rank_dir: Path, files: RankFiles) -> None:
+    """Its start and end are rounded when they become seconds, and their difference may grow by that."""
+    rank = writer_of(rank_dir)
+    starts = [start for start in range(0, 1 << 62, 10**14 + 1234567) if (start + MAX_STEP_NS) / 1e9 - start / 1e9 > 1e7]
+    for number, start in enumerate(starts[:100]):
+        rank.write_step(number, start, start + MAX_STEP_NS, 0, 0, 0, 0, 0, 0)
+    rank.write_step(101, 5, 5 + MAX_STEP_NS // 2, 0, 0, 0, 0, 0, 0)
+    (row,) = validate_ranks(encode(files.read(since=0))).ranks
+    assert starts and [step.step for step in row.rows] == [101]
+
+
+def test_findings_about_jobs_are_no_longer_than_a_collector_takes(rank_dir: Path, files: RankFiles) -> None:
+    name = "j" * 256
+    reason = next(iter(UNNAMED_REASONS))
+    writer_of(rank_dir, job_id=name).write_facts(json.dumps({UNNAMED_COLLECTIVES: reason}).encode())
+    document = files.read()
+    row = structs.replace(document.ranks[0], state="running")
+    found = hook_blind_findings([row])
+    validate_ranks(encode(structs.replace(document, findings=found)))
+    assert found[0].device.startswith("job jjj")
 
 
 @ROOT

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
 from laggard.agent.sock_diag.inet_diag import TcpSocket
+from laggard.agent.traffic import peers
 from laggard.agent.traffic.judge import Look, falls_back, not_known, tcp_fallback, window_between
 from laggard.agent.traffic.peers import addresses_of, clients_of_store, named_hosts
+from laggard.agent.traffic.watch import TrafficWatch
 from laggard.wire.traffic import JobTraffic
 
 MB = 10**6
@@ -92,3 +98,21 @@ def test_the_first_node_sees_who_is_connected_to_the_store() -> None:
     assert clients_of_store((store, other), {"MASTER_PORT": "29500"}) == {PEER}
     assert clients_of_store((store,), {"MASTER_PORT": "x"}) == frozenset()
     assert clients_of_store((store,), {}) == frozenset()
+
+
+def test_names_whose_server_never_answers_take_no_more_than_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user names a thousand, in each of several jobs; another user's job is looked at all the same."""
+    clock, asked = [0.0], Counter[str]()
+
+    def resolve(name: str) -> list[str]:
+        asked[name] += 1
+        clock[0] += 3.0 if name.startswith("slow") else 0.001
+        return ["10.0.0.1"] if name == "n1" else []
+
+    monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(peers, "_resolve", resolve)
+    watch = TrafficWatch(lambda: ())
+    for _ in range(3):
+        watch._resolve(1000, (f"slow{number}" for number in range(1024)))
+    assert watch._resolve(2000, ("n1",)) == {"10.0.0.1"}
+    assert asked.total() == 3 and clock[0] < 7

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from laggard.collector.scrape.validation import validate_report
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.probes.probe import finding
 from laggard.probes.runner.report import (
     ProbeAnswer,
     build_report,
@@ -102,7 +103,7 @@ def test_places_that_do_not_fit_the_findings_are_noticed() -> None:
 
 def test_of_too_many_findings_the_worst_are_kept_and_long_texts_are_cut() -> None:
     def found(severity: Severity, device: str) -> Finding:
-        return Finding("GPU_XID", severity, device, "s" * 9000, {}, Fix("mend it"), "docs")
+        return finding("GPU_XID", device, "s" * 9000, evidence={}, fix="mend it", severity=severity)
 
     notes = Observation(Verdict.OK, findings=tuple(found(Severity.INFO, "d" * 5000) for _ in range(600)))
     bad = Observation(Verdict.OK, findings=(found(Severity.WARNING, "w"), found(Severity.CRITICAL, "c")))
