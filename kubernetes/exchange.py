@@ -107,4 +107,4 @@ def _reason(body: bytes) -> str:
         message = said["message"] if "message" in said else said["error"]
     except (ValueError, TypeError, KeyError, RecursionError):
         message = body[:_WHY_CHARACTERS].decode(errors="replace")
-    return str(message)
+    return str(message)[: 4 * _WHY_CHARACTERS]  # to make millions of characters printable takes a gigabyte

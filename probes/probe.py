@@ -13,7 +13,7 @@ import msgspec
 
 from laggard.catalogue.findings import finding_type
 from laggard.model import MAX_DEVICE, MAX_SUMMARY, Finding, Fix, Severity
-from laggard.text.words import clipped
+from laggard.text.words import clipped, visible
 
 if TYPE_CHECKING:
     from laggard.probes.host.counter_history import SaveCounters
@@ -68,13 +68,13 @@ def finding(
 ) -> Finding:
     """Makes a finding of the type `code` of the catalogue. `summary` continues a sentence that begins with the device.
     Without `severity` it has the catalogue's. Device and summary may hold what a user has named: they are cut to the
-    length that a collector takes."""
+    length that a collector takes, and have no control characters."""
     found_type = finding_type(code)
     return Finding(
         code=code,
         severity=found_type.severity if severity is None else severity,
-        device=clipped(device, MAX_DEVICE),
-        summary=clipped(summary, MAX_SUMMARY),
+        device=clipped(visible(device), MAX_DEVICE),
+        summary=clipped(visible(summary), MAX_SUMMARY),
         evidence=dict(evidence),
         fix=Fix(fix, tuple(commands)),
         doc=found_type.doc,

@@ -33,6 +33,8 @@ class Mount(NamedTuple):
     writable: bool
     source: str = ""
     """The server and its export, as /proc/self/mounts names them."""
+    of_user: bool = False
+    """Whether a user other than root has mounted it, as FUSE lets everybody do."""
 
     @property
     def servers(self) -> tuple[str, ...]:
@@ -87,7 +89,9 @@ def _parse(line: str) -> Mount:
     words = line.split(" ")
     if len(words) < 4 or not words[1].startswith("/"):
         raise Unknown(f"{_MOUNTS} holds a line that is no mount")
-    return Mount(_unescape(words[1]), words[2], "rw" in words[3].split(","), _unescape(words[0]))
+    options = words[3].split(",")
+    of_user = any(option.startswith("user_id=") and option != "user_id=0" for option in options)
+    return Mount(_unescape(words[1]), words[2], "rw" in options, _unescape(words[0]), of_user)
 
 
 def _unescape(text: str) -> str:

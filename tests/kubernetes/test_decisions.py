@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 import time
+import tracemalloc
 from typing import Any
 
 import msgspec
@@ -278,3 +281,29 @@ def test_outside_of_a_cluster_it_says_what_to_set() -> None:
         ApiServer(exchange, "", "/nowhere", {})
     ApiServer(exchange, "", "/nowhere", {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "6443"})
     exchange.close()
+
+
+def test_a_refusal_of_any_length_is_one_line() -> None:
+    """A collector or API server, or who took its place, may send 64 MB of it."""
+    body = b'{"message": "' + b"no \\n" * 1_000_000 + b'"}'
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(b"HTTP/1.1 500 x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        exchange = Exchange(60.0)
+        tracemalloc.start()
+        try:
+            said = exchange.send("GET", f"http://127.0.0.1:{port}/")
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+            exchange.close()
+    assert said.status == 500 and said.why.startswith("HTTP 500: no no") and len(said.why) <= 300
+    assert peak < 60e6  # 100 MB and more where all of it is made printable

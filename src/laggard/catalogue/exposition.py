@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from laggard.catalogue.metrics import PROCESS_METRICS, metric
 from laggard.catalogue.rank_metrics import Labels
+from laggard.text.words import visible
 
 _NONE: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -40,14 +41,25 @@ def daemon_families(turned_away: int, otlp_exports: Mapping[str, int] = _NONE) -
 
 
 def exposition(families: Iterable[Metric], accept: str) -> tuple[bytes, str]:
-    """Returns the body and its content type, in the format that the Accept header `accept` asks for."""
+    """Returns the body and its content type, in the format that the Accept header `accept` asks for. Label values may
+    come from other machines, and people read this on terminals: see visible()."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(families))
+    registry.register(_Families(map(_printable, families)))
     try:
         encode, content_type = choose_encoder(accept)
     except (TypeError, ValueError):  # a header without sense counts as none
         encode, content_type = choose_encoder("")
     return encode(registry), content_type
+
+
+def _printable(family: Metric) -> Metric:
+    family.samples = [
+        sample
+        if all(map(str.isprintable, sample.labels.values()))
+        else sample._replace(labels={name: visible(value) for name, value in sample.labels.items()})
+        for sample in family.samples
+    ]
+    return family
 
 
 class _Families(Collector):

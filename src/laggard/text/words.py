@@ -82,6 +82,14 @@ def clipped(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def visible(text: str) -> str:
+    """`text` with each character that is not printable as its escape, as in `\\x1b`: different texts stay different and
+    none reaches a terminal as a control code."""
+    if text.isprintable():
+        return text
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
+
+
 def ascii_line(text: str) -> str:
     """`text` as one line of printable ASCII, other characters as escapes: what a machine reports must not reach a
     terminal or a shell as control codes."""

@@ -18,8 +18,10 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 from laggard import __version__
 from laggard.agent.prober.loop import ProbeRound
 from laggard.agent.web.metrics import Daemon, agent_metrics
+from laggard.catalogue.exposition import exposition, metric_family
 from laggard.catalogue.metrics import METRICS
 from laggard.model import Finding, Fix, ProbeResult, RankEnd, Report, Severity, Verdict
+from laggard.text.words import visible
 from laggard.wire.ranks import CollectiveTotal, RankRow, RanksDocument, RejectedFiles
 
 Start = Callable[..., Any]
@@ -101,7 +103,7 @@ def test_the_metrics_of_probes() -> None:
     assert ("laggard_probe_verdict", "probe=clock", "verdict=ok") not in found
     assert found["laggard_probe_duration_seconds", "probe=limits"] == 0.25
     assert found["laggard_probe_last_run_timestamp_seconds", "probe=limits"] == 1_800_000_000
-    assert found["laggard_finding", "code=CLOCK_SKEW", f"device={HOSTILE}", "severity=warning"] == 1
+    assert found["laggard_finding", "code=CLOCK_SKEW", f"device={visible(HOSTILE)}", "severity=warning"] == 1
     assert len([key for key in found if key[0] == "laggard_finding"]) == 2
 
 
@@ -111,7 +113,11 @@ def test_openmetrics_on_request() -> None:
     assert content_type.startswith("application/openmetrics-text; version=1.0.0")
     families = {family.name: family for family in parse_openmetrics(body.decode())}
     (sample,) = families["laggard_rank_steps"].samples
-    assert (sample.name, sample.labels["job_id"], sample.value) == ("laggard_rank_steps_total", HOSTILE, 10)
+    assert (sample.name, sample.labels["job_id"], sample.value) == (
+        "laggard_rank_steps_total",
+        visible(HOSTILE),
+        10,
+    )
 
 
 @pytest.mark.parametrize("accept", ["", "*/*", ",,;;q=", "application/openmetrics-text;version=x.y;q=z;;;="])
@@ -164,3 +170,12 @@ def test_two_users_with_one_job_name() -> None:
     found = series(agent_metrics(document(*ranks), a_round(), "")[0].decode())
     for owner in (1, 2):
         assert found["laggard_rank_steps_total", "job_id=77", "rank=0", f"user={owner}"] == owner
+
+
+def test_no_label_reaches_a_terminal_as_a_control_code() -> None:
+    """People read /metrics with curl, and names come from other machines."""
+    rows = [(("GPU_XID", "warning", f"\x1b[31mgpu\n\x9b{number}"), 1.0) for number in (1, 2)]
+    body, _ = exposition([metric_family("laggard_finding", rows)], "")
+    assert r'device="\\x1b[31mgpu\\n\\x9b1"' in body.decode()
+    assert all(line.isprintable() for line in body.decode().split("\n"))
+    assert body.decode().count("laggard_finding{") == 2

@@ -111,3 +111,8 @@ def test_of_too_many_findings_the_worst_are_kept_and_long_texts_are_cut() -> Non
     assert places_are_complete(report) and len(report.findings) == 512
     assert [it.device for it in findings_of(report.probes[1], report)] == ["w", "c"]
     assert report.verdict is Verdict.FAIL
+
+
+def test_a_finding_has_no_control_characters() -> None:
+    found = finding("DISK_FULL", "/home/\x1b[31m\nuser", "is full\x07 \u202e\x9b", evidence={}, fix="clear it")
+    assert (found.device, found.summary) == (r"/home/\x1b[31m\nuser", r"is full\x07 \u202e\x9b")

@@ -111,3 +111,17 @@ def test_a_mount_that_cannot_be_judged_is_unknown(
     (probe,) = json.loads(capsys.readouterr().out)["probes"]
     assert probe["verdict"] == "unknown"
     assert "/work: Protocol error" in probe["reason"] and "/sets: not recorded" in probe["reason"]
+
+
+def test_users_mounts_do_not_keep_the_servers_from_being_asked(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """fusermount lets any user mount as many as they like, under any names."""
+    root = copy_of("mount_hung")
+    own = [f"sshfs{n} /a/{n} fuse.sshfs rw,nosuid,user_id=1000,group_id=1000 0 0" for n in range(200)]
+    table = root / "proc/self/mounts"
+    table.write_text("\n".join(own) + "\n" + table.read_text())
+    main(["healthcheck", "--host-root", str(root), "--only", "mounts", "--format", "json"])
+    report = json.loads(capsys.readouterr().out)
+    assert "MOUNT_HUNG" in {found["code"] for found in report["findings"]}
+    assert "file systems that users have mounted" in report["facts"]["mounts"]["not_asked"]
