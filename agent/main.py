@@ -19,7 +19,14 @@ from laggard.agent.ras.asker import RasAsker
 from laggard.agent.settings import LISTEN_ADDRESS, PROFILE, AgentSettings, resolve_settings
 from laggard.agent.traffic.watch import TrafficWatch
 from laggard.agent.web.routes import Router, error_response
-from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, asked_about_settings, log_to_stderr
+from laggard.daemon import (
+    add_config_flag,
+    add_listen_flag,
+    add_log_flags,
+    asked_about_settings,
+    give_memory_back,
+    log_to_stderr,
+)
 from laggard.http.listen import bind, split_address, url_of
 from laggard.http.server import Server
 from laggard.otlp.sending import sending
@@ -60,6 +67,7 @@ def main(arguments: argparse.Namespace) -> int:
         return 0
     with bind(settings.listen_address) as listener:
         log_to_stderr(arguments.log_level, arguments.log_format)
+        give_memory_back()
         # Blocked before any thread starts, so that the signals wait for sigwait and interrupt no thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, _STOP_SIGNALS)
         deadline_seconds = profile.deadline_seconds + PROBER_START_SECONDS

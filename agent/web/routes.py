@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
@@ -75,6 +76,7 @@ class Router:
         self._turned_away = turned_away
         self._otlp_exports = otlp_exports
         self._transports = JobTransports()
+        self._one_document = threading.Lock()  # of all steps at a time: one of 64 full rings takes 30 MB
         self._handlers: Mapping[str, Handler] = {
             "/": self._page,
             "/metrics": self._metrics,
@@ -131,8 +133,10 @@ class Router:
         return response._replace(headers=(*response.headers, ("Age", str(math.ceil(age)))))
 
     def _ranks_document(self, request: Request) -> Response:
-        ranks = self._with_findings(self._ranks.read(_since(request.query)))
-        return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
+        since = _since(request.query)
+        with self._one_document:
+            ranks = self._with_findings(self._ranks.read(since))
+            return _json(HTTPStatus.OK, structs.replace(ranks, ras=self._ras.source() if self._ras else _RAS_OFF))
 
     def _collectives(self, request: Request) -> Response:
         return _json(HTTPStatus.OK, self._ranks.collectives(*_asked_ranks(request.query)))

@@ -16,6 +16,9 @@ MAX_TARGET_LENGTH: Final = 1_024
 HEAD_SECONDS: Final = 5.0
 RESPONSE_SECONDS: Final = 10.0
 
+_COPIED_BYTES: Final = 1 << 16
+"""A larger body is not copied to be sent in one piece with its head."""
+
 _MAX_DISCARDED_READS: Final = 16
 _LINGER_SECONDS: Final = 1.0
 _REQUEST_LINE: Final = re.compile(r"([!-~]+) ([!-~]+) HTTP/1\.\d")
@@ -66,7 +69,12 @@ def send_response(connection: socket.socket, response: Response, with_body: bool
     ]
     head = "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n"
     connection.settimeout(RESPONSE_SECONDS)  # for the whole response: sendall's timeout is not per packet
-    connection.sendall(head + (response.body if with_body else b""))
+    body = response.body if with_body else b""
+    if len(body) > _COPIED_BYTES:
+        connection.sendall(head)  # it fits in the socket's buffer
+        connection.sendall(body)
+    else:
+        connection.sendall(head + body)
     _say_goodbye(connection)
     linger(connection)
 

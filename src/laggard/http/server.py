@@ -1,5 +1,6 @@
 """An HTTP server with a thread for each connection and a limit on connections. At the limit the oldest connection is
-closed for the newest: an honest client's takes milliseconds, so that slow clients only displace one another."""
+closed for the newest: an honest client's takes milliseconds, so that slow clients only displace one another. So it is
+at the limit on the bytes of responses that are being sent."""
 
 from __future__ import annotations
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:  # a daemon without TLS does not load it
     from laggard.http.tls import ServerTls
 
 MAX_CONNECTIONS: Final = 32
+MAX_UNSENT_BYTES: Final = 64 << 20
+"""Of the responses that clients have yet to take, all together."""
+
 HANDSHAKE_SECONDS: Final = 5.0
 PROBE_PATHS: Final = ("/-/healthy", "/-/ready")
 _TLS_HANDSHAKE: Final = b"\x16"  # the first byte of a client's (RFC 8446, 5.1)
@@ -38,12 +42,15 @@ class Server:
         handle_error: ErrorHandler,
         max_connections: int = MAX_CONNECTIONS,
         tls: ServerTls | None = None,
+        max_unsent_bytes: int = MAX_UNSENT_BYTES,
     ) -> None:
         self._listener = listener
         self._handle = handle
         self._handle_error = handle_error
         self._tls = tls
         self._open: dict[socket.socket, None] = {}  # oldest first
+        self._unsent: dict[socket.socket, int] = {}  # bytes of the responses that are being sent, oldest first
+        self._max_unsent_bytes = max_unsent_bytes
         self._threads = threading.BoundedSemaphore(2 * max_connections)
         self._max_connections = max_connections
         self._lock = threading.Lock()
@@ -89,8 +96,18 @@ class Server:
             self._threads.release()
             self._close(connection)
 
+    def _make_room(self, connection: socket.socket, size: int) -> None:
+        """Closes those that have been sending the longest where the response of `size` bytes is one too many."""
+        with self._lock:
+            while self._unsent and sum(self._unsent.values()) + size > self._max_unsent_bytes:
+                oldest = next(iter(self._unsent))
+                del self._unsent[oldest]
+                self.turned_away += 1
+                self._evict(oldest)
+            self._unsent[connection] = size
+
     def _evict(self, connection: socket.socket) -> None:
-        del self._open[connection]
+        self._open.pop(connection, None)
         with contextlib.suppress(OSError):  # its own thread may be closing it
             # Not SSLSocket.shutdown(), which takes away what its thread reads with.
             socket.socket.shutdown(connection, socket.SHUT_RDWR)
@@ -135,11 +152,13 @@ class Server:
             response = handle(request)
         except HttpError as error:
             response = self._handle_error(error)
+        self._make_room(connection, len(response.body) if with_body else 0)
         send_response(connection, response, with_body)
 
     def _close(self, connection: socket.socket) -> None:
         with self._lock:
             self._open.pop(connection, None)
+            self._unsent.pop(connection, None)
         connection.close()
 
 

@@ -51,6 +51,10 @@ def start(held: Path) -> Iterator[Callable[..., int]]:
         process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, user=user)
         started.append(process)
         assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":  # meanwhile its environment is empty
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
         return process.pid
 
     yield run
