@@ -25,6 +25,7 @@ pytest_plugins = (
     "support.collectors",
     "support.warm",
     "support.launch",
+    "support.readers",
     "support.certificates",
 )
 

@@ -7,6 +7,7 @@ import os
 import pwd
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -63,7 +64,7 @@ def _kernel_log(host: Host, argument: str) -> bytes:
 
 def _rank_processes(host: Host, argument: str) -> bytes:
     _without(argument)
-    return msgspec.json.encode(read_own_rank_processes(host, lambda path, pid: _read_as_anybody(host, path, pid)))
+    return msgspec.json.encode(read_own_rank_processes(host, partial(_read_as_anybody, host)))
 
 
 def _read_as_anybody(host: Host, path: str, pid: str) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Note, Severity
-from laggard.text.words import counted, natural, printable_line
+from laggard.text.words import counted, joined, natural, printable_line
 from laggard.wire.nodes import NodeRow
 
 _MOST_CODES: Final = 3  # of one node
@@ -48,14 +48,10 @@ def _by_codes(rows: Sequence[NodeRow], findings: Sequence[NodeFinding]) -> Mappi
 
 def _codes_text(codes: Sequence[str]) -> str:
     more = [f"{len(codes) - _MOST_CODES} more"] if len(codes) > _MOST_CODES else []
-    return _joined([*codes[:_MOST_CODES], *more]) or "something without a code"
+    return joined([*codes[:_MOST_CODES], *more]) or "something without a code"
 
 
 def _names_text(names: Sequence[str]) -> str:
     shown = [printable_line(name, _LONGEST_NAME) for name in sorted(names, key=natural)[:_MOST_NAMES]]
     more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
-    return _joined([*shown, *more])
-
-
-def _joined(words: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+    return joined([*shown, *more])

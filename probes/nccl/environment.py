@@ -57,8 +57,6 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     if ranks.not_permitted:
         told = f"the environment of {_processes(ranks.not_permitted)} is not for this user to read"
         yield Fact("not_permitted", f"{told}; {ranks.no_reader}" if ranks.no_reader else told)
-    if ranks.left_out:
-        yield Fact("left_out", f"there was no time or room for {ranks.left_out} processes")
     found = [*_judge_conf(ETC, etc)]
     if any(environment.settings for environment in environments):  # else the hardware does not matter
         found += _judge(environments, _context(host), frozenset(thresholds.ignore))
@@ -69,6 +67,8 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     if len(found) > _MOST_FINDINGS:
         yield Fact("not_listed", f"{len(found) - _MOST_FINDINGS} more findings")
     _raise_if_unread(host, ranks)
+    if ranks.left_out:
+        raise Unknown(f"there was no time or room for {_processes(ranks.left_out)}")
 
 
 def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:

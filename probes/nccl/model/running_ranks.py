@@ -9,6 +9,7 @@ turns, so that one user's processes, however many and large, do not push out ano
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -50,7 +51,7 @@ class RankProcess(NamedTuple):
     """Only NCCL_* variables: those of its environment, then those of its own settings file, then with `etc_read` those
     of /etc/nccl.conf."""
     conf: NcclConf
-    """Of its own settings file the lines without effect; the settings are in `environment`."""
+    """Its own settings file, as far as it may be told; the settings are in `environment`, too."""
     conf_path: str
     version: Version
     """Version of the NCCL that it has loaded; () where that is not known."""
@@ -65,9 +66,10 @@ class RankProcesses(NamedTuple):
     no_reader: str = ""
     """Why laggard's reader did not read them; empty where it was not asked."""
     unread: tuple[int, ...] = ()
-    """The ids of these processes."""
+    """The ids of those that are `not_permitted`."""
     left_out: int = 0
-    """How many processes there was no time or room for."""
+    """How many processes there was no time or room for; none of a recorded machine, which takes the time that it
+    takes."""
 
 
 def read_rank_processes(host: Host) -> RankProcesses:
@@ -91,7 +93,7 @@ def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, sec
     """Of the processes whose environment this process may read. `read_named` reads the settings files, whose paths the
     processes' users chose; else host.read_users_file() does. Raises Unknown where /proc cannot be listed."""
     read_named = read_named or host.read_users_file
-    deadline = time.monotonic() + seconds
+    deadline = math.inf if host.recorded else time.monotonic() + seconds
     pids = [name for name in host.entries("/proc") if name.isdecimal()]
     candidates: dict[str, list[str]] = {}  # by user
     processes: list[RankProcess] = []

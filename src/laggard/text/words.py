@@ -18,10 +18,12 @@ def ranks_text(ranks: Iterable[int]) -> str:
     rest = sum(last - first + 1 for first, last in runs[_MAX_RUNS:])
     if rest:
         words.append(f"{rest} more")
-    if not words:
-        return ""
-    joined = " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {joined}"
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {joined(words)}" if words else ""
+
+
+def joined(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`; empty where there are none."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def _runs(numbers: Sequence[int]) -> list[tuple[int, int]]:

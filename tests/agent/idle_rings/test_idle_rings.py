@@ -265,6 +265,7 @@ def test_nothing_stays_of_a_ring_whose_daemon_is_killed(nodes: Cluster) -> None:
     wait_until(lambda: not any(map(is_alive, ring)), "a process outlived the daemon", others)
     wait_until(lambda: all(node.said("the ring ended") for node in others), "the others did not end", others)
     wait_until(lambda: all(node.ring() == [] for node in others), "the others measure on", others)
+    assert not any(node.said("Traceback") for node in others), "a node that is gone is no defect"
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -143,6 +143,16 @@ def test_the_processes_get_no_more_than_their_time(start: Callable[..., int], mo
     assert len(asked) <= 1 and found.left_out >= len(pids) - len(asked)
 
 
+def test_where_processes_were_left_out_the_answer_is_unknown(
+    copy_of: Callable[[str], Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = machine_of(copy_of("hgx_h100"), [{"NCCL_ALGO": "Ring"}] * 3)
+    assert report_of(root, capsys)[1]["probes"][0]["verdict"] == "ok"
+    monkeypatch.setattr(running_ranks, "_MOST_CHARACTERS", 20)
+    (probe,) = report_of(root, capsys)[1]["probes"]
+    assert (probe["verdict"], probe["reason"]) == ("unknown", "there was no time or room for 2 processes")
+
+
 def test_a_path_of_many_folders_is_looked_at_once() -> None:
     line = f"7f00-7f01 r--p 0000 00:01 1 /dev/shm{'/a' * 2000}/x\n"
     began = time.thread_time()
