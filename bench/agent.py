@@ -44,8 +44,8 @@ for number in range(10):
     writer.add_lane(Lane("all_reduce", f"role{number}", f"role{number}:0-7"))
 for step in range(1 << 40):
     now = time.perf_counter_ns()
-    writer.write_step(step, now - 100_000_000, now, *[20_000_000] * 5, 0)
-    writer.write_counters([step] * 12, [step] * 30)
+    writer.write_step(step, now - 100_000_000, now, *[10_000_000] * 9, 0, 4096)
+    writer.write_counters([step] * 17, [step] * 30)
     writer.write_collectives(step, [step] * 5 * 64)
     time.sleep(0 if step < 1400 else 0.1)
 """

@@ -64,14 +64,14 @@ class Agents(asyncio.Protocol):
 
     def row(self, rank: int, steps: range) -> RankRow:
         slow = 0.05 if rank == 3 else 0.0
-        phases = (0.01, 0.05 + slow, 0.08, 0.01, 0.0)
+        phases = (0.01, 0.05 + slow, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0)
         rows = tuple(
             StepRow(step, step * STEP_SECONDS, (step + 1) * STEP_SECONDS, phases, STEP_SECONDS - sum(phases))
             for step in steps
         )
         return RankRow(
             "bench", rank, rank % RANKS, self.count * RANKS, f"n{self.number}", None, 0, 1000, 1, "", "running",
-            steps.stop, 1.0, 1.0, (0.0,) * 5, time.time(), (), None, "forward", 0, rows=rows,
+            steps.stop, 1.0, 1.0, (0.0,) * 9, time.time(), (), None, "forward", 0, rows=rows,
         )  # fmt: skip
 
 

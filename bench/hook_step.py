@@ -69,9 +69,9 @@ class IdleRecorder:
     """A recorder that does nothing, in the place of laggard's."""
 
     depth = entered_at = 0
-    saw_loader = worked = step_will_end = False
+    worked = step_will_end = False
 
-    def enter(self, phase: int) -> None: ...
+    def enter(self, phase: int, work: int = 0) -> None: ...
 
     def leave(self) -> None: ...
 

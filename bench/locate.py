@@ -25,7 +25,7 @@ SIZES = (1024, 16_384, 131_072)
 REPEATS = {1024: 15, 16_384: 9, 131_072: 5}
 BUDGET_SECONDS = {16_384: 0.5, 131_072: 4.0}  # 0.5 s, and from there on in proportion
 BUDGET_MIB = {131_072: 1024.0}
-TYPICAL = (0.01, 0.05, 0.08, 0.02, 0.005)  # seconds in each phase
+TYPICAL = (0.01, 0.05, 0.08, 0.02, 0.002, 0.0, 0.0, 0.0, 0.005)  # seconds in each phase
 SYNC = 0.03  # seconds in collectives that cannot be saved
 
 

@@ -137,7 +137,7 @@ def made_rows(extra: float, shift: int, steps: int) -> tuple[StepRow, ...]:
 
 
 def made_step(step: int, extra: float, noise: float) -> StepRow:
-    phases = (0.01, 0.05 + extra + noise, 0.08, 0.01, 0.0)
+    phases = (0.01, 0.05 + extra + noise, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0)
     return StepRow(step, step * 0.27, step * 0.27 + 0.27, phases, 0.27 - sum(phases))
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 
-PHASES = {"input": 0.01, "forward": 0.05, "backward": 0.08, "optimizer": 0.02, "other": 0.005}
+PHASES = {"input": 0.01, "forward": 0.05, "backward": 0.08, "optimizer": 0.02, "between_steps": 0.002, "other": 0.005}
 WAIT = 0.03
 RANKS_OF_NODE = 8
 

@@ -30,7 +30,7 @@ from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
 _MOST_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
-_NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, ())
+_NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, 0, ())
 
 
 class Now(NamedTuple):
@@ -115,7 +115,7 @@ def read_steps(snapshot: RankSnapshot, since_ns: int, max_steps: int) -> tuple[S
     except RankFileError:
         return ()
     return tuple(
-        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple([ns / 1e9 for ns in it.phases]), it.waited / 1e9)
+        StepRow(it.step, it.start / 1e9, it.end / 1e9, tuple([ns / 1e9 for ns in it.phases]), it.waited / 1e9, it.work)
         for it in steps
         if is_valid_step(it)
     )

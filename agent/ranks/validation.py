@@ -33,7 +33,9 @@ def validate_counters(counters: RankCounters) -> None:
     times = (counters.step_ns, counters.own_ns, *counters.phases_ns)
     sums = tuple(sum(column) for column in zip(*counters.lanes, strict=True))
     lanes = (number for lane in counters.lanes for number in lane)
-    if not (_within(totals, MAX_COUNT // 2) and _within(times, MAX_SUM) and _within((*lanes, *sums), MAX_SUM)):
+    if not (
+        _within(totals, MAX_COUNT // 2) and _within(times, MAX_SUM) and _within((*lanes, *sums, counters.work), MAX_SUM)
+    ):
         raise RankFileError("impossible counters")
 
 
@@ -60,6 +62,7 @@ def is_valid_step(step: Step) -> bool:
     """Returns whether the step, each of its phases and its waiting have durations that are possible."""
     durations = (*step.phases, step.waited, step.end - step.start)
     possible = _within(durations, MAX_STEP_NS - _ROUNDING_NS)
+    possible = possible and _within((step.work,), MAX_COUNT)
     return 0 <= step.step <= MAX_COUNT and step.start >= 0 and step.end <= MAX_SUM and possible
 
 

@@ -87,6 +87,8 @@ class JobTimings:
     waited_seconds: Floats  # [S, R]
     states: tuple[RankState, ...]  # R
     findings_by_node: Mapping[str, tuple[str, ...]]
+    work: Floats | None = None
+    """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
     """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
     waits_recorded: bool = True
@@ -120,7 +122,7 @@ class RankInfo(NamedTuple):
     unseen_waits: bool = False
 
 
-STEP, START, END, WAITED, FIRST_PHASE = range(5)
+STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
 """The columns of a step_table()."""
 STEP_COLUMNS = FIRST_PHASE + len(PHASES)
 
@@ -128,14 +130,14 @@ STEP_COLUMNS = FIRST_PHASE + len(PHASES)
 def step_table(rows: Iterable[StepRow]) -> NDArray[np.float64]:
     """The steps of one rank as an array [steps, STEP_COLUMNS], in a tenth of their room. A double holds every number of
     a step exactly."""
-    values = [(row.step, row.start, row.end, row.waited, *row.phases) for row in rows]
+    values = [(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
     return np.array(values, dtype=np.float64).reshape(len(values), STEP_COLUMNS)
 
 
 def step_rows(table: NDArray[np.float64]) -> Iterator[StepRow]:
     """The steps that step_table() was made of."""
-    for step, start, end, waited, *phases in table.tolist():
-        yield StepRow(int(step), start, end, tuple(phases), waited)
+    for step, start, end, waited, work, *phases in table.tolist():
+        yield StepRow(int(step), start, end, tuple(phases), waited, int(work))
 
 
 def build_timings(
@@ -157,6 +159,8 @@ def build_timings(
     shape = (len(steps), len(numbers))
     step_seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
     phases = np.full((*shape, len(PHASES)), np.nan)
+    work = np.full(shape, np.nan, np.float32)
+    work[place, column] = rows[:, WORK]
     step_seconds[place, column] = rows[:, END] - rows[:, START]
     waited[place, column], phases[place, column] = rows[:, WAITED], rows[:, FIRST_PHASE:]
     return JobTimings(
@@ -171,6 +175,7 @@ def build_timings(
         waited_seconds=waited,
         states=tuple(ranks[rank].state for rank in numbers),
         findings_by_node=findings_by_node,
+        work=work,
         unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
     )
 

@@ -20,7 +20,14 @@ OTHER = PHASES.index("other")
 PHASE_INDEX = {name: index for index, name in enumerate(PHASES)}
 OP_INDEX = {name: index for index, name in enumerate(OPS)}
 
-STEP_COLUMNS = {"rank": np.int32, "step": np.int64, "start": np.float64, "end": np.float64, "own": np.int32}
+STEP_COLUMNS = {
+    "rank": np.int32,
+    "step": np.int64,
+    "start": np.float64,
+    "end": np.float64,
+    "own": np.int32,
+    "work": np.float64,
+}
 SPAN_COLUMNS = {"rank": np.int32, "step": np.int64, "phase": np.int8, "start": np.float64, "end": np.float64}
 COLLECTIVE_COLUMNS = {
     "rank": np.int32,
@@ -72,6 +79,7 @@ class Columns:
             return
         table = _bounds(records)
         table["own"] = np.array([self._keep_own(each) for each in records], np.int32)
+        table["work"] = np.array([max(each.work or 0, 0) for each in records], np.float64)
         self.steps.append(self._valid(table, "step", table["step"] >= 0))
 
     def _keep_own(self, record: Record) -> int:

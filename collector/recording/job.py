@@ -334,12 +334,12 @@ def _timings(
     numbers = np.unique(np.concatenate(known))[-length:] if known else np.zeros(0, np.int64)
     shape = len(numbers), len(ranks)
     seconds, waited, starts = np.full(shape, np.nan), np.full(shape, np.nan), np.full(shape, np.nan)
-    phases = np.full((*shape, len(PHASES)), np.nan)
+    phases, work = np.full((*shape, len(PHASES)), np.nan), np.full(shape, np.nan)
     for column, each in enumerate(rows):
         kept = each.numbers >= numbers[0] if len(numbers) else np.zeros(0, np.bool_)
         place = np.searchsorted(numbers, each.numbers[kept])
         seconds[place, column], starts[place, column] = each.seconds[kept], each.starts[kept]
-        waited[place, column] = each.waited[kept]
+        waited[place, column], work[place, column] = each.waited[kept], each.work[kept]
         phases[place, column] = each.phases[kept]
     lines = [facts.lines.get(int(rank)) for rank in ranks]
     last_steps = (int(each.numbers[-1]) if len(each.numbers) else None for each in rows)
@@ -357,6 +357,7 @@ def _timings(
         step_seconds=seconds,
         phase_seconds=phases,
         waited_seconds=waited,
+        work=work,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.codes,
         positions=position_classes(listed, tuple(places)),

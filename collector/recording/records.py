@@ -39,6 +39,7 @@ class Record(msgspec.Struct, gc=False):
     issued: Seconds | None = None
     waited: Seconds | None = None
     own: dict[str, Seconds] | None = None
+    work: Count | None = None
 
 
 decode_record = msgspec.json.Decoder(Record).decode

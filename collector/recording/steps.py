@@ -24,6 +24,7 @@ class RankSteps(NamedTuple):
     seconds: Times  # [S]
     phases: Times  # [S, len(PHASES)]: own time
     waited: Times  # [S]: in collectives
+    work: Times  # [S]: elements of the model's inputs, 0 where they were not seen
     sparse: bool
 
 
@@ -39,7 +40,8 @@ def rank_steps(steps: Table, spans: Table, collectives: Table, own: Sequence[tup
         place = np.searchsorted(numbers, steps["step"])
         for row in np.flatnonzero(steps["own"] >= 0):
             *phases[place[row]], waited[place[row]] = own[steps["own"][row]]
-    return RankSteps(numbers, starts, ends - starts, phases, waited, sparse)
+    work = np.zeros(len(numbers)) if sparse else steps["work"][np.unique(steps["step"], return_index=True)[1]]
+    return RankSteps(numbers, starts, ends - starts, phases, waited, work, sparse)
 
 
 def _bounds(steps: Table) -> tuple[NDArray[np.int64], Times, Times]:

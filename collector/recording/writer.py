@@ -54,4 +54,5 @@ def _step_record(rank: int, step: StepRow) -> dict[str, Any]:
         "end": step.end,
         "own": own,
         "waited": step.waited,
+        "work": step.work,
     }

@@ -162,6 +162,7 @@ def _is_possible(row: StepRow) -> bool:
         and 0 <= start <= end <= MAX_CLOCK
         and end - start <= MAX_SECONDS
         and 0 <= row.waited <= MAX_SECONDS
+        and 0 <= row.work <= MAX_COUNT
         and len(phases) == len(PHASES)
         and all([0 <= phase <= MAX_SECONDS for phase in phases])
     )
@@ -170,6 +171,7 @@ def _is_possible(row: StepRow) -> bool:
 def _check_step(where: str, row: StepRow) -> None:
     """Raises WireError that says what is wrong with the step."""
     require(within(row.step, MAX_COUNT), f"{where}: a step number is out of range")
+    require(within(row.work, MAX_COUNT), f"{where}: a step's work is out of range")
     place = f"{where}, step {row.step}"
     require(len(row.phases) == len(PHASES), f"{place}: phases are not {len(PHASES)}")
     require(within(row.start, MAX_CLOCK) and row.start <= row.end <= MAX_CLOCK, f"{place}: ends before it starts")

@@ -30,7 +30,8 @@ _MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
 _VERDICT_WORDS = {Verdict.OK: "no culprit", Verdict.FAIL: "has a culprit", Verdict.UNKNOWN: "cannot tell"}
 _VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
-_PHASE_STYLES = dict(zip(PHASES, ("magenta", "blue", "cyan", "bright_blue", "bright_black"), strict=True))
+_STYLES = ("magenta", "blue", "cyan", "bright_blue", "bright_magenta", "green", "red", "bright_green", "bright_black")
+_PHASE_STYLES = dict(zip(PHASES, _STYLES, strict=True))
 _WAITED_STYLE = "yellow"
 
 

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 from typing import Final
 
-PHASES: Final = ("input", "forward", "backward", "optimizer", "other")
-"""The phases of a step: parts of a rank's own time. `other` is what belongs to no other phase (logging, evaluation)."""
+PHASES: Final = (
+    "input",
+    "forward",
+    "backward",
+    "optimizer",
+    "between_steps",
+    "evaluation",
+    "checkpoint",
+    "logging",
+    "other",
+)
+"""The phases of a step: parts of a rank's own time. `input` is the time for which a data loader was waited for.
+`between_steps` is the script's own work before a forward pass that no hook has a name for; `other` is what lies between
+the forward pass and the update and belongs to no other phase."""
+
+SCRIPT_PHASES: Final = ("evaluation", "checkpoint", "logging")
+"""Phases that a script may leave to one rank: what only one rank does there is its script's choice, and no fault."""
 
 OPS: Final = (
     "all_reduce",

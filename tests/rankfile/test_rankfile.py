@@ -22,7 +22,7 @@ from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
 
 Start = Callable[..., Any]
 MS = 10**6
-PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 50 * MS)
+PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 0, 0, 0, 0, 50 * MS)
 
 thorough = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -202,8 +202,8 @@ except OSError as error:
     print(len(writers))
 for number in range(5000):  # the files that exist are allocated in full: no SIGBUS
     for writer in writers:
-        writer.write_step(number, *range(8))
-        writer.write_counters([0] * 12, [])
+        writer.write_step(number, *range(13))
+        writer.write_counters([0] * 17, [])
         writer.write_collectives(number, [0] * 320)
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300)

@@ -25,7 +25,7 @@ from laggard.wire.ranks import RankRow, RanksDocument, StepRow
 
 def step_row(step: int, slow: float = 0.0, waited: float = 0.1, phase: int = 1) -> StepRow:
     """A step of 0.25 s, with `slow` more seconds in `phase` and so much less waiting."""
-    phases = [0.01, 0.05, 0.08, 0.01, 0.0]
+    phases = [0.01, 0.05, 0.08, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0]
     phases[phase] += slow
     return StepRow(step, 100.0 + step * 0.25, 100.0 + step * 0.25 + 0.25, tuple(phases), max(0.0, waited - slow))
 

@@ -10,7 +10,7 @@ import numpy as np
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.constants import PHASES
 
-BUSY = (0.01, 0.09, 0.15, 0.03, 0.005)
+BUSY = (0.01, 0.09, 0.15, 0.03, 0.0, 0.0, 0.0, 0.0, 0.005)
 SYNC = 0.03
 
 Slow = tuple[Sequence[int], float]  # ranks, and by which share of the step they are slower
@@ -23,7 +23,10 @@ def job(ranks: int = 64, steps: int = 20, slow: Sequence[Slow] = (), seed: int =
     load = np.asarray(options.pop("load", np.ones(ranks)))
     phase, since = PHASES.index(options.pop("phase", "forward")), options.pop("since", 0)
     per_node, first = options.pop("per_node", 8), options.pop("first_step", 2)
-    phases = np.array(BUSY) * load[:, None] * generator.normal(1, 0.02, (steps, ranks, len(BUSY)))
+    timed = np.flatnonzero(BUSY)
+    phases = np.zeros((steps, ranks, len(PHASES)))
+    noise = generator.normal(1, 0.02, (steps, ranks, len(timed)))
+    phases[:, :, timed] = np.array(BUSY)[timed] * load[:, None] * noise
     phases *= generator.normal(1, 0.004, ranks)[:, None]
     whole = sum(BUSY) * load.max() + SYNC
     for columns, share in slow:

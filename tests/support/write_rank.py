@@ -14,7 +14,8 @@ from laggard.rankfile import BeatRecord, Lane, RankFileWriter
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, WORD_PROGRESS
 
 MS = 10**6
-PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 50 * MS)
+PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 0, 0, 0, 0, 50 * MS)
+WORK = 4096
 WAITED = 250 * MS
 STEP = sum(PHASES) + WAITED
 
@@ -30,11 +31,11 @@ class Rank:
     def step(self) -> None:
         """A step of one second that ended just now. Its numbers follow from the number of steps."""
         self.end = max(time.perf_counter_ns(), self.end + 1)
-        self.writer.write_step(self.count, self.end - STEP, self.end, *PHASES, WAITED)
+        self.writer.write_step(self.count, self.end - STEP, self.end, *PHASES, WAITED, WORK)
         self.count += 1
         n = self.count
         own = sum(PHASES) - PHASES[0]
-        fixed = (n, n - 1, n * STEP, n * own, *(n * phase for phase in PHASES), n * WAITED, 2, 1)
+        fixed = (n, n - 1, n * STEP, n * own, *(n * phase for phase in PHASES), n * WAITED, 2, 1, n * WORK)
         lanes = [
             number for lane in self.lanes for number in (4 * n, n * WAITED // len(self.lanes), (lane + 1) * n << 20)
         ]

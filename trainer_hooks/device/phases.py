@@ -38,8 +38,8 @@ class DevicePhases:
         self._home = get_ident()  # the training thread: the last that entered a phase other than input
         self._left_at = 0  # when a phase was left last, with all that there is to do then
 
-    def enter(self, now: int, phase: int, saw_loader: bool) -> None:
-        """The training thread enters `phase`, at `now` on the host's clock."""
+    def enter(self, now: int, phase: int, work: int) -> None:
+        """The training thread enters `phase`, at `now` on the host's clock. `work`: as Recorder.enter."""
         mark = self.timeline.left if now - self._left_at < _SAME_BOUNDARY else None
         if mark is None:
             mark = self.mark()
@@ -48,7 +48,7 @@ class DevicePhases:
         if phase != INPUT:  # a script's own thread may read ahead
             self._home = get_ident()
         if self._enabled:
-            self.timeline.enter(mark, phase, saw_loader)
+            self.timeline.enter(mark, phase, work)
 
     def leave(self) -> None:
         """The training thread leaves the phase."""

@@ -77,14 +77,14 @@ class Timeline:
 
     # What the hooks add. A mark is None where none could be had without harm (a graph is being captured).
 
-    def enter(self, mark: Any, phase: int, saw_loader: bool) -> None:
+    def enter(self, mark: Any, phase: int, work: int) -> None:
         """`mark` may be `left`: the phase begins where the last one ended."""
         self._newest_boundary, queue = mark, self._queue
         if mark is not None and mark is self.left and queue and queue[-1][0] is mark:
             self.left = None
-            queue[-1] = (mark, self._replay_leave_and_enter, (mark, phase, saw_loader))
+            queue[-1] = (mark, self._replay_leave_and_enter, (mark, phase, work))
         else:
-            self._add(mark, self._replay_enter, (mark, phase, saw_loader))
+            self._add(mark, self._replay_enter, (mark, phase, work))
 
     def leave(self, mark: Any) -> None:
         self._newest_boundary = mark
@@ -211,13 +211,13 @@ class Timeline:
 
     # Each entry as it is logged.
 
-    def _replay_enter(self, mark: Any, phase: int, saw_loader: bool) -> None:
-        self._events.phase_entered(self._timestamps.of_boundary(mark), phase, saw_loader)
+    def _replay_enter(self, mark: Any, phase: int, work: int) -> None:
+        self._events.phase_entered(self._timestamps.of_boundary(mark), phase, work)
 
-    def _replay_leave_and_enter(self, mark: Any, phase: int, saw_loader: bool) -> None:
+    def _replay_leave_and_enter(self, mark: Any, phase: int, work: int) -> None:
         now = self._timestamps.of_boundary(mark)
         self._events.phase_left(now)
-        self._events.phase_entered(now, phase, saw_loader)
+        self._events.phase_entered(now, phase, work)
 
     def _replay_leave(self, mark: Any) -> None:
         self._events.phase_left(self._timestamps.of_boundary(mark))

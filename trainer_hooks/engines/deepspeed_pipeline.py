@@ -25,7 +25,7 @@ def hook(engine: Any, session: Session, number: int) -> None:
     """Hooks the engine. The groups' roles are set before: a group of two neighbours is a pipeline. `number`: the
     engine's, from EngineSteps.add_engine()."""
     recorder = session.recorder
-    recorder.saw_loader = True  # the engine reads its input itself
+    recorder.events.aggregator.expect_engine_gaps()  # the engine reads its input itself, and sends and receives
     engine._INSTRUCTION_MAP = {
         instruction: _record_instruction(engine, recorder, _PHASES[instruction.__name__], execute)
         if instruction.__name__ in _PHASES

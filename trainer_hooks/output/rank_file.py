@@ -54,7 +54,7 @@ class RankFileSink:
         self._writer.write_collectives(step, numbers)
 
     def step(self, record: StepRecord, totals: Totals) -> None:
-        self._writer.write_step(record.step, record.start, record.end, *record.phases, record.waited)
+        self._writer.write_step(record.step, record.start, record.end, *record.phases, record.waited, record.work)
 
     def flush(self, totals: Totals) -> None:
         phases = totals.phases_ns
@@ -67,6 +67,7 @@ class RankFileSink:
             totals.waited_ns,
             totals.lost + self._lost_lanes,
             totals.errors,
+            totals.work,
         )
         self._writer.write_counters(fixed, totals.lanes[: 3 * LANE_COUNT])
 

@@ -121,7 +121,9 @@ class RecordingSink:
                     "micro": span.micro,
                 }
             )
-        self._write({"kind": "step", "rank": rank, "step": step, "start": record.start / 1e9, "end": record.end / 1e9})
+        times = {"start": record.start / 1e9, "end": record.end / 1e9}
+        work = {"work": record.work} if record.work else {}
+        self._write({"kind": "step", "rank": rank, "step": step, **times, **work})
         self._file.flush()
         self.quiet_since_ns, self.last_step = record.end, step
         totals.lost += self._file.newly_lost()

@@ -18,7 +18,6 @@ def hook(recorder: Recorder) -> None:
 
     @functools.wraps(original)
     def recorded(iterator: Any) -> Any:
-        recorder.saw_loader = True
         recorder.enter(INPUT)
         try:
             return original(iterator)

@@ -23,7 +23,7 @@ from laggard.trainer_hooks.record.events import (
     WAITED,
 )
 from laggard.trainer_hooks.record.records import Sink, StepRecord, Totals
-from laggard.trainer_hooks.record.step_timer import StepTimer
+from laggard.trainer_hooks.record.step_timer import OPTIMIZER, StepTimer
 
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
 _RECENT: Final = 64  # blocks of collectives that are remembered
@@ -69,6 +69,10 @@ class Aggregator:
     def add_sink(self, sink: Sink) -> None:
         """From here on records go to `sink`, too. It gets the lanes that are known."""
         self._sinks = [*self._sinks, _AttachedSink(sink)]
+
+    def expect_engine_gaps(self) -> None:
+        """As StepTimer.engine_gaps, from here on."""
+        self._timer.engine_gaps = True
 
     def add_lane(self, lane: Lane, members: tuple[int, ...]) -> None:
         """Adds a lane; the sinks get it before the first collective of the lane."""
@@ -203,13 +207,15 @@ class Aggregator:
     def _waited(self, nanoseconds: int, *_: int) -> None:
         self._timer.waited(nanoseconds)
 
-    def _phase_entered(self, now: int, phase: int, saw_loader: int, *_: int) -> None:
+    def _phase_entered(self, now: int, phase: int, work: int, *_: int) -> None:
         timer = self._timer
-        if not timer.begun:  # what came before the first phase belongs to no step
+        if not timer.begun:  # what came before the first phase of training belongs to no step
+            if phase > OPTIMIZER:
+                return
             self._give_block()
             timer.begin(now, timer.step)
             timer.begun = True
-        timer.enter(now, phase, bool(saw_loader))
+        timer.enter(now, phase, work)
 
     def _phase_left(self, now: int, *_: int) -> None:
         if self._timer.begun:
@@ -225,7 +231,7 @@ class Aggregator:
 
     def _step_abandoned(self, next_step: int, *_: int) -> None:
         self._give_block()
-        self._timer = StepTimer()
+        self._timer = StepTimer(self._timer.engine_gaps)
         self._timer.begin(0, next_step)
 
     def _give_step(self, record: StepRecord) -> None:

@@ -12,8 +12,8 @@ class DeviceTimer(Protocol):
     """Times phases, steps and collectives of the training thread by marks in a device's streams, and logs them once the
     device has come past the marks. Nothing here waits for the device. A mark is None where none could be had."""
 
-    def enter(self, now: int, phase: int, saw_loader: bool) -> None:
-        """The training thread enters `phase`, at `now` on the host's clock."""
+    def enter(self, now: int, phase: int, work: int) -> None:
+        """The training thread enters `phase`, at `now` on the host's clock. `work`: as Recorder.enter."""
 
     def leave(self) -> None:
         """The training thread leaves the phase."""

@@ -74,9 +74,9 @@ class EventLog:
         if len(self._events) >= _DRAIN_ALONE:
             self.drain_if_needed()
 
-    def phase_entered(self, now: int, phase: int, saw_loader: bool) -> None:
-        """`phase` began at `now`."""
-        self.append((PHASE_ENTERED, now, phase, saw_loader, 0))
+    def phase_entered(self, now: int, phase: int, work: int) -> None:
+        """`phase` began at `now`. `work`: as Recorder.enter."""
+        self.append((PHASE_ENTERED, now, phase, work, 0))
 
     def phase_left(self, now: int) -> None:
         """The phase that began last ended at `now`."""

@@ -15,7 +15,7 @@ from laggard.trainer_hooks.record.records import RECORD_NUMBERS
 
 EVENT_NUMBERS: Final = RECORD_NUMBERS
 
-PHASE_ENTERED: Final = -1  # now, phase, whether a DataLoader was seen
+PHASE_ENTERED: Final = -1  # now, phase, elements of the model's input
 PHASE_LEFT: Final = -2  # now
 STEP_ENDED: Final = -3  # the next step, the correction of times from here on
 STEP_ABANDONED: Final = -4  # the next step; too much of the step under way is unknown

@@ -21,9 +21,32 @@ from laggard.trainer_hooks.record.hot_path_state import HotPathState, unread_wor
 from laggard.trainer_hooks.record.pending import PendingWork
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 from laggard.trainer_hooks.record.records import Sink, StepRecord
-from laggard.trainer_hooks.record.step_timer import BACKWARD, FORWARD, INPUT, NO_PHASE, OPTIMIZER, OTHER
+from laggard.trainer_hooks.record.step_timer import (
+    BACKWARD,
+    CHECKPOINT,
+    EVALUATION,
+    FORWARD,
+    INPUT,
+    LOGGING,
+    NO_PHASE,
+    OPTIMIZER,
+    OTHER,
+)
 
-__all__ = ["BACKWARD", "FORWARD", "INPUT", "NO_PHASE", "OPTIMIZER", "OTHER", "LaneLog", "Launch", "Recorder"]
+__all__ = [
+    "BACKWARD",
+    "CHECKPOINT",
+    "EVALUATION",
+    "FORWARD",
+    "INPUT",
+    "LOGGING",
+    "NO_PHASE",
+    "OPTIMIZER",
+    "OTHER",
+    "LaneLog",
+    "Launch",
+    "Recorder",
+]
 
 clock = time.perf_counter_ns
 
@@ -44,9 +67,7 @@ class Recorder:
 
     Attributes that hooks read and set without a call, because a call costs a microsecond where it runs once a step:
     - `entered_at`: when the training thread entered the outermost phase.
-    - `saw_loader`: whether there is a loader that enters the input phase by itself. Then the time before a forward pass
-      counts as input only there.
-    - `worked`: whether a phase other than the optimizer's was entered since the last update.
+    - `worked`: whether there was a phase of training other than the optimizer's since the last update.
     - `step_will_end`: whether an update has ended the step. It ends when the outermost phase is left.
     """
 
@@ -63,7 +84,6 @@ class Recorder:
         self._logs: dict[Lane, LaneLog] = {}
         self._depth = 0
         self.entered_at = 0
-        self.saw_loader = False
         self.worked = False
         self.step_will_end = False
         self._native_check: Callable[[], bool] = _found_none
@@ -126,9 +146,10 @@ class Recorder:
         were any. So every rank checks in the same steps, and numbers its collectives alike."""
         self._native_check = check
 
-    def enter(self, phase: int) -> None:
-        """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer."""
-        if phase != OPTIMIZER:
+    def enter(self, phase: int, work: int = 0) -> None:
+        """The training thread enters `phase`. Phases do not nest: an inner one belongs to the outer. `work`: of a
+        forward pass the elements of its first input, as far as they are known."""
+        if phase < OPTIMIZER:
             self.worked = True
         self._depth += 1
         if self._depth > 1:
@@ -142,9 +163,9 @@ class Recorder:
             words[WORD_PHASE] = phase
             words[WORD_PROGRESS] = now
             if live.device is None:
-                self.events.append((PHASE_ENTERED, now, phase, self.saw_loader, 0))
+                self.events.append((PHASE_ENTERED, now, phase, work, 0))
             else:
-                live.device.enter(now, phase, self.saw_loader)
+                live.device.enter(now, phase, work)
         except Exception:
             self.totals.errors += 1
 

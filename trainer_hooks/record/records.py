@@ -33,6 +33,7 @@ class StepRecord(NamedTuple):
     phases: tuple[int, ...]  # own time, in the order of constants.PHASES
     waited: int
     spans: tuple[Span, ...]
+    work: int = 0  # elements of the model's inputs; 0: not seen
 
 
 class Totals:
@@ -44,6 +45,7 @@ class Totals:
         self.step_ns = 0
         self.phases_ns = [0] * len(PHASES)
         self.waited_ns = 0
+        self.work = 0
         self.lost = 0
         self.errors = 0
         self.lanes: list[int] = []  # count, time blocked, bytes of each lane, one after the other
@@ -54,6 +56,7 @@ class Totals:
         self.step_ns += record.end - record.start
         self.phases_ns = [total + own for total, own in zip(self.phases_ns, record.phases, strict=True)]
         self.waited_ns += record.waited
+        self.work += record.work
 
 
 class Sink(Protocol):

@@ -12,16 +12,18 @@ from typing import Final
 from laggard.constants import PHASES
 from laggard.trainer_hooks.record.records import Span, StepRecord
 
-INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(len(PHASES))
+INPUT, FORWARD, BACKWARD, OPTIMIZER, BETWEEN_STEPS, EVALUATION, CHECKPOINT, LOGGING, OTHER = range(len(PHASES))
 NO_PHASE: Final = -1
 _SPAN_LIMIT: Final = 4096  # of a step; one that never ends must not fill the memory
 
 
 class StepTimer:
-    """The step that is under way. `begun` is False until the first phase: what came before belongs to no step."""
+    """The step that is under way. `begun` is False until the first phase: what came before belongs to no step.
+    `engine_gaps`: an engine, and not the script, fills the time between two phases of a step."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine_gaps: bool = False) -> None:
         self.begun = False
+        self.engine_gaps = engine_gaps
         self.begin(0, 0)
 
     def begin(self, now: int, step: int) -> None:
@@ -33,16 +35,18 @@ class StepTimer:
         self._waited = 0
         self._segment_waited = 0
         self._spans: list[Span] = []
-        self._phase = NO_PHASE
+        self._phase = self._left = NO_PHASE
         self._micro = -1
+        self._work = 0
         self._backward_seen = self._forward_seen = False
 
-    def enter(self, now: int, phase: int, saw_loader: bool) -> None:
-        """`phase` begins, which ends the time between it and the phase before."""
-        self._close_segment(now, self._phase_of_gap(phase, saw_loader))
+    def enter(self, now: int, phase: int, work: int) -> None:
+        """`phase` begins, which ends the time between it and the phase before. `work`: as Recorder.enter."""
+        self._close_segment(now, self._phase_of_gap(phase))
         self._phase = phase
         if phase == FORWARD:
             self._micro += 1
+            self._work += work
             self._forward_seen = True
         elif phase == BACKWARD:
             self._backward_seen, self._forward_seen = True, False
@@ -50,7 +54,7 @@ class StepTimer:
     def leave(self, now: int) -> None:
         """The phase entered last ends."""
         self._close_segment(now, self._phase)
-        self._phase = NO_PHASE
+        self._left, self._phase = self._phase, NO_PHASE
 
     def waited(self, nanoseconds: int) -> None:
         """The rank was blocked in a collective for so long, in the segment that is under way."""
@@ -59,12 +63,14 @@ class StepTimer:
     def close(self) -> StepRecord:
         """The step as it stands; its end is that of the phase left last."""
         end = self.segment_began
-        return StepRecord(self.step, self._start, end, tuple(self._own), self._waited, tuple(self._spans))
+        return StepRecord(self.step, self._start, end, tuple(self._own), self._waited, tuple(self._spans), self._work)
 
-    def _phase_of_gap(self, following: int, saw_loader: bool) -> int:
+    def _phase_of_gap(self, following: int) -> int:
         """The phase that the time between two phases counts for, judged by the phase that follows."""
-        if following == FORWARD and not saw_loader:
-            return INPUT  # the script reads its input without a DataLoader that we could see
+        if following in (FORWARD, INPUT):
+            return OTHER if self.engine_gaps else BETWEEN_STEPS
+        if following > OPTIMIZER:  # evaluation and the like
+            return following if following == self._left else BETWEEN_STEPS if self._micro < 0 else OTHER
         if following == BACKWARD and not self._forward_seen:
             return FORWARD  # a forward pass that no hook sees: a compiled model's
         if following == OPTIMIZER and not self._backward_seen:

@@ -52,6 +52,7 @@ def _add_steps(part: RecordedPart, trace: Trace) -> None:
             "start": np.array([each.start for each in bounds], np.float64),
             "end": np.array([each.end for each in bounds], np.float64),
             "own": np.full(len(numbers), -1, np.int32),
+            "work": np.zeros(len(numbers)),
         }
     )
     spans: Table = {

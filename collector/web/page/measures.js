@@ -2,12 +2,17 @@
 
 import { percent, seconds, shortSeconds, times } from "./format.js";
 
-export const PHASES = ["input", "forward", "backward", "optimizer", "other"];
+export const PHASES = [
+  "input", "forward", "backward", "optimizer", "between_steps", "evaluation", "checkpoint", "logging", "other",
+];
+
+// The phase's name for people.
+export const phaseText = (name) => name.replace("_", " ");
 
 export const MEASURES = [
   { name: "own", label: "Own time" },
   { name: "waited", label: "Waiting" },
-  ...PHASES.map((name) => ({ name, label: name[0].toUpperCase() + name.slice(1) })),
+  ...PHASES.map((name) => ({ name, label: name[0].toUpperCase() + phaseText(name).slice(1) })),
 ];
 
 // The seconds of one cell: each phase, waited, own (all phases) and step; null where the rank has no row for the step.
@@ -67,8 +72,8 @@ function phaseScale(phase, values, heat) {
     share: (extra) => 0.5 + (0.5 * extra) / top,
     labels: [`≤ −${shortSeconds(top)}`, "0", `≥ +${shortSeconds(top)}`],
     words: "against the median rank in the same step",
-    explain: `Own time in ${phase === "other" ? "what no phase claims" : phase}, collectives taken out.`,
-    describe: (cell, median) => `${seconds(cell[phase])} in ${phase}, the median is ${seconds(median[phase])}`,
+    explain: `Own time in ${phase === "other" ? "what no phase claims" : phaseText(phase)}, collectives taken out.`,
+    describe: (cell, median) => `${seconds(cell[phase])} in ${phaseText(phase)}, the median is ${seconds(median[phase])}`,
   };
 }
 

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.js";
 import { percent, seconds, spansText, times } from "./format.js";
-import { PHASES, cellOf, lowMedian } from "./measures.js";
+import { PHASES, cellOf, lowMedian, phaseText } from "./measures.js";
 import { holds } from "./heatmap.js";
 
 const MAX_LINES = 100;
@@ -41,6 +41,6 @@ function lineOf({ row, own, ratio, waited, most }, culprits) {
     cell(seconds(own), "number"),
     cell(ratio === null ? "–" : times(ratio), "number"),
     cell(waited === null ? "–" : percent(waited), "number"),
-    cell(most[1] > 0 ? `${most[0]}, +${seconds(most[1])}` : "–"),
+    cell(most[1] > 0 ? `${phaseText(most[0])}, +${seconds(most[1])}` : "–"),
   );
 }

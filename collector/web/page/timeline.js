@@ -2,16 +2,19 @@
 
 import { element } from "./dom.js";
 import { count, seconds } from "./format.js";
-import { PHASES } from "./measures.js";
+import { PHASES, phaseText } from "./measures.js";
 
 const PARTS = [...PHASES, "waited"];
 const NAMES = { waited: "waiting", other: "other work" };
-const LETTERS = { input: "I", forward: "F", backward: "B", optimizer: "O", other: "·" }; // beside colour, a second sign
+const LETTERS = { input: "I", forward: "F", backward: "B", optimizer: "O", between_steps: "S", evaluation: "E", checkpoint: "C", logging: "L", other: "·" }; // beside colour, a second sign
 const BAR = 26;
 const LANE = 9; // of single collectives, below the bar
 const ROW = 56;
 const AXIS = 24;
-const nameOf = (part) => NAMES[part] ?? part;
+const nameOf = (part) => NAMES[part] ?? phaseText(part);
+
+// The parts in which any of the ranks spent time.
+const partsIn = ({ rows }) => PARTS.filter((part) => rows.some((row) => row.seconds[part].some((value) => value > 0)));
 
 // `timeline`: a laggard.timeline/1 document. Fills `box`, an element that it owns.
 export function showTimeline(box, timeline) {
@@ -33,7 +36,7 @@ function explanation(timeline) {
 }
 
 function legend(timeline) {
-  const keys = PARTS.map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}`, text: LETTERS[part] ?? "" }), nameOf(part)));
+  const keys = partsIn(timeline).map((part) => element("span", { className: "legend-key" }, element("i", { className: `part-${part}`, text: LETTERS[part] ?? "" }), nameOf(part)));
   const lane = hasLanes(timeline) ? [element("span", { className: "legend-key" }, element("i", { className: "lane-key" }), "a collective, with a bold part where the rank is blocked")] : [];
   return element("div", { className: "legend" }, ...keys, ...lane);
 }
@@ -125,7 +128,7 @@ function axisOf(timeline, scale, y) {
 
 function table(timeline, hasSteps) {
   const waits = `waits in, of ${timeline.steps.length > 1 ? `all ${timeline.steps.length} steps` : "the step"} together`;
-  const columns = hasSteps ? [...PARTS.map(nameOf), waits] : ["state", "last step", "phase", "in a collective"];
+  const columns = hasSteps ? [...partsIn(timeline).map(nameOf), waits] : ["state", "last step", "phase", "in a collective"];
   const head = element("tr", {}, element("th", { text: "Rank", scope: "col" }), ...columns.map((text) => element("th", { text, scope: "col", className: hasSteps && text !== waits ? "number" : "" })));
   const body = timeline.rows.map((row) => lineOf(row, timeline, hasSteps));
   const caption = element("caption", { text: hasSteps ? `Mean of a step, over ${count(timeline.steps.length, "step")}` : "Where each rank is" });
@@ -137,7 +140,7 @@ function lineOf(row, timeline, hasSteps) {
   const name = element("th", { text: labelOf(row), scope: "row" });
   const cell = (text, className = "") => element("td", { text, className });
   if (!hasSteps) return element("tr", {}, name, cell(stateOf(row)), cell(`${row.last_step ?? "–"}`), cell(row.phase ?? "–"), cell(flightOf(row)));
-  const means = PARTS.map((part) => cell(seconds(meanOf(row.seconds[part])), "number"));
+  const means = partsIn(timeline).map((part) => cell(seconds(meanOf(row.seconds[part])), "number"));
   const waits = row.waits.map((wait) => `${wait.op} of ${wait.group}, ${wait.count} times, ${seconds(wait.seconds)}`).join("; ");
   return element("tr", {}, name, ...means, cell(waits || flightOf(row)));
 }

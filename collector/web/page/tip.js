@@ -2,7 +2,7 @@
 
 import { element } from "./dom.js";
 import { rankName, seconds, spansText } from "./format.js";
-import { PHASES, cellOf } from "./measures.js";
+import { PHASES, cellOf, phaseText } from "./measures.js";
 
 const LINES = [...PHASES, "waited"];
 const NAMES = { waited: "waiting" };
@@ -68,7 +68,7 @@ function linesOf({ heat, scale }, { row, column }) {
   return [
     title,
     element("p", { text: `${step}${folded}: ${scale.describe(cell, median)}` }),
-    ...LINES.map((name) => barOf(name, cell[name], median[name], longest)),
+    ...LINES.filter((name) => cell[name] > 0 || median[name] > 0).map((name) => barOf(name, cell[name], median[name], longest)),
     element("p", { className: "tip-foot", text: "median of all ranks in this step" }),
   ];
 }
@@ -79,7 +79,7 @@ function barOf(name, value, median, longest) {
   const mark = element("div", { className: "tip-median" });
   mark.style.left = `calc(${(100 * (median ?? 0)) / longest}% - 1px)`;
   const track = element("div", { className: "tip-track" }, fill, mark);
-  return element("div", { className: "tip-row" }, element("span", { text: NAMES[name] ?? name }), track, element("b", { text: seconds(value) }));
+  return element("div", { className: "tip-row" }, element("span", { text: NAMES[name] ?? phaseText(name) }), track, element("b", { text: seconds(value) }));
 }
 
 function place(cursor, tip, shape, { row, column }) {

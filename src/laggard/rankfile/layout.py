@@ -5,9 +5,9 @@
     8192    lanes       (operation, role, group), each written once, in order
     16384   counters    two cells, written alternately, so that one is always whole
     32768   steps       ring of step cells
-    163840  collectives ring of blocks, each with the collectives of one step (or 64 of them)
-    499712  beats       two cells, written alternately, about one a second, by a background thread
-    516096  facts       two cells, written alternately: what the rank knows about itself, as JSON
+    208896  collectives ring of blocks, each with the collectives of one step (or 64 of them)
+    544768  beats       two cells, written alternately, about one a second, by a background thread
+    561152  facts       two cells, written alternately: what the rank knows about itself, as JSON
 
 A cell is `sequence, body, low half of the sequence, CRC-32 of all these`. A cell that is being written at the moment of
 the read, or that a killed writer left half-written, has a wrong CRC, and the reader treats it as absent.
@@ -19,10 +19,10 @@ import struct
 import zlib
 from typing import Final, NamedTuple
 
+from laggard.constants import PHASES
+
 MAGIC: Final = b"LAGGRANK"
-VERSION: Final = 3
-READABLE_VERSIONS: Final = (2, 3)
-"""Version 2, of older trainers, differs in the head of a beat alone."""
+VERSION: Final = 4
 SUFFIX: Final = ".rank"
 
 HEADER: Final = struct.Struct("<8sIIQII")  # magic, version, reserved, file size, identity length, identity CRC
@@ -52,14 +52,14 @@ LANE_COUNT: Final = 64
 
 COUNTERS_OFFSET: Final = 16384
 COUNTERS_BYTES: Final = 8192
-COUNTERS_FIXED: Final = 12  # numbers before the lanes' in RankCounters; its five phases are five numbers
+COUNTERS_FIXED: Final = 8 + len(PHASES)  # numbers before the lanes' in RankCounters; each phase is one
 
 STEPS_OFFSET: Final = 32768
-STEP_BODY: Final = struct.Struct("<9q")  # step, start, end, five phases, waited
-STEP_SLOT: Final = 96
-STEP_COUNT: Final = 1365  # that fit into 128 KiB
+STEP_BODY: Final = struct.Struct(f"<{5 + len(PHASES)}q")  # step, start, end, the phases, waited, work
+STEP_SLOT: Final = 128
+STEP_COUNT: Final = 1365
 
-BLOCKS_OFFSET: Final = 163840
+BLOCKS_OFFSET: Final = 208896
 BLOCK_HEAD: Final = struct.Struct("<qI4x")  # step, number of records
 RECORD: Final = struct.Struct("<5q")  # lane and sequence, arrival, end (0: not yet), waited, bytes
 RECORDS_PER_BLOCK: Final = 64
@@ -69,7 +69,6 @@ BLOCK_COUNT: Final = 128
 BEATS_OFFSET: Final = BLOCKS_OFFSET + BLOCK_SLOT * BLOCK_COUNT
 BEATS_BYTES: Final = 8192
 BEAT_HEAD: Final = struct.Struct("<6q")  # when, interval, Flight Recorder's state, when asked, counts of lanes, groups
-BEAT_HEAD_2: Final = struct.Struct("<5q")  # of version 2, which does not tell when the Flight Recorder was asked
 BEAT_LANE: Final = struct.Struct("<2q")  # collectives of the lane entered, and done
 BEAT_GROUP: Final = struct.Struct("<48s4q")  # torch's name, last enqueued, started, completed, when these last moved
 BEAT_GROUPS: Final = 64
@@ -103,8 +102,8 @@ class Lane(NamedTuple):
 
 
 class RankCounters(NamedTuple):
-    """A rank's counters, cumulative since the writer began; times in nanoseconds. `lanes` holds (count, time blocked,
-    bytes) for each lane."""
+    """A rank's counters, cumulative since the writer began; times in nanoseconds. `work` counts the elements of the
+    model's inputs. `lanes` holds (count, time blocked, bytes) for each lane."""
 
     steps: int
     last_step: int
@@ -114,6 +113,7 @@ class RankCounters(NamedTuple):
     waited_ns: int
     lost: int
     errors: int
+    work: int
     lanes: tuple[tuple[int, int, int], ...]
 
 

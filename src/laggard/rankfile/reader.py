@@ -31,13 +31,15 @@ class RankFileError(Exception):
 
 
 class Step(NamedTuple):
-    """One step of the rank; times in nanoseconds, `phases` in the order of constants.PHASES."""
+    """One step of the rank; times in nanoseconds, `phases` in the order of constants.PHASES. `work`: the elements of
+    the model's inputs, 0 where they were not seen."""
 
     step: int
     start: int
     end: int
     phases: tuple[int, ...]
     waited: int
+    work: int = 0
 
 
 class Collective(NamedTuple):
@@ -72,7 +74,7 @@ class RankFileReader:
             raise RankFileError("symlink" if os.path.islink(path) else error.strerror or "unreadable") from None
         try:
             self.owner = self._check_inode()
-            self._version, self.identity = self._read_header()
+            self.identity = self._read_header()
         except BaseException:
             os.close(self._fd)
             raise
@@ -97,21 +99,21 @@ class RankFileReader:
         except OSError as error:
             raise RankFileError(error.strerror or "unreadable") from None
 
-    def _read_header(self) -> tuple[int, dict[str, Any]]:
+    def _read_header(self) -> dict[str, Any]:
         page = self._pread(0, layout.LIVE_OFFSET)
         if len(page) < layout.LIVE_OFFSET:
             raise RankFileError("truncated")
         magic, version, _, size, length, checksum = layout.HEADER.unpack_from(page)
         if magic != layout.MAGIC:
             raise RankFileError("not a rank file")
-        if version not in layout.READABLE_VERSIONS:
+        if version != layout.VERSION:
             raise RankFileError("another version")
         if size != layout.FILE_BYTES or length > layout.IDENTITY_BYTES:
             raise RankFileError("another layout")
         text = page[layout.IDENTITY_OFFSET : layout.IDENTITY_OFFSET + length]
         if zlib.crc32(text) != checksum:
             raise RankFileError("damaged header")
-        return version, _identity(text)
+        return _identity(text)
 
     def lock_holder(self) -> int | None:
         """The writer's process id, from the kernel; 0 where it is not visible from this pid namespace; None where no
@@ -164,8 +166,7 @@ class RankFileReader:
 
     def beat(self) -> layout.BeatRecord | None:
         """The newest whole heartbeat; None before the first."""
-        read = _beat if self._version > 2 else _beat_of_version_2
-        return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, read)
+        return self._newest(layout.BEATS_OFFSET, layout.BEATS_BYTES, _beat)
 
     def facts(self) -> dict[str, Any]:
         """The newest whole facts; empty where there are none. Texts are printable; texts and nesting are bounded."""
@@ -199,8 +200,8 @@ class RankFileReader:
                 cell = part[place * layout.STEP_SLOT : (place + 1) * layout.STEP_SLOT]
                 unpacked = layout.unpack_cell(cell, layout.STEP_BODY.size)
                 if unpacked is not None and unpacked[0] == newest:  # else torn, or overwritten meanwhile
-                    step, start, end, *phases, waited = layout.STEP_BODY.unpack(unpacked[1])
-                    yield Step(step, start, end, tuple(phases), waited)
+                    step, start, end, *phases, waited, work = layout.STEP_BODY.unpack(unpacked[1])
+                    yield Step(step, start, end, tuple(phases), waited, work)
                 newest -= 1
 
     def collectives(self) -> list[Collective]:
@@ -236,37 +237,18 @@ def _counters(cell: bytes) -> tuple[int, layout.RankCounters] | None:
     if unpacked is None:
         return None
     _, *values = struct.unpack(f"<{numbers}q", unpacked[1])
-    steps, last_step, step_ns, own_ns, *phases, waited, lost, errors = values[: layout.COUNTERS_FIXED]
+    steps, last_step, step_ns, own_ns, *phases, waited, lost, errors, work = values[: layout.COUNTERS_FIXED]
     rest = values[layout.COUNTERS_FIXED :]
     triples = tuple((rest[i], rest[i + 1], rest[i + 2]) for i in range(0, len(rest), 3))
     return unpacked[0], layout.RankCounters(
-        steps, last_step, step_ns, own_ns, tuple(phases), waited, lost, errors, triples
+        steps, last_step, step_ns, own_ns, tuple(phases), waited, lost, errors, work, triples
     )
 
 
 def _beat(cell: bytes) -> tuple[int, layout.BeatRecord] | None:
-    found = _beat_after(layout.BEAT_HEAD, cell)
-    if found is None:
-        return None
-    sequence, (at, interval, recorder, asked, *_), lanes, groups = found
-    return sequence, layout.BeatRecord(at, interval, recorder, lanes, groups, asked)
-
-
-def _beat_of_version_2(cell: bytes) -> tuple[int, layout.BeatRecord] | None:
-    found = _beat_after(layout.BEAT_HEAD_2, cell)
-    if found is None:
-        return None
-    sequence, (at, interval, recorder, *_), lanes, groups = found
-    return sequence, layout.BeatRecord(at, interval, recorder, lanes, groups)
-
-
-_Beat = tuple[int, tuple[int, ...], tuple[tuple[int, int], ...], tuple[layout.GroupState, ...]]
-
-
-def _beat_after(head: struct.Struct, cell: bytes) -> _Beat | None:
-    """The sequence number, head, lanes and groups of a beat; the last two numbers of `head` count lanes and groups."""
     if len(cell) < layout.BEATS_BYTES:
         return None
+    head = layout.BEAT_HEAD
     *_, lanes, groups = head.unpack_from(cell, 8)
     if not (0 <= lanes <= layout.LANE_COUNT and 0 <= groups <= layout.BEAT_GROUPS):
         return None
@@ -275,12 +257,14 @@ def _beat_after(head: struct.Struct, cell: bytes) -> _Beat | None:
     if unpacked is None:
         return None
     sequence, body = unpacked
+    at, interval, recorder, asked, *_ = head.unpack_from(body)
     pairs = layout.BEAT_LANE.iter_unpack(body[head.size : names_at])
     group_states = (
         layout.GroupState(_printable(name.rstrip(b"\0").decode(errors="replace")), *numbers)
         for name, *numbers in layout.BEAT_GROUP.iter_unpack(body[names_at:])
     )
-    return sequence, head.unpack_from(body), tuple((pair[0], pair[1]) for pair in pairs), tuple(group_states)
+    lanes_done = tuple((pair[0], pair[1]) for pair in pairs)
+    return sequence, layout.BeatRecord(at, interval, recorder, lanes_done, tuple(group_states), asked)
 
 
 def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:

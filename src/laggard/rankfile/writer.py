@@ -98,7 +98,7 @@ class RankFileWriter:
         self._map[offset : offset + len(cell)] = cell
 
     def write_step(self, *values: int) -> None:
-        """Writes a step. `values`: step, start, end, five phases, waited."""
+        """Writes a step. `values`: step, start, end, the phases in the order of constants.PHASES, waited, work."""
         self._steps += 1
         cell = layout.pack_cell(self._steps, layout.STEP_BODY.pack(*values))
         offset = layout.STEPS_OFFSET + (self._steps % layout.STEP_COUNT) * layout.STEP_SLOT

@@ -85,13 +85,15 @@ class CollectiveTotal(msgspec.Struct, frozen=True):
 
 class StepRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One rank's step, in seconds on its node's monotonic clock. `phases`: own time in the order of constants.PHASES,
-    collectives taken out. `waited`: time blocked in collectives. end - start = sum(phases) + waited."""
+    collectives taken out. `waited`: time blocked in collectives. end - start = sum(phases) + waited. `work`: the
+    elements of the model's inputs in the step, 0 where they were not seen."""
 
     step: int
     start: float
     end: float
     phases: tuple[float, ...]
     waited: float
+    work: int = 0
 
 
 class RankRow(msgspec.Struct, frozen=True):

@@ -21,6 +21,7 @@ from laggard.agent.ranks.row import Now, read_rank
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileWriter
+from laggard.rankfile.layout import COUNTERS_FIXED, STEP_BODY
 from laggard.wire import encode
 from laggard.wire.collectives import CollectivesDocument
 
@@ -82,9 +83,13 @@ def written(folder: Path, draw: Any) -> Iterator[Path]:
         ):
             writer.add_lane(lane)
         writer.write_counters(
-            draw(st.lists(of("counters"), min_size=12, max_size=12)), draw(of("counters").map(lambda it: [it] * 9))
+            draw(st.lists(of("counters"), min_size=COUNTERS_FIXED, max_size=COUNTERS_FIXED)),
+            draw(of("counters").map(lambda it: [it] * 9)),
         )
-        for step in draw(st.lists(st.lists(of("steps"), min_size=9, max_size=9), max_size=4)):
+        numbers_of_step = STEP_BODY.size // 8
+        for step in draw(
+            st.lists(st.lists(of("steps"), min_size=numbers_of_step, max_size=numbers_of_step), max_size=4)
+        ):
             writer.write_step(*step)
         records = draw(st.lists(st.lists(of("collectives"), min_size=5, max_size=5), max_size=4))
         writer.write_collectives(draw(of("collectives")), [number for record in records for number in record])

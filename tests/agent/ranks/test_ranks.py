@@ -58,7 +58,7 @@ def test_a_running_rank(files: RankFiles, start_rank: Start) -> None:
     assert row.node == "n0"  # the node on which the file lies, not the one that it names
     assert row.cgroup in Path("/proc/self/cgroup").read_text()
     assert (row.steps, row.step_seconds, row.own_seconds, row.lost) == (2, 2.0, 1.3, 3)
-    assert row.phase_seconds == pytest.approx((0.2, 0.4, 0.6, 0.2, 0.1))
+    assert row.phase_seconds == pytest.approx((0.2, 0.4, 0.6, 0.2, 0, 0, 0, 0, 0.1))
     assert began_at - 0.1 < row.last_progress_timestamp_seconds <= time.time() + 0.1
     assert [(it.op, it.group, it.count) for it in row.collectives] == [
         ("all_reduce", "dp", 8),
@@ -294,8 +294,8 @@ def test_a_step_of_the_longest_time_is_not_longer_in_seconds(rank_dir: Path, fil
     rank = writer_of(rank_dir)
     starts = [start for start in range(0, 1 << 62, 10**14 + 1234567) if (start + MAX_STEP_NS) / 1e9 - start / 1e9 > 1e7]
     for number, start in enumerate(starts[:100]):
-        rank.write_step(number, start, start + MAX_STEP_NS, 0, 0, 0, 0, 0, 0)
-    rank.write_step(101, 5, 5 + MAX_STEP_NS // 2, 0, 0, 0, 0, 0, 0)
+        rank.write_step(number, start, start + MAX_STEP_NS, *[0] * 11)
+    rank.write_step(101, 5, 5 + MAX_STEP_NS // 2, *[0] * 11)
     (row,) = validate_ranks(encode(files.read(since=0))).ranks
     assert starts and [step.step for step in row.rows] == [101]
 

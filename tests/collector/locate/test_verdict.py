@@ -18,7 +18,8 @@ from laggard.model import RankEnd, Verdict
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 RUNNING = RankState("running", 59, None, None)
-BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.005])  # seconds in each phase
+BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.0, 0.0, 0.0, 0.0, 0.005])  # seconds in each phase
+TIMED = np.flatnonzero(BUSY)
 SYNC = 0.03  # seconds in collectives that cannot be saved
 
 
@@ -27,7 +28,8 @@ def job(
 ) -> JobTimings:
     """A synchronous job: each step lasts as long as its busiest rank, and the others wait for it."""
     generator = np.random.default_rng(seed)
-    phases = BUSY * generator.lognormal(0, noise, (steps, ranks, len(PHASES)))
+    phases = np.zeros((steps, ranks, len(PHASES)))
+    phases[:, :, TIMED] = BUSY[TIMED] * generator.lognormal(0, noise, (steps, ranks, len(TIMED)))
     for slow in changes.pop("slow", ()):
         phases[slow.get("since", 0) : slow.get("until"), slow["rank"], PHASES.index(slow["phase"])] += slow["by"]
     busy = phases.sum(axis=2)

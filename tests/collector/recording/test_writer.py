@@ -17,6 +17,7 @@ from laggard.collector.locate.job_timings import live_timings, step_table
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
+from laggard.constants import PHASES
 from laggard.model import Location, RankEnd
 from laggard.rankfile.fact_names import GROUPS
 from laggard.wire import encode
@@ -76,13 +77,14 @@ def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequen
     newest_rows, steps, staged = {}, {}, draw(st.booleans())
     for rank in draw(st.sets(st.integers(0, 5), min_size=1)):
         count, slow = draw(st.integers(0, 40)), draw(st.sampled_from((0.0, 0.1)))
+        own = (0.05, 0.02, 0.01, 0.0, 0.0, 0.0, 0.01)
         steps[rank] = tuple(
-            StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.01, 0.05 + slow, 0.05, 0.02, 0.02), 0.1 - slow)
+            StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.01, 0.05 + slow, *own), 0.1 - slow, step)
             for step in range(count)
         )
         newest_rows[rank] = RankRow(
             "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
-            (0.0,) * 5, 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
+            (0.0,) * len(PHASES), 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
             draw(st.booleans()), draw(st.none() | beats), end=draw(ends),
             facts={GROUPS: {f"pp:{rank % 2}-{rank % 2 + 4}/2": [rank % 2, 3, 2]}} if staged else {},
         )  # fmt: skip
@@ -112,7 +114,7 @@ def test_a_recording_of_a_live_job_tells_a_process_that_was_stopped_from_one_tha
     def row(rank: int, **changes: Any) -> RankRow:
         values = {"state": "running", "in_flight": waiting, "stopped": False, "beat": beat, "end": None, **changes}
         return RankRow(
-            "j", rank, 0, 3, "n0", None, 0, 0, 1, "", values["state"], 20, 1.0, 1.0, (0.0,) * 5, 1.0, (),
+            "j", rank, 0, 3, "n0", None, 0, 0, 1, "", values["state"], 20, 1.0, 1.0, (0.0,) * len(PHASES), 1.0, (),
             values["in_flight"], "backward", 0, values["stopped"], values["beat"], end=values["end"],
         )  # fmt: skip
 
@@ -121,7 +123,8 @@ def test_a_recording_of_a_live_job_tells_a_process_that_was_stopped_from_one_tha
     for culprit_row, kind, is_stopped, signal in ((stopped, "hung", True, None), (killed, "dead", False, "SIGKILL")):
         rows = {0: row(0), 1: culprit_row, 2: row(2)}
         steps = {
-            rank: tuple(StepRow(n, n * 0.25, n * 0.25 + 0.25, (0.05,) * 5, 0.0) for n in range(20)) for rank in rows
+            rank: tuple(StepRow(n, n * 0.25, n * 0.25 + 0.25, (0.02,) * len(PHASES), 0.0) for n in range(20))
+            for rank in rows
         }
         lines = JobRecording("j", rows, steps, {}, {}).lines()
         (folder := tmp_path / kind).mkdir()

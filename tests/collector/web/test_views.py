@@ -109,7 +109,7 @@ def steps_of(rank: int) -> list[StepRow]:
         noise = 0.0005 * ((rank * 7 + step * 13) % 11)
         extra = noise + (0.1 if rank == SLOW and step >= 12 else 0.0)
         start = 100.0 + 0.25 * step
-        phases = (0.01, 0.05 + extra, 0.08 - noise / 2, 0.01, 0.0)
+        phases = (0.01, 0.05 + extra, 0.08 - noise / 2, 0.01, 0.0, 0.0, 0.0, 0.0, 0.0)
         rows.append(StepRow(step, start, start + 0.25, phases, max(0.0, 0.25 - sum(phases))))
     return rows
 

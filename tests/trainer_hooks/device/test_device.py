@@ -293,7 +293,6 @@ def test_training_on_a_stream_of_the_users_own(rank: Rank) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("computed", "exposed"), [(30 * MS, 0.0), (0.0, 20 * MS)])
 def test_input_counts_where_the_device_had_to_wait_for_it(rank: Rank, computed: float, exposed: float) -> None:
-    rank.recorder.saw_loader = True
     for _ in range(6):
         rank.phase(INPUT, 0.0, lambda: time.sleep(20 * MS))
         rank.phase(FORWARD, computed)

@@ -19,17 +19,11 @@ from hypothesis import strategies as st
 from laggard.agent.ranks.reader import RankFiles
 from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader, RankFileWriter
 from laggard.rankfile.layout import (
-    BEAT_GROUP,
-    BEAT_HEAD_2,
-    BEAT_LANE,
-    BEATS_BYTES,
     BEATS_OFFSET,
     FACTS_LIMIT,
     FILE_BYTES,
-    MAGIC,
     SEQUENCE_MASK,
     WORD_PROGRESS,
-    pack_cell,
 )
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
 from laggard.trainer_hooks.output import heartbeat as heartbeat_module
@@ -232,22 +226,6 @@ def test_a_beat_is_read_as_it_was_written(
     written.write_beat(beat)
     with copied(written, tmp_path_factory.mktemp("copy")) as file:
         assert file.beat() == beat
-
-
-def test_beats_of_version_2_are_read_and_do_not_tell_when_torch_was_asked(
-    written: RankFileWriter, tmp_path: Path
-) -> None:
-    groups = (GroupState("#0", 9, -1, 8, 5),)
-    body = BEAT_HEAD_2.pack(7, 10**9, 1, 1, 1) + BEAT_LANE.pack(3, 2) + BEAT_GROUP.pack(b"#0", 9, -1, 8, 5)
-
-    def as_version_2(data: bytearray) -> None:
-        data[len(MAGIC) : len(MAGIC) + 4] = (2).to_bytes(4, "little")
-        for cell in range(2):
-            at = BEATS_OFFSET + cell * BEATS_BYTES
-            data[at : at + BEATS_BYTES] = pack_cell(1, body).ljust(BEATS_BYTES, b"\0")
-
-    with copied(written, tmp_path, as_version_2) as file:
-        assert file.beat() == BeatRecord(7, 10**9, 1, ((3, 2),), groups, asked_ns=0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from laggard.constants import PHASES
 from laggard.rankfile import RankFileReader
 
 START = """
@@ -354,17 +355,17 @@ recorder.close()
 
 
 @pytest.mark.parametrize(
-    ("loader", "backward", "phase"),
-    [(False, True, "input"), (True, True, "other"), (True, False, "backward")],
+    ("engine", "backward", "phase"),
+    [(False, True, "between_steps"), (True, True, "other"), (True, False, "backward")],
 )
 def test_the_time_between_phases_counts_for_what_it_was_spent_on(
-    train: Any, loader: bool, backward: bool, phase: str
+    train: Any, engine: bool, backward: bool, phase: str
 ) -> None:
     where = "before the forward" if backward else "before the step"
     file, _ = train(
         f"""
 import time
-if {loader}: recorder.saw_loader = True
+if {engine}: recorder.events.aggregator.expect_engine_gaps()
 for _ in range(2):
     if {backward}: time.sleep(0.02)  # {where}
     recorder.enter(FORWARD); recorder.leave()
@@ -376,5 +377,5 @@ for _ in range(2):
 recorder.close()
 """
     )
-    own = dict(zip(("input", "forward", "backward", "optimizer", "other"), file.steps()[1].phases, strict=True))
+    own = dict(zip(PHASES, file.steps()[1].phases, strict=True))
     assert max(own, key=lambda name: own[name]) == phase and own[phase] >= 20_000_000

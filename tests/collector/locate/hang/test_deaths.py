@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from laggard.collector.locate.hang.deaths import dead_ranks
 from laggard.collector.locate.job_timings import LastBeat, RankInfo, RankState, build_timings, step_table
 from laggard.collector.locate.partial_verdict import PartialVerdict
+from laggard.constants import PHASES
 from laggard.model import RankEnd
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress, StepRow
 
@@ -194,7 +195,7 @@ def judge_recorded(*beats: LastBeat) -> PartialVerdict:
         flight = InFlight("all_reduce", "dp:0-3", 9, 0.0) if beat.in_flight else None
         info[rank] = RankInfo("n0", None, RankState("died", 19, None, flight))
         tables[rank] = step_table(
-            [StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.05,) * 5, 0.0) for step in range(20)]
+            [StepRow(step, step * 0.25, step * 0.25 + 0.25, (0.02,) * len(PHASES), 0.0) for step in range(20)]
         )
     timings = build_timings("j", len(beats), info, tables, {})
     return dead_ranks(dataclasses.replace(timings, live=False, last_beats=beats))

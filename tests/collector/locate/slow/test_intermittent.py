@@ -142,8 +142,8 @@ def shorter(timings: JobTimings, share: float) -> JobTimings:
 
 def test_what_rank_zero_does_now_and_then_is_noted_where_no_phase_says_what() -> None:
     timings = disturbed(60, {0: np.arange(5, 60, 10)}, 0.3 * STEP)
-    timings.phase_seconds[:, :, 4] = timings.phase_seconds.sum(axis=2)
-    timings.phase_seconds[:, :, :4] = 0.0
+    timings.phase_seconds[:, :, -1] = timings.phase_seconds.sum(axis=2)
+    timings.phase_seconds[:, :, :-1] = 0.0
     location = locate(timings)
     assert location.culprits == () and [(note.kind, note.ranks) for note in location.notes] == [("rank_zero", (0,))]
 
