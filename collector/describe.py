@@ -156,13 +156,18 @@ def _condition(culprit: Culprit) -> str:
         return f"{verb} hung{stopped}" + (f" in {_place(culprit)}" if _place(culprit) and not stopped else "")
     if culprit.kind == "slow_input":
         return f"{verb} slow to get {_possessive(culprit)} input"
+    if culprit.kind == "uneven_work":
+        has = "have" if len(culprit.ranks) > 1 else "has"
+        return f"{has} more work than {_possessive(culprit)} peers" + (f", {_place(culprit)}" if culprit.phase else "")
+    if culprit.phase == "between_steps":
+        return f"{verb} slow between steps"
     return f"{verb} slow" + (f" in {_place(culprit)}" if _place(culprit) and culprit.kind != "slow_link" else "")
 
 
 def _place(culprit: Culprit) -> str:
     if culprit.phase == "collective":
         return "a collective" + (f" of group {culprit.group}" if culprit.group else "")
-    return culprit.phase or ""
+    return (culprit.phase or "").replace("_", " ")
 
 
 def _cost(culprit: Culprit, location: Location) -> str:

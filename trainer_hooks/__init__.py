@@ -9,5 +9,6 @@ the hooks. An error in a hook is counted, the agent shows the count, and the tra
 """
 
 from laggard.trainer_hooks.attach import attach
+from laggard.trainer_hooks.loop import phase, step
 
-__all__ = ["attach"]
+__all__ = ["attach", "phase", "step"]

@@ -6,7 +6,7 @@ import atexit
 import functools
 from typing import Any
 
-from laggard.trainer_hooks.attach import attach, is_disabled, session
+from laggard.trainer_hooks.attach import attach, expect_training, is_disabled, session
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
@@ -18,6 +18,7 @@ def hook_process() -> None:
     """Hooks this process, which may become a rank: whatever it imports, and its NCCL's log. A second call
     changes nothing, and neither does one where LAGGARD_OFF is set."""
     if not is_disabled() and not WATCH.is_prepared:
+        expect_training()
         install_import_hooks()
         WATCH.prepare()
         atexit.register(WATCH.close)

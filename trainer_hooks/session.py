@@ -11,7 +11,7 @@ from threading import get_ident
 from typing import Any
 
 from laggard.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
-from laggard.rankfile.fact_names import GPU
+from laggard.rankfile.fact_names import GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
 from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
 from laggard.trainer_hooks.collectives.group_ends import hook_ends
@@ -31,6 +31,7 @@ from laggard.trainer_hooks.record.ending import watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
+from laggard.trainer_hooks.steps.loop_steps import LoopSteps
 from laggard.trainer_hooks.steps.periodic_steps import PeriodicSteps
 from laggard.trainer_hooks.wrapping import call_after, suppress_errors
 
@@ -51,7 +52,9 @@ class Session:
         self.recorder.set_native_check(self._record_native_at_step_end)
         self.steps = TorchSteps(self.recorder, self.placement.saw_optimizer)
         self.engines = EngineSteps(self.recorder)
+        self.loop = LoopSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
+        self.is_hooked = False  # in torch: a loop of another kind needs none
         self._opened = False
         self._forked = False
         self._closes_at_exit = False
@@ -61,7 +64,8 @@ class Session:
         """Puts the hooks into torch. What this build of torch lacks is left out."""
         import torch
 
-        dataloader.hook(self.recorder)
+        self.is_hooked = True
+        dataloader.hook(self.forward)
         self.captures.hook(torch)
         self.steps.hook()
         if torch.distributed.is_available():
@@ -76,6 +80,12 @@ class Session:
             call_after(ddp, "__init__", lambda _, module, /, *__, **___: self.watch_ddp(module))
             self.forward.hook(ddp, self._first_forward_of_ddp)
 
+    def begin_loop_step(self) -> None:
+        """A loop that says so itself begins a step: from here on no optimizer ends steps."""
+        self.steps.claim_training_thread()
+        self.steps.ends_steps = False
+        self.loop.begin(bare=not self.is_hooked)
+
     def open(self) -> None:
         """The rank is known: opens the outputs."""
         if not self._opened:
@@ -83,7 +93,10 @@ class Session:
             os.environ[ENV_RANK_PROCESS] = str(os.getpid())
             self._close_at_exit()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step, self.steps.are_expected)])
-            open_outputs(self.recorder, identify(os.environ, gpu_uuid(self.placement.find())))
+            identity = identify(os.environ, gpu_uuid(self.placement.find()))
+            if not self.is_hooked and identity.world_size > 1:
+                FACTS.set(UNSEEN_WAITS, True)  # the loop's own library waits for the others, where no hook sees it
+            open_outputs(self.recorder, identity)
 
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:

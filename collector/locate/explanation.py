@@ -13,6 +13,7 @@ from msgspec import structs
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.ring_request import ring_request
+from laggard.constants import SCRIPT_PHASES
 from laggard.model import Culprit
 from laggard.text.report import SEVERITY_ORDER
 
@@ -42,6 +43,12 @@ _TYPES = {it.code: it for it in FINDINGS}
 _ADVICE = {
     "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
     "on the machine",
+    "between_steps": "look at what its script does between the steps (reading data without a DataLoader, logging, "
+    "checkpoints, evaluation: phase() of laggard.trainer_hooks names them), then at its machine's storage and CPU",
+    "uneven_work": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares; "
+    "no machine is at fault",
+    "uneven_script": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
+    "do that more rarely or in the background; no machine is at fault",
     "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
     "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
     "no_gpu": "see what else runs on its CPU cores, and compare the clocks, load and quota of its CPU with its peers'; "
@@ -97,6 +104,10 @@ def _meaning(code: str) -> str:
 def _first_look(culprit: Culprit) -> str:
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
+    if culprit.kind == "uneven_work":
+        return _ADVICE["uneven_work" if culprit.phase in ("forward", "backward") else "uneven_script"]
+    if culprit.phase in ("between_steps", *SCRIPT_PHASES):
+        return _ADVICE["between_steps"]
     if culprit.persistence == "intermittent":
         return _ADVICE["intermittent"]
     if culprit.phase == "input":
@@ -126,7 +137,7 @@ def _causes(culprit: Culprit) -> tuple[str, ...]:
         return _STOPPING
     if culprit.kind == "slow_link":
         return _SENDING
-    if culprit.phase == "input":
+    if culprit.phase in ("input", "between_steps", *SCRIPT_PHASES):
         return _READING
     if culprit.phase in ("forward", "backward", "optimizer"):
         return _COMPUTING

@@ -124,12 +124,12 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     brief = [rank for rank in found if rank.brief]
     links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
     lasting = [rank for rank in found if not rank.brief]
-    culprits, ratio = slow_culprits(timings, steps, lasting)
+    culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
     culprits = with_host_facts(timings, culprits)
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
-    notes = (*brief_notes(timings, brief), *stalls, *(rank_zero_note(timings, each) for each in logging))
+    notes = (*brief_notes(timings, brief), *uneven, *stalls, *(rank_zero_note(timings, each) for each in logging))
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
 

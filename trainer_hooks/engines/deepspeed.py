@@ -10,7 +10,8 @@ from typing import Any
 from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.engines.engine_methods import end_steps, record_phase
-from laggard.trainer_hooks.record.recorder import BACKWARD, FORWARD, OPTIMIZER, Recorder
+from laggard.trainer_hooks.pytorch.input_size import elements
+from laggard.trainer_hooks.record.recorder import BACKWARD, EVALUATION, FORWARD, OPTIMIZER, Recorder
 from laggard.trainer_hooks.session import Session
 
 _HOOKED = "_laggard_hooked"
@@ -69,11 +70,17 @@ def set_roles(groups: ProcessGroups) -> None:
 
 
 def _forward_in_training(engine: Any, recorder: Recorder, original: Callable[..., Any]) -> Callable[..., Any]:
-    """`original`, recorded as the forward phase while the engine trains; an evaluation belongs to no phase."""
-    recorded = record_phase(recorder, FORWARD, original)
+    """`original`, recorded as the forward phase while the engine trains, else as evaluation."""
 
     @functools.wraps(original)
     def forward(*args: Any, **kwargs: Any) -> Any:
-        return (recorded if engine.training else original)(*args, **kwargs)
+        if engine.training:
+            recorder.enter(FORWARD, elements(args, kwargs))
+        else:
+            recorder.enter(EVALUATION)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            recorder.leave()
 
     return forward

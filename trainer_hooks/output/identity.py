@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -54,6 +55,11 @@ def _rank_and_world_size(environ: Mapping[str, str]) -> tuple[int, int]:
     torch = sys.modules.get("torch")
     if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    jax = sys.modules.get("jax._src.distributed")
+    with contextlib.suppress(Exception):  # another version of it
+        state = jax.global_state if jax is not None else None
+        if state is not None and state.client is not None:
+            return int(state.process_id), int(state.num_processes)
     rank = _number(environ, "RANK", "SLURM_PROCID", default=0)
     return rank, max(_number(environ, "WORLD_SIZE", "SLURM_NTASKS", default=1), rank + 1)
 

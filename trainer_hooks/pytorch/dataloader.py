@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import functools
+from threading import get_ident
 from typing import Any
 
-from laggard.trainer_hooks.record.recorder import INPUT, Recorder
+from laggard.trainer_hooks.pytorch.forward import TorchForward
+from laggard.trainer_hooks.record.recorder import EVALUATION, INPUT
 
 
-def hook(recorder: Recorder) -> None:
-    """Records next() of every DataLoader iterator of this process as input; a second call changes nothing."""
+def hook(forward: TorchForward) -> None:
+    """Records next() of every DataLoader iterator of this process as input, or as evaluation while the model is in that
+    mode; a second call changes nothing."""
     from torch.utils.data.dataloader import _BaseDataLoaderIter
 
     original = _BaseDataLoaderIter.__next__
     if getattr(original, "_laggard_hooked", False):
         return
+    recorder = forward.recorder
 
     @functools.wraps(original)
     def recorded(iterator: Any) -> Any:
-        recorder.enter(INPUT)
+        if get_ident() != forward.steps.thread:  # one that reads ahead: the training does not wait for it here
+            return original(iterator)
+        recorder.enter(EVALUATION if forward.evaluates() else INPUT)
         try:
             return original(iterator)
         finally:

@@ -13,8 +13,9 @@ from threading import get_ident
 from typing import Any, Final
 
 from laggard.trainer_hooks.pytorch.import_hook import after_import
+from laggard.trainer_hooks.pytorch.input_size import elements
 from laggard.trainer_hooks.pytorch.training import TorchSteps
-from laggard.trainer_hooks.record.recorder import FORWARD, Recorder
+from laggard.trainer_hooks.record.recorder import EVALUATION, FORWARD, Recorder
 
 _HOOKED: Final = "_laggard_hooked"
 
@@ -29,12 +30,18 @@ class TorchForward:
         self.watched: dict[int, weakref.ref[Any]] = {}
         self.recorder = recorder
         self.steps = steps
+        self.last: weakref.ref[Any] | None = None  # the watched module that was called last
         self._compiler_skips = False  # torch's compiler does not compile the hook
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles as None. A script's classes may be pickled with their functions (by cloudpickle, for MLflow or Ray):
         nothing of laggard goes along, and the reader needs no laggard."""
         return type(None), ()
+
+    def evaluates(self) -> bool:
+        """Whether the watched module that was called last is in evaluation mode by now."""
+        module = None if self.last is None else self.last()
+        return module is not None and not module.training
 
     def watch(self, module: Any) -> None:
         """Records the forward passes of `module` from now on; a second call changes nothing."""
@@ -62,9 +69,13 @@ class TorchForward:
                 return call(module, *args, **kwargs)
             if on_unwatched is not None and id(module) not in hooks.watched:
                 on_unwatched(module)
-            if id(module) not in hooks.watched or not module.training or get_ident() != hooks.steps.thread:
+            if id(module) not in hooks.watched or get_ident() != hooks.steps.thread:
                 return call(module, *args, **kwargs)
-            hooks.recorder.enter(FORWARD)
+            hooks.last = hooks.watched[id(module)]
+            if module.training:
+                hooks.recorder.enter(FORWARD, elements(args, kwargs))
+            else:
+                hooks.recorder.enter(EVALUATION)
             try:
                 return call(module, *args, **kwargs)
             finally:

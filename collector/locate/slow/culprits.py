@@ -15,11 +15,13 @@ from laggard.collector.locate.slow.payoff import payoff, stalls_beside
 from laggard.collector.locate.slow.ranks import Slow
 from laggard.collector.locate.slow.significance import confidence
 from laggard.collector.locate.slow.steps import Steps
-from laggard.constants import PHASES
+from laggard.collector.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
+from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, seconds_text, step_times_text
 
-INPUT = PHASES.index("input")
+INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
+SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 MAX_COMPARED = 64
 """With so many peers a culprit's phases are compared at most."""
 
@@ -29,13 +31,28 @@ WITHOUT_PHASES = 0.9
 ONE_PEER = 0.95
 """Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
 
+ALONE = 0.25
+"""Peers that take less of a rank's time for something leave it to that rank."""
 
-def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> tuple[tuple[Culprit, ...], float]:
+
+class SlowCulprits(NamedTuple):
     """The slow ranks and hosts, the one that is worth most first, and the job's slowdown ratio: its step time over the
-    step time without them."""
+    step time without them. `notes`: on ranks that only do what a script leaves to them, or more of it by turns."""
+
+    culprits: tuple[Culprit, ...]
+    slowdown_ratio: float
+    notes: tuple[Note, ...]
+
+
+def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
+    """Describes the slow ranks and machines."""
     saved, ratio = payoff(timings, steps, slow)
     culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
-    return tuple(sorted(culprits, key=lambda culprit: -(culprit.recoverable_ratio or 0.0))), ratio
+    notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
+    if notes:
+        kept = [each for each, culprit in zip(slow, culprits, strict=True) if not is_by_design(culprit)]
+        return slow_culprits(timings, steps, kept)._replace(notes=notes)
+    return SlowCulprits(tuple(sorted(culprits, key=lambda it: -(it.recoverable_ratio or 0.0))), ratio, notes)
 
 
 def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
@@ -86,32 +103,49 @@ class _Comparison(NamedTuple):
 
 def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
     """`saved` is the share of the step time that fixing it would save."""
-    compared = _compare(steps, slow, each, timings.nodes)
+    peers = _peers(steps, slow, _median_rank(steps, each), timings.nodes)
+    compared = _compare(steps, each, peers)
     phase = PHASES[compared.phase]
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
-    node = timings.nodes[each.columns[0]]
+    node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
+    more = more_work(steps, Compared(_rows(steps, each), np.array(each.columns), peers), gpu is not None)
+    kind = "uneven_work" if more else _kind(timings, each, compared)
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
-        kind="slow_host" if each.whole_host else "slow_input" if compared.phase == INPUT else "slow_compute",
+        kind=kind,
         ranks=ranks,
-        node=node,
-        gpu=None if each.whole_host else timings.gpus[each.columns[0]],
+        node=None if kind == "uneven_work" else node,  # no machine is at fault
+        gpu=None if each.whole_host or kind == "uneven_work" else gpu,
         phase=phase if phase != "other" else None,
         slowdown_ratio=round((compared.peers_busy + each.excess) / max(compared.peers_busy, 1e-9), 3),
         recoverable_ratio=round(saved, 3),
         since_step=int(steps.numbers[each.since]),
         persistence="persistent" if each.hits is None else "intermittent",
         confidence=_confidence(steps, each, compared),
-        evidence=_evidence(steps, each, compared),
+        evidence=(*more, *_evidence(steps, each, compared)),
         victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
-        neighbours=() if each.whole_host else None,
+        neighbours=() if kind == "slow_host" and each.whole_host else None,
     )
 
 
-def _compare(steps: Steps, slow: list[Slow], each: Slow, nodes: Sequence[str | None]) -> _Comparison:
+def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
+    """Whose fault it is, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
+    phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
+    machine's."""
+    alone = compared.peers < ALONE * compared.own and not each.whole_host
+    if alone and (compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and _is_rank_zero(timings, each)):
+        return "uneven_work"
+    if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
+        return "slow_host"
+    return "slow_input" if compared.phase == INPUT else "slow_compute"
+
+
+def _is_rank_zero(timings: JobTimings, each: Slow) -> bool:
+    return len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
+
+
+def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
     columns = np.array(each.columns)
-    column = _median_rank(steps, each)
-    peers = _peers(steps, slow, column, nodes)
     tail = _slow_steps(each)
     phases = list(steps.judged_phases)
     excess = [
@@ -134,6 +168,11 @@ def _compare(steps: Steps, slow: list[Slow], each: Slow, nodes: Sequence[str | N
 def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
     """The steps in which the culprit is slow."""
     return slice(each.since, None) if each.hits is None else np.flatnonzero(each.hits)
+
+
+def _rows(steps: Steps, each: Slow) -> NDArray[np.int64]:
+    """The indices of _slow_steps()."""
+    return np.arange(len(steps.numbers))[_slow_steps(each)]
 
 
 def _median_rank(steps: Steps, each: Slow) -> int:

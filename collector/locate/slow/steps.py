@@ -41,6 +41,7 @@ class Steps:
     waited: Floats  # [S, R]: in collectives
     peers: Peers
     excess: Floats  # [S, R]
+    work: Floats | None  # [S, R]: elements of the model's inputs, 0 where they were not seen
     phased: bool  # whether phases are known, so that `other` is not judged
     live: bool = False  # whether a verdict is drawn again and again, since the job goes on
 
@@ -85,6 +86,7 @@ class Steps:
             phases=phases,
             busy=busy,
             waited=timings.waited_seconds[kept],
+            work=None if timings.work is None else timings.work[kept],
             peers=peers,
             excess=busy - peers.medians(busy),
             phased=phased,

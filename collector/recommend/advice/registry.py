@@ -27,12 +27,14 @@ from laggard.collector.recommend.advice.rules import (
     small_messages,
     tcp_fallback,
     traffic_class,
+    uneven_work,
     variables,
 )
 
 RULES: Final[tuple[Rule, ...]] = (
     tcp_fallback.RULE,
     slow_rank.RULE,
+    uneven_work.RULE,
     gpudirect.RULE,
     pcie.RULE,
     roce.RULE,

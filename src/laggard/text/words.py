@@ -57,6 +57,11 @@ def _digits_text(value: float) -> str:
     return f"{value * 1e6:.0f} us" if value >= 0.5e-6 else "0 s"
 
 
+def times_text(ratio: float) -> str:
+    """`1.25 times`, `3.4 times`, `20 times`."""
+    return f"{ratio:.{0 if ratio >= 9.95 else 1 if ratio >= 1.995 else 2}f} times"
+
+
 def counted(number: int, noun: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

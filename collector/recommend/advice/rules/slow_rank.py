@@ -19,6 +19,8 @@ _LOSES_WORK: Final = "A job that is ended loses what it did since its last check
 
 def judge(situation: Situation) -> Iterator[Item]:
     for culprit in situation.culprits:
+        if culprit.kind == "uneven_work":
+            continue  # uneven_work.py
         codes = sorted(culprit.findings, key=lambda code: not code.startswith(_HARDWARE))
         risk, revert = _risk_and_revert(culprit, situation)
         yield Item(
