@@ -159,6 +159,8 @@ def _condition(culprit: Culprit) -> str:
     if culprit.kind == "uneven_work":
         has = "have" if len(culprit.ranks) > 1 else "has"
         return f"{has} more work than {_possessive(culprit)} peers" + (f", {_place(culprit)}" if culprit.phase else "")
+    if culprit.kind == "busy_threads":
+        return f"{verb} held up by threads of {_possessive(culprit)} own process"
     if culprit.phase == "between_steps":
         return f"{verb} slow between steps"
     return f"{verb} slow" + (f" in {_place(culprit)}" if _place(culprit) and culprit.kind != "slow_link" else "")

@@ -96,7 +96,7 @@ class Session:
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
             if not self.is_hooked and identity.world_size > 1:
                 FACTS.set(UNSEEN_WAITS, True)  # the loop's own library waits for the others, where no hook sees it
-            open_outputs(self.recorder, identity)
+            open_outputs(self.recorder, identity, lambda: self.steps.thread)
 
     def _close_at_exit(self) -> None:
         if not self._closes_at_exit:

@@ -47,6 +47,8 @@ _ADVICE = {
     "checkpoints, evaluation: phase() of laggard.trainer_hooks names them), then at its machine's storage and CPU",
     "uneven_work": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares; "
     "no machine is at fault",
+    "busy_threads": "let these threads do less, or run them as a process of their own, so that they do not hold "
+    "Python's lock; no machine is at fault",
     "uneven_script": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
     "do that more rarely or in the background; no machine is at fault",
     "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
@@ -104,6 +106,8 @@ def _meaning(code: str) -> str:
 def _first_look(culprit: Culprit) -> str:
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
+    if culprit.kind == "busy_threads":
+        return _ADVICE["busy_threads"]
     if culprit.kind == "uneven_work":
         return _ADVICE["uneven_work" if culprit.phase in ("forward", "backward") else "uneven_script"]
     if culprit.phase in ("between_steps", *SCRIPT_PHASES):

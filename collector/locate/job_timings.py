@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.live_positions import live_positions
+from laggard.collector.locate.own_threads import OwnThreads, own_threads
 from laggard.constants import PHASES
 from laggard.model import RankEnd
 from laggard.rankfile.fact_names import UNSEEN_WAITS
@@ -109,6 +110,8 @@ class JobTimings:
     """The name of the script that trained, by a recording; of a live job the rows have it."""
     started_at: float | None = None
     """When its first rank began, in Unix seconds, by a recording."""
+    own_threads: tuple[OwnThreads | None, ...] = ()
+    """R: how the threads beside each rank's training ran; empty where nothing tells."""
     profiled: bool = False
     """Whether a profiler recorded the job: a few steps, and often a few ranks by choice."""
 
@@ -213,4 +216,5 @@ def live_timings(
         )
         ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
-    return dataclasses.replace(timings, live=True, positions=live_positions(newest_rows))
+    threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
+    return dataclasses.replace(timings, live=True, positions=live_positions(newest_rows), own_threads=threads)

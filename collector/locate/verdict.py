@@ -29,6 +29,7 @@ from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.collector.locate.slow.busy_threads import with_busy_threads
 from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
 from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
@@ -125,7 +126,7 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
     lasting = [rank for rank in found if not rank.brief]
     culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
-    culprits = with_host_facts(timings, culprits)
+    culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)

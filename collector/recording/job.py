@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from laggard.collector.locate.collectives import ProcessGroup
 from laggard.collector.locate.inferred_positions import inferred_indices
 from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState, window_length
+from laggard.collector.locate.own_threads import own_threads
 from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
 from laggard.collector.recording.records import BeatLine, EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
@@ -364,6 +365,7 @@ def _timings(
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
         step_starts=starts,
+        own_threads=tuple(own_threads(line.facts) if line and line.facts else None for line in lines),
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),

@@ -7,6 +7,8 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Callable
+from threading import get_ident
 from typing import Final
 
 from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
@@ -16,6 +18,7 @@ from laggard.rankfile.directory import own_directory
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
+from laggard.trainer_hooks.output.own_threads import OwnThreads
 from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
 from laggard.trainer_hooks.output.recording import RecordingSink
@@ -30,9 +33,13 @@ log = logging.getLogger("laggard")
 _MOST_LETTERS: Final = 120  # of a script's name
 
 
-def open_outputs(recorder: Recorder, identity: Identity) -> None:
-    """Opens the outputs that the environment asks for, and starts the thread that writes them. Never raises."""
+def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callable[[], int] = get_ident) -> None:
+    """Opens the outputs that the environment asks for, and starts the thread that writes them. `training_thread`: as
+    OwnThreads has it. Never raises."""
     thread = WriterThread(recorder)
+    own_threads = OwnThreads(FACTS, training_thread)
+    thread.on_wake.append(own_threads.woke)
+    thread.on_beat.append(own_threads.look)
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)

@@ -11,7 +11,7 @@ from typing import Any
 from laggard.constants import PHASES
 from laggard.process_identity import own_identity
 from laggard.rankfile import Lane
-from laggard.rankfile.fact_names import ENDING, GPU, SCRIPT, STARTED, UNSEEN_WAITS
+from laggard.rankfile.fact_names import ENDING, GPU, OWN_THREADS, SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.rankfile.layout import LANE_SHIFT, SEQUENCE_MASK
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.output.line_file import LineFile
@@ -42,6 +42,7 @@ class RecordingSink:
         self.quiet_since_ns = time.perf_counter_ns()
         self.last_step: int | None = None
         self._groups: dict[str, dict[str, Any]] = {}
+        self._threads_told: Any = None
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the fact
 
     def _write(self, value: dict[str, Any]) -> None:
@@ -134,7 +135,12 @@ class RecordingSink:
         about = {"kind": value["kind"], "rank": self._identity.rank, "last_step": self.last_step}
         self._file.write_at_once(json.dumps({**about, **value}))
 
-    def flush(self, totals: Totals) -> None: ...
+    def flush(self, totals: Totals) -> None:
+        """Writes how the process's own threads ran, where that is new."""
+        told = FACTS.get(OWN_THREADS)
+        if told is not None and told is not self._threads_told:
+            self._threads_told = told
+            self._write({"kind": "rank", "rank": self._identity.rank, "facts": {OWN_THREADS: told}})
 
     def close(self) -> None:
         self._write_rank_line()

@@ -18,12 +18,13 @@ _DRAINS_PER_BEAT: Final = round(BEAT_SECONDS / INTERVAL_SECONDS)
 
 
 class WriterThread(PeriodicThread):
-    """The writer thread of one recorder. `on_beat`: called about once a second. An exception in one of them is counted
-    and does not reach the training."""
+    """The writer thread of one recorder. `on_beat`: called about once a second; `on_wake`: each time it wakes, with the
+    nanoseconds that it is late. An exception in one of them is counted and does not reach the training."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(self._drain_and_beat)
         self.on_beat: list[Callable[[], None]] = []
+        self.on_wake: list[Callable[[int], None]] = []
         self._recorder = recorder
         self._drains = 0
 
@@ -47,6 +48,10 @@ class WriterThread(PeriodicThread):
     def _act_last(self) -> None:
         self._drains = 0
         self._drain_and_beat()
+
+    def _woke(self, late_ns: int) -> None:
+        for call in self.on_wake:
+            call(late_ns)
 
     def _beat(self) -> None:
         for call in self.on_beat:

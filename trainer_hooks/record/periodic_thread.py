@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Final
 
 INTERVAL_SECONDS: Final = 0.1
+_INTERVAL_NS: Final = int(INTERVAL_SECONDS * 1e9)
 _STOP_SECONDS: Final = 0.5
 
 
@@ -55,9 +57,15 @@ class PeriodicThread:
 
     def _run(self, stopping: threading.Event) -> None:
         self._act()
+        asked = time.perf_counter_ns()
         while not stopping.wait(INTERVAL_SECONDS):
+            self._woke(time.perf_counter_ns() - asked - _INTERVAL_NS)
             self._act()
+            asked = time.perf_counter_ns()
         self._act_last()
+
+    def _woke(self, late_ns: int) -> None:
+        """The thread woke so much later than it had asked for."""
 
     def _act_last(self) -> None:
         self._act()

@@ -30,6 +30,10 @@ STARTED: Final = "started"
 GROUPS: Final = "groups"
 """The members of its process groups, {lane's group: members} as member_runs() of rankfile/members.py writes them."""
 
+OWN_THREADS: Final = "own_threads"
+"""How the Python threads beside the training ran of late: {seconds, busy_seconds (CPU, all together), late_seconds (how
+much too late a sleeping thread woke, on average, less its time in the run queue), names (of the busiest)}."""
+
 RECORDER_OFF: Final = "flight_recorder_off"
 RECORDER_SMALL: Final = "flight_recorder_small"
 RECORDER_UNSAFE: Final = "flight_recorder_unsafe"

@@ -1,0 +1,95 @@
+"""Watches the Python threads that run beside the training in this process: a tokenizer, a logger, a collector of
+garbage on a large heap. They hold Python's lock (the GIL), for which the training thread then waits.
+
+Every few seconds the writer thread adds up the CPU time of each thread, by the kernel, and how much later than it
+wanted it woke itself: what it did not wait in the run queue it waited for the lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from laggard.rankfile.fact_names import OWN_THREADS
+from laggard.trainer_hooks.record.facts import Facts
+
+LOOK_SECONDS: Final = 5.0
+FIRST_LOOK_SECONDS: Final = 1.0
+MAX_NAMED: Final = 4
+MAX_NAME: Final = 48  # characters
+MAX_THREADS: Final = 256  # that are looked at
+MIN_CPU: Final = 0.02  # of the time: who runs less is not named
+_OWN: Final = "laggard"
+_TASKS: Final = "/proc/self/task"
+
+
+class OwnThreads:
+    """Its look() is called on the writer thread, about once a second; woke() each time that thread wakes."""
+
+    def __init__(self, facts: Facts, training_thread: Callable[[], int]) -> None:
+        """`training_thread` returns the ident of the thread that trains."""
+        self._facts = facts
+        self._training = training_thread
+        self._cpu: dict[int, int] | None = None  # by native id: nanoseconds at the last look
+        self._looked_at = time.perf_counter_ns()
+        self._queued = 0
+        self._late = 0  # nanoseconds, since the last look
+        self._wakes = 0
+        self._told = False
+
+    def woke(self, late_ns: int) -> None:
+        """The calling thread woke so much later than it asked for."""
+        self._late += max(0, late_ns)
+        self._wakes += 1
+
+    def look(self) -> None:
+        """Says how the threads ran since the last look, where that is long enough ago."""
+        now = time.perf_counter_ns()
+        seconds = (now - self._looked_at) / 1e9
+        if self._cpu is not None and seconds < (LOOK_SECONDS if self._told else FIRST_LOOK_SECONDS):
+            return
+        before, spent_by_now = self._cpu, self._read()
+        self._cpu = spent_by_now
+        queued_before, self._queued = self._queued, _times(threading.get_native_id())[1]
+        late, wakes = max(0, self._late - (self._queued - queued_before)), self._wakes
+        self._looked_at, self._late, self._wakes = now, 0, 0
+        if before is not None and wakes:
+            self._told = True
+            names = {thread.native_id: thread.name for thread in threading.enumerate()}
+            ran: dict[str, float] = {}
+            for tid, spent in spent_by_now.items():
+                name = names.get(tid, "")
+                ran[name] = ran.get(name, 0.0) + max(0, spent - before.get(tid, 0)) / 1e9
+            self._facts.set(OWN_THREADS, _fact(seconds, ran, late / wakes / 1e9))
+
+    def _read(self) -> dict[int, int]:
+        """The CPU time of each Python thread but the one that trains and laggard's own, in nanoseconds."""
+        found, training = {}, self._training()
+        for thread in threading.enumerate()[:MAX_THREADS]:
+            tid = thread.native_id
+            if tid is not None and thread.ident != training and not thread.name.startswith(_OWN):
+                found[tid] = _times(tid)[0]
+        return found
+
+
+def _times(tid: int) -> tuple[int, int]:
+    """How long a thread of this process ran and how long it waited in the run queue, in nanoseconds; zeros where the
+    kernel does not tell."""
+    try:
+        with open(f"{_TASKS}/{tid}/schedstat", "rb") as file:
+            ran, queued, _ = file.read(128).split()
+        return int(ran), int(queued)
+    except (OSError, ValueError):
+        return 0, 0
+
+
+def _fact(seconds: float, ran: dict[str, float], late: float) -> dict[str, Any]:
+    busy = sorted(((spent, name) for name, spent in ran.items() if spent >= MIN_CPU * seconds), reverse=True)
+    return {
+        "seconds": round(seconds, 3),
+        "late_seconds": round(late, 6),  # a wake, on average
+        "busy_seconds": round(sum(ran.values()), 3),
+        "names": [name[:MAX_NAME] for _, name in busy[:MAX_NAMED]],
+    }
