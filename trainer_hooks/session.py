@@ -148,6 +148,8 @@ class Session:
         try:
             if not self._opened and not self._is_helper():
                 self.open()
+            if not self.is_hooked:
+                return False
             return self.native.record_step() > 0 or self.captures.under_way()
         except Exception:
             self.recorder.totals.errors += 1

@@ -21,6 +21,7 @@ from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import ranks_text, seconds_text, step_times_text
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
+PASSES = PHASES.index("forward"), PHASES.index("backward")
 SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 MAX_COMPARED = 64
 """With so many peers a culprit's phases are compared at most."""
@@ -108,7 +109,9 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     phase = PHASES[compared.phase]
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
     node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
-    more = more_work(steps, Compared(_rows(steps, each), np.array(each.columns), peers), gpu is not None)
+    passes = compared.phase in PASSES
+    given = Compared(_rows(steps, each), np.array(each.columns), peers)
+    more = more_work(steps, given, gpu is not None) if passes else ()
     kind = "uneven_work" if more else _kind(timings, each, compared)
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(
