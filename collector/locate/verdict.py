@@ -35,6 +35,7 @@ from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
+from laggard.collector.locate.slow.one_rank import one_rank_note
 from laggard.collector.locate.slow.payoff import stalls_beside
 from laggard.collector.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
 from laggard.collector.locate.slow.steps import MIN_STEPS, Steps, steps_needed
@@ -166,7 +167,7 @@ def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, 
 def _too_little_note(timings: JobTimings) -> Note:
     count, needed = len(timings.steps), steps_needed(timings)
     if count >= needed and len(timings.ranks) < 2:
-        return Note("too_few_ranks", "one rank seen, two are needed: a rank is slow compared with its peers")
+        return one_rank_note(timings)
     return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
 
 

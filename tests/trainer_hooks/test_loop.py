@@ -141,9 +141,7 @@ def test_in_a_loop_with_torch_the_hooks_name_what_the_loop_does_not(train: Calla
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["eval", "checkpoint", "log"])
-def test_a_named_phase_stands_apart_from_what_lies_between_steps(
-    train: Callable[[str], list[Step]], name: str
-) -> None:
+def test_a_named_phase_stands_apart_from_what_lies_between_steps(train: Callable[[str], list[Step]], name: str) -> None:
     steps = train(f"for _ in range(5):\n    train()\n    with phase({name!r}): time.sleep(0.03)\n")
     full = {"eval": "evaluation", "log": "logging"}.get(name, name)
     assert all(longest(step) == full and step.phases[PHASES.index(full)] >= 30_000_000 for step in steps[1:])
@@ -172,3 +170,22 @@ for number in range(6):
     assert [step.phases[evaluation] for step in (*steps[:3], *steps[4:])] == [0] * 5
     assert steps[3].phases[given] == 0 or steps[3].phases[given] < steps[3].phases[evaluation]
     assert [step.work for step in steps] == [32] * 6  # an evaluation is no work of the step
+
+
+@pytest.mark.slow
+def test_the_ranks_own_times_are_there_for_other_tools(train: Callable[[str], list[Step]]) -> None:
+    """Twice, each time since the last; nothing before the first step."""
+    train("""
+import json
+from laggard.trainer_hooks import metrics
+assert metrics() == {}
+for count in (4, 2):
+    for _ in range(count):
+        train()
+        with phase("log"): time.sleep(0.01)
+    train()
+    found = metrics()
+    assert found["laggard/steps"] == count + 1, found
+    assert 0.005 < found["laggard/logging_seconds"] <= found["laggard/step_seconds"], found
+    assert all(isinstance(value, float) and name.startswith("laggard/") for name, value in found.items())
+""")
