@@ -67,9 +67,7 @@ class Session:
         if torch.distributed.is_available():
             self.native.start()
             process_group.hook(torch.distributed, self.recorder, self.groups)
-            after_import(
-                "torch.distributed._functional_collectives", functools.partial(suppress_errors, self.waits.hook)
-            )
+            after_import("torch.distributed._functional_collectives", self.waits.hook)
             hook_ends(torch.distributed, self._before_group_ends)
             hook_buffer_broadcasts(torch.distributed, self.recorder, self.native)
             ddp = torch.nn.parallel.DistributedDataParallel
