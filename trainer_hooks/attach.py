@@ -3,14 +3,19 @@ the training."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
 import logging
 import os
 import sys
 from typing import Any
 
 from laggard.environment import ENV_OFF
+from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.wrapping import suppress_errors
 
 log = logging.getLogger("laggard")
 
@@ -29,6 +34,7 @@ def attach(*trained: Any) -> None:
     if is_disabled():
         return
     try:
+        have_end_told()
         current = session()
         current.steps.claim_training_thread()
         for each in trained:
@@ -44,10 +50,64 @@ def session() -> Session:
 
     global _active
     if _active is None:
-        created = Session()
-        created.hook()
+        try:
+            created = Session()
+            created.hook()
+        except Exception as error:
+            _watch_without_hooks(error)
+            raise
         _active = created
     return _active
+
+
+@functools.cache
+def have_end_told() -> None:
+    """From now on the process says at its end where it was not seen. What is registered before the outputs' end comes
+    after it."""
+    atexit.register(_witness_end)
+
+
+def _witness_end() -> None:
+    """The process ends: where it trained and was not seen, it says so in one line."""
+    if _active is not None:
+        _active.witness_end()
+    elif not is_disabled():
+        suppress_errors(_witness_end_without_hooks)
+
+
+_failure = ""  # why there are no hooks
+_updated = False  # whether an optimizer of torch has stepped, where there are none
+
+
+def _watch_without_hooks(error: Exception) -> None:
+    """The hooks did not get into torch, or not all of them. That the process trains is noticed nevertheless."""
+    global _failure
+    if not _failure:
+        _failure = f"the hooks did not get into torch: {type(error).__name__}: {error}"
+        suppress_errors(sys.modules["torch"].optim.optimizer.register_optimizer_step_post_hook, _note_update)
+
+
+def _note_update(*_: Any) -> None:
+    global _updated
+    if not _updated:
+        _updated = True
+        WITNESS.unseen(_failure)
+
+
+def _witness_end_without_hooks() -> None:
+    torch: Any = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if _updated or initialized or (torch is not None and not _failure and _has_optimizer(torch)):
+        why = _failure or "torch was imported in a way that the hooks did not notice"
+        did = "trained" if _updated or not initialized else "initialized torch.distributed"
+        WITNESS.end(why, "call laggard.trainer_hooks.attach(model, optimizer), and report this as a defect", did)
+
+
+def _has_optimizer(torch: Any) -> bool:
+    """Whether there is an optimizer, or was one that is not gone yet."""
+    kind = getattr(getattr(torch, "optim", None), "Optimizer", None)
+    return isinstance(kind, type) and any(issubclass(type(each), kind) for each in gc.get_objects())
 
 
 def _watch(current: Session, each: Any) -> None:

@@ -6,7 +6,7 @@ import atexit
 from collections.abc import Callable
 from typing import Any, Final
 
-from laggard.trainer_hooks.attach import attach, is_disabled, session
+from laggard.trainer_hooks.attach import attach, have_end_told, is_disabled, session
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.wrapping import call_after
@@ -21,6 +21,7 @@ def hook_process() -> None:
     changes nothing, and neither does one where LAGGARD_OFF is set."""
     if not is_disabled() and not WATCH.is_prepared:
         install_import_hooks()
+        have_end_told()
         WATCH.prepare()
         atexit.register(WATCH.close)
 
@@ -37,7 +38,7 @@ def install_import_hooks() -> None:
 
 
 def _hook_torch(torch: Any) -> None:
-    session()
+    session().witness_start()
 
 
 def _hook_fsdp(fsdp: Any) -> None:
