@@ -84,7 +84,13 @@ def _watch_without_hooks(error: Exception) -> None:
     global _failure
     if not _failure:
         _failure = f"the hooks did not get into torch: {type(error).__name__}: {error}"
-        suppress_errors(sys.modules["torch"].optim.optimizer.register_optimizer_step_post_hook, _note_update)
+        suppress_errors(_hook_updates_alone)
+
+
+def _hook_updates_alone() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_note_update)
 
 
 def _note_update(*_: Any) -> None:

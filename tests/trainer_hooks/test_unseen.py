@@ -104,7 +104,7 @@ def test_a_training_that_is_not_seen_says_so(tmp_path: Path, what: str) -> None:
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("laggard: "))
     assert line.startswith(f"laggard: this process (rank 0) {UNSEEN[what]}")
     assert re.search("; (call laggard|laggard compares)", line), "what to do"
-    recorded, seen = marks(tmp_path)  # the recording's folder, the rank directory
+    seen, recorded = marks(tmp_path)  # in the rank directory, in the recording's folder
     assert recorded.parent == tmp_path / "recording" and seen.parent == tmp_path / "ranks" / str(os.geteuid())
     mark = read_mark(str(seen))
     assert (mark.kind, mark.rank, mark.script) == ("unseen", 0, "script.py")

@@ -16,7 +16,7 @@ from laggard.model import Verdict
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import UnseenProcess
 
-UP = NodeRow("u", "n0", "up", "", 0.0, "ok", ())
+UP = NodeRow("u", "n0", "up", "", 0.0, "ok", (), ())
 
 
 def unseen(kind: str = "unseen", job_id: str = "hidden", rank: int = 0, **changes: Any) -> UnseenOn:
