@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -44,6 +44,12 @@ test-ray:
 	@scripts/setup
 	@scripts/setup-ray
 	.venv-ray/bin/python -m pytest -n 0 tests/trainer_hooks/test_ray.py
+
+# Forty packages imported before torch, alone and in pairs, under `laggard run`, in an environment of its own: .venv-imports.
+imports-check:
+	@scripts/setup
+	@scripts/setup-imports
+	.venv-imports/bin/python scripts/imports_check.py $(ARGS)
 
 check:
 	@scripts/setup
@@ -122,4 +128,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* .venv-ray out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-imports out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -23,6 +23,7 @@ SURROUNDING = (
     "held",
     "stall",
     "nodes_failing",
+    "unseen",
     NOT_HELD,
 )
 """Kinds of notes that go along with a verdict and are not the reason why there is none."""

@@ -11,7 +11,7 @@ from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.slow.last_arrivals import locate_arrivals
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
-from laggard.model import Location, Note
+from laggard.model import Location, Note, Verdict, Window
 
 
 class JudgedRecording(NamedTuple):
@@ -25,7 +25,12 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
     recording = read_recording(paths)
     if recording.arrivals is not None:
         return JudgedRecording(locate_arrivals(recording.arrivals, recording.gaps), recording.timings)
-    location = locate(recording.timings)
+    unseen = () if recording.unseen is None else (recording.unseen,)
+    timings = recording.timings
+    if unseen and not len(timings.ranks):
+        location = Location(Verdict.UNKNOWN, timings.job_id, timings.world_size, 0, Window(), None, (), ())
+    else:
+        location = locate(timings)
     gaps = tuple(Note("lacks", text) for text in recording.gaps)
-    whole = msgspec.structs.replace(location, notes=location.notes + gaps, owner=recording.owner)
+    whole = msgspec.structs.replace(location, notes=location.notes + unseen + gaps, owner=recording.owner)
     return JudgedRecording(whole, recording.timings)

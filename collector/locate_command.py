@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime, timezone
 from pathlib import Path
@@ -15,10 +15,11 @@ from laggard import wire
 from laggard.address import without_login
 from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.collector.describe import culprit_name, details, sentence
-from laggard.collector.job_words import job_text, known_jobs, other_jobs, recorded_text
+from laggard.collector.job_words import job_text, known_jobs, other_jobs, recorded_text, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.judged_recording import JudgedRecording, judge_recording
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.web.documents import JobLine
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Location
 from laggard.terminal.output import show
@@ -102,15 +103,30 @@ def _tell(text: str) -> None:
 
 def _lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
     """The answer, what shows it, what to change, and which job that is."""
-    yield Line(sentence(location), location.verdict.value)
+    live = timings is None and location.owner is not None and not arguments.prometheus
+    known = known_jobs(arguments.collector) if live else {}
+    chosen = "" if arguments.job else _chosen_text(location, known)
+    yield Line(f"{chosen}{sentence(location)}", location.verdict.value)
     for text in details(location):
         yield Line(f"  {text}")
     if location.culprits and not arguments.prometheus:
         yield from _change_lines(arguments, location, timings)
-    yield from _job_lines(arguments, location, timings)
+    yield from _job_lines(arguments, location, timings, known)
 
 
-def _job_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
+def _chosen_text(location: Location, known: Mapping[JobKey, JobLine]) -> str:
+    """The job's name before the answer, where a reader could take it for another's: a collector chose it among several,
+    or it has ended."""
+    ended = any(note.kind == "ended" for note in location.notes)
+    if location.owner is None or (len(known) < 2 and not ended):
+        return ""
+    line = known.get(JobKey(location.owner, str(location.job_id)))
+    return f"Job {short_text(location.job_id, location.owner, line)}{', ended' if ended else ''}: "
+
+
+def _job_lines(
+    arguments: argparse.Namespace, location: Location, timings: JobTimings | None, known: Mapping[JobKey, JobLine]
+) -> Iterator[Line]:
     """Which job that is, and where a collector chose it, which others there are."""
     if timings is not None:
         text = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
@@ -118,7 +134,6 @@ def _job_lines(arguments: argparse.Namespace, location: Location, timings: JobTi
             yield Line(f"  Job {text}", "aside")
     elif location.owner is not None:
         key = JobKey(location.owner, str(location.job_id))
-        known = {} if arguments.prometheus else known_jobs(arguments.collector)
         yield Line(f"  Job {job_text(location.job_id, location.owner, known.get(key))}", "aside")
         if not arguments.job:
             yield from (Line(f"{'    ' if place else '  '}{text}") for place, text in enumerate(other_jobs(known, key)))

@@ -21,6 +21,7 @@ from laggard.collector.jobs.holdings import Limits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
+from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.job_timings import step_rows
 from laggard.collector.node_finding import NodeFinding
@@ -182,6 +183,7 @@ class ScrapeLoop:
             fleet_findings=comparison.findings,
             fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
             skipped={agent.url: agent.skipped for agent in self._agents},
+            unseen=tuple(_unseen(self._agents)),
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,
@@ -271,6 +273,12 @@ def _ras_answers(agents: Iterable[AgentState], now: float) -> Iterator[RasAnswer
     for agent in agents:
         if agent.ras and agent.answered_at is not None and agent.state == "up":
             yield RasAnswer(agent.name, agent.ras, now - agent.answered_at)
+
+
+def _unseen(agents: Iterable[AgentState]) -> Iterator[UnseenOn]:
+    for agent in agents:
+        if agent.state == "up":
+            yield from (UnseenOn(process, agent.name, agent.url) for process in agent.unseen)
 
 
 def _worst_first(found: Iterable[NodeFinding]) -> tuple[NodeFinding, ...]:

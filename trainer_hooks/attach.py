@@ -3,6 +3,9 @@ the training."""
 
 from __future__ import annotations
 
+import atexit
+import functools
+import gc
 import importlib.util
 import logging
 import os
@@ -12,8 +15,10 @@ from typing import Any
 from laggard.environment import ENV_OFF
 from laggard.trainer_hooks.engines.known_loaders import hook_known_loaders
 from laggard.trainer_hooks.engines.phased_calls import hook_phased_calls
+from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch.training import hooked_optimizer
 from laggard.trainer_hooks.session import Session
+from laggard.trainer_hooks.wrapping import suppress_errors
 
 log = logging.getLogger("laggard")
 
@@ -34,6 +39,7 @@ def attach(*trained: Any) -> None:
         return
     expect_training()
     try:
+        have_end_told()
         current = session() if trained or _has_torch() else _torchless_session()
         current.steps.claim_training_thread()
         for each in trained:
@@ -79,12 +85,72 @@ def session() -> Session:
 
     global _active
     if _active is None or not _active.is_hooked:
-        created = _active or Session()
-        created.hook()
-        hook_phased_calls(created)
-        hook_known_loaders(created)
+        try:
+            created = _active or Session()
+            created.hook()
+            hook_phased_calls(created)
+            hook_known_loaders(created)
+        except Exception as error:
+            _watch_without_hooks(error)
+            raise
         _active = created
     return _active
+
+
+@functools.cache
+def have_end_told() -> None:
+    """From now on the process says at its end where it was not seen. What is registered before the outputs' end comes
+    after it."""
+    atexit.register(_witness_end)
+
+
+def _witness_end() -> None:
+    """The process ends: where it trained and was not seen, it says so in one line."""
+    if _active is not None:
+        _active.witness_end()
+    elif not is_disabled():
+        suppress_errors(_witness_end_without_hooks)
+
+
+_failure = ""  # why there are no hooks
+_updated = False  # whether an optimizer of torch has stepped, where there are none
+
+
+def _watch_without_hooks(error: Exception) -> None:
+    """The hooks did not get into torch, or not all of them. That the process trains is noticed nevertheless."""
+    global _failure
+    if not _failure:
+        _failure = f"the hooks did not get into torch: {type(error).__name__}: {error}"
+        suppress_errors(_hook_updates_alone)
+
+
+def _hook_updates_alone() -> None:
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    register_optimizer_step_post_hook(_note_update)
+
+
+def _note_update(*_: Any) -> None:
+    global _updated
+    if not _updated:
+        _updated = True
+        WITNESS.unseen(_failure)
+
+
+def _witness_end_without_hooks() -> None:
+    torch: Any = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    initialized = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    if _updated or initialized or (torch is not None and not _failure and _has_optimizer(torch)):
+        why = _failure or "torch was imported in a way that the hooks did not notice"
+        did = "trained" if _updated or not initialized else "initialized torch.distributed"
+        WITNESS.end(why, "call laggard.trainer_hooks.attach(model, optimizer), and report this as a defect", did)
+
+
+def _has_optimizer(torch: Any) -> bool:
+    """Whether there is an optimizer, or was one that is not gone yet."""
+    kind = getattr(getattr(torch, "optim", None), "Optimizer", None)
+    return isinstance(kind, type) and any(issubclass(type(each), kind) for each in gc.get_objects())
 
 
 def _watch(current: Session, each: Any) -> None:

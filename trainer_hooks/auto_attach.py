@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import functools
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
-from laggard.trainer_hooks.attach import attach, expect_training, is_disabled, session
+from laggard.trainer_hooks.attach import attach, expect_training, have_end_told, is_disabled, session
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.wrapping import call_after, suppress_errors
+from laggard.trainer_hooks.wrapping import call_after
+
+_HOOKED: Final = "_laggard_hooked"
 
 _installed = False
 
@@ -20,6 +22,7 @@ def hook_process() -> None:
     if not is_disabled() and not WATCH.is_prepared:
         expect_training()
         install_import_hooks()
+        have_end_told()
         WATCH.prepare()
         atexit.register(WATCH.close)
 
@@ -30,23 +33,30 @@ def install_import_hooks() -> None:
     global _installed
     if not is_disabled() and not _installed:
         _installed = True
-        after_import("torch", functools.partial(suppress_errors, _hook_torch))
-        after_import("torch.distributed.fsdp", functools.partial(suppress_errors, _hook_fsdp))
-        after_import("deepspeed", functools.partial(suppress_errors, _hook_deepspeed))
+        after_import("torch", _hook_torch)
+        after_import("torch.distributed.fsdp", _hook_fsdp)
+        after_import("deepspeed", _hook_deepspeed)
 
 
 def _hook_torch(torch: Any) -> None:
-    session()
+    session().witness_start()
 
 
 def _hook_fsdp(fsdp: Any) -> None:
     """Watches the modules that fully_shard(module) and the older class FullyShardedDataParallel shard."""
-    if hasattr(fsdp, "fully_shard"):
-        call_after(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
-    wrapper = fsdp.FullyShardedDataParallel
-    call_after(wrapper, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
+    _call_after_once(fsdp, "fully_shard", lambda _, module, *__, **___: session().watch_module(module))
+    wrapper = getattr(fsdp, "FullyShardedDataParallel", None)
+    _call_after_once(wrapper, "__init__", lambda _, self, /, *__, **___: session().watch_module(self))
 
 
 def _hook_deepspeed(deepspeed: Any) -> None:
     """Attaches to the engine that deepspeed.initialize() returns."""
-    call_after(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
+    _call_after_once(deepspeed, "initialize", lambda result, *_, **__: attach(result[0]))
+
+
+def _call_after_once(owner: Any, name: str, act: Callable[..., None]) -> None:
+    """As call_after(). A module that is reloaded has some functions anew, and keeps others, with their hooks; what a
+    test puts in the place of a module may have neither."""
+    if hasattr(owner, name) and not hasattr(getattr(owner, name), _HOOKED):
+        call_after(owner, name, act)
+        setattr(getattr(owner, name), _HOOKED, True)

@@ -8,10 +8,10 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from threading import get_ident
-from typing import Any
+from typing import Any, Final
 
 from laggard.environment import ENV_HOST_CLOCK, ENV_RANK_PROCESS
-from laggard.rankfile.fact_names import GPU, UNSEEN_WAITS
+from laggard.rankfile.fact_names import ENDING, GPU, UNSEEN_WAITS
 from laggard.trainer_hooks.collectives import process_group
 from laggard.trainer_hooks.collectives.functional_waits import FunctionalWaits
 from laggard.trainer_hooks.collectives.group_ends import hook_ends
@@ -21,6 +21,7 @@ from laggard.trainer_hooks.device.captures import GraphCaptures
 from laggard.trainer_hooks.device.placement import Placement, gpu_uuid
 from laggard.trainer_hooks.output.identity import identify
 from laggard.trainer_hooks.output.open_outputs import open_outputs
+from laggard.trainer_hooks.output.witness import WITNESS
 from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
@@ -58,6 +59,10 @@ class Session:
         self._opened = False
         self._forked = False
         self._closes_at_exit = False
+        self._end_is_told = False
+        self._had_groups = False  # torch.distributed was initialized
+        self._had_rpc = False
+        self._forked_at = 0  # the step in which this process was forked, where it was
         os.register_at_fork(after_in_child=self._after_fork_in_child)
 
     def hook(self) -> None:
@@ -71,9 +76,8 @@ class Session:
         if torch.distributed.is_available():
             self.native.start()
             process_group.hook(torch.distributed, self.recorder, self.groups)
-            after_import(
-                "torch.distributed._functional_collectives", functools.partial(suppress_errors, self.waits.hook)
-            )
+            after_import("torch.distributed._functional_collectives", self.waits.hook)
+            after_import("torch.distributed.rpc", self._hook_rpc)
             hook_ends(torch.distributed, self._before_group_ends)
             hook_buffer_broadcasts(torch.distributed, self.recorder, self.native)
             ddp = torch.nn.parallel.DistributedDataParallel
@@ -92,6 +96,7 @@ class Session:
             self._opened = True
             os.environ[ENV_RANK_PROCESS] = str(os.getpid())
             self._close_at_exit()
+            WITNESS.seen()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step, self.steps.are_expected)])
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
             if not self.is_hooked and identity.world_size > 1:
@@ -113,7 +118,7 @@ class Session:
     def _is_helper(self) -> bool:
         """Whether this process was started beside a rank, as a worker of its DataLoader is. It becomes a rank, with a
         rank file of its own, only where it makes collectives itself."""
-        if self._forked or os.environ.get(ENV_RANK_PROCESS, str(os.getpid())) != str(os.getpid()):
+        if self._forked or _is_beside_a_rank():
             return True
         process = sys.modules.get("multiprocessing.process")
         return process is not None and process.parent_process() is not None
@@ -148,6 +153,8 @@ class Session:
         try:
             if not self._opened and not self._is_helper():
                 self.open()
+            elif not self._opened and not _is_beside_a_rank():
+                self._tell_of_helper()
             if not self.is_hooked:
                 return False
             return self.native.record_step() > 0 or self.captures.under_way()
@@ -158,6 +165,8 @@ class Session:
     def _before_group_ends(self, group: Any) -> None:
         """A process group is about to end: records what C++ did in it since the last check, while torch can tell, and
         holds it no longer."""
+        self._had_groups = True
+        self._have_end_told()
         self._record_native(group)
         self.groups.end(group)
         self.native.end(group)
@@ -181,6 +190,87 @@ class Session:
         self.placement.index = None
         self._forget_groups()
         self._opened, self._forked, self._closes_at_exit = False, True, False
+        self._had_groups = self._had_rpc = self._end_is_told = False
+        self._forked_at, self.steps.updates_elsewhere = self.recorder.step, 0
+        WITNESS.forget()
+
+    def witness_start(self) -> None:
+        """The process has torch: it may become a rank."""
+        if not self._is_helper():
+            WITNESS.starting()
+
+    def witness_end(self) -> None:
+        """The process ends: where it trained, or initialized torch.distributed, and nothing of it was recorded, it says
+        so."""
+        suppress_errors(lambda: WITNESS.end(*self._unseen()))
+
+    def _unseen(self) -> tuple[str, ...]:
+        """Why nothing of this process is recorded, what to do, and what it did; an empty reason where nothing should
+        be."""
+        trained = self.recorder.step > self._forked_at
+        if (self._opened and (trained or self.recorder.lanes())) or _is_beside_a_rank():
+            return SEEN
+        if self._had_rpc:
+            return UNSEEN_RPC
+        if trained and not self._opened:
+            return UNSEEN_HELPER
+        if self.steps.updates_elsewhere:
+            return UNSEEN_THREADS
+        initialized = self._had_groups or (not self._forked and _has_groups())
+        if initialized and FACTS.get(ENDING) is None:
+            return UNSEEN_GROUPS
+        return SEEN
+
+    def _tell_of_helper(self) -> None:
+        self._have_end_told()
+        WITNESS.unseen(UNSEEN_HELPER[0])
+
+    def _have_end_told(self) -> None:
+        """A process that multiprocessing forked does not come to atexit."""
+        if not self._end_is_told:
+            self._end_is_told = True
+            call_at_end_of_multiprocessing_child(self.witness_end)
+
+    def _hook_rpc(self, rpc: Any) -> None:
+        if hasattr(rpc, "init_rpc"):
+            call_after(rpc, "init_rpc", self._rpc_began)
+
+    def _rpc_began(self, *_: Any, **__: Any) -> None:
+        self._had_rpc = True
+        self._have_end_told()
+        if not self.recorder.lanes() and not _is_beside_a_rank():
+            WITNESS.unseen(UNSEEN_RPC[0])
+
+
+SEEN: Final = ("", "")
+UNSEEN_RPC: Final = (
+    "its tensors travel by torch RPC, which no hook records",
+    "laggard compares ranks that make collectives: look at the machines with `laggard healthcheck`",
+)
+UNSEEN_HELPER: Final = (
+    "another process started it, and it made no collective",
+    "call laggard.trainer_hooks.attach(model, optimizer) in it",
+)
+UNSEEN_THREADS: Final = (
+    "its optimizers step on other threads than the one that is watched",
+    "call laggard.trainer_hooks.attach(model, optimizer) on the thread that trains",
+)
+UNSEEN_GROUPS: Final = (
+    "it made no collective, and no step with an optimizer of torch",
+    "call laggard.trainer_hooks.attach(model, optimizer) where it trains otherwise",
+    "initialized torch.distributed",
+)
+"""Why nothing of a process is recorded, what to do about it, and what it did, where that is not to train."""
+
+
+def _is_beside_a_rank() -> bool:
+    """Whether a rank, which is seen, started this process: whatever it does is no training of its own."""
+    return os.environ.get(ENV_RANK_PROCESS, str(os.getpid())) != str(os.getpid())
+
+
+def _has_groups() -> bool:
+    torch = sys.modules["torch"]
+    return bool(torch.distributed.is_available() and torch.distributed.is_initialized())
 
 
 def call_at_end_of_multiprocessing_child(act: Callable[[], None]) -> None:

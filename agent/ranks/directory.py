@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Final, NamedTuple, TypeVar
 
 from laggard.rankfile.layout import SUFFIX
+from laggard.rankfile.unseen import MARK_SUFFIX, MAX_MARKS
 
 MAX_ENTRIES: Final = 65_536
 MAX_STATS: Final = 4_096
@@ -41,11 +42,13 @@ class FileEntry(NamedTuple):
 class Listing(NamedTuple):
     files: tuple[FileEntry, ...]
     left_out: int  # not read in this scan
+    marks: tuple[FileEntry, ...] = ()  # of processes that are not seen as ranks
 
 
 class _Names(NamedTuple):
     files: list[str]
     directories: list[str]
+    marks: list[str]
     left_out: int  # files
     total: int
 
@@ -58,17 +61,19 @@ def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILE
     cannot be read.
     """
     names = _sample(directory, known, MAX_ENTRIES, MAX_STATS)
-    sampled, left_out = names.files, names.left_out
+    sampled, left_out, marks = names.files, names.left_out, names.marks
     of_users = _user_directories(directory, names, known)
     share = max(MIN_OF_DIRECTORY, MAX_ENTRIES // max(1, len(of_users)))
     for path in of_users:
         with contextlib.suppress(OSError):  # vanished since, or not readable: its user's loss
             inside = _sample(path, known, share, max(MIN_OF_DIRECTORY, MAX_STATS // len(of_users)))
-            sampled, left_out = sampled + inside.files, left_out + inside.left_out
+            sampled, left_out, marks = sampled + inside.files, left_out + inside.left_out, marks + inside.marks
     found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
     ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)
     chosen = tuple(islice(round_robin(ranked, lambda entry: entry.owner), max_files))
-    return Listing(chosen, left_out + len(found) - len(chosen))
+    marked = [entry for path in marks if (entry := _stat(path))]
+    told = tuple(islice(round_robin(marked, lambda entry: entry.owner), MAX_MARKS))
+    return Listing(chosen, left_out + len(found) - len(chosen), told)
 
 
 def round_robin(items: Iterable[T], owner_of: Callable[[T], Hashable]) -> Iterator[T]:
@@ -111,6 +116,7 @@ def _sample(directory: str, known: Collection[str], max_entries: int, max_files:
     there are. Reservoir sampling: the directory may hold more names than are worth keeping in memory."""
     kept: list[str] = []
     directories: list[str] = []
+    marks: list[str] = []
     count = total = 0
     with os.scandir(directory) as entries:
         for entry in islice(entries, max_entries):
@@ -123,9 +129,12 @@ def _sample(directory: str, known: Collection[str], max_entries: int, max_files:
                     kept.append(entry.path)
                 elif (place := random.randrange(count)) < max_files:
                     kept[place] = entry.path
+            elif entry.name.endswith(MARK_SUFFIX):
+                if len(marks) < MAX_MARKS:
+                    marks.append(entry.path)
             elif len(directories) < max_files and entry.is_dir(follow_symlinks=False):
                 directories.append(entry.path)
-    return _Names(kept, directories, count - len(kept), total)
+    return _Names(kept, directories, marks, count - len(kept), total)
 
 
 def _stat(path: str) -> FileEntry | None:

@@ -14,10 +14,11 @@ from msgspec import structs
 
 from laggard.agent.ranks.collectives import read_collectives
 from laggard.agent.ranks.cpu_wait import CpuWaits
-from laggard.agent.ranks.directory import FileEntry, list_files, round_robin
+from laggard.agent.ranks.directory import FileEntry, Listing, list_files, round_robin
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.rejections import Rejections
 from laggard.agent.ranks.row import Now, RankSnapshot, read_rank, read_steps
+from laggard.agent.ranks.unseen import read_unseen
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
 from laggard.rankfile import RankFileError
@@ -66,7 +67,9 @@ class RankFiles:
         with self._lock:
             now = self._clock()
             self._rejections.begin_scan()
-            self._selected = selected = self._select(self._snapshots(now))
+            listing = self._files()
+            self._selected = selected = self._select(self._snapshots(listing.files, now))
+            unseen = tuple(read_unseen(listing.marks, self._rejections))
             self._known = frozenset(snapshot.path for snapshot in selected)
             if self._exits is not None:
                 self._exits.keep(self._known)
@@ -79,6 +82,7 @@ class RankFiles:
                 ranks=tuple(sorted(rows, key=lambda row: (row.job_id, row.rank, row.owner))),
                 ignored=self._rejections.end_scan(),
                 now=now.wall_ns / 1e9,
+                unseen=unseen,
             )
 
     def collectives(self, owner: int, job_id: str, ranks: Collection[int]) -> CollectivesDocument:
@@ -93,12 +97,12 @@ class RankFiles:
             found = tuple(read for snapshot in wanted[:MAX_ASKED] if (read := read_collectives(snapshot)) is not None)
             return CollectivesDocument(self._node, owner, job_id, found)
 
-    def _snapshots(self, now: Now) -> Iterator[RankSnapshot]:
+    def _snapshots(self, files: Iterable[FileEntry], now: Now) -> Iterator[RankSnapshot]:
         """Yields every file that is valid and has not expired."""
         # The files' times are on the clock that the kernel had when they were written: one that was set forward since
         # must not make them older than the boot.
         self._booted = min(self._booted, _booted())
-        for file in self._files():
+        for file in files:
             try:
                 snapshot = read_rank(file.path, self._node, now, self._exits, self._cpu)
             except RankFileError as error:
@@ -108,16 +112,16 @@ class RankFiles:
             if snapshot.row.state == "running" or (file.changed >= self._booted and _is_recent(snapshot)):
                 yield snapshot
 
-    def _files(self) -> tuple[FileEntry, ...]:
+    def _files(self) -> Listing:
         try:
             listing = list_files(self.directory, self._known)
         except FileNotFoundError:  # no rank has run here yet
-            return ()
+            return Listing((), 0)
         except OSError as error:
             self._rejections.add(self.directory, f"the directory: {error.strerror}")
-            return ()
+            return Listing((), 0)
         self._rejections.count("too many files", listing.left_out)
-        return listing.files
+        return listing
 
     def _select(self, found: Iterable[RankSnapshot]) -> list[RankSnapshot]:
         """Selects one snapshot for each rank, and at most MAX_RANKS, taken from their owners in turn."""

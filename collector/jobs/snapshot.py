@@ -14,10 +14,11 @@ from msgspec import structs
 from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import Job, JobKey, is_numbered
 from laggard.collector.jobs.not_held import NotHeld
+from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.hang.launched_job import LaunchedJob
 from laggard.collector.locate.hang.launches import locate_launches, no_timings
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import JobTimings, live_timings
 from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Severity, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
@@ -66,13 +67,16 @@ class ClusterSnapshot:
     round_seconds: float | None = None
     not_held: NotHeld = NotHeld()
     only_of: str = ""
+    unseen: tuple[UnseenOn, ...] = ()
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
-        """The job with that key or name; without one the job that progressed last. None where there is none, and where
-        several users have a job of that name."""
+        """The job with that key or name; without one the job that progressed last, of those that run where any does.
+        None where there is none, where several users have a job of that name, and without a name where none runs and
+        another is about to."""
         if not name:
-            return next(iter(self.jobs), None)
+            first = next(iter(self.jobs), None)
+            return first if first is None or first.running or not self._starting else None
         found = self._named(name)
         return found[0] if len(found) == 1 else None
 
@@ -104,6 +108,11 @@ class ClusterSnapshot:
             yield Note(kind="not_held", text=not_held)
 
     @functools.cached_property
+    def _starting(self) -> tuple[UnseenOn, ...]:
+        """The processes that have begun and made no step yet, where no job runs."""
+        return tuple(starting(self.unseen, {job.key: job.running for job in self.jobs}))
+
+    @functools.cached_property
     def _failing(self) -> Note | None:
         return failing_note(self.nodes, self.findings)
 
@@ -122,6 +131,9 @@ class ClusterSnapshot:
         """The kind and the text of the note that says so, and the name that was asked for."""
         if ambiguity := self.ambiguity(name):
             return "ambiguous_job", ambiguity, name
+        if self._starting and (not name or any(name in _names_of(each) for each in self._starting)):
+            ended = _name_text(self.jobs[0]) if self.jobs and not name else ""
+            return "starting", starting_text(self._starting, ended), name
         unseen = [key for key in self.not_held.unseen if name and name in (str(key), key.job_id)]
         if unseen:
             text = f"job {unseen[0]} runs and is not watched: {self.not_held.limits_text()}"
@@ -141,6 +153,11 @@ _NAMED_JOBS = 8
 _LEAST_LETTERS = 6  # of a launcher's number that are taken for it: as git takes a commit's
 _LATEST = 1e11
 """Unix seconds that a page can show as a date."""
+
+
+def _names_of(each: UnseenOn) -> tuple[str, ...]:
+    process = each.process
+    return str(JobKey(process.owner, process.job_id)), process.job_id, process.script
 
 
 def _begins(job_id: str, text: str) -> bool:
@@ -168,7 +185,28 @@ def build_snapshot(
         jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents))
     urls = {row.node: row.url for row in cluster.nodes if row.node}
     jobs += _without_hooks(launched, codes, urls, {job.key for job in jobs})
+    jobs = _with_unseen(jobs, unseen_jobs(cluster.unseen))
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
+
+
+def _with_unseen(jobs: Sequence[JobSnapshot], unseen: Mapping[JobKey, UnseenJob]) -> list[JobSnapshot]:
+    """`jobs`, each with a note on those of its processes that train unseen; and the jobs of which no rank is seen.
+    Those that run come before those that ended."""
+    known = [_noted(job, unseen[job.key].note()) if job.key in unseen else job for job in jobs]
+    others = [_unseen_snapshot(job) for key, job in unseen.items() if key not in {job.key for job in jobs}]
+    return sorted([*known, *others], key=lambda job: not job.running)
+
+
+def _noted(job: JobSnapshot, note: Note) -> JobSnapshot:
+    return dataclasses.replace(job, location=structs.replace(job.location, notes=(*job.location.notes, note)))
+
+
+def _unseen_snapshot(job: UnseenJob) -> JobSnapshot:
+    note = job.note()
+    location = unknown_location(note.kind, note.text, job.key.job_id, job.world_size)
+    timings = live_timings(job.key.job_id, job.world_size, {}, {}, {}, {})
+    location = structs.replace(location, notes=(note,), owner=job.key.owner)
+    return JobSnapshot(job.key, job.running, timings, location, script=job.script, agents=job.agents)
 
 
 def _said(facts: Mapping[str, Any]) -> tuple[str, float | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from laggard.collector.recording.lines import head_of
 from laggard.nccl.inspector import INSPECTOR_METRIC, is_inspector_line
+from laggard.rankfile.unseen import MARK_KEY
 
 HEAD_BYTES = 64 << 10
 GZIP_MAGIC = b"\x1f\x8b"
@@ -17,6 +18,7 @@ _PICKLE, _NEWEST_PROTOCOL = 0x80, 5
 _FLIGHT_RECORDER_KEYS = (b'"pg_config"', b'"pg_status"', b'"comm_lib_version"', b'"entries"')
 _KINETO_KEYS = (b'"traceEvents"', b'"schemaVersion"', b'"distributedInfo"', b'"deviceProperties"')
 
+_MARK = b'{"' + MARK_KEY.encode() + b'"'
 _FIRST_LINES = 8
 
 
@@ -27,6 +29,7 @@ class Kind(enum.Enum):
     FLIGHT_RECORDER = "Flight Recorder dump"
     KINETO = "profiler trace"
     INSPECTOR = "NCCL Inspector log"
+    MARK = "mark of a process that was not seen"
     INSPECTOR_METRICS = "file of NCCL Inspector's metrics"
 
 
@@ -38,6 +41,8 @@ def kind_of(path: Path) -> Kind | None:
     first_line = head.split(b"\n", 1)[0]
     if head_of(first_line):
         return Kind.LINES
+    if first_line.startswith(_MARK):
+        return Kind.MARK
     if INSPECTOR_METRIC.search(head.decode(errors="replace")):
         return Kind.INSPECTOR_METRICS
     if not head.lstrip().startswith(b"{"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import re
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from laggard.collector.recording.kinds import Kind, kind_of
 from laggard.collector.recording.kineto.reader import read_traces
 from laggard.collector.recording.lines import read_lines
 from laggard.collector.recording.recorded_timings import RecordedTimings
+from laggard.collector.recording.unseen_marks import read_marks, unseen_alone, unseen_of
 from laggard.errors import UsageError
 from laggard.text.words import counted
 
@@ -35,10 +37,14 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         for path in paths:
             for file, kind in _recognised(Path(path), gaps):
                 by_kind.setdefault(kind, []).append(file)
+        marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
+        if not by_kind and marks:
+            return unseen_alone(marks)
         if len(by_kind) > 1:
             raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
         ((kind, files),) = by_kind.items()
-        return _READERS[kind](files, gaps)
+        found = _READERS[kind](files, gaps)
+        return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
 

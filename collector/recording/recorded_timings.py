@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.errors import UsageError
+from laggard.model import Note
 from laggard.nccl.inspector import Arrivals
 from laggard.text.words import counted
 
@@ -25,6 +26,8 @@ class RecordedTimings:
     owner: int | None = None
     arrivals: Arrivals | None = None
     """Who came last to collectives, where that is all there is (NCCL Inspector's files); there are no timings then."""
+    unseen: Note | None = None
+    """On processes that trained and were not recorded, where there are any."""
 
 
 def read_each(

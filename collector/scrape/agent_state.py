@@ -16,7 +16,7 @@ from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import counted, printable_line
 from laggard.wire.nodes import MOST_RING_NODES, MOST_RING_PAIRS, NodeRow, RingPairs
-from laggard.wire.ranks import RanksDocument
+from laggard.wire.ranks import RanksDocument, UnseenProcess
 from laggard.wire.ras import RasSource
 
 _MAX_REASON_CHARACTERS = 200
@@ -39,6 +39,7 @@ class AgentState:
     job_findings: tuple[Finding, ...] = ()
     answered_at: float | None = None
     ras: RasSource | None = None
+    unseen: tuple[UnseenProcess, ...] = ()
     report: Report | None = None
     report_at: float | None = None
     report_failure: str = ""
@@ -66,7 +67,7 @@ class AgentState:
         self.state, self.reason, self.answered_at, self.node = "up", "", now, answer.node
         self.ranks = tuple(sorted({row.rank for row in answer.ranks}))
         self.job_findings = answer.findings
-        self.ras = answer.ras
+        self.ras, self.unseen = answer.ras, answer.unseen
         self.ignored = "; ".join(_short(f"{item.count} x {item.reason}") for item in answer.ignored[:3])
         if self.boot_id not in (None, answer.boot_id):
             # Rebooted: its clock began anew, so `since` asked for the wrong steps. The next round reads them all.

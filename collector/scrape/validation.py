@@ -19,8 +19,9 @@ from laggard.collector.scrape.bounds import (
 from laggard.collector.scrape.ras_validation import check_ras
 from laggard.constants import PHASES
 from laggard.model import MAX_FINDINGS, MAX_SUMMARY, REPORT_SCHEMA, Finding, RankEnd, Report, Verdict
+from laggard.rankfile.unseen import STARTING, UNSEEN
 from laggard.wire import WireError, decode, encode
-from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow
+from laggard.wire.ranks import RANKS_SCHEMA, BeatRow, CpuWait, RankRow, RanksDocument, StepRow, UnseenProcess
 
 T = TypeVar("T")
 
@@ -31,6 +32,8 @@ MAX_NEIGHBOURS = 8
 MAX_FACTS = 64 << 10  # bytes
 MAX_PROSE = 4096
 MAX_CLOCK = 1e12
+
+MAX_UNSEEN = 64
 
 STATES = ("running", "finished", "died")
 
@@ -53,6 +56,7 @@ def validate_ranks(body: bytes) -> RanksDocument:
     for row in document.ranks:
         _check_rank(row)
     _check_findings(document.findings)
+    _check_unseen(document.unseen)
     if document.ras:
         check_ras(document.ras)
     return document
@@ -117,6 +121,19 @@ def _check_rank(row: RankRow) -> None:
     for step in row.rows:
         if not _is_possible(step):
             _check_step(where, step)
+
+
+def _check_unseen(processes: tuple[UnseenProcess, ...]) -> None:
+    require(len(processes) <= MAX_UNSEEN, f"more than {MAX_UNSEEN} unseen processes")
+    for each in processes:
+        require(each.kind in (STARTING, UNSEEN), "the kind of an unseen process is none")
+        require(bool(each.job_id), "the job_id of an unseen process is empty")
+        for name in ("job_id", "script", "why"):
+            check_length(f"an unseen process: {name}", getattr(each, name))
+        require(0 <= each.rank < MAX_WORLD, "an unseen process: rank is out of range")
+        require(1 <= each.world_size <= MAX_WORLD, "an unseen process: world_size is out of range")
+        require(all_within((each.owner, each.pid), MAX_COUNT), "an unseen process: a number is out of range")
+        require(within(each.at, MAX_CLOCK), "an unseen process: at is no time")
 
 
 def _check_cpu_wait(where: str, wait: CpuWait) -> None:

@@ -60,6 +60,7 @@ def visible(snapshot: ClusterSnapshot, viewer: Viewer) -> ClusterSnapshot:
         round_seconds=snapshot.round_seconds,
         not_held=_not_held(snapshot.not_held, viewer.uid),
         only_of=f"user {viewer.name}",
+        unseen=tuple(each for each in snapshot.unseen if each.process.owner == viewer.uid),
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from rich.cells import cell_len
-from rich.console import Group, RenderableType
+from rich.console import Group, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -58,7 +58,9 @@ def screen(
     room = height - sum(len(part.rows(width)) for part in (*above, *node_lines)) - 5
     means = sorted(rank_means(ranks), key=lambda each: -each.own)
     if means and room > 0:
-        parts += [Text(), _legend(), _ranks(means[:room], width, len(means), summary.location.culprits)]
+        parts += [Text(), _legend(), _ranks(means[:room], width, summary.location.culprits)]
+        if len(means) > room:
+            parts.append(Text(f"and {len(means) - room} less busy", style="dim"))
     return Group(*parts, Text(), *node_lines)
 
 
@@ -89,14 +91,20 @@ def _answer(summary: SummaryDocument) -> list[Wrapped]:
 
 
 def _jobs(summary: SummaryDocument) -> list[Wrapped]:
-    """The jobs, where there are several; the one that is shown has a mark."""
+    """The jobs that run, where there are several jobs, and the one that is shown, which has a mark; of the others that
+    ended, how many there are."""
     if len(summary.jobs) < 2:
         return []
-    shown = sorted(summary.jobs, key=lambda job: (job.key != summary.job, not job.running))
-    lines = [_job(job, job.key == summary.job) for job in shown[:_MOST_LINES]]
-    count = max(len(shown), summary.counts.total)  # a summary has a part of many
-    if count > len(lines):
-        lines.append(wrapped(Line(f"  and {count - len(lines)} more jobs: choose with --job", "aside")))
+    named = [job for job in summary.jobs if job.running or job.key == summary.job]
+    shown = sorted(named, key=lambda job: job.key != summary.job)[:_MOST_LINES]
+    lines = [_job(job, job.key == summary.job) for job in shown]
+    total = max(len(summary.jobs), summary.counts.total)  # a summary has a part of many
+    running = max(sum(job.running for job in summary.jobs), summary.counts.running) - sum(job.running for job in shown)
+    ended = total - len(shown) - running
+    more = [f"{running} more that run"] if running else []
+    more += [f"{counted(ended, 'more job') if not running else ended} that ended"] if ended else []
+    if more:
+        lines.append(wrapped(Line(f"  and {' and '.join(more)}: choose with --job", "aside")))
     return [wrapped(Line("")), *lines]
 
 
@@ -107,24 +115,23 @@ def _job(job: JobLine, is_shown: bool) -> Wrapped:
     return Wrapped(Text(name).append(_VERDICT_WORDS[job.verdict], style=_VERDICT_STYLES[job.verdict]), indent=4)
 
 
-def _ranks(means: Sequence[RankMeans], width: int, count: int, culprits: Sequence[Culprit]) -> Table:
-    """`count`: of how many rows these are the busiest."""
+def _ranks(means: Sequence[RankMeans], width: int, culprits: Sequence[Culprit]) -> Table:
+    """The bars take what the columns beside them leave. Where the terminal is narrow, long names of ranks and nodes are
+    cut, and nothing else."""
+    rows = [tuple(_cells(each, culprits)) for each in means]
+    widths = [max(cell_len(str(cell)) for cell in cells) for cells in zip(_NAMES, *rows, strict=True)]
+    left = width - _SHORTEST_BAR - sum(each + 2 for each in widths[2:]) - 2 * 2
+    rank = min(widths[0], _WIDEST_NAME, max(len(_NAMES[0]), left // 2))
+    widths[:2] = rank, min(widths[1], _WIDEST_NAME, max(len(_NAMES[1]), left - rank))
     table = Table(box=None, pad_edge=False, header_style="bold", expand=False)
-    for name in _NAMES[:3]:
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=_WIDEST_NAME)
-    for name in _NAMES[3:]:
-        table.add_column(name, justify="right", no_wrap=True)
+    for place, name in enumerate(_NAMES):
+        side: JustifyMethod = "left" if place < 3 else "right"
+        table.add_column(name, justify=side, no_wrap=True, overflow="ellipsis", width=widths[place])
     table.add_column("a step", no_wrap=True)
     longest = max(each.own + each.waited for each in means) or 1.0
-    rows = [tuple(_cells(each, culprits)) for each in means]
-    beside = sum(
-        max(min(_WIDEST_NAME, cell_len(str(cell))) for cell in cells) + 2 for cells in zip(_NAMES, *rows, strict=True)
-    )
-    bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - beside))
+    bar = max(_SHORTEST_BAR, min(_LONGEST_BAR, width - sum(each + 2 for each in widths)))
     for each, cells in zip(means, rows, strict=True):
         table.add_row(*cells, _bar(each, longest, bar))
-    if count > len(means):
-        table.add_row(Text(f"and {count - len(means)} less busy", style="dim"))
     return table
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import json
+import py_compile
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -32,3 +36,194 @@ def test_a_module_that_is_half_imported_is_waited_for(
         importlib.import_module(name)
     seen = sys.modules[inner].seen  # type: ignore[attr-defined]
     assert seen == ([] if fails else ["whole"]), "the hook saw a module that was not whole, or none"
+
+
+SUBJECT = "import colorsys\nimport subject.part\nWHOLE = True\ndef initialize(): return 'whole'\n"
+
+PROGRAM = """
+import importlib, importlib.machinery, importlib.util, json, os, sys
+hooked = sys.argv[1] == "hooked"
+seen = []
+if hooked:
+    from laggard.trainer_hooks.pytorch.import_hook import after_import
+    after_import("subject", lambda module: seen.append([module.__name__, module.initialize()]))
+
+class InFront:  # finds a module before all other finders do, with a loader of its own
+    def __init__(self, name, loader):
+        self.name, self.loader = name, loader
+    def find_spec(self, name, path=None, target=None):
+        if name == self.name:
+            where = os.path.abspath("subject/__init__.py")
+            return importlib.util.spec_from_file_location(
+                name, where, loader=self.loader(name, where), submodule_search_locations=[os.path.dirname(where)])
+
+class Own(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        exec(self.get_code(module.__name__), vars(module))
+
+class Derived(importlib.machinery.SourceFileLoader):
+    def exec_module(self, module):
+        super().exec_module(module)
+
+class Chained:
+    def __init__(self, name, path):
+        self.loader = importlib.machinery.SourceFileLoader(name, path)
+    def create_module(self, spec): return None
+    def exec_module(self, module): self.loader.exec_module(module)
+
+class Legacy:
+    def __init__(self, name, path):
+        self.path = path
+    def load_module(self, name):
+        module = sys.modules[name] = type(sys)(name)
+        module.__path__ = [os.path.dirname(self.path)]
+        exec(open(self.path).read(), vars(module))
+        return module
+
+class Lazy(importlib.util.LazyLoader):
+    def __init__(self, name, path):
+        super().__init__(importlib.machinery.SourceFileLoader(name, path))
+
+def spec_of(): return importlib.util.find_spec("subject")
+
+def execute(spec, listed=True):
+    module = importlib.util.module_from_spec(spec)
+    if listed:
+        sys.modules["subject"] = module
+    spec.loader.exec_module(module)
+    return module
+
+{way}
+if not sys.modules["subject"].WHOLE:
+    raise SystemExit("it was not executed")
+import wave  # any that nobody imported before
+subject = sys.modules["subject"]
+spec = subject.__spec__
+of_spec = [str(spec).partition("0x")[0], sorted(vars(spec)) if spec else None, str(type(spec))]
+about = [*of_spec, type(subject).__name__, sorted(vars(subject))]
+loader = vars(spec.loader) if spec and hasattr(spec.loader, "__dict__") else {{}}
+print(json.dumps([seen, about + [str(type(getattr(spec, "loader", None))), sorted(loader)]]))
+"""
+
+WAYS = {
+    "plainly": ("import subject", 1),
+    "after it was looked for": ("spec_of(); spec_of(); importlib.util.find_spec('subject.part'); import subject", 1),
+    "from a spec that was kept": ("execute(spec_of())", 1),
+    "from a spec, not as a module of the program": ("kept = spec_of(); execute(kept, False); import subject", 2),
+    "from a copy of a spec": ("import copy; execute(copy.copy(spec_of()))", 1),
+    "from a path": (
+        "execute(importlib.util.spec_from_file_location('subject', os.path.abspath('subject/__init__.py'),"
+        " submodule_search_locations=[os.path.abspath('subject')]))",
+        1,
+    ),
+    "lazily": (
+        "spec = spec_of(); spec.loader = importlib.util.LazyLoader(spec.loader); execute(spec); import uuid\n"
+        "if seen: raise SystemExit('hooked before it was used')\n"
+        "import subject; subject.initialize()",
+        1,
+    ),
+    "lazily, by its import": (
+        "sys.meta_path.insert(0, InFront('subject', Lazy)); import subject, uuid\n"
+        "if seen: raise SystemExit('hooked before it was used')\n"
+        "subject.initialize()",
+        1,
+    ),
+    "from a ZIP file": ("sys.path.insert(0, 'zipped.zip'); import subject", 1),
+    "from bytecode": ("sys.path.insert(0, 'compiled'); import subject", 1),
+    "found by another finder": (
+        "sys.meta_path.insert(0, InFront('subject', importlib.machinery.SourceFileLoader)); import subject",
+        1,
+    ),
+    "with a derived loader": ("sys.meta_path.insert(0, InFront('subject', Derived)); import subject", 1),
+    "with a chained loader": ("sys.meta_path.insert(0, InFront('subject', Chained)); import subject", 1),
+    "with a loader of its own": ("sys.meta_path.insert(0, InFront('subject', Own)); import subject", 1),
+    "with a loader of its own, by hand": (
+        "sys.meta_path.insert(0, InFront('subject', Own)); execute(spec_of()); import uuid",
+        1,
+    ),
+    "with a loader of old": ("sys.meta_path.insert(0, InFront('subject', Legacy)); import subject", 1),
+    "again and again": ("import subject; importlib.reload(subject); importlib.reload(subject)", 3),
+    "anew": (
+        "import subject; [sys.modules.pop(name) for name in ('subject', 'subject.part')]\nimport subject",
+        2,
+    ),
+    "once it no longer fails": (
+        "sys.modules['subject.part'] = None\n"
+        "for _ in range(2):\n"
+        "    try: import subject\n"
+        "    except ImportError: sys.modules.pop('subject', None)\n"
+        "del sys.modules['subject.part']; import subject",
+        1,
+    ),
+    "in threads": (
+        "import threading\n"
+        "threads = [threading.Thread(target=importlib.import_module, args=['subject']) for _ in range(8)]\n"
+        "[each.start() for each in threads]; [each.join() for each in threads]",
+        1,
+    ),
+    "as the package of a module that is run": ("import runpy; runpy.run_module('subject.other'); import subject", 1),
+    "with finders that others reset": ("sys.meta_path[:] = sys.meta_path[-3:]; import subject", 1),
+    "before": (
+        "import subject\n"
+        "if hooked: after_import('subject', lambda module: seen.append([module.__name__, module.initialize()]))",
+        2,
+    ),
+    "with pytest's rewriting": (
+        "import _pytest.config, pytest, _pytest.assertion as rewriting\n"
+        "hook = rewriting.install_importhook(_pytest.config.get_config())\n"
+        "hook.mark_rewrite('subject'); import subject",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_module_is_hooked_however_it_is_executed(tmp_path: Path, way: str) -> None:
+    """And it looks as it does without the hooks."""
+    for folder in ("subject", "compiled/subject"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").write_text(SUBJECT)
+        (tmp_path / folder / "part.py").write_text("")
+        (tmp_path / folder / "other.py").write_text("")
+    with zipfile.ZipFile(tmp_path / "zipped.zip", "w") as archive:
+        archive.writestr("subject/__init__.py", SUBJECT)
+        archive.writestr("subject/part.py", "")
+    for source in tuple((tmp_path / "compiled" / "subject").iterdir()):
+        py_compile.compile(str(source), str(source.with_suffix(".pyc")))
+        source.unlink()
+    if way in ("from a ZIP file", "from bytecode"):
+        (tmp_path / "subject").rename(tmp_path / "hidden")
+    code, times = WAYS[way]
+    (tmp_path / "program.py").write_text(PROGRAM.format(way=code))
+    (seen, about), (_, bare) = (_run(tmp_path, "program.py", hooked) for hooked in ("hooked", "bare"))
+    assert seen == [["subject", "whole"]] * times
+    assert about == bare
+
+
+def _run(folder: Path, *words: str) -> list[list[object]]:
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=folder, timeout=300)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    found: list[list[object]] = json.loads(done.stdout)
+    return found
+
+
+FAILS = """
+import sys, warnings
+if sys.argv[1] == "hooked":
+    from laggard.trainer_hooks.pytorch.import_hook import after_import
+    after_import("torch", print)
+import warns
+import fails
+"""
+
+
+def test_what_fails_and_warns_in_an_import_is_told_as_without_hooks(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(FAILS)
+    (tmp_path / "warns.py").write_text("import warnings; warnings.warn('old', stacklevel=2)")
+    (tmp_path / "fails.py").write_text("import deeper")
+    (tmp_path / "deeper.py").write_text("raise ValueError('no')")
+    told = [
+        subprocess.run([sys.executable, "program.py", each], capture_output=True, text=True, cwd=tmp_path).stderr
+        for each in ("hooked", "bare")
+    ]
+    assert told[0] == told[1] and "program.py:6: UserWarning: old" in told[0]

@@ -105,6 +105,36 @@ def test_a_started_process_is_a_rank_where_no_collective_of_it_can_be_named(tmp_
     assert_both_ranks_are_recorded(tmp_path)
 
 
+LOOKS_FOR_TORCH = {
+    "looks for it": "importlib.util.find_spec('torch'); importlib.util.find_spec('torch.distributed.fsdp')",
+    "loads it lazily": "load(importlib.util.LazyLoader(spec.loader))",
+    "executes what it found": "load(spec.loader)",
+}
+
+
+@pytest.mark.parametrize("words", ["laggard run train.py fork", "laggard run launch.sh"])
+@pytest.mark.parametrize("way", LOOKS_FOR_TORCH)
+def test_a_script_that_looks_for_torch_before_it_imports_it(words: str, way: str, tmp_path: Path, script: Path) -> None:
+    """As `import datasets` and `import transformers` do."""
+    looks = f"""
+import importlib.util, sys
+spec = importlib.util.find_spec("torch")
+def load(loader):
+    spec.loader = loader
+    sys.modules["torch"] = importlib.util.module_from_spec(spec)
+    loader.exec_module(sys.modules["torch"])
+if any(name.startswith("laggard.trainer_hooks.s") for name in sys.modules) and "launch" in sys.argv:
+    raise SystemExit("hooked before torch was imported")
+{LOOKS_FOR_TORCH[way]}
+"""
+    script.write_text(looks + script.read_text())
+    (tmp_path / "launch.sh").write_text("#!/bin/sh\nexec python train.py fork launch")
+    (tmp_path / "launch.sh").chmod(0o755)
+    done = start(tmp_path, *words.split())
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_both_ranks_are_recorded(tmp_path)
+
+
 BESIDE_A_RANK = """
 import subprocess, sys, torch
 from torch.utils.data import DataLoader, Dataset

@@ -11,10 +11,10 @@ from threading import get_ident
 from types import ModuleType
 from typing import Any, Final
 
+from laggard.trainer_hooks.engines.phased_calls import HOOKED
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.record.recorder import EVALUATION, INPUT
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
 
 NEXT_METHODS: Final[tuple[tuple[str, str], ...]] = (
     # module, class: next() of its instances gives a batch
@@ -41,9 +41,9 @@ ITERATORS: Final[tuple[tuple[str, str], ...]] = (
 def hook_known_loaders(session: Session) -> None:
     """Records these loaders' waits on the training thread as input, wherever their modules are imported."""
     for module, name in NEXT_METHODS:
-        after_import(module, functools.partial(suppress_errors, _hook, session, f"{name}.__next__", _recorded_next))
+        after_import(module, functools.partial(_hook, session, f"{name}.__next__", _recorded_next))
     for module, name in ITERATORS:
-        after_import(module, functools.partial(suppress_errors, _hook, session, name, _recorded_iterator))
+        after_import(module, functools.partial(_hook, session, name, _recorded_iterator))
 
 
 Wrap = Callable[[Session, Callable[..., Any]], Callable[..., Any]]
@@ -53,8 +53,10 @@ def _hook(session: Session, name: str, wrap: Wrap, module: ModuleType) -> None:
     owner = getattr(module, name.partition(".")[0], None)
     method = name.rpartition(".")[2]
     original = vars(owner).get(method) if owner is not None else None
-    if callable(original):  # else another version of the library
-        setattr(owner, method, wrap(session, original))
+    if callable(original) and not hasattr(original, HOOKED):  # else another version of the library, or hooked already
+        recorded = wrap(session, original)
+        setattr(recorded, HOOKED, True)
+        setattr(owner, method, recorded)
 
 
 def _recorded_next(session: Session, original: Callable[..., Any]) -> Callable[..., Any]:

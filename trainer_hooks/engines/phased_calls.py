@@ -16,7 +16,8 @@ from typing import Any, Final
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.record.recorder import CHECKPOINT, EVALUATION, LOGGING
 from laggard.trainer_hooks.session import Session
-from laggard.trainer_hooks.wrapping import suppress_errors
+
+HOOKED: Final = "_laggard_hooked"
 
 PHASED_CALLS: Final[tuple[tuple[str, str, int], ...]] = (
     # module, function or method, phase
@@ -77,7 +78,7 @@ PHASED_CALLS: Final[tuple[tuple[str, str, int], ...]] = (
 def hook_phased_calls(session: Session) -> None:
     """Records these calls on the training thread, wherever their modules are imported."""
     for module, name, phase in PHASED_CALLS:
-        after_import(module, functools.partial(suppress_errors, _hook, session, name, phase))
+        after_import(module, functools.partial(_hook, session, name, phase))
 
 
 def _hook(session: Session, name: str, phase: int, module: ModuleType) -> None:
@@ -86,8 +87,8 @@ def _hook(session: Session, name: str, phase: int, module: ModuleType) -> None:
     for part in path:
         owner = getattr(owner, part, None)
     original = vars(owner).get(last) if owner is not None else None
-    if not callable(original):
-        return  # another version of the library
+    if not callable(original) or hasattr(original, HOOKED):
+        return  # another version of the library, or a part of a reloaded one that it has kept
     recorded = _recorded(session, phase, original)
     setattr(owner, last, recorded)
     if owner is module:
@@ -116,4 +117,5 @@ def _recorded(session: Session, phase: int, original: Callable[..., Any]) -> Cal
         finally:
             recorder.leave()
 
+    setattr(recorded, HOOKED, True)
     return recorded

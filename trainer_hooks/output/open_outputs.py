@@ -59,11 +59,16 @@ def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callab
 
 def _say_what_runs() -> None:
     """Notes the script and when it began, by which people know a job better than by its number."""
+    FACTS.set(SCRIPT, script_name())
+    FACTS.set(STARTED, round(time.time(), 3))
+
+
+def script_name() -> str | None:
+    """The name of the script that runs, without its folder; None where there is none, as with -c."""
     path = (getattr(sys, "argv", None) or [""])[0]
     folder, name = os.path.split(path)
     name = os.path.basename(folder) if name == "__main__.py" else name
-    FACTS.set(SCRIPT, None if name.startswith("-") else name[:_MOST_LETTERS] or None)  # -c: there is none
-    FACTS.set(STARTED, round(time.time(), 3))
+    return None if name.startswith("-") else name[:_MOST_LETTERS] or None
 
 
 def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | None:

@@ -40,6 +40,7 @@ class TorchSteps:
         self._numbers = itertools.count()
         self._foreign: dict[int, tuple[Any, int]] = {}  # by id(): optimizers not of torch, and their numbers
         self._updates = 0  # made by torch's optimizers on the training thread
+        self.updates_elsewhere = 0  # on other threads, which nothing is recorded of
         self._recorder = recorder
         self.after_backward: Callable[[int], None] | None = None
         self.thread = get_ident()  # the training thread; autograd's threads run parts of what it waits for
@@ -126,6 +127,7 @@ class TorchSteps:
 
         def before(optimizer: Any, args: Any, kwargs: Any) -> Any:
             if get_ident() != self.thread:
+                self.updates_elsewhere += 1
                 return None
             key = id(optimizer)
             if key in updating:  # its last step() raised an exception

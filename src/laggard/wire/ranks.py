@@ -136,6 +136,23 @@ class RejectedFiles(msgspec.Struct, frozen=True):
     example: str
 
 
+class UnseenProcess(msgspec.Struct, frozen=True):
+    """A process that runs under laggard and of which no rank is seen. `kind`: `unseen`, it trained and nothing was
+    recorded, for the reason `why`; `starting`, it has torch and may become a rank. `running`: whether it still runs;
+    `at`: when it said so, Unix time."""
+
+    kind: str
+    job_id: str
+    rank: int
+    world_size: int
+    owner: int
+    pid: int
+    running: bool
+    script: str
+    why: str
+    at: float
+
+
 class RanksDocument(msgspec.Struct, frozen=True):
     """The ranks of one node. Pass `next` as `since` to get only steps that are newer."""
 
@@ -152,4 +169,6 @@ class RanksDocument(msgspec.Struct, frozen=True):
     """Of jobs on several nodes, where this one has RDMA devices that are up."""
     now: float | None = None
     """The node's Unix time when this was read; None from agents that do not tell it."""
+    unseen: tuple[UnseenProcess, ...] = ()
+    """Processes under laggard that are not seen as ranks, at most 64."""
     schema: str = RANKS_SCHEMA

@@ -1,0 +1,87 @@
+"""The processes that train, or are about to, and are not seen as ranks: which jobs they are of, in words. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from laggard.collector.jobs.job import JobKey, is_numbered
+from laggard.collector.locate.unseen_note import unseen_note
+from laggard.model import Note
+from laggard.rankfile.unseen import UNSEEN
+from laggard.text.words import printable_line
+from laggard.wire.ranks import UnseenProcess
+
+_LONGEST: Final = 600
+_MOST_NAMED: Final = 4
+
+
+class UnseenOn(NamedTuple):
+    """A process, the node that it is on, and the URL of the agent that tells of it."""
+
+    process: UnseenProcess
+    node: str
+    agent: str
+
+
+@dataclasses.dataclass(frozen=True)
+class UnseenJob:
+    """The unseen processes of one job that have trained."""
+
+    key: JobKey
+    found: tuple[UnseenOn, ...]
+
+    @property
+    def running(self) -> bool:
+        return any(each.process.running for each in self.found)
+
+    @property
+    def world_size(self) -> int:
+        return max(each.process.world_size for each in self.found)
+
+    @property
+    def script(self) -> str:
+        return self.found[0].process.script
+
+    @property
+    def agents(self) -> frozenset[str]:
+        return frozenset(each.agent for each in self.found)
+
+    def note(self) -> Note:
+        """The note that says so."""
+        ranks = [each.process.rank for each in self.found]
+        return unseen_note(ranks, [each.process.why for each in self.found], self.world_size)
+
+
+def unseen_jobs(found: Iterable[UnseenOn]) -> dict[JobKey, UnseenJob]:
+    """Those that trained, by job."""
+    of_job: dict[JobKey, list[UnseenOn]] = {}
+    for each in found:
+        if each.process.kind == UNSEEN:
+            of_job.setdefault(JobKey(each.process.owner, each.process.job_id), []).append(each)
+    return {key: UnseenJob(key, tuple(each)) for key, each in of_job.items()}
+
+
+def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterator[UnseenOn]:
+    """Those that have begun and made no step yet, and run. `known`: which jobs are held, and whether each runs."""
+    for each in found:
+        key = JobKey(each.process.owner, each.process.job_id)
+        if each.process.kind != UNSEEN and each.process.running and not known.get(key):
+            yield each
+
+
+def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
+    """Why there is no answer while they start. `ended`: the job that ended last; empty where there is none."""
+    names = dict.fromkeys(_name(each) for each in found)
+    shown = ", ".join(list(names)[:_MOST_NAMED])
+    shown += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
+    hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
+    return printable_line(text + hint, _LONGEST)
+
+
+def _name(each: UnseenOn) -> str:
+    process = each.process
+    name = process.script if process.script and is_numbered(process.job_id) else process.job_id
+    return f"{name} on {each.node}"

@@ -1,0 +1,82 @@
+"""Which job is answered for where processes train unseen, or are about to train."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from support.collectors import rank_row, ranks_document, step_row
+
+from laggard.collector.describe import sentence
+from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
+from laggard.collector.jobs.unseen import UnseenOn
+from laggard.collector.jobs.window import JobWindows
+from laggard.collector.locate.verdict import locate
+from laggard.model import Verdict
+from laggard.wire.nodes import NodeRow
+from laggard.wire.ranks import UnseenProcess
+
+UP = NodeRow("u", "n0", "up", "", 0.0, "ok", (), ())
+
+
+def unseen(kind: str = "unseen", job_id: str = "hidden", rank: int = 0, **changes: Any) -> UnseenOn:
+    values: dict[str, Any] = dict(
+        world_size=2, owner=1000, pid=7, running=True, script="train.py", why="torch RPC", at=1.0
+    )
+    return UnseenOn(UnseenProcess(kind, job_id, rank, **{**values, **changes}), "n0", "u")
+
+
+def cluster(*found: UnseenOn, **states: str) -> ClusterSnapshot:
+    """With a job of each name in `states`, in that state."""
+    windows = JobWindows()
+    for job_id, state in states.items():
+        rows = [step_row(step) for step in range(30)]
+        ranks = [rank_row(rank, 2, rows, job_id=job_id, node="n0") for rank in range(2)]
+        windows.ingest("u", ranks_document("n0", ranks), 1.0)
+        if state != "running":
+            windows.ingest(
+                "u", ranks_document("n0", [rank_row(r, 2, (), job_id=job_id, state=state) for r in (0, 1)]), 2.0
+            )
+    return build_snapshot(windows, ClusterSnapshot(nodes=(UP,), unseen=found), locate)
+
+
+def test_a_job_of_which_nothing_is_seen_is_told() -> None:
+    location = cluster(unseen(rank=0), unseen(rank=1)).location(None)
+    assert (location.verdict, location.job_id, location.owner) == (Verdict.UNKNOWN, "hidden", 1000)
+    assert sentence(location) == "Cannot tell: 2 processes (ranks 0-1) trained without being seen: torch RPC."
+
+
+def test_it_comes_before_a_job_that_ended_and_after_one_that_runs() -> None:
+    assert cluster(unseen(), old="finished").location(None).job_id == "hidden"
+    assert cluster(unseen(), new="running").location(None).job_id == "new"
+    assert cluster(unseen(), new="running").location("hidden").job_id == "hidden"
+    assert cluster(unseen(running=False), old="finished").location(None).job_id == "old"
+
+
+def test_a_job_with_ranks_has_a_note_on_the_others() -> None:
+    location = cluster(unseen(job_id="new"), new="running").location("new")
+    assert "1 process (rank 0) trained without being seen: torch RPC" in [note.text for note in location.notes]
+
+
+def test_no_job_that_ended_answers_for_one_that_begins() -> None:
+    snapshot = cluster(unseen("starting", "next", why=""), old="finished")
+    location = snapshot.location(None)
+    assert (location.verdict, [note.kind for note in location.notes]) == (Verdict.UNKNOWN, ["starting"])
+    assert sentence(location) == (
+        "Cannot tell: next on n0 has begun and made no step yet; "
+        "the job that ended last is 1000:old: ask for it with --job."
+    )
+    assert snapshot.location("old").job_id == "old" and snapshot.job("old") is not None
+    assert "has begun" in sentence(snapshot.location("next"))
+
+
+@pytest.mark.parametrize(
+    "found",
+    [unseen("starting", "next", running=False), unseen("starting", "new")],
+    ids=["it is gone", "its job has ranks that run"],
+)
+def test_what_no_longer_starts_changes_no_answer(found: UnseenOn) -> None:
+    assert cluster(found, new="running").location(None).job_id == "new"
+    assert (
+        cluster(found._replace(process=unseen("starting", running=False).process), old="finished").job(None) is not None
+    )
