@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.collector.locate.hang.liveness import SILENT_BEATS
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.hang.waits import least_seconds
@@ -59,9 +60,14 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if not deaths:
         return NOTHING_FOUND
     first = _explained(timings, _first(deaths))
+    left = _left_before(timings, deaths, first)
+    if few(left):
+        told = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=(_ended_note(timings, deaths),))
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+    notes = (extra_note(timings, left), *notes) if left else notes
     if _was_over(timings, deaths) or _waited_for_another(timings, deaths):
         return PartialVerdict(notes=notes)
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
@@ -73,6 +79,24 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
         _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
     ]
     return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
+
+
+def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
+    gone on to a collective that those never came to, and died as ranks do then."""
+    found = Departures(timings).early({death.column for death in deaths})
+    ends = [timings.states[death.column].end for death in first]
+    if any(end and end.cause for end in ends):
+        return ()
+    before = tuple(each for each in found if _ended_before(timings, each.column, deaths[0]))
+    explained = frozenset().union(*(each.waiting for each in before))
+    return before if {death.column for death in first} <= explained else ()
+
+
+def _ended_before(timings: JobTimings, column: int, death: _Death) -> bool:
+    end = timings.states[column].end
+    allowance = 0.0 if timings.nodes[column] == death.node else CLOCKS_SECONDS
+    return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
 
 def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
@@ -291,8 +315,9 @@ def _evidence(
     later = [each for each in deaths if each not in first]
     if later and later[0].latest < float("inf"):
         after = seconds_text(max(0.0, later[0].latest - first[0].latest))
+        when = f", the next {after} later" if first[0].latest < float("inf") else ""
         ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
-        lines.append(f"{ranks} ended after it, the next {after} later")
+        lines.append(f"{ranks} ended after it{when}")
     if death.victim:
         lines.append("ranks end so when another is gone: the cause may be elsewhere")
     return tuple(lines)

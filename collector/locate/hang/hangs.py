@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
+from laggard.collector.locate.hang.departures import Departures, extra_note, few, left_culprit
 from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
 from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
@@ -56,6 +57,9 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     if stopped and len(stopped) == len(states):
         return PartialVerdict(notes=(suspended_note(len(states)),))
     waits = find_waits(timings, step_seconds, stopped)
+    departures = Departures(timings)
+    if not stopped and departures.left & _all_awaited(waits):
+        return _left(timings, waits, departures)
     roots = sorted(stopped or _roots(waits, timings))
     if not waits and not stopped:
         return NOTHING_FOUND
@@ -68,10 +72,23 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
 
 
+def _left(timings: JobTimings, waits: Mapping[int, Wait], departures: Departures) -> PartialVerdict:
+    """The ranks that left with status 0 and that others wait for now."""
+    found = tuple(each for each in departures.early(frozenset(waits)) if each.column in _all_awaited(waits))
+    notes = tuple(waiting_notes(timings, waits))
+    if not few(found):
+        return PartialVerdict(notes=((extra_note(timings, found), *notes) if found else notes))
+    return PartialVerdict(tuple(left_culprit(timings, each) for each in found), notes)
+
+
+def _all_awaited(waits: Mapping[int, Wait]) -> frozenset[int]:
+    return frozenset().union(*{wait.not_arrived for wait in waits.values()})
+
+
 def _roots(waits: Mapping[int, Wait], timings: JobTimings) -> frozenset[int]:
     """The ranks that are waited for and wait for nobody. Where there are none, the silent ranks: they entered the
     collective and stand still in it, with every thread."""
-    awaited = frozenset().union(*{wait.not_arrived for wait in waits.values()})
+    awaited = _all_awaited(waits)
     roots = awaited - frozenset(waits)
     if roots:
         return roots

@@ -96,8 +96,11 @@ def unfinished_collectives(timings: JobTimings) -> PartialVerdict:
 
 def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     """The records of collectives that were the rank's last: what it left unfinished and went on from, it had not waited
-    for. Where the source tells no steps, all that is not finished."""
+    for, and so it is with all of a rank that ended with status 0. Where the source tells no steps, all that is not
+    finished."""
     known = ~np.isfinite(collectives.end) & (collectives.seq >= 0)
+    ended = [state.state == "finished" and state.end is not None for state in timings.states]
+    known &= ~np.array(ended, np.bool_)[collectives.column]
     if not timings.steps_recorded:
         return np.flatnonzero(known)
     finished = np.isfinite(collectives.end) & (collectives.step >= 0)

@@ -18,7 +18,11 @@ _LOSES_WORK: Final = "A job that is ended loses what it did since its last check
 
 
 def judge(situation: Situation) -> Iterator[Item]:
+    """Of those that died or hang, the ones whose machine's findings can be the cause: of the others nothing is known
+    to be in need of repair."""
     for culprit in situation.culprits:
+        if culprit.kind in ("dead", "hung") and not culprit.findings:
+            continue
         codes = sorted(culprit.findings, key=lambda code: not code.startswith(_HARDWARE))
         risk, revert = _risk_and_revert(culprit, situation)
         yield Item(
