@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
+from laggard.collector.locate.hang.different_calls import DifferentCalls, aborted_call, different_calls
 from laggard.collector.locate.hang.liveness import SILENT_BEATS
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.hang.waits import least_seconds
@@ -68,17 +69,34 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
         return PartialVerdict(notes=(_ended_note(timings, deaths),))
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
     notes = (extra_note(timings, left), *notes) if left else notes
-    if _was_over(timings, deaths) or _waited_for_another(timings, deaths):
+    if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
         return PartialVerdict(notes=(Note("first_unseen", text), *notes))
     if not silent and any(_spoke_to_the_end(timings, death) for death in first):
         return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
+    different = different_calls(timings)
+    if different is not None:
+        first = _called_otherwise(timings, different, first, deaths)
+        notes = (different.note(), *notes)
     culprits = [
         _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
     ]
     return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
+
+
+def _called_otherwise(
+    timings: JobTimings, different: DifferentCalls, first: Sequence[_Death], deaths: Sequence[_Death]
+) -> list[_Death]:
+    """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
+    side of calls that do not match. Else `first`."""
+    ranks = {int(timings.ranks[death.column]) for death in first}
+    odd = [death for death in deaths if int(timings.ranks[death.column]) in different.few]
+    ends = [timings.states[death.column].end for death in first]
+    if not odd or not ranks <= set(different.ranks) or any(end and end.cause for end in ends):
+        return list(first)
+    return odd
 
 
 def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Departure, ...]:
@@ -282,9 +300,17 @@ def _culprit(
         confidence=_confidence(death, rivals),
         evidence=_evidence(timings, death, first, deaths, of_machine),
         findings=timings.findings_by_node.get(node or "", ()) if state.end and state.end.cause else (),
-        victims=tuple(int(other) for other in timings.ranks if int(other) not in ranks)[:MAX_NAMED_RANKS],
+        victims=_victims(timings, ranks),
         end=state.end,
     )
+
+
+def _victims(timings: JobTimings, ranks: Sequence[int]) -> tuple[int, ...]:
+    """All other ranks, without those that had ended well."""
+    numbers = (
+        int(rank) for rank, state in zip(timings.ranks, timings.states, strict=True) if state.state != "finished"
+    )
+    return tuple(rank for rank in numbers if rank not in ranks)[:MAX_NAMED_RANKS]
 
 
 def _confidence(death: _Death, first: Sequence[_Death]) -> float:
@@ -318,6 +344,9 @@ def _evidence(
         when = f", the next {after} later" if first[0].latest < float("inf") else ""
         ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
         lines.append(f"{ranks} ended after it{when}")
+    aborted = aborted_call(timings, death.column)
+    if aborted:
+        lines.append(aborted)
     if death.victim:
         lines.append("ranks end so when another is gone: the cause may be elsewhere")
     return tuple(lines)

@@ -15,7 +15,8 @@ from laggard.collector.locate.hang.deadlock import ranks_in_cycles
 from laggard.collector.locate.hang.departures import Departures, extra_note, few, left_culprit
 from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
-from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
+from laggard.collector.locate.hang.same_group import beside_note, mismatch_of, standing_beside
+from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text, least_seconds
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -60,7 +61,10 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     departures = Departures(timings)
     if not stopped and departures.left & _all_awaited(waits):
         return _left(timings, waits, departures)
-    roots = sorted(stopped or _roots(waits, timings))
+    beside = {} if stopped else standing_beside(timings, waits, least_seconds(step_seconds))
+    if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
+        return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
+    roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
     if not waits and not stopped:
         return NOTHING_FOUND
     if not roots:
@@ -82,14 +86,18 @@ def _left(timings: JobTimings, waits: Mapping[int, Wait], departures: Departures
 
 
 def _all_awaited(waits: Mapping[int, Wait]) -> frozenset[int]:
-    return frozenset().union(*{wait.not_arrived for wait in waits.values()})
+    return _all_of({wait.not_arrived for wait in waits.values()})
 
 
-def _roots(waits: Mapping[int, Wait], timings: JobTimings) -> frozenset[int]:
-    """The ranks that are waited for and wait for nobody. Where there are none, the silent ranks: they entered the
-    collective and stand still in it, with every thread."""
+def _all_of(columns: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*columns)
+
+
+def _roots(waits: Mapping[int, Wait], timings: JobTimings, standing: frozenset[int]) -> frozenset[int]:
+    """The ranks that are waited for and wait for nobody; `standing` do so in a collective that C++ made. Where there
+    are none, the silent ranks: they entered the collective and stand still in it, with every thread."""
     awaited = _all_awaited(waits)
-    roots = awaited - frozenset(waits)
+    roots = awaited - frozenset(waits) - standing
     if roots:
         return roots
     silent = frozenset(column for column, state in enumerate(timings.states) if is_alive(state) and is_silent(state))
@@ -99,7 +107,7 @@ def _roots(waits: Mapping[int, Wait], timings: JobTimings) -> frozenset[int]:
 def _notes_without_root(timings: JobTimings, waits: Mapping[int, Wait]) -> Iterable[Note]:
     deadlocked = ranks_in_cycles({column: wait.not_arrived for column, wait in waits.items()})
     if deadlocked:
-        yield deadlock_note(timings, deadlocked)
+        yield mismatch_of(timings, waits, deadlocked) or deadlock_note(timings, deadlocked)
     yield from waiting_notes(timings, waits, "" if deadlocked else "; nobody is known to be missing")
 
 
