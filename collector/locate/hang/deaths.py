@@ -37,13 +37,15 @@ _NOT_RECORDED = (
 
 
 class _Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone."""
+    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone;
+    `told`: its own exception or signal says so, and not its place alone."""
 
     column: int
     node: str | None
     earliest: float
     latest: float
     victim: bool
+    told: bool = False
 
     def may_precede(self, other: _Death) -> bool:
         allowance = 0.0 if self.node == other.node else CLOCKS_SECONDS
@@ -123,10 +125,10 @@ def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
     if end is None:
         victim = column not in silent if silent else state.in_flight is not None
         return _Death(column, timings.nodes[column], -float("inf"), float("inf"), victim)
-    victim = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
+    victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
     if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
         victim = state.in_flight is not None
-    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim)
+    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
 
 
 def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
@@ -169,11 +171,13 @@ def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
 
 
 def _first(deaths: Sequence[_Death]) -> list[_Death]:
-    """The deaths of which each may have been the first. `deaths`: in order."""
+    """The deaths of which each may have been the first. `deaths`: in order. Where all died as victims, that is whose
+    place alone says so: others do not fail as if a peer were gone before one is."""
     own = [death for death in deaths if not death.victim]
     near = [death for death in own if death.earliest <= deaths[0].latest + SAME_FAILURE_SECONDS]
     candidates = near or list(deaths)
-    return [death for death in candidates if death.may_precede(candidates[0])]
+    may_be = [death for death in candidates if death.may_precede(candidates[0])]
+    return [death for death in may_be if not death.told] or may_be
 
 
 def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:

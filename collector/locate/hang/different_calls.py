@@ -68,12 +68,11 @@ def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict
     """By process group and column: what each rank called in the step that it did not finish, in its order. One process
     group may have several names, one for each role."""
     last = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
-    behind = int(last.min()) != int(last.max())
     known = (collectives.op >= 0) & (collectives.seq >= 0) & (collectives.peer < 0)
+    # Who finished less did not come as far, or was killed and its last calls are lost.
+    known &= (last == last.max(initial=-1))[collectives.column]
     rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))
     found: dict[str, dict[int, list[_Call]]] = {}
-    if behind:  # some finished a step that others did not: their calls do not stand side by side
-        return found
     for row in rows[np.argsort(collectives.start[rows], kind="stable")].tolist():
         name = collectives.groups[collectives.group[row]].name
         op = int(collectives.op[row])
@@ -121,10 +120,12 @@ def _called(ranks: list[int], call: _Call) -> str:
 
 def aborted_call(timings: JobTimings, column: int) -> str:
     """What a rank that was aborted (SIGABRT) inside a collective called where others called something else; where that
-    is not known, that gloo aborts a rank for it. Empty of other ends."""
+    is not known, that gloo aborts a rank for it. Empty of other ends, but of one of which nothing is known it says what
+    is known to differ."""
     state = timings.states[column]
-    flight = state.in_flight
-    if state.end is None or state.end.signal != "SIGABRT" or flight is None:
+    end, flight = state.end, state.in_flight
+    nothing_known = end is not None and not (end.signal or end.exit_code or end.exception)
+    if end is None or flight is None or not (end.signal == "SIGABRT" or nothing_known):
         return ""
     others = [other for other, it in enumerate(timings.states) if other != column and it.state in ("died", "running")]
     other_calls: dict[str, list[int]] = {}
@@ -133,6 +134,8 @@ def aborted_call(timings: JobTimings, column: int) -> str:
         if call and call != flight_text(flight):
             other_calls.setdefault(call, []).append(int(timings.ranks[other]))
     beside = " and ".join(f"{ranks_text(ranks)} were in {call}" for call, ranks in list(other_calls.items())[:4])
+    if nothing_known and not beside:
+        return ""
     called = f"it called {flight_text(flight)}, number {flight.seq}" + (f", where {beside}" if beside else "")
     return f"{called}: gloo aborts a rank whose call does not match the others', as of another operation or size"
 

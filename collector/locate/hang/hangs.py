@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
-from laggard.collector.locate.hang.departures import Departures, extra_note, few, left_culprit
+from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
 from laggard.collector.locate.hang.same_group import beside_note, mismatch_of, standing_beside
-from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text, least_seconds
+from laggard.collector.locate.hang.waits import THE_WORLD, Wait, find_waits, flight_text, least_seconds
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -59,8 +59,12 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
         return PartialVerdict(notes=(suspended_note(len(states)),))
     waits = find_waits(timings, step_seconds, stopped)
     departures = Departures(timings)
-    if not stopped and departures.left & _all_awaited(waits):
-        return _left(timings, waits, departures)
+    left = () if stopped else _left_in(waits, departures)
+    if left:
+        notes = tuple(waiting_notes(timings, waits))
+        if not few(left):
+            return PartialVerdict(notes=(extra_note(timings, left), *notes))
+        return PartialVerdict(tuple(left_culprit(timings, each) for each in left), notes)
     beside = {} if stopped else standing_beside(timings, waits, least_seconds(step_seconds))
     if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
         return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
@@ -76,13 +80,12 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
 
 
-def _left(timings: JobTimings, waits: Mapping[int, Wait], departures: Departures) -> PartialVerdict:
-    """The ranks that left with status 0 and that others wait for now."""
-    found = tuple(each for each in departures.early(frozenset(waits)) if each.column in _all_awaited(waits))
-    notes = tuple(waiting_notes(timings, waits))
-    if not few(found):
-        return PartialVerdict(notes=((extra_note(timings, found), *notes) if found else notes))
-    return PartialVerdict(tuple(left_culprit(timings, each) for each in found), notes)
+def _left_in(waits: Mapping[int, Wait], departures: Departures) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 and that others wait for now. Of collectives that C++ made no hook tells who
+    has not arrived."""
+    by_torch = any(wait.group == THE_WORLD for wait in waits.values())
+    awaited = departures.left if by_torch else departures.left & _all_awaited(waits)
+    return tuple(each for each in departures.early(frozenset(waits)) if each.column in awaited) if awaited else ()
 
 
 def _all_awaited(waits: Mapping[int, Wait]) -> frozenset[int]:

@@ -23,7 +23,8 @@ MISMATCH_TO_DO = (
 
 def standing_beside(timings: JobTimings, waits: Mapping[int, Wait], least: float) -> dict[int, frozenset[int]]:
     """For each rank (its column) that waits in a collective of the world, those of whom it waits that stand in the
-    world's collective of the same number themselves, which C++ made: they came, and called something else."""
+    world's collective of the same number or a later one themselves, which C++ made: they came, and called something
+    else."""
     columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
     if any(lane.op in COUNTERPART for state in timings.states if state.beat for lane in state.beat.lanes):
         return {}  # the Flight Recorder may count them with the rest
@@ -44,7 +45,8 @@ def _stands_in(state: RankState, number: int, least: float) -> bool:
         is_alive(state)
         and group is not None
         and state.in_flight is None
-        and 0 <= group.completed < group.enqueued == number
+        and 0 <= group.completed < group.enqueued
+        and group.enqueued >= number
         and group.seconds >= least
     )
 
@@ -52,9 +54,11 @@ def _stands_in(state: RankState, number: int, least: float) -> bool:
 def beside_note(timings: JobTimings, waits: Mapping[int, Wait], beside: Mapping[int, frozenset[int]]) -> Note:
     """For ranks that wait in what others, who stand in something else, did not call."""
     calls: dict[str, set[int]] = {}
-    for column, others in beside.items():
-        calls.setdefault(f"{waits[column].operation}, number {waits[column].number}", set()).add(column)
-        calls.setdefault(MADE_BY_CPP, set()).update(others)
+    groups = {waits[column].group for column in beside}
+    for column, wait in waits.items():
+        if wait.group in groups:
+            calls.setdefault(f"{wait.operation}, number {wait.number}", set()).add(column)
+    calls[MADE_BY_CPP] = {other for others in beside.values() for other in others}
     return _note(timings, calls)
 
 
