@@ -209,7 +209,8 @@ def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
     for rank in sorted(part.killed):
         last = tables.last_step(rank)
         after = "its first step" if last is None else f"step {last}"
-        how = "was killed" if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
+        gone = "was killed, or left by os._exit"
+        how = gone if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
         lost = "lost" if part.writer.is_gone else "not here"
         yield f"the recording of rank {rank} has no end: its process {how}, and what it did after {after} is {lost}"
     if not part.ranks and part.writer.lives(None):

@@ -17,6 +17,7 @@ from laggard.collector.locate.hang.point_to_point import ANY_RANK, COUNTERPART
 from laggard.collector.locate.hang.waits import THE_WORLD
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.rankfile.layout import LANE_COUNT
 from laggard.text.rank_end import time_text
 from laggard.text.words import ranks_text, seconds_text
 from laggard.wire.ranks import BeatRow, InFlight
@@ -73,6 +74,8 @@ class Departures:
 
     def _missed(self, column: int, among: Set[int]) -> Iterator[Departure]:
         for (op, group), entered in self._entered.items():
+            if column not in entered and self._may_lack_lanes(column):
+                continue
             members = self._members(group)
             own = entered.get(column, 0)
             waiting = frozenset(other for other, count in entered.items() if other in among and count > own)
@@ -97,9 +100,15 @@ class Departures:
             op = COUNTERPART[lane.op]
             lanes = [it for it in of_left.lanes if it.op == op] if of_left else []
             own = max((it.entered for it in lanes if it.peer == rank), default=0)
-            if own < lane.entered and not any(it.peer == ANY_RANK for it in lanes):
+            unsure = any(it.peer == ANY_RANK for it in lanes) or (not own and self._may_lack_lanes(left))
+            if own < lane.entered and not unsure:
                 return f"{op} of {lane.group} {'to' if op == 'send' else 'from'} rank {rank}, number {own + 1}"
         return ""
+
+    def _may_lack_lanes(self, column: int) -> bool:
+        """Whether the rank may have had more lanes than a rank file has room for."""
+        beat = self._places[column].beat
+        return beat is not None and len(beat.lanes) >= LANE_COUNT
 
     def _members(self, group: str) -> set[int]:
         """As far as the group's name and the counts tell them."""

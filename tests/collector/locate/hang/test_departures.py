@@ -12,6 +12,7 @@ from laggard.collector.locate.hang.hangs import hung_ranks
 from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings
 from laggard.collector.locate.verdict import locate
 from laggard.model import Location, RankEnd, Verdict
+from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
 
 NOW = 1_800_000_000.0
@@ -126,6 +127,12 @@ def test_who_ended_well_is_not_named_where_nobody_misses_it(
 def test_a_rank_that_was_never_in_a_group_is_not_missed_there() -> None:
     states = (victim(more=OTHER, after=1.0), victim(more=OTHER, after=1.0), left(41))
     assert (2,) not in dead(judge(*states))
+
+
+def test_a_rank_whose_lanes_had_no_room_in_its_file_is_not_missed() -> None:
+    full: Counts = {("all_reduce", f"tp:{number}"): 1 for number in range(LANE_COUNT - 1)}
+    others = (victim(more=OTHER, after=1.0), left(41, more=full))
+    assert (1,) not in dead(judge(*others))
 
 
 def test_one_that_calls_more_than_all_that_have_ended_is_told_of_its_call() -> None:
