@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
-from laggard.text.rank_end import end_text
+from laggard.text.rank_end import end_text, left_early
 from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
 
 NOT_HELD = "not_held"
@@ -149,7 +149,7 @@ def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
     verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
     if culprit.kind == "dead":
-        return f"died first: {end_text(culprit.end)}"
+        return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
     if culprit.kind == "hung" and culprit.silent:
         return "fell silent first, stopped or killed"
     if culprit.kind == "hung":

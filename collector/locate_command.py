@@ -213,6 +213,8 @@ def _change_lines(arguments: argparse.Namespace, location: Location, timings: Jo
     others = [item for item in _recommended(arguments, location, timings) if item.key not in names]
     for item in others[:MOST_CHANGES]:
         yield Line(ascii_line(f"  What to change: {change_text(item)}. Gain: {gain_text(item.gain)}."))
+    if not others and any(culprit.kind in ("dead", "hung") for culprit in location.culprits):
+        return  # there is nothing to repair, and nothing is tuned in a job that stands still
     left = len(others) - MOST_CHANGES
     start = "How, and why" if others else "What to change, with what it gains"
     more = f", and {left} more" if left > 0 else ""

@@ -96,7 +96,9 @@ def read_rank(
     watched = exits.exit_of(path) if exits is not None else None
     end = None if moment is None else rank_end(contents.facts.get(ENDING), watched, moment)
     state = "running" if writer.alive else "died" if end and (is_failure(end) or not finished) else "finished"
-    row = _row(contents, node, writer, state, now, end if state == "died" else None)
+    if end is not None and state == "finished":  # it closed its file, as Python does where it leaves with status 0
+        end = structs.replace(end, exit_code=0)
+    row = _row(contents, node, writer, state, now, end)
     if cpu is not None and writer.pid and writer.process:
         row = structs.replace(row, cpu_wait=cpu.sample(path, writer.pid, row.owner))
     return RankSnapshot(path, row, contents.identity["wall_ns"], now.monotonic_ns - contents.progress_ns)
@@ -192,11 +194,16 @@ def _row(contents: _Contents, node: str, writer: _Writer, state: str, now: Now, 
         phase=PHASES[contents.phase] if not finished and 0 <= contents.phase < len(PHASES) else None,
         lost=counters.lost + counters.errors,
         stopped=writer.process is not None and writer.process.stopped,
-        beat=None if finished or beat is None else _beat(beat, contents.lanes, now),
+        beat=None if beat is None or (finished and not _is_last(contents)) else _beat(beat, contents.lanes, now),
         last_beat_timestamp_seconds=contents.unix_seconds(beat.at_ns, now) if beat else None,
         facts={name: value for name, value in contents.facts.items() if name != ENDING},
         end=end,
     )
+
+
+def _is_last(contents: _Contents) -> bool:
+    """Whether the beat is the one with which the writer closed the file: nothing came after it."""
+    return contents.beat is not None and contents.beat.at_ns >= contents.progress_ns
 
 
 def _totals(lanes: tuple[Lane, ...], counters: RankCounters) -> tuple[CollectiveTotal, ...]:

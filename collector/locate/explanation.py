@@ -15,6 +15,7 @@ from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.ring_request import ring_request
 from laggard.constants import SCRIPT_PHASES
 from laggard.model import Culprit
+from laggard.text.rank_end import left_early
 from laggard.text.report import SEVERITY_ORDER
 
 _COMPUTING = (
@@ -66,6 +67,8 @@ _ADVICE = {
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
     "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
     "systems that suspend jobs",
+    "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
+    "SIGTERM on one rank",
     "dead": "read its log and its machine's kernel log from the time of its end",
 }
 
@@ -104,6 +107,8 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
+    if culprit.kind == "dead" and left_early(culprit.end):
+        return _ADVICE["left"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.kind == "busy_threads":

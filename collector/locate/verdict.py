@@ -9,7 +9,8 @@ work (positions.py).
   slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
 - links/slow_links.py decides which links are slow, by the time of transfers.
 - hang/hangs.py decides who is hung and who waits for whom, and hang/unfinished.py does so from a recording;
-  hang/mismatched.py finds ranks that called different collectives; hang/deaths.py finds who died first.
+  hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
+  died first, and hang/departures.py who left with status 0 before others could go on.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from msgspec import structs
 from laggard.collector.locate.explanation import explained
 from laggard.collector.locate.hang.before_the_end import hung_before_the_end
 from laggard.collector.locate.hang.deaths import dead_ranks
+from laggard.collector.locate.hang.different_calls import different_calls
 from laggard.collector.locate.hang.hangs import hung_ranks
 from laggard.collector.locate.hang.mismatched import mismatched_collectives
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
@@ -81,7 +83,13 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     found = hung_before_the_end(timings, step_seconds)
     found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
     found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
-    return unfinished_collectives(timings) if found == NOTHING_FOUND else found
+    found = unfinished_collectives(timings) if found == NOTHING_FOUND else found
+    if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
+        return found
+    different = different_calls(timings)
+    if different is None:
+        return found
+    return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
 
 
 def _each_once(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:

@@ -210,7 +210,8 @@ def _lost_gaps(part: RecordedPart, tables: Tables) -> Iterable[str]:
     for rank in sorted(part.killed):
         last = tables.last_step(rank)
         after = "its first step" if last is None else f"step {last}"
-        how = "was killed" if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
+        gone = "was killed, or left by os._exit"
+        how = gone if part.writer.is_gone else "was killed, or still runs and this machine cannot see it"
         lost = "lost" if part.writer.is_gone else "not here"
         yield f"the recording of rank {rank} has no end: its process {how}, and what it did after {after} is {lost}"
     if not part.ranks and part.writer.lives(None):
@@ -229,6 +230,8 @@ class _JobFacts:
     states: dict[int, StateLine]
     codes: dict[str, tuple[str, ...]]
     died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
+    left: dict[int, RankEnd]  # by rank, of those that ended with status 0
+    came_to: dict[int, BeatRow]  # by rank, of those that ended: how many collectives of each lane they had entered
     last_beats: dict[int, LastBeat]  # by rank, of those that have no end
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
@@ -236,13 +239,17 @@ class _JobFacts:
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, set())
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, set())
         is_over = any(part.end_lines for part in parts)
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
-            ends |= {rank: _end_of(part, rank) for rank, line in part.end_lines.items() if line.exit_code}
+            ends |= {rank: _end_of(part, tables, rank) for rank, line in part.end_lines.items() if line.exit_code}
             names = tuple(part.columns.group_names)
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
+            facts.left.update(
+                (rank, _end_of(part, tables, rank)) for rank, line in part.end_lines.items() if not line.exit_code
+            )
+            facts.came_to.update((rank, _came_to(part, tables, rank)) for rank in part.end_lines)
             facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.without_end if part.beats)
             facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))
             facts.doubted.update(() if is_over or part.writer.is_gone else part.killed)
@@ -285,9 +292,10 @@ class _JobFacts:
             return RankState("running", last_step, None, None, self.living[rank])
         if line is None and rank in self.died:
             in_flight, end = self.died[rank]
-            return RankState("died", last_step, None, in_flight, end=end, doubted=rank in self.doubted)
+            came_to, doubted = self.came_to.get(rank), rank in self.doubted
+            return RankState("died", last_step, None, in_flight, beat=came_to, end=end, doubted=doubted)
         if line is None:
-            return RankState("finished", last_step, None, None)
+            return RankState("finished", last_step, None, None, beat=self.came_to.get(rank), end=self.left.get(rank))
         asked = line.asked_seconds_ago or 0.0
         return RankState(
             line.state,
@@ -302,11 +310,15 @@ class _JobFacts:
         )
 
 
-def _end_of(part: RecordedPart, rank: int) -> RankEnd:
-    """What the process noted of its own end."""
+def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
+    """What the process noted of its own end. Recordings of before lack the time of one with status 0: the last record's
+    then counts."""
     line, about = part.end_lines[rank], part.lines.get(rank)
     at = (line.at_seconds or 0.0) + ((about.unix_minus_clock if about else None) or 0.0)
-    return RankEnd(max(at, 0.0), 0.0, line.exit_code, "", (line.exception or "")[:256], line.others_failed is True)
+    if line.at_seconds is None:
+        at = part.last_record_at(tables, rank) or 0.0
+    exit_code, exception = line.exit_code or 0, (line.exception or "")[:256]
+    return RankEnd(max(at, 0.0), 0.0, exit_code, "", exception, line.others_failed is True)
 
 
 def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
@@ -315,10 +327,15 @@ def _last_beat(part: RecordedPart, tables: Tables, rank: int) -> LastBeat:
     line = part.beat_lines.get(rank)
     if line is not None and line.last_step == tables.last_step(rank):
         return LastBeat(line.quiet_seconds, line.phase, line.in_flight, line.beat)
+    return LastBeat(0.0, None, None, _came_to(part, tables, rank))
+
+
+def _came_to(part: RecordedPart, tables: Tables, rank: int) -> BeatRow:
+    """A beat that tells how many collectives of each lane the rank had entered, by its records."""
     entered = tables.entered(rank)
     names = tuple(part.columns.group_names)
     lanes = (LaneProgress(OPS[op], names[group], count, count, peer) for (op, group, peer), count in entered.items())
-    return LastBeat(0.0, None, None, BeatRow(0.0, NEXT_BEAT_SECONDS, "absent", tuple(lanes), ()))
+    return BeatRow(0.0, NEXT_BEAT_SECONDS, "absent", tuple(lanes), ())
 
 
 def _unfinished(tables: Tables, rank: int, group_names: Sequence[str]) -> InFlight | None:

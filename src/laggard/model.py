@@ -96,7 +96,7 @@ MAX_NAMED_RANKS = 64
 
 
 class RankEnd(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a rank's process ended, where it did not finish: what is not known is left out.
+    """How a rank's process ended: what is not known is left out.
 
     It ended at `at_seconds` (Unix time on its node's clock) or at most `uncertain_seconds` before. `exit_code` and
     `signal` (`SIGKILL`) are the kernel's word, or Python's own. `exception` is the type of the one that nobody caught,

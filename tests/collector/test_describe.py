@@ -70,7 +70,7 @@ LINK = ({"node": "n1", "device": "mlx5_0"}, {"node": "n2", "device": "mlx5_1"})
         ),
         (
             _location(Verdict.FAIL, _culprit("dead", (3,))),
-            "Rank 3 on n1 died first: its process is gone without an end.",
+            "Rank 3 on n1 died first: its process is gone: killed, or left by os._exit.",
         ),
         (
             _location(Verdict.FAIL, _culprit("slow_host", (2, 3), recoverable_ratio=None)),

@@ -45,7 +45,7 @@ def test_a_rank_that_is_killed_during_a_step_died_first_and_its_victims_did_not(
     assert said.returncode == 1 and said.stdout.startswith("Rank 1 on n0 died first: killed by SIGKILL."), said.stdout
     recorded = [cluster.locate_trace(tmp_path / name) for name in ("recording", "held")]
     assert recorded[0].stdout.startswith("Rank 1 on "), recorded[0].stdout
-    assert "died first: its process is gone without an end." in recorded[0].stdout
+    assert "died first: its process is gone: killed, or left by os._exit." in recorded[0].stdout
     told_live = said.stdout.splitlines()  # also that the job has ended
     assert told_live[0] == recorded[1].stdout.splitlines()[0]
     words = ("laggard recommend", "  Job ")  # the first names the folder, the other says which job was recorded
@@ -81,6 +81,64 @@ runpy.run_path({str(ALL_REDUCE_LOOP)!r}, run_name="__main__")
     for said in (cluster.locate(), cluster.locate_trace(tmp_path / "recording")):
         assert said.returncode == 1 and "Rank 2 on " in said.stdout.splitlines()[0], said.stdout
         assert "died first: exit status 1 after FloatingPointError." in said.stdout and "secret" not in said.stdout
+
+
+def test_a_rank_that_leaves_with_status_0_while_others_go_on_is_named(cluster: Cluster, tmp_path: Path) -> None:
+    """Its peers fail in gloo for it, some time later."""
+    script = tmp_path / "leaves.py"
+    script.write_text(
+        f"""
+import itertools, os, runpy, sys, time
+calls, sleep = itertools.count(), time.sleep
+def leave_at_last(seconds):
+    if next(calls) == 1000:
+        sys.exit(0)
+    sleep(seconds)
+if os.environ["RANK"] == "1":
+    time.sleep = leave_at_last
+runpy.run_path({str(ALL_REDUCE_LOOP)!r}, run_name="__main__")
+"""
+    )
+    extra = {"LAGGARD_RECORD_DIR": str(tmp_path / "recording")}
+    ranks = cluster.train(3, "1000000", script=script, extra=extra)
+    cluster.until_rows(lambda rows: len(rows) == 3)
+    assert [rank.wait(300) for rank in ranks] == [1, 0, 1]
+    cluster.until_rows(lambda rows: [row["state"] for row in rows] == ["died", "finished", "died"])
+    first = dead(cluster.until(lambda location: dead(location).get("ranks") == [1]))
+    assert first["end"]["exit_code"] == 0 and first["victims"] == [0, 2] and first["since_step"] == 500
+    for said in (cluster.locate(), cluster.locate_trace(tmp_path / "recording")):
+        assert said.returncode == 1 and "left first: exit status 0." in said.stdout.splitlines()[0], said.stdout
+        assert said.stdout.startswith("Rank 1 on ") and "What to change" not in said.stdout
+        assert "It left at step 500, while ranks 0 and 2 went on to all_reduce of dp:0-2, number 501" in said.stdout
+
+
+JOIN = """
+import torch
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+with model.join():
+    for _ in range(20 + 10 * rank):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+dist.all_reduce(torch.zeros(4), async_op=True)
+dist.barrier(async_op=True)
+dist.barrier()
+"""
+
+
+def test_a_job_that_ended_well_did_not_hang_in_what_nobody_waited_for(cluster: Cluster, tmp_path: Path) -> None:
+    script = tmp_path / "join.py"
+    script.write_text(JOIN)
+    extra = {"LAGGARD_RECORD_DIR": str(tmp_path / "recording")}
+    assert [rank.wait(300) for rank in cluster.train(2, script=script, extra=extra)] == [0, 0]
+    lines = [line for file in (tmp_path / "recording").iterdir() for line in file.read_text().splitlines()]
+    assert any('"end": null' in line for line in lines), "joined ranks launch collectives for which C++ waits"
+    recorded = cluster.locate_trace(tmp_path / "recording").stdout
+    assert "never finished" not in recorded and "died" not in recorded and "left" not in recorded, recorded
 
 
 def dead(location: dict[str, Any]) -> dict[str, Any]:

@@ -217,8 +217,18 @@ def test_what_locate_found_comes_first_with_what_it_costs() -> None:
             "rank 2 on vm is slow to get its input, and the others wait for it",
             False,
         ),
-        ({"kind": "hung"}, "it is hung", "rank 2 on vm is hung, and the others wait for it", False),
-        ({"kind": "dead"}, "it died", "and the others cannot go on without it", False),
+        (
+            {"kind": "hung", "findings": ("MOUNT_HUNG",)},
+            "MOUNT_HUNG; it is hung",
+            "rank 2 on vm is hung, and the others wait for it",
+            False,
+        ),
+        (
+            {"kind": "dead", "findings": ("GPU_XID",)},
+            "GPU_XID; it died",
+            "and the others cannot go on without it",
+            False,
+        ),
     ],
     ids=["compute", "gpu", "input", "hung", "dead"],
 )
@@ -231,6 +241,18 @@ def test_a_culprit_is_told_in_the_words_of_its_kind(
     assert (one.current, reason in one.reason) == (state, True), one
     assert ("node" in two.risk and "node" in two.revert) == replaced, two
     assert "node" not in one.risk + one.revert, "a job on one machine has no node to put in its place"
+
+
+@pytest.mark.parametrize("kind", ["dead", "hung"])
+def test_a_job_that_stands_still_gets_no_advice_about_its_speed(kind: str) -> None:
+    """A faster input would not have kept the rank alive, and of the rank nothing is known to be in need of repair."""
+    stands = Culprit(kind, (1,), node="n1", advice="read its log")
+    slow = Culprit("slow_compute", (2,), node="n2", slowdown_ratio=1.5, recoverable_ratio=0.25, advice="look at it")
+    waits = JobProfile(1.0, input_share=0.4, exposed_share=0.3)
+    found = recommend(Situation(profile=waits, culprits=(stands, slow)))
+    assert [item.key for item in found.items] == ["rank 2 on n2"] and found.items[0].gain.ratio is None
+    assert any("Nothing is tuned in a job that stands still" in note for note in found.notes), found.notes
+    assert recommend(Situation(profile=waits, culprits=(slow,))).items[0].gain.ratio
 
 
 def test_one_cause_has_one_gain() -> None:

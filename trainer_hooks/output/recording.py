@@ -144,5 +144,6 @@ class RecordingSink:
 
     def close(self) -> None:
         self._write_rank_line()
-        self._write({"kind": "end", "rank": self._identity.rank, "lost": self._file.lost, **(FACTS.get(ENDING) or {})})
+        end = {"lost": self._file.lost, "at_seconds": time.perf_counter(), **(FACTS.get(ENDING) or {})}
+        self._write({"kind": "end", "rank": self._identity.rank, **end})
         self._file.close()

@@ -54,7 +54,14 @@ def _holds_another_run(folder: str, identity: Identity, began: float | None) -> 
         attempt > identity.attempt
         or _is_of_another_run(path, identity, earliest if attempt == identity.attempt else None)
         for path, attempt in others
+        if not _is_just_made(path, earliest)
     )
+
+
+def _is_just_made(path: str, began: float | None) -> bool:
+    """Whether a rank that starts at the same time has made the file, and writes its first line next."""
+    about = os.stat(path)
+    return not about.st_size and began is not None and about.st_mtime >= began
 
 
 def _rank_files(folder: str) -> Iterator[tuple[str, int]]:

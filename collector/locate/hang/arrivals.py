@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-from laggard.collector.locate.hang.liveness import is_alive, was_read_since
+from laggard.collector.locate.hang.liveness import has_left, is_alive, was_read_since
 from laggard.collector.locate.hang.point_to_point import COUNTERPART, others_in_flight, partner_is_missing
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.wire.ranks import InFlight
 
 _GROUP_NAME = re.compile(r"[a-z]+:(\d+)-(\d+)(?:/(\d+))?(?:#.*)?")
@@ -49,9 +50,9 @@ class Arrivals:
         return next((other for other in others if self._partner_is_missing(column, other)), flight)
 
     def not_arrived(self, column: int, flight: InFlight) -> frozenset[int]:
-        """The living ranks that had not come to `flight`, which the rank is in, when a rank was in it already: members
-        of the group that have entered fewer collectives of the lane, or the partner that has entered fewer sends or
-        receives of the pair."""
+        """The ranks that live, or left with status 0, and had not come to `flight`, which the rank is in, when a rank
+        was in it already: members of the group that have entered fewer collectives of the lane, or the partner that
+        has entered fewer sends or receives of the pair."""
         if flight.op in COUNTERPART:
             missing = self._partner_is_missing(column, flight)
             return frozenset((self._columns[flight.peer],) if missing else ())
@@ -63,29 +64,36 @@ class Arrivals:
 
     def _partner_is_missing(self, column: int, flight: InFlight) -> bool | None:
         partner = self._columns.get(flight.peer)
-        if partner is None or partner == column or not is_alive(self._states[partner]):
+        if partner is None or partner == column or not _may_be_awaited(self._states[partner]):
             return None
         rank, waiter = int(self._ranks[column]), self._states[column]
         return partner_is_missing(flight, rank, waiter, self._states[partner])
 
     def _missing_members(self, op: str, group: str, number: int) -> frozenset[int]:
         entered = self._entered.get((op, group), {})
-        members = set(entered) | self._members_by_name(group)
+        members = set(entered) | members_by_name(group, self._columns)
         behind = (column for column in members if entered.get(column, 0) < number)
         begin = self._longest.get((op, group, number), 0.0)
         return frozenset(column for column in behind if self._counts_since(column, begin))
 
     def _counts_since(self, column: int, begin_seconds: float) -> bool:
-        """Whether the rank lives, and its counts are newer than a wait that began so many seconds ago."""
+        """Whether the rank lives, and its counts are newer than a wait that began so many seconds ago; or it left, and
+        they are its last."""
         state = self._states[column]
+        if has_left(state):
+            return True
         return is_alive(state) and bool(state.beat and was_read_since(state, state.beat.age_seconds, begin_seconds))
 
-    def _members_by_name(self, group: str) -> set[int]:
-        """The members that the group's name spans: a rank may hang before its first collective in the group."""
-        found = _GROUP_NAME.fullmatch(group)
-        if not found:
-            return set()
-        first, last, stride = int(found[1]), int(found[2]), int(found[3] or 1)
-        return {
-            column for rank, column in self._columns.items() if first <= rank <= last and not (rank - first) % stride
-        }
+
+def _may_be_awaited(state: RankState) -> bool:
+    return is_alive(state) or has_left(state)
+
+
+def members_by_name(group: str, columns: Mapping[int, int]) -> set[int]:
+    """The columns of the members that the group's name spans: a rank may hang before its first collective in the group.
+    `columns`: by rank."""
+    found = _GROUP_NAME.fullmatch(group)
+    if not found:
+        return set()
+    first, last, stride = int(found[1]), int(found[2]), int(found[3] or 1)
+    return {column for rank, column in columns.items() if first <= rank <= last and not (rank - first) % stride}

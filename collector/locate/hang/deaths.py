@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
+from laggard.collector.locate.hang.different_calls import DifferentCalls, aborted_call, different_calls
 from laggard.collector.locate.hang.liveness import SILENT_BEATS
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.hang.waits import least_seconds
@@ -35,13 +37,15 @@ _NOT_RECORDED = (
 
 
 class _Death(NamedTuple):
-    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone."""
+    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone;
+    `told`: its own exception or signal says so, and not its place alone."""
 
     column: int
     node: str | None
     earliest: float
     latest: float
     victim: bool
+    told: bool = False
 
     def may_precede(self, other: _Death) -> bool:
         allowance = 0.0 if self.node == other.node else CLOCKS_SECONDS
@@ -59,20 +63,60 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if not deaths:
         return NOTHING_FOUND
     first = _explained(timings, _first(deaths))
+    left = _left_before(timings, deaths, first)
+    if few(left):
+        told = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=(_ended_note(timings, deaths),))
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
-    if _was_over(timings, deaths) or _waited_for_another(timings, deaths):
+    notes = (extra_note(timings, left), *notes) if left else notes
+    if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
     if all(death.victim for death in deaths) and _some_are_unseen(timings):
         text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
         return PartialVerdict(notes=(Note("first_unseen", text), *notes))
     if not silent and any(_spoke_to_the_end(timings, death) for death in first):
         return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
+    different = different_calls(timings)
+    if different is not None:
+        first = _called_otherwise(timings, different, first, deaths)
+        notes = (different.note(), *notes)
     culprits = [
         _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
     ]
     return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
+
+
+def _called_otherwise(
+    timings: JobTimings, different: DifferentCalls, first: Sequence[_Death], deaths: Sequence[_Death]
+) -> list[_Death]:
+    """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
+    side of calls that do not match. Else `first`."""
+    ranks = {int(timings.ranks[death.column]) for death in first}
+    odd = [death for death in deaths if int(timings.ranks[death.column]) in different.few]
+    ends = [timings.states[death.column].end for death in first]
+    if not odd or not ranks <= set(different.ranks) or any(end and end.cause for end in ends):
+        return list(first)
+    return odd
+
+
+def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
+    gone on to a collective that those never came to, and died as ranks do then."""
+    found = Departures(timings).early({death.column for death in deaths})
+    ends = [timings.states[death.column].end for death in first]
+    if any(end and end.cause for end in ends):
+        return ()
+    before = tuple(each for each in found if _ended_before(timings, each.column, deaths[0]))
+    explained = frozenset().union(*(each.waiting for each in before))
+    return before if {death.column for death in first} <= explained else ()
+
+
+def _ended_before(timings: JobTimings, column: int, death: _Death) -> bool:
+    end = timings.states[column].end
+    allowance = 0.0 if timings.nodes[column] == death.node else CLOCKS_SECONDS
+    return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
 
 def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
@@ -81,10 +125,10 @@ def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
     if end is None:
         victim = column not in silent if silent else state.in_flight is not None
         return _Death(column, timings.nodes[column], -float("inf"), float("inf"), victim)
-    victim = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
+    victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
     if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
         victim = state.in_flight is not None
-    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim)
+    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
 
 
 def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
@@ -127,11 +171,13 @@ def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
 
 
 def _first(deaths: Sequence[_Death]) -> list[_Death]:
-    """The deaths of which each may have been the first. `deaths`: in order."""
+    """The deaths of which each may have been the first. `deaths`: in order. Where all died as victims, that is whose
+    place alone says so: others do not fail as if a peer were gone before one is."""
     own = [death for death in deaths if not death.victim]
     near = [death for death in own if death.earliest <= deaths[0].latest + SAME_FAILURE_SECONDS]
     candidates = near or list(deaths)
-    return [death for death in candidates if death.may_precede(candidates[0])]
+    may_be = [death for death in candidates if death.may_precede(candidates[0])]
+    return [death for death in may_be if not death.told] or may_be
 
 
 def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
@@ -258,9 +304,17 @@ def _culprit(
         confidence=_confidence(death, rivals),
         evidence=_evidence(timings, death, first, deaths, of_machine),
         findings=timings.findings_by_node.get(node or "", ()) if state.end and state.end.cause else (),
-        victims=tuple(int(other) for other in timings.ranks if int(other) not in ranks)[:MAX_NAMED_RANKS],
+        victims=_victims(timings, ranks),
         end=state.end,
     )
+
+
+def _victims(timings: JobTimings, ranks: Sequence[int]) -> tuple[int, ...]:
+    """All other ranks, without those that had ended well."""
+    numbers = (
+        int(rank) for rank, state in zip(timings.ranks, timings.states, strict=True) if state.state != "finished"
+    )
+    return tuple(rank for rank in numbers if rank not in ranks)[:MAX_NAMED_RANKS]
 
 
 def _confidence(death: _Death, first: Sequence[_Death]) -> float:
@@ -291,8 +345,12 @@ def _evidence(
     later = [each for each in deaths if each not in first]
     if later and later[0].latest < float("inf"):
         after = seconds_text(max(0.0, later[0].latest - first[0].latest))
+        when = f", the next {after} later" if first[0].latest < float("inf") else ""
         ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
-        lines.append(f"{ranks} ended after it, the next {after} later")
+        lines.append(f"{ranks} ended after it{when}")
+    aborted = aborted_call(timings, death.column)
+    if aborted:
+        lines.append(aborted)
     if death.victim:
         lines.append("ranks end so when another is gone: the cause may be elsewhere")
     return tuple(lines)

@@ -12,9 +12,11 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
+from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
 from laggard.collector.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
 from laggard.collector.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
-from laggard.collector.locate.hang.waits import Wait, find_waits, flight_text
+from laggard.collector.locate.hang.same_group import beside_note, mismatch_of, standing_beside
+from laggard.collector.locate.hang.waits import THE_WORLD, Wait, find_waits, flight_text, least_seconds
 from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
@@ -56,7 +58,17 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     if stopped and len(stopped) == len(states):
         return PartialVerdict(notes=(suspended_note(len(states)),))
     waits = find_waits(timings, step_seconds, stopped)
-    roots = sorted(stopped or _roots(waits, timings))
+    departures = Departures(timings)
+    left = () if stopped else _left_in(waits, departures)
+    if left:
+        notes = tuple(waiting_notes(timings, waits))
+        if not few(left):
+            return PartialVerdict(notes=(extra_note(timings, left), *notes))
+        return PartialVerdict(tuple(left_culprit(timings, each) for each in left), notes)
+    beside = {} if stopped else standing_beside(timings, waits, least_seconds(step_seconds))
+    if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
+        return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
+    roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
     if not waits and not stopped:
         return NOTHING_FOUND
     if not roots:
@@ -68,11 +80,27 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
 
 
-def _roots(waits: Mapping[int, Wait], timings: JobTimings) -> frozenset[int]:
-    """The ranks that are waited for and wait for nobody. Where there are none, the silent ranks: they entered the
-    collective and stand still in it, with every thread."""
-    awaited = frozenset().union(*{wait.not_arrived for wait in waits.values()})
-    roots = awaited - frozenset(waits)
+def _left_in(waits: Mapping[int, Wait], departures: Departures) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 and that others wait for now. Of collectives that C++ made no hook tells who
+    has not arrived."""
+    by_torch = any(wait.group == THE_WORLD for wait in waits.values())
+    awaited = departures.left if by_torch else departures.left & _all_awaited(waits)
+    return tuple(each for each in departures.early(frozenset(waits)) if each.column in awaited) if awaited else ()
+
+
+def _all_awaited(waits: Mapping[int, Wait]) -> frozenset[int]:
+    return _all_of({wait.not_arrived for wait in waits.values()})
+
+
+def _all_of(columns: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*columns)
+
+
+def _roots(waits: Mapping[int, Wait], timings: JobTimings, standing: frozenset[int]) -> frozenset[int]:
+    """The ranks that are waited for and wait for nobody; `standing` do so in a collective that C++ made. Where there
+    are none, the silent ranks: they entered the collective and stand still in it, with every thread."""
+    awaited = _all_awaited(waits)
+    roots = awaited - frozenset(waits) - standing
     if roots:
         return roots
     silent = frozenset(column for column, state in enumerate(timings.states) if is_alive(state) and is_silent(state))
@@ -82,7 +110,7 @@ def _roots(waits: Mapping[int, Wait], timings: JobTimings) -> frozenset[int]:
 def _notes_without_root(timings: JobTimings, waits: Mapping[int, Wait]) -> Iterable[Note]:
     deadlocked = ranks_in_cycles({column: wait.not_arrived for column, wait in waits.items()})
     if deadlocked:
-        yield deadlock_note(timings, deadlocked)
+        yield mismatch_of(timings, waits, deadlocked) or deadlock_note(timings, deadlocked)
     yield from waiting_notes(timings, waits, "" if deadlocked else "; nobody is known to be missing")
 
 

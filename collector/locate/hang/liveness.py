@@ -15,6 +15,11 @@ def is_alive(state: RankState) -> bool:
     return state.state == "running"
 
 
+def has_left(state: RankState) -> bool:
+    """Whether the rank's process ended with status 0, and it is known how far it had come."""
+    return state.state == "finished" and state.end is not None and state.beat is not None
+
+
 def is_silent(state: RankState) -> bool:
     return state.beat is not None and silent_seconds(state) > SILENT_BEATS * state.beat.interval_seconds + 1.0
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.hang.same_group import MISMATCH_TO_DO
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.constants import OPS
@@ -20,7 +21,7 @@ from laggard.text.words import ranks_text
 
 MAX_NOTES = 16
 
-_SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
+SAME_SIZE = frozenset(OPS.index(op) for op in ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"))
 """Operations in which the larger of input and output has one size on all ranks. The root of a gather has more than the
 others, and an all_to_all as much as each likes."""
 
@@ -66,7 +67,7 @@ def _calls(collectives: Collectives, rows: Sequence[int]) -> dict[int, _Call]:
     calls = {}
     for row in rows:
         op = int(collectives.op[row])
-        size = int(collectives.size[row]) if op in _SAME_SIZE else -1
+        size = int(collectives.size[row]) if op in SAME_SIZE else -1
         calls[int(collectives.column[row])] = _Call(op, size)
     if len({call.op for call in calls.values()}) == 1:  # then the sizes are compared, as far as they are known
         calls = {column: call for column, call in calls.items() if call.size >= 0}
@@ -88,8 +89,7 @@ def _note(group: str, seq: int, by_call: Mapping[_Call, Sequence[int]]) -> Note:
     text = (
         f"{', '.join(called)} where {ranks_text(by_call[most])} called {_text(most)}, as collective number {seq} of "
         f"{group}: the {'sizes' if sizes_alone else 'operations'} do not match, and it cannot finish; what to do: "
-        "find where the program of these ranks takes another way (a condition on the rank, on its data or on an "
-        "exception)"
+        f"{MISMATCH_TO_DO}"
     )
     return Note("mismatch", text, ranks=tuple(ranks[:MAX_NAMED_RANKS]))
 

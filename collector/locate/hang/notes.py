@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from laggard.collector.locate.hang.liveness import is_silent, stopped_for_long
 from laggard.collector.locate.hang.waits import Wait
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text, seconds_text
 
@@ -37,8 +37,17 @@ def root_note(timings: JobTimings, root: int, wait: Wait | None) -> Note:
         how = "was stopped just now, and may go on" if brief else condition or "stands still"
         return Note("stopped", f"{who} {how}", (rank,), node)
     late = f"has not arrived at {wait.awaited}, number {wait.number}" if root in wait.not_arrived else None
+    where = _where(state)
     text = f"{who} {' and '.join(filter(None, (condition, late))) or 'stands still'}"
+    text += f"; it is {where}, and others have waited for {seconds_text(wait.seconds)}" if late and where else ""
     return Note("not_arrived", text, (rank,), node)
+
+
+def _where(state: RankState) -> str:
+    """The step and phase in which a rank stands that others wait for: `in forward of step 40`. Empty where it is in a
+    collective, which is told by itself, or nothing tells its phase."""
+    step = 0 if state.step is None else state.step + 1
+    return f"in {state.phase} of step {step}" if state.phase and not state.in_flight else ""
 
 
 def waiting_notes(timings: JobTimings, waits: Mapping[int, Wait], remark: str = "") -> Iterable[Note]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from laggard.collector.locate.hang.liveness import was_read_since
+from laggard.collector.locate.hang.liveness import has_left, was_read_since
 from laggard.collector.locate.job_timings import RankState
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.wire.ranks import InFlight
@@ -37,7 +37,7 @@ def partner_is_missing(flight: InFlight, rank: int, waiter: RankState, partner: 
         return None
     if theirs.entered >= flight.seq:
         return False
-    if not was_read_since(partner, partner.beat.age_seconds, flight.seconds):
+    if not (has_left(partner) or was_read_since(partner, partner.beat.age_seconds, flight.seconds)):
         return None
     if partner.beat.age_seconds > flight.seconds:  # from before the wait, and nothing has come since: it stands still
         return True

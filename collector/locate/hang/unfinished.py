@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.hang.deadlock import ranks_in_cycles
+from laggard.collector.locate.hang.liveness import has_left
 from laggard.collector.locate.hang.notes import deadlock_note
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
@@ -96,8 +97,11 @@ def unfinished_collectives(timings: JobTimings) -> PartialVerdict:
 
 def _stuck(collectives: Collectives, timings: JobTimings) -> NDArray[np.int64]:
     """The records of collectives that were the rank's last: what it left unfinished and went on from, it had not waited
-    for. Where the source tells no steps, all that is not finished."""
+    for, and so it is with all of a rank that ended with status 0. Where the source tells no steps, all that is not
+    finished."""
     known = ~np.isfinite(collectives.end) & (collectives.seq >= 0)
+    ended = [state.state == "finished" and state.end is not None for state in timings.states]
+    known &= ~np.array(ended, np.bool_)[collectives.column]
     if not timings.steps_recorded:
         return np.flatnonzero(known)
     finished = np.isfinite(collectives.end) & (collectives.step >= 0)
@@ -226,8 +230,9 @@ def _culprit(
     node = nodes.pop() if len(nodes) == 1 else None
     victims = sorted(int(timings.ranks[column]) for column in blocked - columns)
     meeting, attendance = waited_in if root.inside is None else (root.inside, meetings[root.inside])
+    gone = all(has_left(timings.states[column]) for column in columns)
     return Culprit(
-        kind="hung",
+        kind="dead" if gone else "hung",
         ranks=tuple(int(timings.ranks[column]) for column in root.columns),
         node=node,
         gpu=timings.gpus[root.columns[0]] if len(columns) == 1 else None,
@@ -237,6 +242,7 @@ def _culprit(
         confidence=CONFIDENCE if len(columns) == 1 or root.whole_machine else SHARED_CONFIDENCE,
         evidence=tuple(_evidence(timings, collectives, meetings, waited_in, root)),
         victims=tuple(victims[:MAX_NAMED_RANKS]),
+        end=timings.states[root.columns[0]].end if gone else None,
     )
 
 

@@ -31,6 +31,8 @@ THE_WORLD = "#0"
 compared."""
 
 _OF_THE_WORLD = "a collective of the world"
+MADE_BY_CPP = f"{_OF_THE_WORLD} that C++ made, as DDP's"
+"""What a rank stands in of which only the Flight Recorder tells."""
 
 
 class Wait(NamedTuple):
@@ -122,7 +124,7 @@ def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozen
     members = {
         column: group
         for column, state in enumerate(timings.states)
-        if is_alive(state) and (group := _in_the_world(state)) is not None
+        if is_alive(state) and (group := in_the_world(state)) is not None
     }
     newest = max((group.enqueued for group in members.values()), default=-1)
     furthest = {column: group for column, group in members.items() if group.enqueued == newest}
@@ -142,7 +144,7 @@ def _waits_by_flight_recorder(timings: JobTimings, least: float, stopped: frozen
     }
 
 
-def _in_the_world(state: RankState) -> GroupProgress | None:
+def in_the_world(state: RankState) -> GroupProgress | None:
     """The world's progress as torch reported it; None where it is not known when that was."""
     if state.beat is None or state.beat.groups_age_seconds is None:
         return None
@@ -156,5 +158,5 @@ def _asked(state: RankState) -> float:
 
 def _stood_still_since(state: RankState) -> float:
     """How many seconds ago the world's numbers were first seen as they were when torch was asked last."""
-    group = _in_the_world(state)
+    group = in_the_world(state)
     return _asked(state) + (group.seconds if group else 0.0)

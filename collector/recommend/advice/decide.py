@@ -1,16 +1,20 @@
 """A recommendation from what is known: repairs first, then what is to be tuned, the largest gain first. A sick fabric
-is not tuned. Pure."""
+is not tuned, and neither is a job that died or hangs. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from msgspec import structs
+
+from laggard.collector.describe import culprit_text
 from laggard.collector.recommend.advice.files import recommended_files
 from laggard.collector.recommend.advice.registry import RULES
 from laggard.collector.recommend.advice.situation import Situation
-from laggard.collector.recommend.advice.values import Item, Recommendation
-from laggard.model import Severity
+from laggard.collector.recommend.advice.values import Gain, Item, Recommendation
+from laggard.model import Culprit, Severity
+from laggard.text.words import capital, printable_line
 
 _FABRIC: Final = ("RDMA_", "NVLINK_", "FABRIC_", "RING_", "PCIE_", "NCCL_WQE", "OFI_")
 _FABRIC_CODES: Final = frozenset(
@@ -34,10 +38,14 @@ _FABRIC_CODES: Final = frozenset(
 
 def recommend(situation: Situation) -> Recommendation:
     blocked = _blocking_codes(situation)
+    stands = [each for each in situation.culprits if each.kind in ("dead", "hung")]
     found = list(_distinct(item for rule in RULES for item in rule.judge(situation)))
-    items = [item for item in found if item.repairs or not blocked]
+    items = [item for item in found if item.repairs or not (blocked or stands)]
+    if stands:  # what a job that stands still would gain in speed is no reason to change anything
+        items = [structs.replace(item, gain=Gain(item.gain.basis)) for item in items]
     items.sort(key=_order)
-    notes = [*situation.deepspeed_problems, *_held_back(blocked, len(found) - len(items)), *_not_known(situation)]
+    held_back = _held_back(blocked, len(found) - len(items)) if blocked else _not_tuned(stands)
+    notes = [*situation.deepspeed_problems, *held_back, *_not_known(situation)]
     return Recommendation(blocked, tuple(items), recommended_files(items, situation), tuple(notes))
 
 
@@ -72,6 +80,14 @@ def _held_back(blocked: tuple[str, ...], count: int) -> Iterator[str]:
     if blocked:
         more = f" ({count} held back)" if count else ""
         yield f"Nothing is tuned until the fabric is well: {', '.join(blocked)}{more}."
+
+
+def _not_tuned(stands: Sequence[Culprit]) -> Iterator[str]:
+    """Why a job that died or hangs gets no advice about its speed."""
+    if stands:
+        first = stands[0]
+        text = printable_line(f"{culprit_text(first)}: {first.advice}" if first.advice else culprit_text(first))
+        yield f"{capital(text)}. Nothing is tuned in a job that stands still: see why first."
 
 
 def _not_known(situation: Situation) -> Iterator[str]:

@@ -18,6 +18,7 @@ from laggard.collector.recommend.advice.rules import (
     model_states,
     offload,
     overlap,
+    own_program,
     pcie,
     provider,
     queue_pairs,
@@ -27,14 +28,13 @@ from laggard.collector.recommend.advice.rules import (
     small_messages,
     tcp_fallback,
     traffic_class,
-    uneven_work,
     variables,
 )
 
 RULES: Final[tuple[Rule, ...]] = (
     tcp_fallback.RULE,
     slow_rank.RULE,
-    uneven_work.RULE,
+    own_program.RULE,
     gpudirect.RULE,
     pcie.RULE,
     roce.RULE,

@@ -16,16 +16,26 @@ _CAUSES = {
 """What the kernel's word means; the agent's kernel_word.py finds it."""
 
 
+_GONE = "its process is gone: killed, or left by os._exit"
+
+
+def left_early(end: RankEnd | None) -> bool:
+    """Whether the process ended well, with status 0: then it is told of because others could not go on."""
+    return end is not None and end.exit_code == 0 and not (end.signal or end.exception or end.cause)
+
+
 def end_text(end: RankEnd | None) -> str:
     """`killed by SIGKILL, its host or cgroup was out of memory (OOM kill)`, `exit status 1 after
     ValueError`. Says so where nothing is known but that the process is gone."""
     if end is None:
-        return "its process is gone without an end"
-    how = "its process is gone without an end"
+        return _GONE
+    how = _GONE
     if end.signal:
         how = f"killed by {end.signal}"
     elif end.exit_code:
         how = f"exit status {end.exit_code}" + (f" after {end.exception}" if end.exception else "")
+    elif left_early(end):
+        how = "exit status 0"
     elif end.exception:
         how = f"ended by {end.exception}"
     return how + (f", {_CAUSES.get(end.cause, end.cause)}" if end.cause else "")

@@ -120,11 +120,11 @@ class RankRow(msgspec.Struct, frozen=True):
     phase: str | None
     lost: int  # events that the hook could not record
     stopped: bool = False  # whether the process is stopped according to the kernel (SIGSTOP, a debugger)
-    beat: BeatRow | None = None  # None before the first heartbeat, and of a rank that has finished
+    beat: BeatRow | None = None  # None before the first heartbeat; of a rank that has finished its last
     last_beat_timestamp_seconds: float | None = None
     facts: dict[str, Any] = {}
     rows: tuple[StepRow, ...] = ()
-    end: RankEnd | None = None  # of a rank that died
+    end: RankEnd | None = None  # of a rank that has finished or died
     cpu_wait: CpuWait | None = None  # of a rank that runs
 
 

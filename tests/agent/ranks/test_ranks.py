@@ -120,11 +120,15 @@ def test_only_steps_that_are_new(files: RankFiles, start_rank: Start) -> None:
 def test_a_rank_that_finished_and_one_that_died(files: RankFiles, start_rank: Start) -> None:
     good, bad = start_rank(rank=0), start_rank(rank=1)
     for rank in (good, bad):
-        rank.do("step", "block")
+        rank.do("step", "block", "beat")
     good.finish()
     bad.kill()
     finished, died = files.read().ranks
     assert (finished.state, finished.pid, finished.in_flight, finished.phase) == ("finished", 0, None, None)
+    assert finished.end and finished.end.exit_code == 0 and finished.beat, "how far it had come"
+    assert [(lane.op, lane.entered) for lane in finished.beat.lanes] == [
+        (lane.op, lane.entered) for lane in died.beat.lanes
+    ]
     assert (died.state, died.pid, died.phase) == ("died", 0, "backward")
     assert died.in_flight is not None and died.in_flight.op == "all_gather"
     validate_ranks(encode(files.read(since=0)))

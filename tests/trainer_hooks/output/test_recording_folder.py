@@ -49,6 +49,14 @@ def test_the_ranks_of_one_run_share_a_folder(tmp_path: Path) -> None:
     assert chosen(tmp_path, rank=0) == "run-2"
 
 
+def test_a_file_that_another_rank_has_just_made_and_not_begun_is_of_this_run(tmp_path: Path) -> None:
+    path = tmp_path / rank_file_name(1, 0)
+    path.touch()
+    assert chosen(tmp_path, rank=0) == "."
+    os.utime(path, (time.time() - LONG_AGO,) * 2)
+    assert chosen(tmp_path, rank=0) == "run-2", "of a run whose disk was full"
+
+
 def test_an_attempt_after_a_restart_records_where_the_first_did(tmp_path: Path) -> None:
     holds(tmp_path, "other")
     holds(tmp_path / "run-2")

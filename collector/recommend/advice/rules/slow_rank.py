@@ -13,14 +13,19 @@ from laggard.model import Culprit
 
 SOURCE: Final = "docs/location.md: recoverable_ratio is the share of the step that fixing the culprit saves"
 
+_OF_THE_SCRIPT: Final = ("uneven_work", "busy_threads")
+"""No machine is at fault: own_program.py has these."""
+
 _HARDWARE: Final = ("GPU_", "NVLINK_", "PCIE_", "RDMA_", "FABRIC_")
 _LOSES_WORK: Final = "A job that is ended loses what it did since its last checkpoint."
 
 
 def judge(situation: Situation) -> Iterator[Item]:
+    """Of those that died or hang, the ones whose machine's findings can be the cause: of the others nothing is known
+    to be in need of repair."""
     for culprit in situation.culprits:
-        if culprit.kind == "uneven_work":
-            continue  # uneven_work.py
+        if culprit.kind in _OF_THE_SCRIPT or (culprit.kind in ("dead", "hung") and not culprit.findings):
+            continue
         codes = sorted(culprit.findings, key=lambda code: not code.startswith(_HARDWARE))
         risk, revert = _risk_and_revert(culprit, situation)
         yield Item(

@@ -1,0 +1,150 @@
+"""Finds the first collective of a job's last step at which the ranks of a group called different operations, or one
+operation with different sizes, in recordings whose numbers count each operation by itself. Pure.
+
+Calls are compared by their order in the step that no rank finished: what ranks called in the steps before did match.
+Only calls that stand side by side count, because a rank that has called less may be late, and only ranks each of which
+called something that the other did not, because times tell the order of collectives that C++ made only roughly.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from laggard.collector.locate.collectives import Collectives
+from laggard.collector.locate.hang.mismatched import SAME_SIZE
+from laggard.collector.locate.hang.same_group import MISMATCH_TO_DO
+from laggard.collector.locate.hang.waits import MADE_BY_CPP, THE_WORLD, flight_text
+from laggard.collector.locate.job_timings import JobTimings
+from laggard.constants import OPS
+from laggard.model import MAX_NAMED_RANKS, Note
+from laggard.text.words import ranks_text
+
+MAX_COMPARED = 64
+"""Ranks that each called something else, of which pairs are compared."""
+
+
+class _Call(NamedTuple):
+    """What a rank called: the operation's place in OPS, its bytes, -1 where these need not be equal, its number among
+    the rank's calls of that operation, and the name of the group as this rank has it."""
+
+    op: int
+    size: int
+    number: int
+    group: str
+
+    def text(self) -> str:
+        size = f" of {self.size:,} bytes" if self.size >= 0 else ""
+        return f"{OPS[self.op]} number {self.number} of {self.group}{size}"
+
+
+class DifferentCalls(NamedTuple):
+    """`few`: the ranks that called what fewer called; empty where as many called something else. `text`: who called
+    what."""
+
+    few: tuple[int, ...]
+    ranks: tuple[int, ...]
+    text: str
+
+    def note(self) -> Note:
+        ranks = self.few or self.ranks
+        return Note("mismatch", f"{self.text}; what to do: {MISMATCH_TO_DO}", ranks=ranks[:MAX_NAMED_RANKS])
+
+
+def different_calls(timings: JobTimings) -> DifferentCalls | None:
+    """The first different calls that any group has. None where there are none, or no step is known."""
+    collectives = timings.collectives
+    if collectives is None or collectives.numbered_by_group or timings.live:
+        return None
+    found = (_first_difference(calls) for calls in _last_calls(timings, collectives).values() if _differ(calls))
+    return next((_described(timings, calls) for calls in found if calls), None)
+
+
+def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict[int, list[_Call]]]:
+    """By process group and column: what each rank called in the step that it did not finish, in its order. One process
+    group may have several names, one for each role."""
+    last = np.array([-1 if state.step is None else state.step for state in timings.states], np.int64)
+    known = (collectives.op >= 0) & (collectives.seq >= 0) & (collectives.peer < 0)
+    # Who finished less did not come as far, or was killed and its last calls are lost.
+    known &= (last == last.max(initial=-1))[collectives.column]
+    rows = np.flatnonzero(known & (collectives.step > last[collectives.column]))
+    found: dict[str, dict[int, list[_Call]]] = {}
+    for row in rows[np.argsort(collectives.start[rows], kind="stable")].tolist():
+        name = collectives.groups[collectives.group[row]].name
+        op = int(collectives.op[row])
+        size = int(collectives.size[row]) if op in SAME_SIZE else -1
+        call = _Call(op, size, int(collectives.seq[row]) + 1, name)
+        found.setdefault(name.partition(":")[2], {}).setdefault(int(collectives.column[row]), []).append(call)
+    return found
+
+
+def _differ(calls: Mapping[int, list[_Call]]) -> bool:
+    """Whether two ranks each called something that the other did not call, or not as often."""
+    counts = {frozenset(Counter(call[:2] for call in each).items()): each for each in calls.values()}
+    distinct = [Counter(call[:2] for call in each) for each in counts.values()]
+    return any(one - other and other - one for one, other in itertools.combinations(distinct[:MAX_COMPARED], 2))
+
+
+def _first_difference(calls: Mapping[int, list[_Call]]) -> dict[int, _Call] | None:
+    """What each rank called at the first place at which two of them differ."""
+    for place in range(max(map(len, calls.values()))):
+        beside = {column: each[place] for column, each in calls.items() if place < len(each)}
+        if len({call[:2] for call in beside.values()}) > 1:
+            return beside
+    return None
+
+
+def _described(timings: JobTimings, calls: Mapping[int, _Call]) -> DifferentCalls:
+    by_call: dict[tuple[int, int], list[int]] = {}
+    shown: dict[tuple[int, int], _Call] = {}
+    for column, call in calls.items():
+        by_call.setdefault(call[:2], []).append(int(timings.ranks[column]))
+        shown.setdefault(call[:2], call)
+    *fewer, (most, _) = sorted(by_call.items(), key=lambda item: (len(item[1]), item[1]))
+    few = sorted(rank for _, ranks in fewer for rank in ranks)
+    texts = ", ".join(_called(by_call[key], shown[key]) for key, _ in fewer[:4])
+    sizes = "sizes" if len({op for op, _ in by_call}) == 1 else "operations"
+    text = f"{texts}, where {_called(by_call[most], shown[most])}: the {sizes} do not match, and it cannot finish"
+    is_minority = len(few) < len(by_call[most])
+    everybody = tuple(int(timings.ranks[column]) for column in calls)
+    return DifferentCalls(tuple(few) if is_minority else (), everybody, text)
+
+
+def _called(ranks: list[int], call: _Call) -> str:
+    return f"{ranks_text(ranks)} called {call.text()}"
+
+
+def aborted_call(timings: JobTimings, column: int) -> str:
+    """What a rank that was aborted (SIGABRT) inside a collective called where others called something else; where that
+    is not known, that gloo aborts a rank for it. Empty of other ends, but of one of which nothing is known it says what
+    is known to differ."""
+    state = timings.states[column]
+    end, flight = state.end, state.in_flight
+    nothing_known = end is not None and not (end.signal or end.exit_code or end.exception)
+    if end is None or flight is None or not (end.signal == "SIGABRT" or nothing_known):
+        return ""
+    others = [other for other, it in enumerate(timings.states) if other != column and it.state in ("died", "running")]
+    other_calls: dict[str, list[int]] = {}
+    for other in others:
+        call = _stands_in(timings, other)
+        if call and call != flight_text(flight):
+            other_calls.setdefault(call, []).append(int(timings.ranks[other]))
+    beside = " and ".join(f"{ranks_text(ranks)} were in {call}" for call, ranks in list(other_calls.items())[:4])
+    if nothing_known and not beside:
+        return ""
+    called = f"it called {flight_text(flight)}, number {flight.seq}" + (f", where {beside}" if beside else "")
+    return f"{called}: gloo aborts a rank whose call does not match the others', as of another operation or size"
+
+
+def _stands_in(timings: JobTimings, column: int) -> str:
+    """What the rank was in last, for people: by its hook, else by torch's Flight Recorder. Empty: not known."""
+    state = timings.states[column]
+    if state.in_flight:
+        return flight_text(state.in_flight)
+    groups = state.beat.groups if state.beat else ()
+    stands = any(group.name == THE_WORLD and 0 <= group.completed < group.enqueued for group in groups)
+    return MADE_BY_CPP if stands else ""
