@@ -54,6 +54,8 @@ _ADVICE = {
     "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
     "thermal throttling",
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
+    "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
+    "access to each other and its shared memory with another machine's",
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
     "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
     "systems that suspend jobs",
@@ -65,7 +67,8 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     """`culprit`, with the findings that can be its cause, and with what to do first."""
     found = dict.fromkeys(code for node in culprit.machines for code in _explaining_findings(culprit, node, timings))
     to_do = [advice(culprit, tuple(found))]
-    if culprit.kind == "slow_link" and not any(code in found for code in _MEASURED_BY_RINGS):
+    is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
+    if is_network and not any(code in found for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))
     return structs.replace(culprit, findings=tuple(found), advice="; ".join(filter(None, to_do)))
 
@@ -95,6 +98,8 @@ def _meaning(code: str) -> str:
 
 
 def _first_look(culprit: Culprit) -> str:
+    if culprit.is_within_machine:
+        return _ADVICE["in_machine"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.persistence == "intermittent":

@@ -73,7 +73,8 @@ def _is_of_another_run(path: str, identity: Identity, began: float | None) -> bo
     """`began`: what was written for the last time before that is another run's, unless its writer still runs; None
     where the job's name alone decides."""
     head = _head(path)
-    if head.get("job_id") != identity.job_id:
+    begins = not head and os.stat(path).st_size == 0  # its rank has made the file, and not yet written who it is
+    if head.get("job_id") != identity.job_id and not begins:
         return True
     if began is None or os.stat(path).st_mtime >= began:
         return False
