@@ -93,7 +93,7 @@ def _ended_together(
     most, least = (np.minimum(each[messages.send], each[messages.recv]) for each in (seconds, blocked))
     trips = _trips(collectives, messages, blocked[messages.recv] > 0)
     trip, is_sure = trips.seconds[trips.kind], trips.is_sure[trips.kind]
-    exact = np.minimum(most, trip)
+    exact = np.minimum(seconds[messages.recv], trip)  # a send may end before its data arrive
     channel = _pair_channels(channels, PAIR_ROLE, messages.source, messages.target, len(timings.ranks))
     at = messages.send
     return Transfers(channel, collectives.step[at], np.full(len(at), SEND), collectives.size[at],
