@@ -34,7 +34,7 @@ _STOPPING = (
 )  # fmt: skip
 
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
-_OTHER_REASONS = ("slow_link", "hung", "dead")
+_OTHER_REASONS = ("slow_link", "hung")
 _MOST_FOLLOWED = 3
 _LAST = len(SEVERITY_ORDER)
 _TYPES = {it.code: it for it in FINDINGS}
@@ -57,6 +57,8 @@ _ADVICE = {
     "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
     "access to each other and its shared memory with another machine's",
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
+    "-CONT it goes on",
     "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
     "systems that suspend jobs",
     "dead": "read its log and its machine's kernel log from the time of its end",
@@ -75,11 +77,15 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
 
 def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
     """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
-    needs no other search; what hangs, has died or is a link may have more than one reason."""
+    needs no other search; what hangs or is a link may have more than one reason. What is known of the rank itself (its
+    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it."""
     if not findings:
         return _first_look(culprit)
+    is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
     first, *others = _gravest_first(findings)[:_MOST_FOLLOWED]
     then = f"; then {', '.join(others)}" if others else ""
+    if is_direct:
+        return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"
     follow = f"follow {first} first{_meaning(first)} (laggard findings explain {first}){then}"
     return f"{follow}; else {_first_look(culprit)}" if culprit.kind in _OTHER_REASONS else follow
 
@@ -100,6 +106,8 @@ def _meaning(code: str) -> str:
 def _first_look(culprit: Culprit) -> str:
     if culprit.is_within_machine:
         return _ADVICE["in_machine"]
+    if culprit.stopped:
+        return _ADVICE["stopped"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.persistence == "intermittent":

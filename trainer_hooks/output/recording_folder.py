@@ -52,7 +52,8 @@ def _holds_another_run(folder: str, identity: Identity, began: float | None) -> 
     earliest = None if began is None else began - _CLOCKS_SECONDS
     return any(
         attempt > identity.attempt
-        or _is_of_another_run(path, identity, earliest if attempt == identity.attempt else None)
+        or not _is_being_made(path, earliest)
+        and _is_of_another_run(path, identity, earliest if attempt == identity.attempt else None)
         for path, attempt in others
     )
 
@@ -69,12 +70,17 @@ def _rank_files(folder: str) -> Iterator[tuple[str, int]]:
         return
 
 
+def _is_being_made(path: str, earliest: float | None) -> bool:
+    """Whether another rank of this run has opened the file, and not yet written who it is."""
+    state = os.stat(path)
+    return state.st_size == 0 and earliest is not None and state.st_mtime >= earliest
+
+
 def _is_of_another_run(path: str, identity: Identity, began: float | None) -> bool:
     """`began`: what was written for the last time before that is another run's, unless its writer still runs; None
     where the job's name alone decides."""
     head = _head(path)
-    begins = not head and os.stat(path).st_size == 0  # its rank has made the file, and not yet written who it is
-    if head.get("job_id") != identity.job_id and not begins:
+    if head.get("job_id") != identity.job_id:
         return True
     if began is None or os.stat(path).st_mtime >= began:
         return False
