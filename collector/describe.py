@@ -90,6 +90,8 @@ def note_lines(location: Location) -> list[str]:
 
 def culprit_name(culprit: Culprit) -> str:
     """The rank, machine or link, for the middle of a sentence: `rank 2 on n1`, `the link n1 mlx5_0 to n2 mlx5_0`."""
+    if culprit.is_within_machine:
+        return f"the links within {culprit.node}" + (f" ({ranks_text(culprit.ranks)})" if culprit.ranks else "")
     if culprit.kind == "slow_link" and culprit.link:
         ends = (" ".join(filter(None, (end.get("node"), end.get("device")))) or "?" for end in culprit.link)
         return "the link " + " to ".join(ends)
@@ -147,7 +149,8 @@ def _victims(culprit: Culprit, location: Location) -> str:
 
 def _condition(culprit: Culprit) -> str:
     """`is slow in forward`, `are hung in a collective of group dp:0-3`."""
-    verb = "are" if len(culprit.ranks) > 1 and culprit.kind not in ("slow_host", "slow_link") else "is"
+    is_one = len(culprit.ranks) < 2 or culprit.kind in ("slow_host", "slow_link")
+    verb = "is" if is_one and not culprit.is_within_machine else "are"
     if culprit.kind == "dead":
         return f"{'left' if left_early(culprit.end) else 'died'} first: {end_text(culprit.end)}"
     if culprit.kind == "hung" and culprit.silent:

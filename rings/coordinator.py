@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from laggard.errors import UsageError
+from laggard.http.listen import listen
 from laggard.rings import messages
 from laggard.rings.admission import refusal
 from laggard.rings.authentication import coordinator_proof, new_nonce
@@ -47,6 +48,7 @@ _HELLO_SECONDS: Final = 5.0
 _OWN_SECONDS: Final = 5.0
 """For how long the other nodes wait for the leading one, which starts its processes at the same time."""
 _MOST_CONNECTIONS: Final = 4096
+_BACKLOG: Final = 1024
 _MOST_REFUSALS: Final = 4
 _CAUSE_SECONDS: Final = 1.5
 """How long after the first failure others may come, of which one is the cause: a death is told by the kernel at once,
@@ -111,9 +113,7 @@ class Coordinator:
         """Returns the port. Raises UsageError where the address is taken, or not this machine's."""
         host, port = self._place.host, self._place.port
         try:
-            self._server = await asyncio.start_server(
-                self._serve, _interface(self._place), port, limit=messages.MOST_BYTES, backlog=1024
-            )
+            listener = listen(_interface(self._place), port, _BACKLOG)
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 raise UsageError(
@@ -123,7 +123,10 @@ class Coordinator:
                 f"node {self.lead} cannot listen on {host}:{port} ({error.strerror or error}): "
                 f"name an address of this machine, on which node {self.lead} runs"
             ) from None
-        return int(self._server.sockets[0].getsockname()[1])
+        self._server = await asyncio.start_server(
+            self._serve, sock=listener, limit=messages.MOST_BYTES, backlog=_BACKLOG
+        )
+        return int(listener.getsockname()[1])
 
     async def gather(self, until: float, fewest: int | None = None) -> None:
         """Waits for all nodes, and gives them their ranks. `fewest`: how many, this one among them, are enough at
@@ -333,10 +336,10 @@ class Coordinator:
         )
 
 
-def _interface(place: Membership) -> str | None:
-    """The interface to listen on: an address that was given, else all, since the machine's own name often leads to
-    127.0.1.1."""
+def _interface(place: Membership) -> str:
+    """The interface to listen on: an address that was given, else all (empty), since the machine's own name often
+    leads to 127.0.1.1."""
     try:
-        return str(ipaddress.ip_address(place.host)) if place.chosen else None
+        return str(ipaddress.ip_address(place.host)) if place.chosen else ""
     except ValueError:
-        return None
+        return ""

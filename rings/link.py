@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import msgspec
 
@@ -25,11 +26,11 @@ class Link:
 
     @property
     def own_address(self) -> str:
-        return str(self._writer.get_extra_info("sockname")[0])
+        return _address(self._writer.get_extra_info("sockname"))
 
     @property
     def peer_address(self) -> str:
-        return str(self._writer.get_extra_info("peername")[0])
+        return _address(self._writer.get_extra_info("peername"))
 
     async def read(self, seconds: float | None = None) -> bytes:
         """Returns the next line. Raises ConnectionError at the end, for a line that is too long, and after so many
@@ -59,6 +60,11 @@ class Link:
         self._writer.close()
         with contextlib.suppress(OSError, asyncio.TimeoutError):
             await asyncio.wait_for(self._writer.wait_closed(), 1.0)
+
+
+def _address(name: Sequence[Any]) -> str:
+    """The address of a socket's end. A socket of IPv6 that takes IPv4 too tells of an IPv4 end as ::ffff:10.0.0.1."""
+    return str(name[0]).removeprefix("::ffff:")
 
 
 async def beat(link: Link) -> None:

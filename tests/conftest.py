@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from support import memory
 from support.later import IMPORTED_TORCH
+from support.own_machine import hide_state
 from support.paths import TESTS
 from support.skipped import for_want_of_programs
 
@@ -87,6 +88,7 @@ settings.load_profile("laggard")
 def pytest_configure(config: pytest.Config) -> None:
     """Temporary files go into memory, where there is room. Who says where, by --basetemp or PYTEST_DEBUG_TEMPROOT, gets
     them there, also to look at: those in memory go when the run ends."""
+    hide_state()
     if worker := getattr(config, "workerinput", None):
         config.args[:] = _from_another_file_on(config.args, worker)
     if config.option.basetemp or os.environ.get("PYTEST_DEBUG_TEMPROOT") or not memory.has_room():
@@ -169,5 +171,9 @@ def group_of(nodeid: str) -> str:
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_state(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What the gate remembers of a test stays out of what it remembers of this machine."""
+    """What the gate remembers of a test stays out of what it remembers of this machine. What DeepSpeed builds is the
+    run's own, since a build that is killed leaves a lock, for which every later one waits without end."""
     os.environ["LAGGARD_STATE_DIR"] = str(tmp_path_factory.mktemp("state"))
+    base = tmp_path_factory.getbasetemp()
+    of_run = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(of_run / "torch_extensions")

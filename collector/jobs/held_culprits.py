@@ -1,10 +1,10 @@
-"""Holds a live job's slow culprits until newer steps refute them: each verdict is drawn anew from the last steps, and
-beside noise a fault that goes on is found in one round and not in the next."""
+"""Holds a live job's slow culprits, and their kinds, until newer steps refute them: each verdict is drawn anew from the
+last steps, and beside noise a fault that goes on is found in one round and not in the next."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +12,7 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
+from laggard.collector.jobs.steady_kinds import Kept, Place, steady
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.slow.steps import MIN_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict
@@ -41,11 +42,19 @@ class HeldCulprits:
 
     def __init__(self) -> None:
         self._held: dict[JobKey, _Held] = {}
+        self._kinds: dict[JobKey, dict[Place, Kept]] = {}
 
     def held(self, jobs: Sequence[JobSnapshot], now: float) -> tuple[JobSnapshot, ...]:
         """`jobs`, with the culprits of an earlier verdict where the new one has none and nothing refutes them."""
         before, self._held = self._held, {}
-        return tuple(self._of_job(job, before.get(job.key), now) for job in jobs)
+        kinds, self._kinds = self._kinds, {}
+        return tuple(self._of_job(self._steady(job, kinds, now), before.get(job.key), now) for job in jobs)
+
+    def _steady(self, job: JobSnapshot, before: Mapping[JobKey, Mapping[Place, Kept]], now: float) -> JobSnapshot:
+        if not job.running:
+            return job
+        culprits, self._kinds[job.key] = steady(job.location.culprits, before.get(job.key, {}), now)
+        return dataclasses.replace(job, location=structs.replace(job.location, culprits=culprits))
 
     def _of_job(self, job: JobSnapshot, before: _Held | None, now: float) -> JobSnapshot:
         found = job.location

@@ -36,7 +36,7 @@ _STOPPING = (
 )  # fmt: skip
 
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
-_OTHER_REASONS = ("slow_link", "hung", "dead")
+_OTHER_REASONS = ("slow_link", "hung")
 _MOST_FOLLOWED = 3
 _LAST = len(SEVERITY_ORDER)
 _TYPES = {it.code: it for it in FINDINGS}
@@ -64,7 +64,11 @@ _ADVICE = {
     "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
     "thermal throttling",
     "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
+    "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
+    "access to each other and its shared memory with another machine's",
     "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
+    "-CONT it goes on",
     "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
     "systems that suspend jobs",
     "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
@@ -77,18 +81,23 @@ def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     """`culprit`, with the findings that can be its cause, and with what to do first."""
     found = dict.fromkeys(code for node in culprit.machines for code in _explaining_findings(culprit, node, timings))
     to_do = [advice(culprit, tuple(found))]
-    if culprit.kind == "slow_link" and not any(code in found for code in _MEASURED_BY_RINGS):
+    is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
+    if is_network and not any(code in found for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))
     return structs.replace(culprit, findings=tuple(found), advice="; ".join(filter(None, to_do)))
 
 
 def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
     """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
-    needs no other search; what hangs, has died or is a link may have more than one reason."""
+    needs no other search; what hangs or is a link may have more than one reason. What is known of the rank itself (its
+    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it."""
     if not findings:
         return _first_look(culprit)
+    is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
     first, *others = _gravest_first(findings)[:_MOST_FOLLOWED]
     then = f"; then {', '.join(others)}" if others else ""
+    if is_direct:
+        return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"
     follow = f"follow {first} first{_meaning(first)} (laggard findings explain {first}){then}"
     return f"{follow}; else {_first_look(culprit)}" if culprit.kind in _OTHER_REASONS else follow
 
@@ -109,6 +118,10 @@ def _meaning(code: str) -> str:
 def _first_look(culprit: Culprit) -> str:
     if culprit.kind == "dead" and left_early(culprit.end):
         return _ADVICE["left"]
+    if culprit.is_within_machine:
+        return _ADVICE["in_machine"]
+    if culprit.stopped:
+        return _ADVICE["stopped"]
     if culprit.kind in ("slow_link", "hung", "dead"):
         return _ADVICE["silent" if culprit.silent else culprit.kind]
     if culprit.kind == "busy_threads":

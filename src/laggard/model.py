@@ -160,6 +160,12 @@ class Culprit(msgspec.Struct, frozen=True):
         ends = (end.get("node") for end in self.link or ())
         return tuple(dict.fromkeys(filter(None, (self.node, *ends, *self.nodes))))
 
+    @property
+    def is_within_machine(self) -> bool:
+        """Whether it is a slow link that begins and ends on one machine, where no network is."""
+        first, last = (end.get("node") for end in self.link or ({}, {}))
+        return first is not None and first == last
+
 
 class Note(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that a verdict on a job leaves open, or that its reader should know. The kinds stand in

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.links.transfers import SEND, Channel
+from laggard.collector.locate.links.channels import Channel
+from laggard.collector.locate.links.pairs import SEND
 from laggard.collector.locate.slow.replay import TOLERANCE, Replay
 from laggard.collector.locate.slow.steps import Steps
 

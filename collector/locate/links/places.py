@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.links.transfers import Channel
+from laggard.collector.locate.links.channels import Channel
 from laggard.collector.locate.slow.peers import node_numbers
 
 MISFITS = 0.25

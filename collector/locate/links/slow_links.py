@@ -9,17 +9,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.job_timings import Floats, JobTimings
+from laggard.collector.locate.links.channels import Channel
+from laggard.collector.locate.links.pairs import ROUND_TRIP_ROLE
 from laggard.collector.locate.links.payoff import link_payoff
 from laggard.collector.locate.links.places import Explanation, explain
-from laggard.collector.locate.links.transfers import ROUND_TRIP_ROLE, Category, Channel, channels_and_categories
+from laggard.collector.locate.links.transfers import Category, channels_and_categories
 from laggard.collector.locate.slow.medians import deviation, median, median_over_steps, others_median
+from laggard.collector.locate.slow.peers import node_numbers
 from laggard.collector.locate.slow.significance import Slowdown, confidence, slowdown
 from laggard.collector.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Culprit
@@ -75,7 +78,7 @@ class _Findings:
 def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
     """The places in the network that are slow, the one that costs most first."""
     channels, categories = channels_and_categories(timings, collectives, steps.numbers)
-    findings = _test(categories, steps)
+    findings = _test(_with_links(categories, channels, timings), steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
     left = {number: each for number, each in cost.items() if each >= COLLATERAL * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
@@ -102,28 +105,50 @@ def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Expla
     return max(by_column.values())
 
 
+def _with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
+    """Those of which the transfers go through links. Ranks without a GPU that are on one machine share its memory: how
+    long data take there says who got CPU time. A profile does not tell who has a GPU."""
+    if timings.profiled:
+        return categories
+    machine = node_numbers(timings.nodes)
+    has_gpu = np.array([gpu is not None for gpu in timings.gpus])
+    in_memory = [
+        len(set(machine[list(each.columns)].tolist())) == 1 and not has_gpu[list(each.columns)].any()
+        for each in channels
+    ]
+    return [category for category in categories if not all(in_memory[number] for number in category.channels)]
+
+
 def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
-    """The channels that are slow for any operation and size, and those of which that could be told."""
+    """The channels that are slow for any operation and size, and those of which that could be told: who may have taken
+    as long, and may have been done sooner, is neither slow nor fast."""
     slow: dict[int, SlowChannel] = {}
+    untold: set[int] = set()
     compared = [category for category in categories if len(category.channels) > 1]
     for category in compared:
-        equals = others_median(category.seconds)
-        excess = category.seconds - equals
-        medians = median_over_steps(excess)
-        floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
-        for place in np.flatnonzero(medians > floor / 2).tolist():
-            channel = category.channels[place]
-            found = _slow_channel(category, excess, equals, place, steps)
-            if found is not None and (channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess):
+        equals = others_median(category.most)
+        for channel, found in _longer(category, category.least - equals, equals, steps):
+            if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
                 slow[channel] = found
+        untold.update(channel for channel, _ in _longer(category, category.most - equals, equals, steps))
     equal_channels = tuple(frozenset(category.channels) for category in compared)
-    return _Findings(slow, frozenset().union(*equal_channels), equal_channels)
+    tested = frozenset().union(*equal_channels) - (untold - slow.keys())
+    return _Findings(slow, tested, equal_channels)
+
+
+def _longer(category: Category, excess: Floats, equals: Floats, steps: Steps) -> Iterator[tuple[int, SlowChannel]]:
+    """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly."""
+    floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
+    for place in np.flatnonzero(median_over_steps(excess) > floor / 2).tolist():
+        found = _slow_channel(category, excess, equals, place, steps)
+        if found is not None:
+            yield category.channels[place], found
 
 
 def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int, steps: Steps) -> SlowChannel | None:
     others = np.delete(np.arange(len(category.channels)), place)
-    own, typical = median(category.seconds[:, place]), median(equals[:, place])
-    spread = deviation(median_over_steps(category.seconds[:, others] - equals[:, place, None]))
+    own, typical = median(category.least[:, place]), median(equals[:, place])
+    spread = deviation(median_over_steps(category.most[:, others] - equals[:, place, None]))
     found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)
     least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else TIMES_THE_OTHER - 1
     if found is None or found.excess < least * typical:
@@ -149,7 +174,7 @@ def _culprit(
         kind="slow_link",
         ranks=ranks,
         node=nodes[0] if len(set(nodes)) == 1 else None,
-        link=_ends(nodes) if kind == "link" and len(found.places) == 1 else None,
+        link=_ends(nodes) if len(found.places) == 1 and (kind == "link" or _is_within(kind, nodes)) else None,
         phase="collective",
         group=group or None,
         slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
@@ -179,6 +204,10 @@ def _saved(
 def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
     first, last = ({"node": node} if node else {} for node in (nodes[0], nodes[-1]))
     return first, last
+
+
+def _is_within(kind: str, nodes: Sequence[str | None]) -> bool:
+    return kind == "in_node" or (kind == "group" and len(set(nodes)) == 1)
 
 
 def _machines(nodes: Sequence[str | None]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ def bind(address: str, setting: str = "--web.listen-address") -> socket.socket:
     Raises UsageError, whose text names `setting` as the place to choose another address."""
     host, port = split_address(address)
     try:
-        listener = _listen(host, port)
+        listener = listen(host, port)
     except (OSError, UnicodeError, OverflowError) as error:  # a label of a host name may be too long for IDNA
         raise UsageError(_message(address, error, setting)) from None
     # Accepted connections inherit the option (tcp(7)). asyncio leaves it off where a socket was made without naming
@@ -40,12 +40,14 @@ def url_of(listener: socket.socket, tls: object = None) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def listen(host: str, port: int, backlog: int | None = None) -> socket.socket:
+    """Returns one listening socket, so that there is one port: of IPv6 and IPv4 where the host is empty and the machine
+    has both. `backlog`: how many connections may wait, else Python's own number. Raises OSError."""
     if not host and socket.has_dualstack_ipv6():
         with contextlib.suppress(OSError):  # IPv6 is switched off on this machine, or the port is busy: IPv4 will tell
-            return socket.create_server(("::", port), family=socket.AF_INET6, dualstack_ipv6=True)
+            return socket.create_server(("::", port), family=socket.AF_INET6, backlog=backlog, dualstack_ipv6=True)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    return socket.create_server((host, port), family=family, backlog=backlog)
 
 
 def _message(address: str, error: Exception, setting: str) -> str:

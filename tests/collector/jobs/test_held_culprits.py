@@ -5,12 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+from msgspec import structs
 from support.timings import job as timings_of
 
 from laggard.collector.describe import sentence
 from laggard.collector.jobs.held_culprits import HOLD_SECONDS, HeldCulprits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
+from laggard.collector.jobs.steady_kinds import OTHER_KIND_SECONDS
+from laggard.collector.locate.slow.host_facts import NOT_KNOWN
 from laggard.collector.locate.verdict import locate
 from laggard.model import Location, Verdict, Window
 
@@ -84,3 +88,42 @@ def test_a_job_that_is_gone_is_forgotten() -> None:
     holding.held([_accused()], 100.0)
     assert holding.held([], 101.0) == ()
     assert holding.held([later], 102.0) == (later,)
+
+
+def _of_kind(kind: str, phase: str = "forward", *evidence: str) -> JobSnapshot:
+    found = _accused()
+    (culprit,) = found.location.culprits
+    named = structs.replace(culprit, kind=kind, phase=phase, evidence=(*evidence, f"evidence of {kind}"), advice=kind)
+    return dataclasses.replace(found, location=structs.replace(found.location, culprits=(named,)))
+
+
+def _told(*rounds: tuple[float, JobSnapshot]) -> list[str]:
+    holding, told = HeldCulprits(), []
+    for at, found in rounds:
+        (culprit,) = holding.held([found], at)[0].location.culprits
+        assert culprit.advice == culprit.kind
+        assert culprit.kind != "slow_host" or "evidence of slow_host" in culprit.evidence
+        told.append(culprit.kind)
+    return told
+
+
+@pytest.mark.parametrize("other", ["slow_compute", "slow_input"])
+def test_a_kind_that_changes_from_verdict_to_verdict_is_told_as_it_was_first(other: str) -> None:
+    kinds = ("slow_host", other) * 20
+    assert set(_told(*((5.0 * at, _of_kind(kind)) for at, kind in enumerate(kinds)))) == {"slow_host"}
+
+
+def test_another_kind_that_lasts_is_taken_over_once() -> None:
+    rounds = [(5.0 * at, _of_kind("slow_host" if at else "slow_compute")) for at in range(12)]
+    told = _told(*rounds)
+    changed = 1 + round(OTHER_KIND_SECONDS / 5.0)
+    assert told == ["slow_compute"] * changed + ["slow_host"] * (12 - changed)
+
+
+def test_another_phase_or_what_was_not_known_is_told_at_once() -> None:
+    assert _told((0.0, _of_kind("slow_compute")), (5.0, _of_kind("slow_input", "input"))) == [
+        "slow_compute", "slow_input",
+    ]  # fmt: skip
+    assert _told((0.0, _of_kind("slow_compute", "forward", NOT_KNOWN)), (5.0, _of_kind("slow_host"))) == [
+        "slow_compute", "slow_host",
+    ]  # fmt: skip

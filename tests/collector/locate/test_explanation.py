@@ -8,7 +8,7 @@ from support.timings import job
 from laggard.collector.locate.explanation import explained
 from laggard.collector.locate.ring_request import ring_request
 from laggard.collector.locate.verdict import locate
-from laggard.model import Culprit
+from laggard.model import CpuNeighbour, Culprit
 
 CODES = ("CLOCK_SKEW", "GPU_THROTTLED", "DISK_FULL", "RDMA_RATE_LOW", "CPU_GOVERNOR")
 
@@ -64,9 +64,21 @@ def test_the_advice_for_a_slow_rank_follows_the_fact_that_explains_it(gpu: str |
 
 
 @pytest.mark.parametrize(
-    ("kind", "other"), [("hung", "py-spy dump"), ("dead", "read its log"), ("slow_link", "cables")]
+    ("known", "first"),
+    [
+        (Culprit("dead", (2,), "n0"), "read its log"),
+        (Culprit("hung", (2,), "n0", stopped=True), "see who stopped its process"),
+        (Culprit("slow_host", (2,), "n0", phase="forward", neighbours=(CpuNeighbour(7, 0, 3.0),)), "look for what"),
+    ],
 )
-def test_what_hangs_or_died_or_is_a_link_has_other_things_to_look_at_too(kind: str, other: str) -> None:
+def test_what_is_known_of_the_rank_itself_comes_before_its_nodes_findings(known: Culprit, first: str) -> None:
+    timings = job(16, findings_by_node={"n0": ("RING_FAILED", "GPU_THROTTLED")})
+    found = explained(known, timings)
+    assert found.advice.startswith(first) and f"; then {found.findings[0]}" in found.advice
+
+
+@pytest.mark.parametrize(("kind", "other"), [("hung", "py-spy dump"), ("slow_link", "cables")])
+def test_what_hangs_or_is_a_link_has_other_things_to_look_at_too(kind: str, other: str) -> None:
     timings = job(16, findings_by_node={"n0": ("RDMA_RATE_LOW",)})
     advice = explained(Culprit(kind, (2,), "n0", phase="collective"), timings).advice
     assert advice.startswith("follow RDMA_RATE_LOW first: an RDMA port runs slower") and other in advice

@@ -85,3 +85,9 @@ def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
     assert state_of({**own, "pid": 1 << 22}) == "gone", "no process has this number"
     for other in (None, {}, {**own, "boot_id": "x"}, {**own, "pid_namespace": "x"}, {**own, "pid": "1"}, {"pid": -1}):
         assert state_of(other) is None, f"{other}: another machine's"
+
+
+def test_a_file_that_another_rank_has_just_opened_is_of_the_same_run(tmp_path: Path) -> None:
+    """Ranks start at once, and a busy machine may stop one between the two steps."""
+    (tmp_path / "rank-1.jsonl").touch()
+    assert chosen(tmp_path) == "."

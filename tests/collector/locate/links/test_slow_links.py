@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.timings import job
 
+from laggard.collector.describe import culprit_text
 from laggard.collector.locate.collectives import Collectives, ProcessGroup
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links import slow_links
@@ -102,8 +103,16 @@ def test_a_slow_way_between_two_ranks_is_named_by_its_ends() -> None:
 
 
 def test_the_links_within_a_machine_are_told_from_its_adapters() -> None:
-    (culprit,) = culprits(recorded(in_node=(3, 3.0)))
+    with_gpus = tuple(f"GPU-{rank}" for rank in range(RANKS))
+    (culprit,) = culprits(dataclasses.replace(recorded(in_node=(3, 3.0)), gpus=with_gpus))
     assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_link", "n3", (12, 13, 14, 15))
+    assert culprit.link == ({"node": "n3"}, {"node": "n3"})
+    assert culprit_text(culprit) == "the links within n3 (ranks 12-15) are slow"
+    assert "NVLink" in culprit.advice and "switch" not in culprit.advice and "laggard ring" not in culprit.advice
+
+
+def test_ranks_of_one_machine_without_gpus_have_no_links() -> None:
+    assert culprits(recorded(in_node=(3, 3.0))) == ()
 
 
 def test_where_one_group_alone_is_slow_any_of_its_members_may_be_the_place() -> None:
@@ -175,3 +184,51 @@ def test_a_collective_of_which_a_member_is_not_seen_is_no_transfer() -> None:
     }
     without = Collectives(**kept, end=(collectives.end + waited)[~late], groups=collectives.groups)
     assert culprits(dataclasses.replace(timings, collectives=without)) == ()
+
+
+def pipeline(late: float = 0.0, busy: float = 0.0, slow: tuple[int, int] = (-1, -1), seed: int = 0) -> JobTimings:
+    """Eight pairs of neighbouring machines that send to each other four times a step, on clocks up to 1000 s apart. The
+    receives of every second pair's first rank come `late` (its stage is slow); in the first pair senders are `busy`
+    for so long after each send, and learn of its end only then. Transfers between the `slow` ranks take 8 times as
+    long."""
+    generator = np.random.default_rng(seed)
+    offset = generator.uniform(-1000, 1000, 2 * 8)
+    rows: list[tuple[Any, ...]] = []
+    for step, pair, number in np.ndindex(STEPS, 8, 4):
+        for source, target in ((2 * pair, 2 * pair + 1), (2 * pair + 1, 2 * pair)):
+            seconds = 0.002 * (8.0 if {source, target} == set(slow) else 1.0) * generator.normal(1, 0.02)
+            sent = 10.0 * step + 0.3 * number + 0.02
+            posted = sent - generator.uniform(0.002, 0.01)
+            if pair % 2 == 0 and number and target == 2 * pair:
+                posted = sent + late
+            over = max(sent, posted) + seconds
+            learnt = max(over, sent + busy) if pair == 0 else over
+            blocked = over - sent if learnt == over else 0.0
+            for rank, peer, op, begin, end, waited in (
+                (source, target, "send", sent, learnt, blocked),
+                (target, source, "recv", posted, over, over - posted),
+            ):
+                at = offset[rank]
+                row = (rank, step + 2, OPS.index(op), 4 * step + number, peer, begin + at, end + at, waited)
+                rows.append(row)
+    column, steps, op, seq, peer, start, end, waited = (np.array(each) for each in zip(*rows, strict=True))
+    group = np.zeros(len(rows), np.int32)
+    collectives = Collectives(
+        column.astype(np.int32), steps, group, op.astype(np.int8), seq, np.full(len(rows), 1000),
+        peer.astype(np.int32), start, end, waited, (ProcessGroup("pp", "pp", ()),),
+    )  # fmt: skip
+    return job(16, STEPS, per_node=1, collectives=collectives)
+
+
+@pytest.mark.parametrize(("late", "busy"), [(0.0, 0.0), (0.04, 0.0), (0.0, 0.05), (0.04, 0.05)])
+def test_neither_a_slow_stage_nor_a_busy_sender_is_a_slow_link(late: float, busy: float) -> None:
+    assert not [each for each in culprits(pipeline(late, busy)) if each.kind == "slow_link"]
+
+
+@pytest.mark.parametrize(("late", "busy"), [(0.0, 0.0), (0.04, 0.0), (0.0, 0.05), (0.04, 0.05)])
+@pytest.mark.parametrize("slow", [(0, 1), (4, 5)])
+def test_a_slow_link_is_found_beside_a_slow_stage_and_a_busy_sender(
+    late: float, busy: float, slow: tuple[int, int]
+) -> None:
+    found = [each for each in culprits(pipeline(late, busy, slow)) if each.kind == "slow_link"]
+    assert [each.ranks for each in found] == [slow]
