@@ -1,0 +1,88 @@
+"""The engines that are tried: how each is started, and what differs from one to the next. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+TOGETHER: Final = "its ranks share each batch, so that none has longer ones: all have more work, and nobody is slow"
+
+
+class Engine(NamedTuple):
+    """`start`: `ranks` (as srun does, one process each), `script` (it starts its ranks itself), `torchrun`, `mpirun`.
+    `imports`: what the processes have imported when they begin. `needs`: the module or program without which it cannot
+    run. `victim`: whom faults befall. `uneven`: whether the case `uneven` gives the victim alone more work of its own,
+    which may then be told. `words`: what a reader has to know, as what it stands in for. `leaves_out`: cases that
+    cannot be, and why."""
+
+    name: str
+    title: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    ranks: int = 2
+    start: str = "ranks"
+    imports: tuple[str, ...] = ("torch", "torch.distributed", "torch._dynamo")
+    needs: str = "torch"
+    victim: int = 1
+    uneven: bool = True
+    words: str = ""
+    leaves_out: Mapping[str, str] = {}
+    environment: Mapping[str, str] = {}
+
+
+_PIPELINES = ("torch", "torch.distributed", "torch.distributed.pipelining", "torch._dynamo")
+_FSDP = ("torch", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
+_ALONE = {name: "it has no peers to be compared with" for name in ("forward", "input")} | {
+    "collective": "it makes no collectives"
+}
+
+
+def _pipeline(name: str, title: str) -> Engine:
+    words = "four stages; the fault is in the second"
+    return Engine(
+        f"pipeline_{name}", f"pipelining, {title}", "pipelining.py", (name,), ranks=4, imports=_PIPELINES,
+        uneven=False, words=words,
+    )  # fmt: skip
+
+
+ENGINES: Final = (
+    Engine("ddp", "DDP", "ddp.py"),
+    Engine("ddp_accumulation", "DDP, `no_sync()`", "ddp_accumulation.py"),
+    Engine("ddp_join", "DDP, `join()`", "ddp_join.py", words="one rank has ten batches more"),
+    Engine("ddp_static_graph", "DDP, static graph", "ddp_static_graph.py"),
+    Engine("ddp_comm_hook", "DDP, communication hook", "ddp_comm_hook.py"),
+    Engine("ddp_compiled", "DDP, `torch.compile`", "ddp_compiled.py", words="by aot_eager, without a C compiler"),
+    Engine(
+        "sync_batch_norm", "DDP, SyncBatchNorm", "sync_batch_norm.py",
+        words="an own norm stands in for torch's, which refuses tensors of the CPU",
+    ),
+    Engine("fsdp1", "FSDP", "fsdp1.py", imports=_FSDP),
+    Engine("fsdp2", "FSDP2, prefetching", "fsdp2.py", imports=_FSDP),
+    Engine("dcp_async", "FSDP2, asynchronous checkpoints", "dcp_async.py", imports=_FSDP),
+    Engine(
+        "tensor_parallel", "tensor parallel (DTensor)", "tensor_parallel.py", imports=_FSDP, uneven=False, words=TOGETHER
+    ),
+    Engine(
+        "context_parallel", "context parallel", "context_parallel.py", imports=_FSDP, uneven=False,
+        words=f"a gathering of keys and values stands in for torch's, which knows no attention of the CPU; {TOGETHER}",
+    ),
+    _pipeline("gpipe", "GPipe"),
+    _pipeline("1f1b", "1F1B"),
+    _pipeline("interleaved", "interleaved 1F1B"),
+    _pipeline("zero_bubble", "zero bubble"),
+    Engine("own_loop", "a loop of its own, without DataLoader", "own_loop.py"),
+    Engine("spawned", "`mp.spawn`", "spawned.py", start="script", words="DDP"),
+    Engine(
+        "torchrun_elastic", "torchrun, one restart", "ddp.py", start="torchrun",
+        words="DDP; the run before the restart is judged",
+    ),
+    Engine("under_mpi", "mpirun (MPICH)", "under_mpi.py", start="mpirun", needs="mpirun", words="DDP on gloo"),
+    Engine("single", "one process", "single.py", ranks=1, victim=0, leaves_out=_ALONE),
+    Engine(
+        "rpc", "parameter server on RPC", "rpc.py", ranks=3,
+        words="torch.distributed.rpc makes no collectives, and its processes share no steps: nothing is recorded",
+        leaves_out={"collective": "it makes no collectives"},
+    ),
+)  # fmt: skip
+
+BY_NAME: Final = {engine.name: engine for engine in ENGINES}

@@ -1,0 +1,148 @@
+"""One run of an engine in a case: started, watched until it ends or stands still, and asked about."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from engines.cases import Case
+from engines.catalogue import Engine
+from engines.judge import RIGHT, judge
+from engines.live import Live
+from engines.processes import Job, Servers
+from laggard.collector.describe import sentence
+from laggard.model import Location
+from laggard.rankfile import RankFileReader
+from laggard.wire import decode, encode
+
+LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.collector.judged_recording")
+LOOK_SECONDS = 0.25
+STANDS_SECONDS = 8.0
+"""After a fault that may leave the job standing, it is ended."""
+LIMIT_SECONDS = 180.0
+
+
+class Bench(NamedTuple):
+    """What all runs share. `steps`: of each."""
+
+    servers: Servers
+    live: Live
+    folder: Path
+    steps: int
+
+
+def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = True) -> dict[str, Any]:
+    """Runs the job. Returns what happened, and what was said: `recorded`, `live` and the sentences of both."""
+    folder = Path(tempfile.mkdtemp(dir=bench.folder))
+    job_id = f"{engine.name}-{case.name}-{folder.name}"
+    mark = folder / "fault"
+    environment = {
+        "ENGINE_CASE": case.name,
+        "ENGINE_VICTIM": str(engine.victim),
+        "ENGINE_STEPS": str(bench.steps),
+        "ENGINE_MARK": str(mark),
+        "ENGINE_ODD_COLLECTIVE": ("extra", "missing")[number % 2],
+        "LAGGARD_RANK_DIR": str(bench.live.ranks),
+        "LAGGARD_JOB_ID": job_id,
+        "LAGGARD_NODE": "n0",
+        "LAGGARD_RECORD_DIR": str(folder / "recording") if hooks else "",
+    }
+    began = time.monotonic()
+    job = Job(engine, environment, hooks, folder, bench.servers)
+    try:
+        _watch(bench, engine, case, job, job_id, mark)
+        live = bench.live.location(job_id) if hooks else {}
+    finally:
+        statuses, outputs, errors = job.end()
+    seconds = time.monotonic() - began
+    result: dict[str, Any] = {
+        "seconds": round(seconds, 1),
+        "statuses": statuses,
+        "befell": mark.exists(),
+        "results": _results(outputs),
+        "last_words": [text[-1500:] for text in errors] if any(statuses) else [],
+    }
+    if hooks:
+        recording = first_run(folder / "recording")
+        recorded = _locate(bench, recording)
+        result |= {"recorded": recorded, "live": live, "steps": steps_recorded(recording)}
+        result |= {"said": _said(recorded), "said_live": _said(live), **_counters(bench.live.ranks, job_id)}
+    shutil.rmtree(folder, ignore_errors=True)
+    return result
+
+
+def _watch(bench: Bench, engine: Engine, case: Case, job: Job, job_id: str, mark: Path) -> None:
+    """Returns when the job has ended, when it stands and the live answer is right, or when it has stood for long."""
+    began, marked = time.monotonic(), 0.0
+    while not job.has_ended():
+        now = time.monotonic()
+        if now - began > LIMIT_SECONDS:
+            return
+        if case.stands and mark.exists():
+            marked = marked or now
+            location = bench.live.location(job_id)
+            named = judge(case.name, location, engine.victim, engine.uneven).worth == RIGHT
+            if now - marked > STANDS_SECONDS or (named and case.name == "sigstop"):
+                return
+        time.sleep(LOOK_SECONDS)
+
+
+def first_run(recording: Path) -> Path:
+    """Where a launcher has started the job anew, the recording of the run before that."""
+    return recording / "run-1" if (recording / "run-1").is_dir() else recording
+
+
+def _locate(bench: Bench, recording: Path) -> dict[str, Any]:
+    words = ["-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
+    process = bench.servers.start(LOCATE_IMPORTS, words, {"LAGGARD_STATE_DIR": "/nonexistent"})
+    out, errors = process.communicate(timeout=120)
+    try:
+        document: dict[str, Any] = json.loads(out)
+    except ValueError:
+        return {"error": f"locate printed no JSON: {errors[-300:]}"}
+    return document
+
+
+def _said(location: Mapping[str, Any]) -> str:
+    if "error" in location or not location:
+        return str(location.get("error", "nothing"))
+    return sentence(decode(encode(location), Location))
+
+
+def _results(outputs: list[str]) -> list[dict[str, Any]]:
+    """What the ranks have computed, in the order of their numbers."""
+    lines = [line for text in outputs for line in text.splitlines()]
+    found = [json.loads(line[line.index("{") :]) for line in lines if "RESULT {" in line]
+    return sorted(found, key=lambda result: int(result["rank"]))
+
+
+def steps_recorded(recording: Path) -> dict[str, int]:
+    """How many steps the recording has of each rank."""
+    counts: Counter[str] = Counter()
+    for path in recording.glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            record = json.loads(line)
+            if record.get("kind") == "step":
+                counts[str(record["rank"])] += 1
+    return dict(counts)
+
+
+def _counters(ranks: Path, job_id: str) -> dict[str, int]:
+    """What the hooks count of themselves, in all ranks: errors of their own, and collectives that they lost."""
+    errors = lost = 0
+    for path in ranks.rglob("*.rank"):
+        try:
+            with RankFileReader(str(path)) as file:
+                if file.identity["job_id"] == job_id and (counters := file.counters()) is not None:
+                    errors, lost = errors + counters.errors, lost + counters.lost
+                    os.unlink(path)
+        except (OSError, ValueError):
+            continue
+    return {"errors": errors, "lost": lost}
