@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-TOGETHER: Final = "its ranks share each batch, so that none has longer ones: all have more work, and nobody is slow"
+TOGETHER: Final = "its ranks share each batch, so that none alone has longer ones"
 
 
 class Engine(NamedTuple):
     """`start`: `ranks` (as srun does, one process each), `script` (it starts its ranks itself), `torchrun`, `mpirun`.
     `imports`: what the processes have imported when they begin. `needs`: the module or program without which it cannot
-    run. `victim`: whom faults befall. `uneven`: whether the case `uneven` gives the victim alone more work of its own,
-    which may then be told. `words`: what a reader has to know, as what it stands in for. `leaves_out`: cases that
-    cannot be, and why."""
+    run. `victim`: whom faults befall; `reader`: whom that of the input does, where that is another. `uneven`: whether
+    the case `uneven` gives the victim alone more work of its own, which may then be told. `words`: what a reader has to
+    know, as what it stands in for. `leaves_out`: cases that cannot be, and why."""
 
     name: str
     title: str
@@ -24,24 +24,47 @@ class Engine(NamedTuple):
     imports: tuple[str, ...] = ("torch", "torch.distributed", "torch._dynamo")
     needs: str = "torch"
     victim: int = 1
+    reader: int | None = None
     uneven: bool = True
     words: str = ""
     leaves_out: Mapping[str, str] = {}
-    environment: Mapping[str, str] = {}
+
+    def befallen(self, case: str) -> int:
+        """The rank that the case befalls."""
+        return self.reader if case == "input" and self.reader is not None else self.victim
 
 
 _PIPELINES = ("torch", "torch.distributed", "torch.distributed.pipelining", "torch._dynamo")
 _FSDP = ("torch", "torch.distributed.fsdp", "torch.distributed.checkpoint.state_dict", "torch._dynamo")
+_TRANSFORMERS = ("torch", "transformers", "transformers.trainer", "accelerate", "torch._dynamo")
+_LIGHTNING = ("torch", "lightning.pytorch", "lightning.fabric", "torch._dynamo")
+_DEEPSPEED = ("deepspeed", "torch._dynamo")
+_TRL = ("torch", "trl", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "torch._dynamo")
 _ALONE = {name: "it has no peers to be compared with" for name in ("forward", "input")} | {
     "collective": "it makes no collectives"
 }
 
 
 def _pipeline(name: str, title: str) -> Engine:
-    words = "four stages; the fault is in the second"
+    words = "four stages; the fault is in the second, that of the input in the first"
     return Engine(
-        f"pipeline_{name}", f"pipelining, {title}", "pipelining.py", (name,), ranks=4, imports=_PIPELINES,
+        f"pipeline_{name}", f"pipelining, {title}", "pipelining.py", (name,), ranks=4, imports=_PIPELINES, reader=0,
         uneven=False, words=words,
+    )  # fmt: skip
+
+
+def _hugging_face(strategy: str, title: str) -> Engine:
+    imports = ("deepspeed", *_TRANSFORMERS) if strategy.startswith("zero") else _TRANSFORMERS
+    return Engine(
+        f"hugging_face_{strategy}", f"Hugging Face Trainer, {title}", "hugging_face.py", (strategy,),
+        imports=imports, needs="transformers",
+    )  # fmt: skip
+
+
+def _deepspeed(stage: int) -> Engine:
+    return Engine(
+        f"deepspeed_zero{stage}", f"DeepSpeed, ZeRO {stage}", "deepspeed_zero.py", (str(stage),),
+        imports=_DEEPSPEED, needs="deepspeed",
     )  # fmt: skip
 
 
@@ -60,7 +83,8 @@ ENGINES: Final = (
     Engine("fsdp2", "FSDP2, prefetching", "fsdp2.py", imports=_FSDP),
     Engine("dcp_async", "FSDP2, asynchronous checkpoints", "dcp_async.py", imports=_FSDP),
     Engine(
-        "tensor_parallel", "tensor parallel (DTensor)", "tensor_parallel.py", imports=_FSDP, uneven=False, words=TOGETHER
+        "tensor_parallel", "tensor parallel (DTensor)", "tensor_parallel.py", imports=_FSDP, uneven=False,
+        words=TOGETHER,
     ),
     Engine(
         "context_parallel", "context parallel", "context_parallel.py", imports=_FSDP, uneven=False,
@@ -74,9 +98,27 @@ ENGINES: Final = (
     Engine("spawned", "`mp.spawn`", "spawned.py", start="script", words="DDP"),
     Engine(
         "torchrun_elastic", "torchrun, one restart", "ddp.py", start="torchrun",
-        words="DDP; the run before the restart is judged",
+        words="DDP; after a death the recording of the first attempt is judged, and the live answer is on the next one",
     ),
     Engine("under_mpi", "mpirun (MPICH)", "under_mpi.py", start="mpirun", needs="mpirun", words="DDP on gloo"),
+    _hugging_face("ddp", "DDP"),
+    _hugging_face("fsdp", "FSDP"),
+    *(_hugging_face(f"zero{stage}", f"ZeRO {stage}") for stage in (0, 1, 2, 3)),
+    Engine("accelerate_loop", "Accelerate", "accelerate_loop.py", imports=_TRANSFORMERS, needs="accelerate"),
+    Engine("trl_sft", "TRL, SFT", "trl_sft.py", imports=_TRL, needs="trl"),
+    Engine("trl_grpo", "TRL, GRPO with generation", "trl_grpo.py", imports=_TRL, needs="trl"),
+    Engine("lightning_trainer", "Lightning Trainer", "lightning_trainer.py", imports=_LIGHTNING, needs="lightning"),
+    Engine("lightning_fabric", "Lightning Fabric", "lightning_fabric.py", imports=_LIGHTNING, needs="lightning"),
+    _deepspeed(1),
+    _deepspeed(3),
+    Engine(
+        "deepspeed_pipeline", "DeepSpeed, PipelineEngine", "deepspeed_pipeline.py", ranks=4, imports=_DEEPSPEED,
+        needs="deepspeed", reader=0, uneven=False, words="four stages, as of the pipelines above",
+    ),
+    Engine("ignite_engine", "Ignite", "ignite_engine.py", needs="ignite", words="DDP"),
+    Engine(
+        "ray_train", "Ray Train", "ray_train.py", start="script", needs="ray", words="DDP; its workers attach laggard"
+    ),
     Engine("single", "one process", "single.py", ranks=1, victim=0, leaves_out=_ALONE),
     Engine(
         "rpc", "parameter server on RPC", "rpc.py", ranks=3,

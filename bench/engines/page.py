@@ -16,8 +16,8 @@ _HEAD: Final = """# What laggard says of each engine
 
 `make bench-engines` made this page: real trainings on the CPU (gloo), each engine in {cases} cases, {faults} faults of
 one rank and {innocents} innocents. Two ranks unless the engine needs more; the fault is in rank 1. Each step takes some
-25 ms, which is spent as on an accelerator: the CPU is free meanwhile. Two answers of laggard are judged: `laggard locate`
-on the recording, and a collector's that is asked when the job ends or stands.
+25 ms, which is spent as on an accelerator: the CPU is free meanwhile. Two answers of laggard are judged: that of
+`laggard locate` on the recording, and a collector's, which is asked when the job ends or stands.
 
 **{right} of {judged} cells are right**{rest}.
 
@@ -48,6 +48,9 @@ class Cell(NamedTuple):
     whys: tuple[str, ...] = ()
 
 
+ENDS: Final = ("sigkill", "exception", "collective", "exit")
+"""Cases in which a rank ends, so that a launcher that can starts the job anew."""
+AFTER_RESTART: Final = "calm"
 _ORDER: Final = (RIGHT, UNSURE, WRONG)
 
 
@@ -57,8 +60,10 @@ def cell(engine: Engine, case: Case, result: Mapping[str, Any]) -> Cell:
     if amiss:
         return Cell(NOT_TRIED, (amiss,))
     worst, whys = RIGHT, []
+    restarted = engine.start == "torchrun" and case.name in ENDS
     for name, words in (("recorded", "said"), ("live", "said_live")):
-        judged = judge(case.name, result[name], engine.victim, engine.uneven)
+        judged_case = AFTER_RESTART if restarted and name == "live" else case.name
+        judged = judge(judged_case, result[name], engine.befallen(case.name), engine.uneven)
         worth = WRONG if judged.worth == SILENT else judged.worth
         worst = max(worst, worth, key=_ORDER.index)
         if judged.worth != RIGHT:

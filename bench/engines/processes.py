@@ -81,7 +81,10 @@ class Job:
             "OMP_NUM_THREADS": "1",
             "TMPDIR": str(folder),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(HERE), os.environ.get("PYTHONPATH", "")))),
-            **engine.environment,
+            "DS_ACCELERATOR": "cpu",
+            "RAY_TMPDIR": str(folder),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "TOKENIZERS_PARALLELISM": "false",
             **environment,
         }
         if engine.start == "ranks":

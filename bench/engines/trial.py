@@ -8,13 +8,12 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from engines.cases import Case
 from engines.catalogue import Engine
-from engines.judge import RIGHT, judge
 from engines.live import Live
 from engines.processes import Job, Servers
 from laggard.collector.describe import sentence
@@ -45,7 +44,7 @@ def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = Tru
     mark = folder / "fault"
     environment = {
         "ENGINE_CASE": case.name,
-        "ENGINE_VICTIM": str(engine.victim),
+        "ENGINE_VICTIM": str(engine.befallen(case.name)),
         "ENGINE_STEPS": str(bench.steps),
         "ENGINE_MARK": str(mark),
         "ENGINE_ODD_COLLECTIVE": ("extra", "missing")[number % 2],
@@ -57,7 +56,7 @@ def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = Tru
     began = time.monotonic()
     job = Job(engine, environment, hooks, folder, bench.servers)
     try:
-        _watch(bench, engine, case, job, job_id, mark)
+        _watch(case, job, mark)
         live = bench.live.location(job_id) if hooks else {}
     finally:
         statuses, outputs, errors = job.end()
@@ -70,16 +69,15 @@ def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = Tru
         "last_words": [text[-1500:] for text in errors] if any(statuses) else [],
     }
     if hooks:
-        recording = first_run(folder / "recording")
-        recorded = _locate(bench, recording)
-        result |= {"recorded": recorded, "live": live, "steps": steps_recorded(recording)}
+        recorded = _locate(bench, first_attempt(folder / "recording"))
+        result |= {"recorded": recorded, "live": live, "steps": steps_recorded(folder / "recording")}
         result |= {"said": _said(recorded), "said_live": _said(live), **_counters(bench.live.ranks, job_id)}
     shutil.rmtree(folder, ignore_errors=True)
     return result
 
 
-def _watch(bench: Bench, engine: Engine, case: Case, job: Job, job_id: str, mark: Path) -> None:
-    """Returns when the job has ended, when it stands and the live answer is right, or when it has stood for long."""
+def _watch(case: Case, job: Job, mark: Path) -> None:
+    """Returns when the job has ended, or has stood for long enough that both answers can be right."""
     began, marked = time.monotonic(), 0.0
     while not job.has_ended():
         now = time.monotonic()
@@ -87,20 +85,20 @@ def _watch(bench: Bench, engine: Engine, case: Case, job: Job, job_id: str, mark
             return
         if case.stands and mark.exists():
             marked = marked or now
-            location = bench.live.location(job_id)
-            named = judge(case.name, location, engine.victim, engine.uneven).worth == RIGHT
-            if now - marked > STANDS_SECONDS or (named and case.name == "sigstop"):
+            if now - marked > STANDS_SECONDS:
                 return
         time.sleep(LOOK_SECONDS)
 
 
-def first_run(recording: Path) -> Path:
-    """Where a launcher has started the job anew, the recording of the run before that."""
-    return recording / "run-1" if (recording / "run-1").is_dir() else recording
+def first_attempt(recording: Path) -> list[Path]:
+    """The recording, or where a launcher has started the job anew the files of the ranks before that."""
+    restarted = any(recording.glob("rank-*.*.jsonl"))
+    first = [path for path in recording.glob("rank-*.jsonl") if path.name.count(".") == 1]
+    return first if restarted and first else [recording]
 
 
-def _locate(bench: Bench, recording: Path) -> dict[str, Any]:
-    words = ["-m", "laggard", "locate", "--trace", str(recording), "--format", "json"]
+def _locate(bench: Bench, recording: Sequence[Path]) -> dict[str, Any]:
+    words = ["-m", "laggard", "locate", "--trace", *map(str, recording), "--format", "json"]
     process = bench.servers.start(LOCATE_IMPORTS, words, {"LAGGARD_STATE_DIR": "/nonexistent"})
     out, errors = process.communicate(timeout=120)
     try:
@@ -124,9 +122,9 @@ def _results(outputs: list[str]) -> list[dict[str, Any]]:
 
 
 def steps_recorded(recording: Path) -> dict[str, int]:
-    """How many steps the recording has of each rank."""
+    """How many steps the recording has of each rank, in all attempts."""
     counts: Counter[str] = Counter()
-    for path in recording.glob("*.jsonl"):
+    for path in recording.rglob("*.jsonl"):
         for line in path.read_text().splitlines():
             record = json.loads(line)
             if record.get("kind") == "step":

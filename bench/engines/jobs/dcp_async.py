@@ -34,7 +34,7 @@ for step, batch in enumerate(loader()):
             saved.result()
         state = {"model": get_model_state_dict(model)}
         saved = dcp.async_save(state, checkpoint_id=f"{folder[0]}/{step}", process_group=saving)
-    after_step(model, state=lambda: get_model_state_dict(model), evaluate=lambda: model(one_batch(0)))
+    after_step(model, lambda: get_model_state_dict(model), lambda: model(one_batch(0)), spread=True)
 if saved is not None:
     saved.result()
 report(losses, model.parameters())

@@ -24,6 +24,6 @@ for batch in loader():
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.detach())
-    after_step(model, state=whole, evaluate=lambda: model(one_batch(0)))
+    after_step(model, whole, lambda: model(one_batch(0)), spread=True)
 report(losses, model.parameters())
 finish()

@@ -40,6 +40,11 @@ class Stage(torch.nn.Module):
         return work(self.layers(data), ROWS * longer * len(self.layers) // (MICRO_BATCHES * stages_of_rank))
 
 
+def evaluate():
+    """A pass through the pipeline, without gradients."""
+    engine.eval(*([data] if rank == 0 else []), **({"target": data, "losses": []} if rank == world - 1 else {}))
+
+
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 schedule, stages_of_rank = SCHEDULES[sys.argv[1]]
@@ -63,6 +68,6 @@ for step in range(plan.STEPS):
     optimizer.step()
     optimizer.zero_grad()
     losses += (loss.detach() for loss in of_step)
-    after_step(parts, evaluate=lambda: None)
+    after_step(parts, evaluate=evaluate, spread=True)
 report(losses, parts.parameters())
 finish()

@@ -40,6 +40,6 @@ for batch in loader(shared=True):
     optimizer.step()
     optimizer.zero_grad()
     losses.append(loss.detach())
-    after_step(model, state=whole, evaluate=lambda: model(one_batch(0, shared=True)))
+    after_step(model, whole, lambda: model(one_batch(0, shared=True)), spread=True)
 report(losses, model.parameters())
 finish()

@@ -42,17 +42,22 @@ def after_step(
     model: torch.nn.Module,
     state: Callable[[], Any] | None = None,
     evaluate: Callable[[], Any] | None = None,
+    spread: bool = False,
 ) -> None:
-    """What comes after each step. `state` and `evaluate`, where given, are for a model that is spread over the ranks:
-    each rank calls them, and rank 0 alone writes and scores."""
+    """What comes after each step. `state` returns what a checkpoint has, `evaluate` evaluates the model once; without
+    them that is the model's own state and a batch. `spread`: the model is spread over the ranks, so that each of them
+    takes part in both, and rank 0 alone writes and scores."""
     faults.after_step()
     plan.step += 1
+    takes_part = spread or plan.rank() == 0
     if plan.CASE == "logging" and plan.rank() == 0:
         _log()
-    elif plan.CASE == "checkpoint" and plan.step % EVERY == 0:
-        _save(state or model.state_dict, on_all=state is not None)
-    elif plan.CASE == "evaluation" and plan.step % EVERY == 0:
+    elif plan.CASE == "checkpoint" and plan.step % EVERY == 0 and takes_part:
+        _save((state or model.state_dict)())
+    elif plan.CASE == "evaluation" and plan.step % EVERY == 0 and takes_part:
         _evaluate(model, evaluate)
+        if spread and plan.rank() == 0:
+            time.sleep(CHECKPOINT_SECONDS)  # the scores of what all ranks have computed
 
 
 def _log() -> None:
@@ -63,20 +68,15 @@ def _log() -> None:
     LOGGER.info("step %d", plan.step)
 
 
-def _save(state: Callable[[], Any], on_all: bool) -> None:
-    values = state() if on_all or plan.rank() == 0 else None
+def _save(values: Any) -> None:
     if plan.rank() == 0:
         with tempfile.TemporaryDirectory() as folder, _SlowStorage(os.path.join(folder, "state.pt"), "w") as file:
             torch.save(values, file)
 
 
 def _evaluate(model: torch.nn.Module, evaluate: Callable[[], Any] | None) -> None:
-    if evaluate is None and plan.rank() != 0:
-        return
     model.eval()
     with torch.no_grad():
         for number in range(EVALUATION_BATCHES):
             evaluate() if evaluate is not None else model(batch(number))
     model.train()
-    if evaluate is not None and plan.rank() == 0:
-        time.sleep(CHECKPOINT_SECONDS)  # the scores of what all ranks have computed
