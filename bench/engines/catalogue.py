@@ -90,6 +90,14 @@ ENGINES: Final = (
         "context_parallel", "context parallel", "context_parallel.py", imports=_FSDP, uneven=False,
         words=f"a gathering of keys and values stands in for torch's, which knows no attention of the CPU; {TOGETHER}",
     ),
+    Engine(
+        "torchtitan_style", "as torchtitan", "torchtitan_style.py", ranks=4, imports=_FSDP, uneven=False,
+        words="a loop of 60 lines stands in for torchtitan, which imports triton and needs GPUs",
+    ),
+    Engine(
+        "megatron_style", "as Megatron-LM", "megatron_style.py", ranks=4, uneven=False,
+        words="layers split by hand stand in for Megatron-LM, whose schedules need GPUs",
+    ),
     _pipeline("gpipe", "GPipe"),
     _pipeline("1f1b", "1F1B"),
     _pipeline("interleaved", "interleaved 1F1B"),
@@ -121,10 +129,19 @@ ENGINES: Final = (
     ),
     Engine("single", "one process", "single.py", ranks=1, victim=0, leaves_out=_ALONE),
     Engine(
-        "rpc", "parameter server on RPC", "rpc.py", ranks=3,
+        "rpc", "parameter server on RPC", "rpc.py",
         words="torch.distributed.rpc makes no collectives, and its processes share no steps: nothing is recorded",
         leaves_out={"collective": "it makes no collectives"},
     ),
 )  # fmt: skip
+
+LEFT_OUT: Final = {
+    "torchtitan": "it imports triton and needs GPUs; a loop as it has it stands in for it",
+    "Megatron-LM": "it asks for the state of CUDA's random numbers; layers as it has them stand in for it",
+    "nanotron 0.4": "its trainer cannot be imported, since two of its modules import each other",
+    "torchtune 0.6.1": "it imports a part of torchao that torchao 0.18 does not have",
+    "TorchFT, JAX": "not tried yet",
+}
+"""Engines that are not tried, and why."""
 
 BY_NAME: Final = {engine.name: engine for engine in ENGINES}

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from engines.cases import BY_NAME, CASES, REFERENCE, Case
-from engines.catalogue import ENGINES, Engine
+from engines.catalogue import ENGINES, LEFT_OUT, Engine
 from engines.judge import NOT_TRIED, RIGHT, SILENT, UNSURE, WRONG, Judged, judge
 
 Results = Mapping[tuple[str, str], Mapping[str, Any]]
@@ -161,4 +161,5 @@ def _words(tried: list[Engine]) -> str:
     lines = [f"- {engine.title}: {engine.words}.\n" for engine in tried if engine.words]
     for engine in tried:
         lines += [f"- {engine.title}, no {BY_NAME[name].title}: {why}.\n" for name, why in engine.leaves_out.items()]
-    return "\n## About the engines\n\n" + "".join(lines) if lines else ""
+    lines += [f"- Left out, {name}: {why}.\n" for name, why in LEFT_OUT.items()]
+    return "\n## About the engines\n\n" + "".join(lines)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -51,9 +52,6 @@ class _Program:
 
     def poll(self) -> int | None:
         return self._process.poll()
-
-    def kill(self) -> None:
-        self._process.kill()
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
         self._process.wait(timeout)
@@ -116,14 +114,22 @@ class Job:
         return not living
 
     def end(self) -> tuple[list[int], list[str], list[str]]:
-        """Ends what still runs. Returns the exit statuses, and what each process printed to its output and errors."""
-        self.has_ended()
-        for process in self.processes:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        """Ends what still runs, the ranks before their launcher, which is held meanwhile: else it would end or replace
+        some of them. Returns the exit statuses, and what each process printed to its output and errors."""
+        if not self.has_ended():
+            for process in self.processes if self._seen else ():
+                self._send(process, signal.SIGSTOP)
         for child in self._seen.values():
             with contextlib.suppress(psutil.Error):
                 child.kill()  # not one that has the number of a process that ended: psutil knows its start
+        for process in self.processes:
+            self._send(process, signal.SIGKILL)
         printed = [process.communicate(timeout=60) for process in self.processes]
         statuses = [process.poll() for process in self.processes]
         return statuses, [out for out, _ in printed], [errors for _, errors in printed]
+
+    @staticmethod
+    def _send(process: Any, number: signal.Signals) -> None:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)

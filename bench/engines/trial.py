@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from engines.cases import Case
+from engines.cases import LIMIT_SECONDS, Case
 from engines.catalogue import Engine
 from engines.live import Live
 from engines.processes import Job, Servers
@@ -23,9 +23,6 @@ from laggard.wire import decode, encode
 
 LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.collector.judged_recording")
 LOOK_SECONDS = 0.25
-STANDS_SECONDS = 8.0
-"""After a fault that may leave the job standing, it is ended."""
-LIMIT_SECONDS = 180.0
 
 
 class Bench(NamedTuple):
@@ -78,15 +75,12 @@ def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = Tru
 
 def _watch(case: Case, job: Job, mark: Path) -> None:
     """Returns when the job has ended, or has stood for long enough that both answers can be right."""
-    began, marked = time.monotonic(), 0.0
+    began, befell = time.monotonic(), 0.0
     while not job.has_ended():
         now = time.monotonic()
-        if now - began > LIMIT_SECONDS:
+        befell = befell or (now if mark.exists() else 0.0)
+        if now - began > LIMIT_SECONDS or (befell and now - befell > case.stands):
             return
-        if case.stands and mark.exists():
-            marked = marked or now
-            if now - marked > STANDS_SECONDS:
-                return
         time.sleep(LOOK_SECONDS)
 
 
