@@ -1,5 +1,5 @@
 # make demo: slow one rank of a real DeepSpeed job, and name it. make test: everything a change must pass, with `check`.
-.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate demo-table others-suites gpu-check soak docs release install-check format clean
+.PHONY: demo test test-fast test-changed test-torch test-ray imports-check check types style hooks bench bench-locate bench-engines demo-table others-suites gpu-check soak docs release install-check format clean
 
 BIN := .venv/bin
 # The tests start laggard some hundred times: where its modules are not compiled, each start takes 0.13 s longer.
@@ -77,6 +77,13 @@ bench-locate:
 	@scripts/setup
 	@$(BIN)/python bench/locate_quality.py $(ARGS)
 
+# Real trainings of many engines, each in thirteen cases, judged: docs/engines.md. The libraries are in .venv-engines. Goes
+# on where it was stopped. ARGS="--engine ddp --case sigkill", "--list", "--table".
+bench-engines:
+	@scripts/setup
+	@scripts/setup-engines
+	@.venv-engines/bin/python bench/every_engine.py $(ARGS)
+
 # Tests that others wrote, without the hooks and with them: docs/others-suites.md.
 #   make others-suites ARGS="--deepspeed https://github.com/deepspeedai/DeepSpeed"
 others-suites:
@@ -128,4 +135,4 @@ format:
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-imports out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-release .venv-torch-* .venv-ray .venv-imports .venv-engines out build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

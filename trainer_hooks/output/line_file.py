@@ -15,6 +15,7 @@ log = logging.getLogger("laggard")
 MAX_BYTES: Final = 1 << 30
 """The most bytes of one rank's recording: a day of a thousand collectives a minute. Later lines are counted as lost."""
 
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _MOST_QUEUED: Final = 64 << 20  # bytes, while the disk is slow or stuck
 
 
@@ -24,14 +25,12 @@ class LineFile:
     that fails nothing more is written, and lines are counted as lost in `lost`."""
 
     def __init__(self, path: str, head: str = "", max_bytes: int = MAX_BYTES) -> None:
-        """Creates the file and writes `head`, its first line, at once: whatever becomes of the process, the file says
-        what it is. Raises OSError where that fails; FileExistsError where the file exists."""
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        """Creates the file with `head`, its first line: whatever becomes of the process, and whenever another looks, it
+        says what it is. Raises OSError where that fails; FileExistsError where the file exists."""
         self._path = path
         self._max_bytes = max_bytes
         self._written = 0
-        if head:
-            self._write_all(f"{head}\n".encode())
+        self._create(f"{head}\n".encode() if head else b"")
         self._size = self._written  # of the file with what is queued
         self._lines: list[str] = []
         self._queue: list[bytes] = []
@@ -43,6 +42,27 @@ class LineFile:
         self._thread.pause_around_forks()
         with contextlib.suppress(RuntimeError):  # no further thread: close() writes
             self._thread.start()
+
+    def _create(self, head: bytes) -> None:
+        """The file gets its name once its head is in it: other ranks read the head, to know whose file it is. On a file
+        system without hard links it has its name from the start."""
+        folder, name = os.path.split(self._path)
+        unnamed = os.path.join(folder, f".{name}.{os.getpid()}")
+        self._fd = os.open(unnamed, _NEW_FILE, 0o644)
+        try:
+            self._write_all(head)
+            os.link(unnamed, self._path)
+        except FileExistsError:
+            os.close(self._fd)
+            raise
+        except OSError:
+            os.close(self._fd)
+            self._written = 0
+            self._fd = os.open(self._path, _NEW_FILE, 0o644)
+            self._write_all(head)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(unnamed)
 
     def write(self, line: str) -> None:
         """Keeps a line, without its line feed, until flush()."""

@@ -310,6 +310,37 @@ def test_a_recording_is_bounded_and_logs_it(tmp_path: Path, caplog: pytest.LogCa
     assert len(caplog.records) == 1 and "960 bytes, and the limit is 1000" in caplog.text
 
 
+def test_a_recording_is_there_once_its_head_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another rank that looks meanwhile would take a file without a head for another run's."""
+    path, write = tmp_path / "rank-0.jsonl", os.write
+    seen: list[bool] = []
+
+    def watched(descriptor: int, data: Any) -> int:
+        seen.append(path.exists())
+        return write(descriptor, data)
+
+    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.write", watched)
+    LineFile(str(path), "head").close()
+    assert seen == [False] and path.read_text() == "head\n"
+    with pytest.raises(FileExistsError):
+        LineFile(str(path), "head of another")
+    assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
+
+
+def test_a_file_system_without_hard_links_has_recordings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """os.link stands in for such a file system."""
+
+    def refused(*_: Any) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("laggard.trainer_hooks.output.line_file.os.link", refused)
+    path = tmp_path / "rank-0.jsonl"
+    LineFile(str(path), "head").close()
+    assert path.read_text() == "head\n" and [each.name for each in tmp_path.iterdir()] == ["rank-0.jsonl"]
+    with pytest.raises(FileExistsError):
+        LineFile(str(path), "head of another")
+
+
 def test_a_stuck_disk_holds_up_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,0 +1,1 @@
+"""Real trainings of many engines, each in thirteen cases, and what laggard says of them: docs/engines.md."""

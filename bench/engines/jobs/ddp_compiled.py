@@ -1,0 +1,24 @@
+"""DistributedDataParallel, compiled. Without a compiler for this machine's code: by the backend aot_eager."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload.chores import after_step
+from workload.data import loader
+from workload.model import Model
+from workload.result import finish, report
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(Model())
+compiled = torch.compile(model, backend="aot_eager")
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+for batch in loader():
+    loss = compiled(batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    losses.append(loss.detach())
+    after_step(model.module)
+report(losses, model.parameters())
+finish()

@@ -1,0 +1,26 @@
+"""DistributedDataParallel in whose join() the last rank has ten batches more than the others."""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload import plan
+from workload.chores import after_step
+from workload.data import loader
+from workload.model import Model
+from workload.result import finish, report
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(Model())
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+losses = []
+more = 10 * (dist.get_rank() == dist.get_world_size() - 1)
+with model.join():
+    for batch in loader(plan.STEPS + more):
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        after_step(model.module)
+report(losses, model.parameters())
+finish()

@@ -1,0 +1,36 @@
+"""DistributedDataParallel whose ranks torch.multiprocessing.spawn starts."""
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from workload.chores import after_step
+from workload.data import loader
+from workload.model import Model
+from workload.result import finish, report
+
+RANKS = 2
+
+
+def train(rank):
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=RANKS)
+    model = DistributedDataParallel(Model())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for batch in loader():
+        loss = model(batch).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+        after_step(model.module)
+    report(losses, model.parameters())
+    finish()
+
+
+if __name__ == "__main__":
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE"):
+        os.environ.pop(name, None)
+    torch.multiprocessing.spawn(train, nprocs=RANKS)

@@ -1,0 +1,165 @@
+"""docs/engines.md: one row an engine, one column a case. Pure: from results to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from engines.cases import BY_NAME, CASES, REFERENCE, Case
+from engines.catalogue import ENGINES, LEFT_OUT, Engine
+from engines.judge import NOT_TRIED, RIGHT, SILENT, UNSURE, WRONG, Judged, judge
+
+Results = Mapping[tuple[str, str], Mapping[str, Any]]
+BARE: Final = "bare"
+
+_HEAD: Final = """# What laggard says of each engine
+
+`make bench-engines` made this page: real trainings on the CPU (gloo), each engine in {cases} cases, {faults} faults of
+one rank and {innocents} innocents. Two ranks unless the engine needs more; the fault is in rank 1. Each step takes some
+25 ms, which is spent as on an accelerator: the CPU is free meanwhile. Two answers of laggard are judged: that of
+`laggard locate` on the recording, and a collector's, which is asked when the job ends or stands.
+
+**{right} of {judged} cells are right**{rest}.
+
+| engine | {titles} | equal | steps |
+|---|{rules}---|---|
+"""
+
+_LEGEND: Final = """
+- **right**: a fault is named by its rank, kind and, where it is slow, phase, and nobody else is accused. In a case
+  without a fault nobody is: at most `uneven_work` is said of the rank that has more to do (rank 0 for its checkpoint,
+  logs and evaluation).
+- **wrong**: anything else, also nothing at all. **unsure**: laggard says that it cannot tell. **-**: cannot be tried.
+- **equal**: losses and weights of the job with the hooks are those without them, to the bit. **steps**: the hooks have
+  recorded as many steps as there were.
+
+| case | what is done |
+|---|---|
+{cases}
+
+## What is not right
+"""
+
+
+class Cell(NamedTuple):
+    """`worth`: the worse of both answers; `whys`: what is said about each that is not right."""
+
+    worth: str
+    whys: tuple[str, ...] = ()
+
+
+ENDS: Final = ("sigkill", "exception", "collective", "exit")
+"""Cases in which a rank ends, so that a launcher that can starts the job anew."""
+AFTER_RESTART: Final = "calm"
+_ORDER: Final = (RIGHT, UNSURE, WRONG)
+
+
+def cell(engine: Engine, case: Case, result: Mapping[str, Any]) -> Cell:
+    """Judges a run by its recording and by the live answer."""
+    amiss = _amiss(engine, case, result)
+    if amiss:
+        return Cell(NOT_TRIED, (amiss,))
+    worst, whys = RIGHT, []
+    restarted = engine.start == "torchrun" and case.name in ENDS
+    for name, words in (("recorded", "said"), ("live", "said_live")):
+        judged_case = AFTER_RESTART if restarted and name == "live" else case.name
+        judged = judge(judged_case, result[name], engine.befallen(case.name), engine.uneven)
+        worth = WRONG if judged.worth == SILENT else judged.worth
+        worst = max(worst, worth, key=_ORDER.index)
+        if judged.worth != RIGHT:
+            whys.append(_why(name, judged, str(result[words])))
+    return Cell(worst, tuple(whys))
+
+
+def _why(name: str, judged: Judged, said: str) -> str:
+    return f'{name}: {judged.why}: "{said}"' if judged.worth != SILENT else f"{name}: nothing was said ({judged.why})"
+
+
+def _amiss(engine: Engine, case: Case, result: Mapping[str, Any]) -> str:
+    """Why the run says nothing about laggard; empty where it does."""
+    if not case.fault and any(status != 0 for status in result["statuses"]):
+        return f"the job ended with {result['statuses']}"
+    if case.fault and not result["befell"]:
+        return "the fault did not happen"
+    return ""
+
+
+def score(results: Results) -> tuple[int, int]:
+    """How many of the results are right, and how many there are."""
+    worths = [worth for _, _, (worth, _) in _cells(results)]
+    return worths.count(RIGHT), len(worths)
+
+
+def _cells(results: Results) -> Iterator[tuple[Engine, Case, Cell]]:
+    for engine in ENGINES:
+        for case in CASES:
+            result = results.get((engine.name, case.name))
+            if result is not None:
+                yield engine, case, cell(engine, case, result)
+
+
+def equal(results: Results, engine: Engine) -> str:
+    """Whether the hooks changed nothing: yes, no, or empty where that is not known."""
+    hooked, bare = results.get((engine.name, REFERENCE)), results.get((engine.name, BARE))
+    if hooked is None or bare is None or not hooked["results"]:
+        return ""
+    return "yes" if hooked["results"] == bare["results"] else "NO"
+
+
+def steps(results: Results, engine: Engine) -> str:
+    """Whether each rank's steps were recorded, of the case of reference: yes, or how many of how many."""
+    hooked = results.get((engine.name, REFERENCE))
+    if hooked is None or not hooked["results"]:
+        return ""
+    pairs = [(hooked["steps"].get(str(each["rank"]), 0), each["steps"]) for each in hooked["results"]]
+    return "yes" if all(found == made for found, made in pairs) else ", ".join(f"{f} of {m}" for f, m in pairs)
+
+
+def page(results: Results) -> str:
+    judged = list(_cells(results))
+    worths = [each.worth for _, _, each in judged]
+    others = {worth: worths.count(worth) for worth in (WRONG, UNSURE, NOT_TRIED) if worth in worths}
+    head = _HEAD.format(
+        cases=len(CASES),
+        faults=sum(case.fault for case in CASES),
+        innocents=sum(not case.fault for case in CASES),
+        right=worths.count(RIGHT),
+        judged=len(worths),
+        rest="".join(f", {count} {worth}" for worth, count in others.items()),
+        titles=" | ".join(case.title for case in CASES),
+        rules="---|" * len(CASES),
+    )
+    tried = [engine for engine in ENGINES if any(name == engine.name for name, _ in results)]
+    rows = "".join(_row(results, engine) for engine in tried)
+    legend = _LEGEND.format(cases="\n".join(f"| {case.title} | {case.what} |" for case in CASES))
+    return head + rows + legend + _explanations(judged) + _words(tried)
+
+
+def _row(results: Results, engine: Engine) -> str:
+    marks = []
+    for case in CASES:
+        result = results.get((engine.name, case.name))
+        if case.name in engine.leaves_out:
+            marks.append("-")
+        else:
+            marks.append("" if result is None else cell(engine, case, result).worth)
+    return f"| {engine.title} | {' | '.join(marks)} | {equal(results, engine)} | {steps(results, engine)} |\n"
+
+
+def _explanations(judged: list[tuple[Engine, Case, Cell]]) -> str:
+    lines = [
+        f"- {engine.title}, {case.title}, {why}\n"
+        for engine, case, (worth, whys) in judged
+        if worth != RIGHT
+        for why in whys
+    ]
+    return "\n" + ("".join(lines) or "Nothing.\n")
+
+
+def _words(tried: list[Engine]) -> str:
+    """What a reader has to know of single engines."""
+    lines = [f"- {engine.title}: {engine.words}.\n" for engine in tried if engine.words]
+    for engine in tried:
+        lines += [f"- {engine.title}, no {BY_NAME[name].title}: {why}.\n" for name, why in engine.leaves_out.items()]
+    lines += [f"- Left out, {name}: {why}.\n" for name, why in LEFT_OUT.items()]
+    return "\n## About the engines\n\n" + "".join(lines)

@@ -1,0 +1,205 @@
+"""What the bench of engines makes of laggard's answers, and its page."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from engines import cases, catalogue
+from engines.judge import EXPECTED, RIGHT, SILENT, UNSURE, WRONG, judge
+from engines.page import BARE, cell, equal, page, score, steps
+from engines.processes import JOBS
+from support.paths import REPOSITORY
+
+
+def culprit(kind: str, *ranks: int, phase: str | None = None) -> dict[str, Any]:
+    return {"kind": kind, "ranks": list(ranks), "phase": phase}
+
+
+def answer(*culprits: dict[str, Any], verdict: str = "", notes: tuple[tuple[str, ...], ...] = ()) -> dict[str, Any]:
+    """As `laggard.location/1`: the parts that are judged. A note: its kind, then its ranks."""
+    return {
+        "verdict": verdict or ("fail" if culprits else "ok"),
+        "ranks_seen": 2,
+        "culprits": list(culprits),
+        "notes": [{"kind": kind, "ranks": [int(rank) for rank in ranks]} for kind, *ranks in notes],
+    }
+
+
+GOOD = {
+    "forward": culprit("slow_host", 1, phase="forward"),
+    "input": culprit("slow_input", 1, phase="input"),
+    "sigstop": culprit("hung", 1),
+    "sigkill": culprit("dead", 1),
+    "exception": culprit("dead", 1),
+    "collective": culprit("dead", 1),
+    "exit": culprit("dead", 1),
+}
+INNOCENTS = [case.name for case in cases.CASES if not case.fault]
+
+
+def test_there_are_thirteen_cases_and_each_fault_has_its_answer() -> None:
+    assert len(cases.CASES) == 13
+    assert set(EXPECTED) == set(GOOD) == {case.name for case in cases.CASES if case.fault}
+
+
+@pytest.mark.parametrize("case", GOOD)
+def test_a_fault_is_right_by_its_rank_and_kind(case: str) -> None:
+    assert judge(case, answer(GOOD[case]), 1).worth == RIGHT
+    assert judge(case, answer({**GOOD[case], "ranks": [0]}), 1).worth == WRONG
+    assert judge(case, answer({**GOOD[case], "kind": "slow_link"}), 1).worth == WRONG
+    assert judge(case, answer(), 1).worth == WRONG, "nobody is named"
+    assert judge(case, answer(verdict="unknown"), 1).worth == UNSURE
+    assert judge(case, None, 1).worth == judge(case, {"error": "no recording"}, 1).worth == SILENT
+
+
+@pytest.mark.parametrize("case", GOOD)
+@pytest.mark.parametrize("also", [culprit("slow_link", 0, 1), culprit("dead", 0), culprit("slow_compute", 2)])
+def test_a_fault_is_wrong_where_another_is_accused_too(case: str, also: dict[str, Any]) -> None:
+    assert judge(case, answer(GOOD[case], also), 1).worth == WRONG
+
+
+@pytest.mark.parametrize(
+    ("case", "named", "worth"),
+    [
+        ("forward", culprit("slow_compute", 1, phase="backward"), WRONG),
+        ("forward", culprit("slow_input", 1, phase="input"), WRONG),
+        ("input", culprit("slow_host", 1, phase="between_steps"), RIGHT),
+        ("input", culprit("slow_host", 1, phase="input"), RIGHT),
+        ("input", culprit("slow_input", 1), RIGHT),
+        ("input", culprit("slow_host", 1, phase="forward"), WRONG),
+        ("sigstop", culprit("dead", 1), WRONG),
+        ("exit", culprit("hung", 1), WRONG),
+        ("collective", culprit("hung", 1), RIGHT),
+    ],
+)
+def test_kinds_and_phases(case: str, named: dict[str, Any], worth: str) -> None:
+    assert judge(case, answer(named), 1).worth == worth
+
+
+def test_a_collective_too_many_may_be_told_in_a_note() -> None:
+    for kind in ("mismatch", "not_arrived"):
+        assert judge("collective", answer(verdict="unknown", notes=((kind, "1"),)), 1).worth == RIGHT
+        assert judge("collective", answer(verdict="unknown", notes=((kind, "0"),)), 1).worth == UNSURE
+    assert judge("sigstop", answer(verdict="unknown", notes=(("not_arrived", "1"),)), 1).worth == UNSURE
+
+
+@pytest.mark.parametrize("case", INNOCENTS)
+def test_an_innocent_accuses_nobody(case: str) -> None:
+    assert judge(case, answer(notes=(("brief", "1"),)), 1).worth == RIGHT
+    assert judge(case, answer(culprit("slow_host", 0)), 1).worth == WRONG
+    assert judge(case, answer(culprit("uneven_work", 2)), 1).worth == WRONG
+    assert judge(case, answer(verdict="unknown"), 1).worth == UNSURE
+    assert judge(case, answer(verdict="unknown", notes=(("too_few_steps",),)), 1).worth == RIGHT
+    assert judge(case, answer(verdict="fail", notes=(("deadlock", "0", "1"),)), 1).worth == WRONG
+    assert judge(case, answer() | {"ranks_seen": 0}, 1).worth == SILENT
+
+
+@pytest.mark.parametrize(
+    ("case", "worker", "uneven"),
+    [("logging", 0, True), ("checkpoint", 0, True), ("evaluation", 0, False), ("uneven", 1, True)]
+    + [("turns", None, True), ("warm_up", None, True), ("uneven", None, False)],
+)
+def test_only_the_rank_that_has_more_work_has_uneven_work(case: str, worker: int | None, uneven: bool) -> None:
+    for rank in (0, 1):
+        said = judge(case, answer(culprit("uneven_work", rank)), 1, uneven)
+        assert said.worth == (RIGHT if rank == worker else WRONG), rank
+
+
+def result(location: dict[str, Any], live: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    ranks = [{"rank": rank, "steps": 80, "losses": ["0x1p0"], "weights": "w"} for rank in (0, 1)]
+    usual = {
+        "recorded": location,
+        "live": live or location,
+        "said": "what it said",
+        "said_live": "what it said live",
+        "statuses": [0, 0],
+        "befell": True,
+        "results": ranks,
+        "steps": {"0": 80, "1": 80},
+        "errors": 0,
+    }
+    return {**usual, **more}
+
+
+def test_a_cell_is_the_worse_of_both_answers() -> None:
+    ddp, case = catalogue.BY_NAME["ddp"], cases.BY_NAME["forward"]
+    right, wrong = answer(GOOD["forward"]), answer(culprit("slow_host", 0, phase="forward"))
+    assert cell(ddp, case, result(right)) == (RIGHT, ())
+    found = cell(ddp, case, result(right, wrong))
+    assert found.worth == WRONG
+    assert found.whys == ('live: accuses rank 0 (slow_host, forward): "what it said live"',)
+    assert cell(ddp, case, result(wrong, right)).worth == WRONG
+    assert cell(ddp, case, result(answer(verdict="unknown"), right)).worth == UNSURE
+    assert cell(ddp, case, result({"error": "no recording at x"}, right)).whys == (
+        "recorded: nothing was said (no recording at x)",
+    )
+
+
+def test_a_run_that_did_not_go_as_planned_says_nothing() -> None:
+    ddp = catalogue.BY_NAME["ddp"]
+    good = answer(GOOD["forward"])
+    assert cell(ddp, cases.BY_NAME["forward"], result(good, befell=False)).worth == "not tried"
+    assert cell(ddp, cases.BY_NAME["logging"], result(answer(), statuses=[0, 1])).worth == "not tried"
+
+
+def test_after_a_restart_the_live_answer_is_on_the_next_attempt() -> None:
+    elastic = catalogue.BY_NAME["torchrun_elastic"]
+    dead, calm = answer(GOOD["sigkill"]), answer()
+    assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, calm)).worth == RIGHT
+    assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, answer(culprit("slow_host", 0)))).worth == WRONG
+    assert cell(elastic, cases.BY_NAME["sigstop"], result(answer(culprit("hung", 1)), calm)).worth == WRONG
+
+
+def test_results_are_compared_with_those_without_the_hooks() -> None:
+    ddp = catalogue.BY_NAME["ddp"]
+    hooked = result(answer())
+    both = {("ddp", "logging"): hooked, ("ddp", BARE): {"results": hooked["results"]}}
+    assert equal(both, ddp) == "yes" and steps(both, ddp) == "yes"
+    other = [{**each, "weights": "x"} for each in hooked["results"]]
+    assert equal({**both, ("ddp", BARE): {"results": other}}, ddp) == "NO"
+    assert equal({("ddp", "logging"): hooked}, ddp) == ""
+    assert steps({("ddp", "logging"): {**hooked, "steps": {"0": 80, "1": 160}}}, ddp) == "80 of 80, 160 of 80"
+
+
+def test_the_page_has_a_row_for_each_engine_and_tells_what_is_not_right() -> None:
+    found = {
+        ("ddp", "forward"): result(answer(GOOD["forward"])),
+        ("ddp", "logging"): result(answer(culprit("slow_input", 0, phase="input"))),
+        ("single", "logging"): result(answer(verdict="unknown")),
+    }
+    text = page(found)
+    assert score(found) == (1, 3) and "**1 of 3 cells are right**, 1 wrong, 1 unsure." in text
+    row = next(line for line in text.splitlines() if line.startswith("| DDP |"))
+    assert row.count("|") == 17 and " right " in row and " wrong " in row
+    assert '- DDP, logging, recorded: accuses rank 0 (slow_input, input): "what it said"' in text
+    assert "- one process, no odd collective: it makes no collectives." in text
+    assert "| one process | - | - |" in text and "FSDP" not in text.partition("## About")[0]
+
+
+def test_every_engine_has_its_script_and_a_name_of_its_own() -> None:
+    assert len(catalogue.BY_NAME) == len(catalogue.ENGINES)
+    for engine in catalogue.ENGINES:
+        assert (JOBS / engine.script).is_file(), engine.name
+        assert set(engine.leaves_out) <= set(cases.BY_NAME), engine.name
+        assert engine.victim < engine.ranks
+    used = {engine.script for engine in catalogue.ENGINES}
+    assert {path.name for path in JOBS.glob("*.py")} == used
+
+
+@pytest.mark.slow
+def test_a_real_job_is_run_once_and_judged(tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    words = ["--engine", "ddp", "--case", "sigkill", "--steps", "20", "--out", str(out)]
+    command = [sys.executable, str(REPOSITORY / "bench" / "every_engine.py"), *words]
+    for _ in range(2):
+        done = subprocess.run(command, capture_output=True, text=True, timeout=500)
+        assert done.returncode in (0, 1), done.stderr
+        (line,) = out.read_text().splitlines()
+    found = json.loads(line)
+    assert found["case"] == ["ddp", "sigkill"] and found["befell"] and found["statuses"][1] == -9
+    assert found["recorded"]["ranks_seen"] == 2 and "| DDP |" in done.stdout
