@@ -76,12 +76,8 @@ def main() -> int:
     pairs = list(itertools.permutations((each.module for each in packages), 2))
     chosen = random.Random(arguments.seed).sample(pairs, min(arguments.pairs, len(pairs)))
     with ThreadPoolExecutor(arguments.workers) as pool:
-        alone = list(pool.map(_tried, [(each.module,) for each in packages]))
-        _show_alone(packages, alone)
-        together = list(pool.map(_tried, chosen))
-    for result in together:
-        if result.why:
-            print(f"{' then '.join(result.modules)}: {result.why}")
+        alone = list(map(_show_alone, packages, pool.map(_tried, [(each.module,) for each in packages])))
+        together = list(map(_show_pair, pool.map(_tried, chosen)))
     for what, results in (("packages", alone), ("pairs", together)):
         print(f"{sum(not each.why for each in results)} of {len(results)} {what}: recorded")
     return int(any(each.why for each in (*alone, *together)))
@@ -92,14 +88,19 @@ def _packages() -> list[Package]:
     return [Package(words[-1], words[0].partition("[")[0]) for words in lines if words and words[0] != "#"]
 
 
-def _show_alone(packages: list[Package], results: list[Result]) -> None:
-    """A line for each package, with the version that was tried."""
-    for package, result in zip(packages, results, strict=True):
-        try:
-            number = version(package.distribution)
-        except PackageNotFoundError:
-            number = "?"
-        print(f"{package.module:24} {number:16} {result.why or 'recorded'}", flush=True)
+def _show_alone(package: Package, result: Result) -> Result:
+    """A line for the package, with the version that was tried."""
+    try:
+        number = version(package.distribution)
+    except PackageNotFoundError:
+        number = "?"
+    print(f"{package.module:24} {number:16} {result.why or 'recorded'}", flush=True)
+    return result
+
+
+def _show_pair(result: Result) -> Result:
+    print(f"{' then '.join(result.modules):48} {result.why or 'recorded'}", flush=True)
+    return result
 
 
 def _tried(modules: tuple[str, ...]) -> Result:
