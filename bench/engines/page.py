@@ -19,7 +19,7 @@ one rank and {innocents} innocents. Two ranks unless the engine needs more; the 
 25 ms, which is spent as on an accelerator: the CPU is free meanwhile. Two answers of laggard are judged: that of
 `laggard locate` on the recording, and a collector's, which is asked when the job ends or stands.
 
-**{right} of {judged} cells are right**{rest}.
+{counts}
 
 | engine | {titles} | equal | steps |
 |---|{rules}---|---|
@@ -60,15 +60,20 @@ def cell(engine: Engine, case: Case, result: Mapping[str, Any]) -> Cell:
     if amiss:
         return Cell(NOT_TRIED, (amiss,))
     worst, whys = RIGHT, []
-    restarted = engine.start == "torchrun" and case.name in ENDS
     for name, words in (("recorded", "said"), ("live", "said_live")):
-        judged_case = AFTER_RESTART if restarted and name == "live" else case.name
-        judged = judge(judged_case, result[name], engine.befallen(case.name), engine.uneven)
+        judged = _judged(engine, case, name, result)
         worth = WRONG if judged.worth == SILENT else judged.worth
         worst = max(worst, worth, key=_ORDER.index)
         if judged.worth != RIGHT:
             whys.append(_why(name, judged, str(result[words])))
     return Cell(worst, tuple(whys))
+
+
+def _judged(engine: Engine, case: Case, name: str, result: Mapping[str, Any]) -> Judged:
+    """Judges one answer. Once a launcher has started the job anew, the live answer may be on the new attempt."""
+    names = (case.name, AFTER_RESTART) if engine.start == "torchrun" and name == "live" and case.name in ENDS else ()
+    judged = [judge(each, result[name], engine.befallen(case.name), engine.uneven) for each in names or (case.name,)]
+    return next((each for each in judged if each.worth == RIGHT), judged[0])
 
 
 def _why(name: str, judged: Judged, said: str) -> str:
@@ -119,20 +124,19 @@ def page(results: Results) -> str:
     judged = list(_cells(results))
     worths = [each.worth for _, _, each in judged]
     others = {worth: worths.count(worth) for worth in (WRONG, UNSURE, NOT_TRIED) if worth in worths}
+    counts = f"**{worths.count(RIGHT)} of {len(worths)} cells are right**"
+    counts += "".join(f", {count} {worth}" for worth, count in others.items()) + "."
     head = _HEAD.format(
         cases=len(CASES),
         faults=sum(case.fault for case in CASES),
         innocents=sum(not case.fault for case in CASES),
-        right=worths.count(RIGHT),
-        judged=len(worths),
-        rest="".join(f", {count} {worth}" for worth, count in others.items()),
+        counts=counts if worths else "No engine has been tried yet.",
         titles=" | ".join(case.title for case in CASES),
         rules="---|" * len(CASES),
     )
-    tried = [engine for engine in ENGINES if any(name == engine.name for name, _ in results)]
-    rows = "".join(_row(results, engine) for engine in tried)
+    rows = "".join(_row(results, engine) for engine in ENGINES)
     legend = _LEGEND.format(cases="\n".join(f"| {case.title} | {case.what} |" for case in CASES))
-    return head + rows + legend + _explanations(judged) + _words(tried)
+    return head + rows + legend + _explanations(judged) + _words()
 
 
 def _row(results: Results, engine: Engine) -> str:
@@ -156,10 +160,10 @@ def _explanations(judged: list[tuple[Engine, Case, Cell]]) -> str:
     return "\n" + ("".join(lines) or "Nothing.\n")
 
 
-def _words(tried: list[Engine]) -> str:
+def _words() -> str:
     """What a reader has to know of single engines."""
-    lines = [f"- {engine.title}: {engine.words}.\n" for engine in tried if engine.words]
-    for engine in tried:
+    lines = [f"- {engine.title}: {engine.words}.\n" for engine in ENGINES if engine.words]
+    for engine in ENGINES:
         lines += [f"- {engine.title}, no {BY_NAME[name].title}: {why}.\n" for name, why in engine.leaves_out.items()]
     lines += [f"- Left out, {name}: {why}.\n" for name, why in LEFT_OUT.items()]
     return "\n## About the engines\n\n" + "".join(lines)

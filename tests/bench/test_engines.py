@@ -150,7 +150,8 @@ def test_a_run_that_did_not_go_as_planned_says_nothing() -> None:
 def test_after_a_restart_the_live_answer_is_on_the_next_attempt() -> None:
     elastic = catalogue.BY_NAME["torchrun_elastic"]
     dead, calm = answer(GOOD["sigkill"]), answer()
-    assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, calm)).worth == RIGHT
+    for live in (calm, dead):
+        assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, live)).worth == RIGHT
     assert cell(elastic, cases.BY_NAME["sigkill"], result(dead, answer(culprit("slow_host", 0)))).worth == WRONG
     assert cell(elastic, cases.BY_NAME["sigstop"], result(answer(culprit("hung", 1)), calm)).worth == WRONG
 
@@ -178,7 +179,12 @@ def test_the_page_has_a_row_for_each_engine_and_tells_what_is_not_right() -> Non
     assert row.count("|") == 17 and " right " in row and " wrong " in row
     assert '- DDP, logging, recorded: accuses rank 0 (slow_input, input): "what it said"' in text
     assert "- one process, no odd collective: it makes no collectives." in text
-    assert "| one process | - | - |" in text and "FSDP" not in text.partition("## About")[0]
+    assert "| one process | - | - |" in text
+    assert text.count("\n| ") == 1 + len(catalogue.ENGINES) + 1 + len(cases.CASES), "every engine and case has a row"
+
+
+def test_the_page_without_results() -> None:
+    assert "No engine has been tried yet." in page({}) and score({}) == (0, 0)
 
 
 def test_every_engine_has_its_script_and_a_name_of_its_own() -> None:
