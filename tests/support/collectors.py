@@ -18,6 +18,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 
+from laggard.constants import PHASES
 from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
 from laggard.wire import encode
 from laggard.wire.ranks import RankRow, RanksDocument, StepRow
@@ -46,7 +47,7 @@ def rank_row(rank: int, world_size: int = 4, rows: Sequence[StepRow] = (), **cha
         steps=len(rows),
         step_seconds=0.25 * len(rows),
         own_seconds=0.15 * len(rows),
-        phase_seconds=(0.0,) * 5,
+        phase_seconds=(0.0,) * len(PHASES),
         last_progress_timestamp_seconds=1000.0 + len(rows),
         collectives=(),
         in_flight=None,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from support.timings import job
 
-from laggard.collector.locate.job_timings import STEP_COLUMNS, JobTimings, live_timings
+from laggard.collector.locate.job_timings import FIRST_PHASE, STEP_COLUMNS, WAITED, JobTimings, live_timings
 from laggard.collector.locate.live_positions import live_positions
 from laggard.collector.locate.verdict import locate
 from laggard.model import Verdict
@@ -41,7 +41,7 @@ def _live(made: JobTimings, rows: dict[int, RankRow]) -> JobTimings:
         table = np.zeros((len(made.steps), STEP_COLUMNS))
         begins = np.concatenate(([0.0], np.cumsum(made.step_seconds[:, rank])))
         table[:, 0], table[:, 1], table[:, 2] = made.steps, begins[:-1], begins[1:]
-        table[:, 3], table[:, 4:] = made.waited_seconds[:, rank], made.phase_seconds[:, rank]
+        table[:, WAITED], table[:, FIRST_PHASE:] = made.waited_seconds[:, rank], made.phase_seconds[:, rank]
         tables[rank] = table
     return live_timings("job", len(rows), tables, rows, {}, {})
 

@@ -78,7 +78,7 @@ BEAT = {"age_seconds": 0.5, "interval_seconds": 1.0, "flight_recorder": "on", "l
         (_set(*STEP, 2, value=1e30), "ends before"),
         (_set(*STEP, 2, value=9e11), "a time is out of range"),
         (_set(*STEP, 3, value=[0.1]), "phases"),
-        (_set(*STEP, 3, value=[0.1, -0.1, 0, 0, 0]), "a time is out of range"),
+        (_set(*STEP, 3, value=[0.1, -0.1, *[0] * 7]), "a time is out of range"),
         (_set(*STEP, 4, value=-0.1), "a time is out of range"),
         (_set(*STEP, 4, value=None), "Expected `float`"),
     ],
