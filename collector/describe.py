@@ -22,6 +22,7 @@ SURROUNDING = (
     "agents_asked",
     "held",
     "stall",
+    "slow_before",
     "nodes_failing",
     "unseen",
     NOT_HELD,

@@ -53,8 +53,9 @@ def locate(timings: JobTimings) -> Location:
     slow = (
         _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
     )
-    culprits = _each_once((*dead.culprits, *hung.culprits), slow.culprits)
-    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *slow.notes]
+    stopped = (*dead.culprits, *hung.culprits)
+    culprits, before = _beside_stopped(stopped, slow.culprits) if stopped else (slow.culprits, ())
+    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *slow.notes]
     verdict = Verdict.OK
     if culprits or any(note.kind in ("deadlock", "mismatch") for note in hung.notes):
         verdict = Verdict.FAIL
@@ -92,18 +93,21 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
     return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
 
 
-def _each_once(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> tuple[Culprit, ...]:
-    """Dead, hung and slow culprits, a rank that stopped once only: that it was slow before stands in its evidence."""
+def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:
+    """The culprits of a job in which ranks died or hang: these. That one of them was slow before stands in its evidence;
+    who else was slow then is told in a note, since nothing is gained there any more."""
     told = list(stopped)
-    left = []
+    notes = []
     for each in slow:
+        was = f"slow{f' in {each.phase}'.replace('_', ' ') if each.phase else ''}"
         places = [place for place, other in enumerate(told) if each.ranks and set(each.ranks) <= set(other.ranks)]
-        if not places:
-            left.append(each)
-            continue
-        was = f"before that it was slow{f' in {each.phase}' if each.phase else ''}"
-        told[places[0]] = structs.replace(told[places[0]], evidence=(*told[places[0]].evidence, was))
-    return (*told, *left)
+        if places:
+            evidence = (*told[places[0]].evidence, f"before that it was {was}")
+            told[places[0]] = structs.replace(told[places[0]], evidence=evidence)
+        else:
+            who = ranks_text(each.ranks) or "a link"
+            notes.append(Note("slow_before", f"before that, {who} {'were' if len(each.ranks) > 1 else 'was'} {was}"))
+    return PartialVerdict(tuple(told), tuple(notes))
 
 
 class _SlowRanks(NamedTuple):

@@ -73,7 +73,8 @@ class RecordedPart:
         if before is not None:
             if before.node and line.node and before.node != line.node:
                 self.contradictory.add(line.rank)
-            line.node, line.gpu = line.node or before.node, line.gpu or before.gpu
+            for name in ("node", "gpu", "attempt", "world_size", "unix_minus_clock"):
+                setattr(line, name, getattr(before, name) if getattr(line, name) is None else getattr(line, name))
             line.position = {**(before.position or {}), **(line.position or {})}
             line.groups = {**(before.groups or {}), **(line.groups or {})}
             line.facts = {**(before.facts or {}), **(line.facts or {})}
