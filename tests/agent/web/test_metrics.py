@@ -46,7 +46,8 @@ def a_finding(code: str, device: str) -> Finding:
 def a_rank(rank: int, pairs: int = 2, **changes: Any) -> RankRow:
     totals = tuple(CollectiveTotal("all_reduce", f"role{number}", 4, 0.5, 1 << 20) for number in range(pairs))
     row = RankRow(
-        "j1", rank, rank, 8, "n0", "GPU-1", 0, 1000, 4711, "", "running", 10, 10.0, 6.5, (1.0, 2.0, 3.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.5),
+        "j1", rank, rank, 8, "n0", "GPU-1", 0, 1000, 4711, "", "running", 10, 10.0, 6.5,
+        (1.0, 2.0, 3.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.5),
         1_800_000_000.5, totals, None, None, 3,
     )  # fmt: skip
     return structs.replace(row, **changes)
