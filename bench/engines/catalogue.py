@@ -49,7 +49,7 @@ def _pipeline(name: str, title: str) -> Engine:
     words = "four stages; the fault is in the second, that of the input in the first"
     return Engine(
         f"pipeline_{name}", f"pipelining, {title}", "pipelining.py", (name,), ranks=4, imports=_PIPELINES, reader=0,
-        uneven=False, words=words,
+        words=words,
     )  # fmt: skip
 
 
@@ -121,7 +121,7 @@ ENGINES: Final = (
     _deepspeed(3),
     Engine(
         "deepspeed_pipeline", "DeepSpeed, PipelineEngine", "deepspeed_pipeline.py", ranks=4, imports=_DEEPSPEED,
-        needs="deepspeed", reader=0, uneven=False, words="four stages, as of the pipelines above",
+        needs="deepspeed", reader=0, words="four stages, as of the pipelines above",
     ),
     Engine("ignite_engine", "Ignite", "ignite_engine.py", needs="ignite", words="DDP"),
     Engine(

@@ -51,7 +51,8 @@ def judge(case: str, location: Location | None, victim: int, uneven: bool = True
     """Judges one answer. None, an error or a verdict on no rank: laggard said nothing of the job. `victim` is whom the
     case befalls, `uneven` whether it alone has more work in the case `uneven`."""
     if not location or "error" in location:
-        return Judged(SILENT, str((location or {}).get("error", "no answer")))
+        error = str((location or {}).get("error", "no answer"))
+        return Judged(SILENT, error.partition(" at /")[0])  # the place is a folder of the bench
     if not location["ranks_seen"]:
         return Judged(SILENT, "no rank was seen")
     if case in EXPECTED:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from engines import catalogue
 from engines.processes import HERE, JOBS
+from support.torch_version import TORCH
 
 from laggard.rankfile import RankFileReader
 
@@ -31,7 +32,11 @@ ENGINES = (
     "single",
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(TORCH < (2, 13), reason="older versions lack parts of torch that the jobs use"),
+]
 
 
 class Trained(NamedTuple):

@@ -32,8 +32,6 @@ for batch in loader():
     engine.backward(loss)
     engine.step()
     losses.append(loss.detach())
-    after_step(
-        engine.module, evaluate=lambda: engine(one_batch(0)) if stage == 3 else model(one_batch(0)), spread=stage == 3
-    )
+    after_step(model, evaluate=lambda: trained(one_batch(0)), spread=stage == 3)
 report(losses, engine.module.parameters())
 finish()
