@@ -50,10 +50,11 @@ def session() -> Session:
 
     global _active
     if _active is None:
+        created = Session()
         try:
-            created = Session()
             created.hook()
         except Exception as error:
+            created.abandon()
             _watch_without_hooks(error)
             raise
         _active = created

@@ -80,6 +80,10 @@ class Session:
             call_after(ddp, "__init__", lambda _, module, /, *__, **___: self.watch_ddp(module))
             self.forward.hook(ddp, self._first_forward_of_ddp)
 
+    def abandon(self) -> None:
+        """Not all hooks got into torch: what the others tell is not recorded, because it would pass for the whole."""
+        self._opened = True
+
     def open(self) -> None:
         """The rank is known: opens the outputs."""
         if not self._opened:
