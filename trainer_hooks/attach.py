@@ -85,12 +85,13 @@ def session() -> Session:
 
     global _active
     if _active is None or not _active.is_hooked:
+        created = _active or Session()
         try:
-            created = _active or Session()
             created.hook()
             hook_phased_calls(created)
             hook_known_loaders(created)
         except Exception as error:
+            created.abandon()
             _watch_without_hooks(error)
             raise
         _active = created

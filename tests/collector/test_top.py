@@ -85,6 +85,27 @@ def test_a_stopped_rank_is_not_said_to_run(start_collector: Start, fake_agent: S
     assert others[0] == "  1 more job that runs, choose with --job:" and others[1].startswith(f"    --job {named}: ")
 
 
+def test_in_80_columns_the_headers_are_whole_and_jobs_that_ended_take_a_line(
+    start_collector: Start, fake_agent: Start, make: Any
+) -> None:
+    rows = [make.step_row(step) for step in range(40)]
+    named = {"node": "node-with-a-long-name-0.cluster.local", "job_id": "train"}
+    ranks = [make.rank_row(rank, 24, rows, **named) for rank in range(24)]
+    agents = [fake_agent(make.ranks_document(named["node"], ranks), make.report("n0"))]
+    for number in range(4):
+        old = [make.rank_row(rank, 2, rows, job_id=f"old-{number}", state="finished") for rank in range(2)]
+        agents.append(fake_agent(make.ranks_document(f"m{number}", old), make.report(f"m{number}")))
+    collector = collect(start_collector, *(agent.address for agent in agents))
+    lines = [line.rstrip() for line in once("--collector", collector.url, columns=80).stdout.splitlines()]
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines if line.startswith("rank ")] == [
+        ["rank", "node", "state", "own", "waits", "a", "step"]
+    ]
+    assert "  and 4 more jobs that ended: choose with --job" in lines and not any("old-" in line for line in lines)
+    located = run([sys.executable, "-m", "laggard", "locate", "--collector", collector.url]).stdout
+    assert located.startswith("Job train of user ") and ": No rank is slow" in located, "named: there are others"
+
+
 def test_it_watches_until_it_is_interrupted(start_collector: Start, fake_agent: Start, make: Any) -> None:
     agent = fake_agent(make.node("n0", [0, 1], slow=1, world_size=2), make.report("n0"))
     collector = collect(start_collector, agent.address)
