@@ -28,7 +28,7 @@ from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.ending import watch_exceptions
+from laggard.trainer_hooks.record.ending import note_present_ending, watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
@@ -112,7 +112,11 @@ class Session:
             self._closes_at_exit = True
             watch_exceptions()
             atexit.register(self._close)
-            call_at_end_of_multiprocessing_child(self._close)
+            call_at_end_of_multiprocessing_child(self._close_child)
+
+    def _close_child(self) -> None:
+        note_present_ending()
+        self._close()
 
     def _close(self) -> None:
         self._record_native()

@@ -94,7 +94,7 @@ def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
 
 
 def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:
-    """The culprits of a job in which ranks died or hang: these. That one of them was slow before stands in its evidence;
+    """The culprits of a job in which ranks died or hang: these. That one was slow before stands in its evidence;
     who else was slow then is told in a note, since nothing is gained there any more."""
     told = list(stopped)
     notes = []

@@ -47,6 +47,16 @@ def watch_exceptions() -> None:
     sys.excepthook = excepthook
 
 
+def note_present_ending() -> None:
+    """Notes the exception that is on its way out just now, if there is one. What ends a process of multiprocessing is
+    caught by that, so that no excepthook gets it; torch's spawn catches it before, and leaves by sys.exit(1)."""
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit) and _exit_status(error) and isinstance(error.__context__, Exception):
+        error = error.__context__
+    if error is not None:
+        note_ending(error)
+
+
 def _exit_status(error: BaseException) -> int:
     """The status with which Python leaves for this exception."""
     if not isinstance(error, SystemExit):

@@ -181,13 +181,24 @@ def _first(deaths: Sequence[_Death]) -> list[_Death]:
 
 
 def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
-    """`first` without those of whom nothing but a SIGKILL is known, where the kernel says of another why it ended: a
-    launcher kills the others after it."""
+    """`first` without those of whom nothing is known but that they were killed, where it is known of another why it
+    ended, by the kernel or by itself: a launcher kills the others after it."""
     ends = [timings.states[death.column].end for death in first]
-    if not any(end and end.cause for end in ends):
+    if not any(end and (end.cause or _is_its_own(end)) for end in ends):
         return list(first)
-    killed = [end is not None and end.signal == "SIGKILL" and not (end.cause or end.exception) for end in ends]
+    killed = [_is_only_killed(end) for end in ends]
     return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
+
+
+def _is_its_own(end: RankEnd) -> bool:
+    """Whether the rank itself ended so, and not for another that is gone."""
+    return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
+
+
+def _is_only_killed(end: RankEnd | None) -> bool:
+    if end is None:
+        return True
+    return end.signal == "SIGKILL" and not (end.cause or end.exception)
 
 
 def _by_machine(
