@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from laggard.collector.discovery.discovery import Discovery
+from laggard.collector.finding_places import NodeGpus
 from laggard.collector.fleet.outliers import compare_nodes, with_codes
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.held_culprits import HeldCulprits
@@ -101,8 +102,8 @@ class ScrapeLoop:
             return None
         answering = {row.url for row in self.snapshot.nodes if row.state == "up"}
         steps = {number: step_rows(rank.table) for number, rank in job.ranks.items()}
-        codes, asked = found.timings.findings_by_node, job.asked_seconds_ago()
-        return JobRecording(found.key.job_id, job.newest_rows(answering), steps, codes, asked, found.key.owner)
+        findings, asked = found.timings.findings_by_node, job.asked_seconds_ago()
+        return JobRecording(found.key.job_id, job.newest_rows(answering), steps, findings, asked, found.key.owner)
 
     def looked_at(self, key: JobKey, ranks: Sequence[int]) -> Mapping[int, LookedRank]:
         """Notes that a reader looks at these ranks. Returns what is known of their single collectives."""
@@ -184,6 +185,7 @@ class ScrapeLoop:
             fleet_notes=(*self._discovery.found.notes, *comparison.notes, *(self.watch.notes if self.watch else ())),
             skipped={agent.url: agent.skipped for agent in self._agents},
             unseen=tuple(_unseen(self._agents)),
+            gpus={agent.url: NodeGpus.of(agent.report.facts) for agent in self._agents if agent.report},
             rounds=self.snapshot.rounds + 1,
             scraped_at=now,
             round_began_at=began,

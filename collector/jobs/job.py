@@ -24,6 +24,7 @@ from laggard.collector.locate.job_timings import (
     step_table,
 )
 from laggard.collector.locate.live_collectives import with_collectives
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 
@@ -166,10 +167,10 @@ class Job:
         """For how long each rank's agent had not been asked when the last answer about the job was there."""
         return {number: max(0.0, self.updated_at - rank.asked_at) for number, rank in self.ranks.items()}
 
-    def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
+    def timings(self, job_id: str, answering: Collection[str], findings: Mapping[str, NodeFindings]) -> JobTimings:
         """The newest steps of the job: WINDOW_STEPS, or as many as are held of the rank with the most. A rank whose
         agent does not answer keeps its steps, but its state is unknown: an agent's silence does not prove a hang.
-        `findings`: codes by node."""
+        `findings`: by node."""
         tables = {number: rank.table for number, rank in self.ranks.items()}
         first = _first_step(list(tables.values()))
         tables = {number: table[np.searchsorted(table[:, STEP], first) :] for number, table in tables.items()}

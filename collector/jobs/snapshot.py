@@ -11,6 +11,7 @@ from typing import Any
 
 from msgspec import structs
 
+from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import Job, JobKey, is_numbered
 from laggard.collector.jobs.not_held import NotHeld
@@ -19,8 +20,9 @@ from laggard.collector.jobs.window import JobWindows
 from laggard.collector.locate.hang.launched_job import LaunchedJob
 from laggard.collector.locate.hang.launches import locate_launches, no_timings
 from laggard.collector.locate.job_timings import JobTimings, live_timings
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.node_finding import NodeFinding
-from laggard.model import Location, Note, Severity, Verdict, Window
+from laggard.model import Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.words import counted
 from laggard.wire.nodes import NodeRow
@@ -53,7 +55,7 @@ class ClusterSnapshot:
     `rounds` counts the scrapes; `round_began_at` and `scraped_at` are when the last one began and when its answers were
     there, in monotonic seconds; `round_seconds` is how long it took, with the analysis. `only_of`: the user whose view
     of the cluster this is; empty: everything. `skipped`: by agent's URL, how many of its checks judged nothing and
-    why."""
+    why. `gpus`: by agent's URL, the GPUs of its node."""
 
     nodes: tuple[NodeRow, ...]
     ignored: str = ""
@@ -69,6 +71,7 @@ class ClusterSnapshot:
     only_of: str = ""
     unseen: tuple[UnseenOn, ...] = ()
     skipped: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gpus: Mapping[str, NodeGpus] = dataclasses.field(default_factory=dict)
 
     def job(self, name: str | None) -> JobSnapshot | None:
         """The job with that key or name; without one the job that progressed last, of those that run where any does.
@@ -174,17 +177,17 @@ def build_snapshot(
     """`cluster` with the jobs in `windows`, analysed, then those without hooks in `launched`. Pure but for the log. It
     may take seconds, so it does not belong on the event loop."""
     answering = {row.url for row in cluster.nodes if row.state == "up"}
-    codes = _codes_by_node(cluster.findings)
+    found = findings_by_node(cluster.findings, cluster.gpus)
     ordered = sorted(windows.jobs.items(), key=lambda item: item[1].recency, reverse=True)
     jobs = []
     for key, job in ordered:
-        timings = job.timings(key.job_id, answering, codes)
+        timings = job.timings(key.job_id, answering, found)
         location = _locate(timings, locate) if job.sources & answering else _no_agent_answers(timings, job)
         location = structs.replace(_with_notes(location, job, cluster.nodes), owner=key.owner)
         agents = frozenset(job.sources)
         jobs.append(JobSnapshot(key, job.running, timings, location, job.recency[2], *_said(job.said), agents))
     urls = {row.node: row.url for row in cluster.nodes if row.node}
-    jobs += _without_hooks(launched, codes, urls, {job.key for job in jobs})
+    jobs += _without_hooks(launched, found, urls, {job.key for job in jobs})
     jobs = _with_unseen(jobs, unseen_jobs(cluster.unseen))
     return dataclasses.replace(cluster, jobs=tuple(jobs), not_held=windows.not_held(answering))
 
@@ -218,7 +221,7 @@ def _said(facts: Mapping[str, Any]) -> tuple[str, float | None]:
 
 def _without_hooks(
     launched: Sequence[LaunchedJob],
-    codes: Mapping[str, tuple[str, ...]],
+    findings: Mapping[str, NodeFindings],
     urls: Mapping[str, str],
     taken: Collection[JobKey],
 ) -> list[JobSnapshot]:
@@ -228,8 +231,8 @@ def _without_hooks(
     for job in sorted(launched, key=lambda it: it.report.age_seconds):
         key = JobKey(job.report.owner, job.report.job_id)
         if key not in taken and key not in found:
-            timings = no_timings(job, codes)
-            location = _locate(timings, lambda _, job=job: locate_launches(job, codes))  # type: ignore[misc]
+            timings = no_timings(job, findings)
+            location = _locate(timings, lambda _, job=job: locate_launches(job, findings))  # type: ignore[misc]
             agents = frozenset(urls[node] for node in job.nodes.values() if node in urls)
             location = structs.replace(location, owner=key.owner)
             found[key] = JobSnapshot(key, True, timings, location, agents=agents)
@@ -292,12 +295,3 @@ def _with_notes(location: Location, job: Job, nodes: Sequence[NodeRow]) -> Locat
     if not job.running:
         notes.append(Note(kind="ended", text="the job has ended; these were its last steps"))
     return structs.replace(location, notes=tuple(notes))
-
-
-def _codes_by_node(findings: Sequence[NodeFinding]) -> dict[str, tuple[str, ...]]:
-    """The codes of the findings that matter, each once, by node."""
-    codes: dict[str, dict[str, None]] = {}
-    for found in findings:
-        if found.finding.severity is not Severity.INFO:
-            codes.setdefault(found.node, {})[found.finding.code] = None
-    return {node: tuple(of_node) for node, of_node in codes.items()}

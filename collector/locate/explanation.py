@@ -1,17 +1,18 @@
 """What explains a culprit, and what to do about it: findings of its machine that cause this kind of slowness. Pure.
 
 A finding is shown beside a culprit only where it can be the cause: clocks that disagree slow no forward pass. What all
-machines of the job have makes none of them slower than the others.
+machines of the job have makes none of them slower than the others, and what another GPU has does not slow this one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
 from msgspec import structs
 
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.node_findings import NOTHING, NodeFindings, Place
 from laggard.collector.locate.ring_request import ring_request
 from laggard.constants import SCRIPT_PHASES
 from laggard.model import Culprit
@@ -79,22 +80,27 @@ _ADVICE = {
 
 def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
     """`culprit`, with the findings that can be its cause, and with what to do first."""
-    found = dict.fromkeys(code for node in culprit.machines for code in _explaining_findings(culprit, node, timings))
-    to_do = [advice(culprit, tuple(found))]
+    found = [each for node in culprit.machines for each in _explaining_findings(culprit, node, timings)]
+    sure = dict.fromkeys(code for code, place in found if place is not Place.UNKNOWN)
+    codes = tuple(dict.fromkeys((*sure, *(code for code, _ in found))))
+    to_do = [advice(culprit, codes, len(sure))]
     is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
-    if is_network and not any(code in found for code in _MEASURED_BY_RINGS):
+    if is_network and not any(code in codes for code in _MEASURED_BY_RINGS):
         to_do.append(ring_request(culprit, timings.nodes))
-    return structs.replace(culprit, findings=tuple(found), advice="; ".join(filter(None, to_do)))
+    return structs.replace(culprit, findings=codes, advice="; ".join(filter(None, to_do)))
 
 
-def advice(culprit: Culprit, findings: tuple[str, ...]) -> str:
+def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> str:
     """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
     needs no other search; what hangs or is a link may have more than one reason. What is known of the rank itself (its
-    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it."""
+    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it.
+    The first `sure` of the findings are its own or the whole machine's: they come before those of a GPU that may be
+    another."""
     if not findings:
         return _first_look(culprit)
     is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
-    first, *others = _gravest_first(findings)[:_MOST_FOLLOWED]
+    ordered = (*_gravest_first(findings[:sure]), *_gravest_first(findings[sure:]))
+    first, *others = ordered[:_MOST_FOLLOWED]
     then = f"; then {', '.join(others)}" if others else ""
     if is_direct:
         return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"
@@ -141,16 +147,28 @@ def _first_look(culprit: Culprit) -> str:
     return _ADVICE.get(culprit.phase or "unknown", _ADVICE["unknown"])
 
 
-def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterable[str]:
-    codes = timings.findings_by_node.get(node, ())
-    if not codes:
-        return
-    others = [timings.findings_by_node.get(other or "", ()) for other in set(timings.nodes) if other != node]
+def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterator[tuple[str, Place]]:
+    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit."""
+    here = timings.findings_by_node.get(node, NOTHING)
+    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) if other != node]
     causes = _causes(culprit)
-    for code in codes:
-        shared = bool(others) and all(code in theirs for theirs in others)
-        if code.startswith(causes) and (not shared or code in _MEASURED_BY_RINGS):  # a ring compares nodes itself
-            yield code
+    for code in here.codes:
+        place = here.place(code, culprit.gpu) if _is_one_rank(culprit) else Place.MACHINE
+        if code.startswith(causes) and place is not Place.ELSEWHERE and not _is_shared(code, place, others):
+            yield code, place
+
+
+def _is_one_rank(culprit: Culprit) -> bool:
+    """Whether it has one GPU. For a machine, and for a link between GPUs or machines, all findings count."""
+    return len(culprit.ranks) == 1 and culprit.kind != "slow_link"
+
+
+def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:
+    """Whether all other machines of the job have it as well: for a finding of the rank's own GPU, all of their GPUs. A
+    ring compares the machines itself."""
+    if not others or code in _MEASURED_BY_RINGS:
+        return False
+    return all(each.has_everywhere(code) if place is Place.OWN else code in each.codes for each in others)
 
 
 def _causes(culprit: Culprit) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.live_positions import live_positions
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.own_threads import OwnThreads, own_threads
 from laggard.constants import PHASES
 from laggard.model import RankEnd
@@ -87,7 +88,7 @@ class JobTimings:
     phase_seconds: Floats  # [S, R, len(PHASES)]
     waited_seconds: Floats  # [S, R]
     states: tuple[RankState, ...]  # R
-    findings_by_node: Mapping[str, tuple[str, ...]]
+    findings_by_node: Mapping[str, NodeFindings]
     work: Floats | None = None
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
@@ -148,7 +149,7 @@ def build_timings(
     world_size: int,
     ranks: Mapping[int, RankInfo],
     steps_by_rank: Mapping[int, NDArray[np.float64]],
-    findings_by_node: Mapping[str, tuple[str, ...]],
+    findings_by_node: Mapping[str, NodeFindings],
 ) -> JobTimings:
     """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
     step_table() of each rank that has one."""
@@ -201,7 +202,7 @@ def live_timings(
     world_size: int,
     steps_by_rank: Mapping[int, NDArray[np.float64]],
     newest_rows: Mapping[int, RankRow],
-    findings_by_node: Mapping[str, tuple[str, ...]],
+    findings_by_node: Mapping[str, NodeFindings],
     asked_seconds_ago: Mapping[int, float],
 ) -> JobTimings:
     """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for

@@ -10,6 +10,7 @@ from msgspec import structs
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.locate.explanation import explained
 from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus.agents import FromAgents, agent_url, ask_agents
 from laggard.collector.prometheus.answer import Labels
@@ -30,14 +31,14 @@ def with_agents(
     exact = locate(told.timings) if told.timings is not None else None
     text = f"{told.answered} of {counted(told.asked, 'agent')} of suspects and peers told of single steps"
     better = [_compared(culprit, exact) for culprit in culprits]
-    return advised(better, told.codes), (Note("agents_asked", text),)
+    return advised(better, told.findings), (Note("agents_asked", text),)
 
 
-def advised(culprits: Sequence[Culprit], codes: Mapping[str, tuple[str, ...]]) -> tuple[Culprit, ...]:
-    """The culprits with what to do, and with the findings that explain them. `codes`: by node, of those asked."""
+def advised(culprits: Sequence[Culprit], found: Mapping[str, NodeFindings]) -> tuple[Culprit, ...]:
+    """The culprits with what to do, and with the findings that explain them. `found`: by node, of those asked."""
     state = RankState("unknown", None, None, None)
-    machines = {place: RankInfo(node, None, state) for place, node in enumerate(codes)}
-    timings = build_timings(None, len(machines), machines, {}, codes)
+    machines = {place: RankInfo(node, None, state) for place, node in enumerate(found)}
+    timings = build_timings(None, len(machines), machines, {}, found)
     return tuple(explained(culprit, timings) for culprit in culprits)
 
 

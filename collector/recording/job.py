@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from laggard.collector.locate.collectives import ProcessGroup
 from laggard.collector.locate.inferred_positions import inferred_indices
 from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState, window_length
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.own_threads import own_threads
 from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
@@ -46,7 +47,7 @@ class RecordedPart:
     living: set[int] = dataclasses.field(default_factory=set)
     lines: dict[int, RankLine] = dataclasses.field(default_factory=dict)
     states: dict[int, StateLine] = dataclasses.field(default_factory=dict)
-    codes: dict[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
@@ -66,7 +67,7 @@ class RecordedPart:
             self.beat_lines[beat.rank] = beat
         elif kind == "findings":
             findings: FindingsLine = decode_as(line, FindingsLine)
-            self.codes[findings.node] = findings.codes
+            self.found[findings.node] = NodeFindings(findings.codes, findings.of_gpus, findings.gpus)
 
     def _add_rank(self, line: RankLine) -> None:
         before = self.lines.get(line.rank)
@@ -229,7 +230,7 @@ class _JobFacts:
     job_id: str | None
     lines: dict[int, RankLine]
     states: dict[int, StateLine]
-    codes: dict[str, tuple[str, ...]]
+    found: dict[str, NodeFindings]
     died: dict[int, tuple[InFlight | None, RankEnd | None]]  # by rank: the collective that it was in, and its end
     left: dict[int, RankEnd]  # by rank, of those that ended with status 0
     came_to: dict[int, BeatRow]  # by rank, of those that ended: how many collectives of each lane they had entered
@@ -256,7 +257,7 @@ class _JobFacts:
             facts.doubted.update(() if is_over or part.writer.is_gone else part.killed)
             facts.lines.update(part.lines)
             facts.states.update(part.states)
-            facts.codes.update(part.codes)
+            facts.found.update(part.found)
         return facts
 
     def world_size(self, ranks: NDArray[np.int64]) -> int:
@@ -378,7 +379,7 @@ def _timings(
         waited_seconds=waited,
         work=work,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
-        findings_by_node=facts.codes,
+        findings_by_node=facts.found,
         positions=position_classes(listed, tuple(places)),
         waits_recorded=tables.waits_recorded,
         collectives=collectives,

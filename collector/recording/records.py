@@ -105,8 +105,12 @@ class BeatLine(msgspec.Struct):
 
 
 class FindingsLine(msgspec.Struct):
+    """The findings of a machine, as NodeFindings has them; older recordings have their codes alone."""
+
     node: str
     codes: tuple[str, ...]
+    of_gpus: dict[str, tuple[str, ...]] = {}
+    gpus: tuple[str, ...] = ()
 
 
 class Head(msgspec.Struct):

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from laggard.collector.locate.live_positions import indices_by_role
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.constants import PHASES
 from laggard.wire.ranks import RankRow, StepRow
 
 
 class JobRecording(NamedTuple):
-    """The newest row about each rank, its steps, the finding codes of its node, and for how long its agent has not been
+    """The newest row about each rank, its steps, the findings of its node, and for how long its agent has not been
     asked. `owner`: the uid of the job's user."""
 
     job_id: str
     newest_rows: Mapping[int, RankRow]
     steps: Mapping[int, Iterable[StepRow]]
-    findings_by_node: Mapping[str, tuple[str, ...]]
+    findings_by_node: Mapping[str, NodeFindings]
     asked_seconds_ago: Mapping[int, float]
     owner: int | None = None
 
@@ -25,8 +26,8 @@ class JobRecording(NamedTuple):
         """The recording, each value a line of JSON. Steps have own times by phase and the time waited, in place of
         spans and collectives, which the collector does not hold."""
         yield {"laggard_recording": 1, "job_id": self.job_id, "owner": self.owner}
-        for node, codes in self.findings_by_node.items():
-            yield {"kind": "findings", "node": node, "codes": codes}
+        for node, found in self.findings_by_node.items():
+            yield {"kind": "findings", "node": node, **found._asdict()}
         positions = indices_by_role(self.newest_rows)
         for rank, row in sorted(self.newest_rows.items()):
             yield {**_rank_record(row), "position": positions[rank]}

@@ -65,11 +65,13 @@ def visible(snapshot: ClusterSnapshot, viewer: Viewer) -> ClusterSnapshot:
 
 
 def visible_recording(recording: JobRecording, snapshot: ClusterSnapshot, uid: int) -> JobRecording:
-    """A recording of the user's own job, without what its ranks' rows and codes tell of others. `snapshot`: as they see
-    it."""
-    codes = {row.node: row.findings for row in snapshot.nodes if row.node}
+    """A recording of the user's own job, without what its ranks' rows and findings tell of others. `snapshot`: as they
+    see it."""
+    held = recording.findings_by_node
+    shown = {row.node: row.findings for row in snapshot.nodes if row.node}
+    found = {node: held[node].only(codes) for node, codes in shown.items() if node in held}
     rows = {rank: _rank_row(row, uid) for rank, row in recording.newest_rows.items()}
-    return recording._replace(newest_rows=rows, findings_by_node=codes)
+    return recording._replace(newest_rows=rows, findings_by_node=found)
 
 
 def visible_incident(incident: Incident, uid: int) -> Incident:

@@ -83,6 +83,8 @@ def _facts(pci: NvidiaDevices, nvml: Nvml) -> Iterator[Fact]:
     yield Fact("nvswitches", len(pci.nvswitches))
     minors = {str(gpu.minor): gpu.bus_id for gpu in nvml.gpus if gpu.minor is not None and gpu.bus_id}
     yield Fact("minors", minors)  # how SLURM counts GPUs
+    uuids = {gpu.uuid: {"index": gpu.index, "bus_id": gpu.bus_id} for gpu in nvml.gpus if gpu.uuid}
+    yield Fact("uuids", uuids)  # how a rank names the one that it trains on
     others = {
         "mig": [gpu.index for gpu in nvml.gpus if gpu.mig],
         "lent_to_virtual_machines": list(pci.passed_through),

@@ -314,7 +314,6 @@ def _culprit(
         since_step=_step_of_death(state),
         confidence=_confidence(death, rivals),
         evidence=_evidence(timings, death, first, deaths, of_machine),
-        findings=timings.findings_by_node.get(node or "", ()) if state.end and state.end.cause else (),
         victims=_victims(timings, ranks),
         end=state.end,
     )

@@ -135,7 +135,6 @@ def _culprit(
         since_step=0 if state.step is None else state.step + 1,
         confidence=0.9 if state.stopped else 0.8 if is_silent(state) else 0.6,
         evidence=tuple(_evidence(state, root, wait, ended)),
-        findings=timings.findings_by_node.get(node or "", ()),
         victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MAX_NAMED_RANKS],
         stopped=state.stopped,
         silent=silent_to_the_end,

@@ -30,6 +30,7 @@ from laggard.collector.locate.hang.launched_job import (
 )
 from laggard.collector.locate.hang.missing_peers import missing_peers
 from laggard.collector.locate.job_timings import JobTimings, build_timings
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.partial_verdict import PartialVerdict
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.text.words import counted, ranks_text, seconds_text
@@ -46,13 +47,13 @@ HUNG_CONFIDENCE = 0.6
 """Launches are the host's: a rank may be behind because it waits for something that is not counted."""
 
 
-def no_timings(job: LaunchedJob, findings: Mapping[str, tuple[str, ...]]) -> JobTimings:
+def no_timings(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> JobTimings:
     """What stands for the timings of a job that has none."""
     return build_timings(job.report.job_id, job.world.size, {}, {}, findings)
 
 
-def locate_launches(job: LaunchedJob, findings: Mapping[str, tuple[str, ...]]) -> Location:
-    """The verdict. It is never ok: nothing tells slow ranks. `findings`: codes by node."""
+def locate_launches(job: LaunchedJob, findings: Mapping[str, NodeFindings]) -> Location:
+    """The verdict. It is never ok: nothing tells slow ranks. `findings`: by node."""
     lost = missing_peers(job)
     behind = PartialVerdict() if any(it.kind == "dead" for it in lost.culprits) else _ranks_behind(job)
     found = (*lost.culprits, *behind.culprits)

@@ -53,7 +53,7 @@ def _culprits(late: Sequence[LastArrival]) -> tuple[Culprit, ...]:
 
 
 def _with_advice(culprit: Culprit) -> Culprit:
-    return structs.replace(culprit, advice=advice(culprit, ()))
+    return structs.replace(culprit, advice=advice(culprit))
 
 
 def _evidence(late: LastArrival) -> Iterable[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from laggard.collector.incidents.incident import Incident
+from laggard.collector.incidents.incident import Incident, IncidentQuery
 from laggard.collector.incidents.tracker import MAX_CULPRITS, MAX_OPEN_OF_OWNER, IncidentTracker, Moment, Observation
 from laggard.collector.jobs.job import JobKey
 from laggard.model import Culprit
@@ -56,6 +56,21 @@ def test_a_verdict_that_flickers_is_one_incident() -> None:
     (told,) = rounds.incidents
     assert told.closed_because == "recovered" and told.closed_at == told.seen_at
     assert told.what == "rank 2 on n1 is slow in backward"
+
+
+def test_a_rank_that_is_slow_for_another_reason_goes_on_with_its_incident_and_accuses_a_node_only_meanwhile() -> None:
+    rounds = Rounds()
+    for kind in ("slow_compute", "slow_host", "slow_input", "uneven_work", "busy_threads"):
+        node = None if kind in ("uneven_work", "busy_threads") else "n1"
+        (one,) = rounds.see(culprit(2, kind=kind, node=node), rounds=3).tracker.open
+        assert (one.culprit.kind, one.culprit.machines, one.opened_as.kind) == (
+            kind,
+            (node,) * bool(node),
+            "slow_compute",
+        )
+        assert IncidentQuery(None, node="n1").matches(one) == bool(node)
+        assert ("n1" in one.what) == bool(node)
+    assert len(rounds.incidents) == 1
 
 
 def test_what_is_named_once_is_no_incident() -> None:

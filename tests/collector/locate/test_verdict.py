@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 
 from laggard.collector.locate.job_timings import JobTimings, RankState
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
 from laggard.model import RankEnd, Verdict
@@ -218,12 +219,14 @@ def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
 
 
 def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
-    location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": ("GPU_THROTTLED",)}))
+    location = locate(
+        job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))})
+    )
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
 
 
 def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
-    findings = {"n0": ("CLOCK_SKEW",), "n1": ("CLOCK_SKEW", "GPU_THROTTLED")}
+    findings = {"n0": NodeFindings(("CLOCK_SKEW",)), "n1": NodeFindings(("CLOCK_SKEW", "GPU_THROTTLED"))}
     location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
     assert location.culprits[0].findings == ("GPU_THROTTLED",)
 

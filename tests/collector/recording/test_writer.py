@@ -12,8 +12,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
+from support.collectors import rank_row
 
 from laggard.collector.locate.job_timings import live_timings, step_table
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.verdict import locate
 from laggard.collector.recording.reader import read_recording
 from laggard.collector.recording.writer import JobRecording
@@ -53,6 +56,48 @@ def test_a_recording_of_a_live_job_gets_the_same_verdict_as_the_job(
     assert not (tmp_path / "other").exists()
 
 
+@pytest.mark.parametrize(("throttled", "found"), [(3, ("CPU_GOVERNOR",)), (2, ("GPU_THROTTLED", "CPU_GOVERNOR"))])
+def test_a_finding_of_another_gpu_stands_beside_no_rank_live_and_recorded(
+    fake_agent: Callable[..., Any],
+    start_collector: Callable[..., Any],
+    make: Any,
+    tmp_path: Path,
+    throttled: int,
+    found: tuple[str, ...],
+) -> None:
+    """Rank 2, on the GPU with index 2, is slow; of the machine GPU `throttled` is."""
+    agents = []
+    for node in (0, 1):
+        ranks = make.node(f"n{node}", (2 * node, 2 * node + 1), slow=2)
+        rows = tuple(structs.replace(row, gpu=f"GPU-{row.rank}") for row in ranks.ranks)
+        report = make.report(f"n{node}", ("GPU_THROTTLED", "CPU_GOVERNOR") if node else ())
+        devices = (f"GPU {throttled} (0000:{throttled}9:00.0)", "cpu")
+        places = {f"GPU-{index}": {"index": index, "bus_id": f"0000:{index}9:00.0"} for index in range(4)}
+        report = structs.replace(
+            report,
+            findings=tuple(
+                structs.replace(it, device=device) for it, device in zip(report.findings, devices, strict=False)
+            ),
+            facts={"gpu_count": {"uuids": places}},
+        )
+        agents.append(fake_agent(structs.replace(ranks, ranks=rows), report))
+    collector = start_collector(*(word for agent in agents for word in ("--target", agent.address)))
+    collector.wait_ready()
+    live = json.loads(run("--collector", collector.url, "--record", tmp_path / "held").stdout)
+    assert [(it["ranks"], set(it["findings"])) for it in live["culprits"]] == [([2], set(found))]
+    assert live["culprits"][0]["advice"].startswith(f"follow {found[0]} first")
+    assert json.loads(run("--trace", tmp_path / "held").stdout) == live
+
+
+def test_a_recording_of_before_says_no_gpus_and_counts_for_the_whole_machine(tmp_path: Path) -> None:
+    rows = {rank: rank_row(rank, rows=(), gpu=f"GPU-{rank}") for rank in range(4)}
+    lines = [encode(line) for line in JobRecording("j", rows, {}, {}, {}).lines()]
+    lines.insert(1, b'{"kind":"findings","node":"n0","codes":["GPU_THROTTLED"]}')
+    (tmp_path / "job.jsonl").write_bytes(b"\n".join(lines) + b"\n")
+    (found,) = read_recording([tmp_path]).timings.findings_by_node.values()
+    assert found == NodeFindings(("GPU_THROTTLED",), {}, ())
+
+
 def test_record_and_trace_together_are_refused(tmp_path: Path) -> None:
     assert "leave out --trace" in run("--record", tmp_path, "--trace", tmp_path).stderr
 
@@ -69,6 +114,8 @@ beats = st.builds(
     BeatRow, st.floats(0, 300), st.just(1.0), st.just("on"), lanes.map(tuple), groups.map(tuple), asked_ages
 )
 ends = st.none() | st.builds(RankEnd, st.floats(1e9, 2e9), st.floats(0, 9), st.none() | st.integers(0, 255))
+GPUS = ("GPU-0", "GPU-1")
+gpus = st.sampled_from((None, *GPUS, "GPU-2", "MIG-0"))
 STATES = ("running", "running", "died", "finished", "unknown")
 
 
@@ -83,7 +130,7 @@ def jobs(draw: Callable[..., Any]) -> tuple[dict[int, RankRow], dict[int, Sequen
             for step in range(count)
         )
         newest_rows[rank] = RankRow(
-            "j", rank, 0, 6, f"n{rank // 2}", None, 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
+            "j", rank, 0, 6, f"n{rank // 2}", draw(gpus), 0, 0, 1, "", draw(st.sampled_from(STATES)), count, 1.0, 1.0,
             (0.0,) * len(PHASES), 1.0, (), draw(st.none() | flights), draw(st.sampled_from((None, "backward"))), 0,
             draw(st.booleans()), draw(st.none() | beats), end=draw(ends),
             facts={GROUPS: {f"pp:{rank % 2}-{rank % 2 + 4}/2": [rank % 2, 3, 2]}} if staged else {},
@@ -96,12 +143,13 @@ def test_any_job_gets_the_same_verdict_live_and_from_its_recording(
     tmp_path_factory: pytest.TempPathFactory, job: tuple[dict[int, RankRow], dict[int, Sequence[StepRow]]]
 ) -> None:
     newest_rows, steps = job
-    codes = {"n0": ("GPU_THROTTLED",)}
+    of_gpus = {"GPU_THROTTLED": ("GPU-0",), "GPU_XID": ("",), "GPU_SLOW": ("?",)}
+    findings = {"n0": NodeFindings((*of_gpus, "CPU_GOVERNOR"), of_gpus, GPUS)}
     asked = {rank: 0.25 * rank for rank in newest_rows}
     tables = {rank: step_table(of_rank) for rank, of_rank in steps.items()}
-    live: Location = locate(live_timings("j", 6, tables, newest_rows, codes, asked))
+    live: Location = locate(live_timings("j", 6, tables, newest_rows, findings, asked))
     folder = tmp_path_factory.mktemp("held")
-    lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, codes, asked).lines())
+    lines = (encode(line) + b"\n" for line in JobRecording("j", newest_rows, steps, findings, asked).lines())
     (folder / "job.jsonl").write_bytes(b"".join(lines))
     assert locate(read_recording([folder]).timings) == live
 

@@ -12,6 +12,7 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.slow.host_facts import neighbours_text
 from laggard.collector.node_finding import NodeFinding
 from laggard.collector.tenants.viewer import Viewer
@@ -24,7 +25,7 @@ ADA, BOB = Viewer(1, "ada"), Viewer(2, "bob")
 
 def job(owner: int, *nodes: str) -> JobSnapshot:
     state = RankState("running", 7, "forward", None)
-    codes = {node: ("DISK_FULL",) for node in ("n0", "n1")}
+    codes = {node: NodeFindings(("DISK_FULL",)) for node in ("n0", "n1")}
     timings = build_timings(
         "j", len(nodes), {r: RankInfo(node, None, state) for r, node in enumerate(nodes)}, {}, codes
     )

@@ -14,6 +14,7 @@ from laggard.agent.ras.asker import SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
 from laggard.collector.describe import sentence
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.locate.hang.launches import HUNG_SECONDS, STILL_SECONDS, locate_launches
+from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.model import Location, Verdict
 from laggard.wire import encode
@@ -55,7 +56,7 @@ class Watched:
         return source
 
     def after(
-        self, seconds: float, job: Job | None = None, findings: dict[str, tuple[str, ...]] | None = None
+        self, seconds: float, job: Job | None = None, findings: dict[str, NodeFindings] | None = None
     ) -> Location:
         """The verdict after the job has stood like this for so long."""
         if job is not None:
@@ -209,7 +210,7 @@ def test_a_process_that_the_agent_sees_gone_is_dead_at_once_and_its_node_named(w
         process.kill()
         process.wait()
     gone = here._replace(missing=True, counts={})
-    (culprit,) = job.after(0, [FakeCommunicator((*ranks(9, 9, 9), gone))], {"n0": ("GPU_LOST",)}).culprits
+    (culprit,) = job.after(0, [FakeCommunicator((*ranks(9, 9, 9), gone))], {"n0": NodeFindings(("GPU_LOST",))}).culprits
     assert (culprit.kind, culprit.ranks, culprit.node, culprit.confidence) == ("dead", (3,), "n0", 0.9)
     assert culprit.findings == ("GPU_LOST",)
 
