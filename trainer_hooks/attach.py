@@ -111,6 +111,7 @@ def _witness_end() -> None:
         _active.witness_end()
     elif not is_disabled():
         suppress_errors(_witness_end_without_hooks)
+        suppress_errors(_witness_end_of_jax)
 
 
 _failure = ""  # why there are no hooks
@@ -146,6 +147,14 @@ def _witness_end_without_hooks() -> None:
         why = _failure or "torch was imported in a way that the hooks did not notice"
         did = "trained" if _updated or not initialized else "initialized torch.distributed"
         WITNESS.end(why, "call laggard.trainer_hooks.attach(model, optimizer), and report this as a defect", did)
+
+
+def _witness_end_of_jax() -> None:
+    """JAX waits for other processes within its compiled steps: only the loop can say where these end."""
+    state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if (getattr(state, "num_processes", None) or 0) > 1:
+        what = "put laggard.trainer_hooks.step() around each step of the loop"
+        WITNESS.end("no hook sees into JAX", what, "initialized jax.distributed")
 
 
 def _has_optimizer(torch: Any) -> bool:

@@ -22,7 +22,7 @@ class Case(NamedTuple):
 CASES: Final = (
     Case("forward", "slow forward", "its forward pass takes 40 ms more", True),
     Case("input", "slow input", "its data set takes 40 ms more a step", True),
-    Case("sigstop", "SIGSTOP", "it is stopped in a forward pass", True, stands=8.0),
+    Case("sigstop", "SIGSTOP", "it is stopped in a forward pass", True, stands=14.0),
     Case("sigkill", "SIGKILL", "it is killed in a forward pass", True, stands=20.0),
     Case("exception", "exception", "it raises an error in a forward pass", True, stands=20.0),
     Case("collective", "odd collective", "it makes an all_reduce too many, or leaves one out", True, stands=8.0),
