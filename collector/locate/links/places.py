@@ -125,11 +125,15 @@ def _rails(
     crossing: frozenset[int],
     suspects: Sequence[int],
 ) -> Iterator[Place]:
-    """The NICs of the same number in all machines, taken to be those of the ranks of that place on their machine."""
+    """The NICs of the same number in all machines, taken to be those of the ranks of that place on their machine. What
+    all transfers between machines go through is no rail but the network, as where each machine has one rank: it would
+    fit nearly everything."""
     order = np.argsort(machine, kind="stable")
     first = np.searchsorted(machine[order], machine[order])
     local = np.empty(len(machine), np.int64)
     local[order] = np.arange(len(machine)) - first
     for number in sorted({int(local[column]) for column in suspects}):
         columns = tuple(np.flatnonzero(local == number).tolist())
-        yield Place("rail", columns, _union(through, columns) & crossing)
+        rail = _union(through, columns) & crossing
+        if rail != crossing:
+            yield Place("rail", columns, rail)

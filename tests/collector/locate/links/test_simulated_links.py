@@ -53,3 +53,14 @@ def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) ->
     (truth,) = simulated.truth["culprits"]
     (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
     assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, seed: int) -> None:
+    """A rail would hold all channels, and fit whichever is slow."""
+    layout = "dp=4,pp=4,schedule=1f1b,micro=8,gpus_per_node=1"
+    simulated = simulate(Case(layout, "host", seed=seed, faults=(Fault("slow_link", 0.1),), steps=14))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4
