@@ -57,7 +57,7 @@ def locate(timings: JobTimings) -> Location:
     culprits, before = _beside_stopped(stopped, slow.culprits) if stopped else (slow.culprits, ())
     notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *slow.notes]
     verdict = Verdict.OK
-    if culprits or any(note.kind in ("deadlock", "mismatch") for note in hung.notes):
+    if culprits or any(note.kind in ("deadlock", "mismatch") for note in (*dead.notes, *hung.notes)):
         verdict = Verdict.FAIL
     elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
         verdict = Verdict.UNKNOWN

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.collector.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
-from laggard.collector.locate.hang.different_calls import DifferentCalls, aborted_call, different_calls
+from laggard.collector.locate.hang.different_calls import DifferentCalls, aborted_call, beside_abort, different_calls
 from laggard.collector.locate.hang.liveness import SILENT_BEATS
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.hang.waits import least_seconds
@@ -79,6 +79,10 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if not silent and any(_spoke_to_the_end(timings, death) for death in first):
         return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
     different = different_calls(timings)
+    if different is None and all(death.told for death in deaths if death not in first):
+        different = next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
+        if different is not None and not different.few:  # which side took another way is not known
+            return PartialVerdict(notes=(different.note(), *notes))
     if different is not None:
         first = _called_otherwise(timings, different, first, deaths)
         notes = (different.note(), *notes)

@@ -4,16 +4,20 @@ operation with different sizes, in recordings whose numbers count each operation
 Calls are compared by their order in the step that no rank finished: what ranks called in the steps before did match.
 Only calls that stand side by side count, because a rank that has called less may be late, and only ranks each of which
 called something that the other did not, because times tell the order of collectives that C++ made only roughly.
+
+Where a rank's last calls are lost, because gloo aborted it, the others' own habit tells: a rank that called in this
+step what it had called in no step before, or not as often, called it alone.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.hang.mismatched import SAME_SIZE
@@ -23,6 +27,12 @@ from laggard.collector.locate.job_timings import JobTimings
 from laggard.constants import OPS
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text
+
+HABIT_STEPS = 16
+"""So many steps before the last tell what a rank calls in a step."""
+
+MIN_HABIT_STEPS = 4
+"""With fewer, or where not all of them had the same calls, there is no habit."""
 
 MAX_COMPARED = 64
 """Ranks that each called something else, of which pairs are compared."""
@@ -60,8 +70,58 @@ def different_calls(timings: JobTimings) -> DifferentCalls | None:
     collectives = timings.collectives
     if collectives is None or collectives.numbered_by_group or timings.live:
         return None
-    found = (_first_difference(calls) for calls in _last_calls(timings, collectives).values() if _differ(calls))
-    return next((_described(timings, calls) for calls in found if calls), None)
+    last_calls = _last_calls(timings, collectives)
+    found = (_first_difference(calls) for calls in last_calls.values() if _differ(calls))
+    described = (_described(timings, calls) for calls in found if calls)
+    return next(described, None) or _unusual(timings, collectives, last_calls)
+
+
+def _unusual(
+    timings: JobTimings, collectives: Collectives, last_calls: Mapping[str, Mapping[int, list[_Call]]]
+) -> DifferentCalls | None:
+    """The rank, if it is one alone of its group, whose last calls hold one that it had never made in a step before."""
+    odd = {}
+    for members, calls in last_calls.items():
+        for column, each in calls.items():
+            call = _beyond_habit(timings, collectives, members, column, each)
+            if call is not None:
+                odd[column] = call
+    if len(odd) != 1 or len(timings.ranks) < 2:
+        return None
+    ((column, call),) = odd.items()
+    rank = int(timings.ranks[column])
+    text = f"rank {rank} called {call.text()} in its last step, as in none of its steps before"
+    return DifferentCalls((rank,), tuple(int(each) for each in timings.ranks), f"{text}: the others did not")
+
+
+def _beyond_habit(
+    timings: JobTimings, collectives: Collectives, members: str, column: int, calls: Sequence[_Call]
+) -> _Call | None:
+    """The first of a rank's last calls that is none of those that it makes in each step, or one too many of them."""
+    last = timings.states[column].step
+    groups = [place for place, group in enumerate(collectives.groups) if group.name.partition(":")[2] == members]
+    own = (collectives.column == column) & np.isin(collectives.group, groups) & (collectives.op >= 0)
+    own &= collectives.peer < 0
+    habits = [_counted(collectives, own & (collectives.step == step)) for step in _steps_before(last)]
+    if len(habits) < MIN_HABIT_STEPS or not habits[0] or any(habit != habits[0] for habit in habits):
+        return None
+    left = habits[0].copy()
+    for call in calls:
+        if left[call[:2]] <= 0:
+            return call
+        left[call[:2]] -= 1
+    return None
+
+
+def _steps_before(last: int | None) -> range:
+    """The last steps that were finished but the first two of all, in which much is done once."""
+    return range(max(2, (last or 0) + 1 - HABIT_STEPS), (last or 0) + 1)
+
+
+def _counted(collectives: Collectives, rows: NDArray[np.bool_]) -> Counter[tuple[int, int]]:
+    ops = collectives.op[rows].tolist()
+    sizes = (size if op in SAME_SIZE else -1 for op, size in zip(ops, collectives.size[rows].tolist(), strict=True))
+    return Counter(zip(ops, sizes, strict=True))
 
 
 def _last_calls(timings: JobTimings, collectives: Collectives) -> dict[str, dict[int, list[_Call]]]:
@@ -116,6 +176,27 @@ def _described(timings: JobTimings, calls: Mapping[int, _Call]) -> DifferentCall
 
 def _called(ranks: list[int], call: _Call) -> str:
     return f"{ranks_text(ranks)} called {call.text()}"
+
+
+def beside_abort(timings: JobTimings, column: int) -> DifferentCalls | None:
+    """Who called something else, by where the ranks stood in when gloo aborted one of them (SIGABRT): it aborts either
+    side. `few` is empty where as many stood in one as in the other, or where that is not known. None where the rank was
+    not aborted in a collective."""
+    state = timings.states[column]
+    if state.in_flight is None or state.end is None or state.end.signal != "SIGABRT" or state.end.cause:
+        return None
+    stood: dict[str, list[int]] = {}
+    for place, rank in enumerate(timings.ranks.tolist()):
+        call = _stands_in(timings, place)
+        if call:
+            stood.setdefault(call, []).append(int(rank))
+    *fewer, (_, most) = sorted(stood.items(), key=lambda item: len(item[1]))
+    few = sorted(rank for _, ranks in fewer for rank in ranks)
+    told = " and ".join(f"{ranks_text(ranks)} stood in {call}" for call, ranks in list(stood.items())[:4])
+    aborted = f"rank {int(timings.ranks[column])} was aborted (SIGABRT) in a collective"
+    text = f"{aborted}, as gloo does where calls do not match"
+    everybody = tuple(int(rank) for rank in timings.ranks)
+    return DifferentCalls(tuple(few) if len(few) < len(most) else (), everybody, f"{text}: {told}")
 
 
 def aborted_call(timings: JobTimings, column: int) -> str:
