@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict
 from laggard.text.rank_end import end_text, left_early
-from laggard.text.words import capital, counted, printable_line, ranks_text, seconds_text
+from laggard.text.words import capital, counted, phase_text, printable_line, ranks_text, seconds_text
 
 NOT_HELD = "not_held"
 """The kind of the note on jobs that the collector has no room for: who reads any answer should know of them."""
@@ -174,7 +174,7 @@ def _condition(culprit: Culprit) -> str:
 def _place(culprit: Culprit) -> str:
     if culprit.phase == "collective":
         return "a collective" + (f" of group {culprit.group}" if culprit.group else "")
-    return (culprit.phase or "").replace("_", " ")
+    return phase_text(culprit.phase or "")
 
 
 def _cost(culprit: Culprit, location: Location) -> str:

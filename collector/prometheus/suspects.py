@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from laggard.collector.prometheus.counters import FIRST, INTERVALS, Floats, differences
 from laggard.constants import PHASES
 from laggard.model import Culprit
-from laggard.text.words import step_times_text
+from laggard.text.words import phase_text, step_times_text
 
 MAX_RANKS = 64
 """So many suspects' phases are asked for, and so many of their peers'."""
@@ -23,7 +23,7 @@ COARSE = 0.85
 WAITS_LONGER = 0.5
 """Of the confidence that is left where a suspect waits longer than its peers do: who is waited for waits least."""
 
-_INPUT = PHASES.index("input")
+_INPUT, _OPTIMIZER = PHASES.index("input"), PHASES.index("optimizer")
 
 
 class Detail(NamedTuple):
@@ -67,9 +67,9 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
     if np.isfinite(excess).any():
         place = int(np.nanargmax(excess))
         phase = PHASES[place]
-        evidence.insert(0, step_times_text(float(mine[place]), float(theirs[place]), phase))
+        evidence.insert(0, step_times_text(float(mine[place]), float(theirs[place]), phase_text(phase)))
         if kind != "slow_host":
-            kind = "slow_input" if place == _INPUT else "slow_compute"
+            kind = "slow_input" if place == _INPUT else "slow_host" if place > _OPTIMIZER else "slow_compute"
     waited, peers_waited = _middle(found.collectives[since][:, own]), _middle(found.collectives[since][:, others])
     if np.isfinite(waited) and np.isfinite(peers_waited):
         evidence.insert(1, f"waits {step_times_text(waited, peers_waited, 'collectives')}")

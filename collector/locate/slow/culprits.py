@@ -18,7 +18,7 @@ from laggard.collector.locate.slow.steps import Steps
 from laggard.collector.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
-from laggard.text.words import ranks_text, seconds_text, step_times_text
+from laggard.text.words import phase_text, ranks_text, seconds_text, step_times_text
 
 INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
 PASSES = PHASES.index("forward"), PHASES.index("backward")
@@ -219,7 +219,7 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
         all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
     return (
         *all_slow,
-        step_times_text(compared.own, compared.peers, PHASES[compared.phase]),
+        step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase])),
         f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",
         how_often,
     )

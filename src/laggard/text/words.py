@@ -44,6 +44,11 @@ def seconds_text(value: float) -> str:
     return f"{value * 1e3:.2g} ms" if value * 1e3 < 99.5 else f"{value * 1e3:.0f} ms"
 
 
+def phase_text(name: str) -> str:
+    """A phase for people: `between steps`."""
+    return name.replace("_", " ")
+
+
 def step_times_text(own: float, peers: float, where: str) -> str:
     """`0.102 s a step in forward, its peers 261 us`: each in the unit that the page shows it in."""
     return f"{_digits_text(own)} a step in {where}, its peers {_digits_text(peers)}"
