@@ -13,16 +13,25 @@ from laggard.collector.locate.collectives import ProcessGroup
 from laggard.collector.locate.inferred_positions import inferred_indices
 from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState, window_length
 from laggard.collector.locate.node_findings import NodeFindings
-from laggard.collector.locate.own_threads import own_threads
+from laggard.collector.locate.own_threads import OwnThreads, own_threads
 from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
-from laggard.collector.recording.records import BeatLine, EndLine, FindingsLine, Head, RankLine, StateLine, decode_as
+from laggard.collector.recording.records import (
+    BeatLine,
+    EndLine,
+    FindingsLine,
+    Head,
+    RankLine,
+    StateLine,
+    ThreadsLine,
+    decode_as,
+)
 from laggard.collector.recording.steps import RankSteps
 from laggard.collector.recording.tables import Tables, merge_parts
 from laggard.collector.recording.writers import UNKNOWN_WRITER, Writer
 from laggard.constants import OPS, PHASES
 from laggard.model import RankEnd
-from laggard.rankfile.fact_names import SCRIPT, STARTED, UNSEEN_WAITS
+from laggard.rankfile.fact_names import OWN_THREADS, SCRIPT, STARTED, UNSEEN_WAITS
 from laggard.text.words import counted, printable_line, ranks_text
 from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
@@ -50,6 +59,7 @@ class RecordedPart:
     found: dict[str, NodeFindings] = dataclasses.field(default_factory=dict)
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
+    threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
@@ -59,6 +69,9 @@ class RecordedPart:
         elif kind == "state":
             state: StateLine = decode_as(line, StateLine)
             self.states[state.rank] = state
+        elif kind == "threads":
+            threads: ThreadsLine = decode_as(line, ThreadsLine)
+            self.threads[threads.rank] = own_threads({OWN_THREADS: threads.own_threads})
         elif kind == "end":
             end: EndLine = decode_as(line, EndLine)
             self.end_lines[end.rank] = end
@@ -235,13 +248,14 @@ class _JobFacts:
     left: dict[int, RankEnd]  # by rank, of those that ended with status 0
     came_to: dict[int, BeatRow]  # by rank, of those that ended: how many collectives of each lane they had entered
     last_beats: dict[int, LastBeat]  # by rank, of those that have no end
+    threads: dict[int, OwnThreads | None]  # by rank
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, set())
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set())
         is_over = any(part.end_lines for part in parts)
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
@@ -258,6 +272,8 @@ class _JobFacts:
             facts.lines.update(part.lines)
             facts.states.update(part.states)
             facts.found.update(part.found)
+            facts.threads.update({rank: own_threads(line.facts or {}) for rank, line in part.lines.items()})
+            facts.threads.update(part.threads)
         return facts
 
     def world_size(self, ranks: NDArray[np.int64]) -> int:
@@ -384,7 +400,7 @@ def _timings(
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
         step_starts=starts,
-        own_threads=tuple(own_threads(line.facts) if line and line.facts else None for line in lines),
+        own_threads=tuple(map(facts.threads.get, listed)),
         live=bool(facts.states),
         last_beats=tuple(facts.last_beats.get(rank) for rank in listed) if facts.last_beats else (),
         script=next(filter(None, (_text(facts.get(SCRIPT)) for facts in told)), None),

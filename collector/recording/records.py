@@ -104,6 +104,13 @@ class BeatLine(msgspec.Struct):
     in_flight: InFlight | None = None
 
 
+class ThreadsLine(msgspec.Struct):
+    """How the threads beside a rank's training ran of late."""
+
+    rank: RankNumber
+    own_threads: dict[str, Any]
+
+
 class FindingsLine(msgspec.Struct):
     """The findings of a machine, as NodeFindings has them; older recordings have their codes alone."""
 

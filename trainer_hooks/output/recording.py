@@ -140,7 +140,7 @@ class RecordingSink:
         told = FACTS.get(OWN_THREADS)
         if told is not None and told is not self._threads_told:
             self._threads_told = told
-            self._write({"kind": "rank", "rank": self._identity.rank, "facts": {OWN_THREADS: told}})
+            self._write({"kind": "threads", "rank": self._identity.rank, OWN_THREADS: told})
 
     def close(self) -> None:
         self._write_rank_line()
