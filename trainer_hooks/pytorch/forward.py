@@ -30,6 +30,7 @@ class TorchForward:
         self.watched: dict[int, weakref.ref[Any]] = {}
         self.recorder = recorder
         self.steps = steps
+        self.elements = elements  # by way of this object, which is not pickled along
         self.last: weakref.ref[Any] | None = None  # the watched module that was called last
         self._compiler_skips = False  # torch's compiler does not compile the hook
 
@@ -73,7 +74,7 @@ class TorchForward:
                 return call(module, *args, **kwargs)
             hooks.last = hooks.watched[id(module)]
             if module.training:
-                hooks.recorder.enter(FORWARD, elements(args, kwargs))
+                hooks.recorder.enter(FORWARD, hooks.elements(args, kwargs))
             else:
                 hooks.recorder.enter(EVALUATION)
             try:
