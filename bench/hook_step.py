@@ -152,9 +152,10 @@ def idle_hooks(model: torch.nn.Module) -> None:
     recorder: Any = IdleRecorder()
     steps = TorchSteps(recorder)
     steps.claim_training_thread()
-    dataloader.hook(recorder)
+    forward = TorchForward(recorder, steps)
+    dataloader.hook(forward)
     steps.hook()
-    TorchForward(recorder, steps).watch(model)
+    forward.watch(model)
 
 
 def hooks(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:

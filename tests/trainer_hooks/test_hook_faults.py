@@ -108,7 +108,7 @@ class Numbers(Dataset):
 
 if __name__ == "__main__":
     session = Session(); session.open(); recorder = session.recorder
-    dataloader.hook(recorder)
+    dataloader.hook(session.forward)
     for batch in DataLoader(Numbers(), 4, num_workers=2, multiprocessing_context="fork"):
         for phase in (FORWARD, BACKWARD, OPTIMIZER):
             recorder.enter(phase); recorder.leave()

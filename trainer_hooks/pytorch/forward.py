@@ -10,10 +10,11 @@ import functools
 import weakref
 from collections.abc import Callable
 from threading import get_ident
+from types import CodeType
 from typing import Any, Final
 
 from laggard.trainer_hooks.pytorch.import_hook import after_import
-from laggard.trainer_hooks.pytorch.input_size import elements
+from laggard.trainer_hooks.pytorch.input_size import ASKED_OF_TENSORS, elements
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.recorder import EVALUATION, FORWARD, Recorder
 
@@ -92,4 +93,10 @@ class TorchForward:
         for all classes. torch's compiler is not imported for that."""
         if not self._compiler_skips:
             self._compiler_skips = True
-            after_import("torch._dynamo.eval_frame", lambda eval_frame: eval_frame.skip_code(called.__code__))
+            codes = (called.__code__, *(function.__code__ for function in ASKED_OF_TENSORS))
+            after_import("torch._dynamo.eval_frame", functools.partial(_skip, codes))
+
+
+def _skip(codes: tuple[CodeType, ...], eval_frame: Any) -> None:
+    for code in codes:
+        eval_frame.skip_code(code)

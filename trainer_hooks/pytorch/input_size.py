@@ -38,3 +38,7 @@ def _known(tensor: Any) -> int:
     """A compiler's tensor may have a symbol for its size: that is not looked into."""
     count = tensor.numel()
     return count if type(count) is int else 0
+
+
+ASKED_OF_TENSORS: Final = (elements, _search, _known)
+"""The functions here that ask tensors something: a compiler must not take them for the user's."""
