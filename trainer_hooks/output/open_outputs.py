@@ -39,7 +39,6 @@ def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callab
     thread = WriterThread(recorder)
     own_threads = OwnThreads(FACTS, training_thread)
     thread.on_wake.append(own_threads.woke)
-    thread.on_beat.append(own_threads.look)
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
@@ -47,6 +46,7 @@ def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callab
     heartbeat = _heartbeat(recorder, rank_file, recorded)
     if heartbeat is not None:
         thread.on_beat.append(heartbeat.beat)
+    thread.on_beat.append(own_threads.look)  # after the beat: it reads files, and may not get the GIL back soon
     address = os.environ.get(ENV_EXPORT)
     if address:
         _serve_metrics(recorder, identity, address)

@@ -103,8 +103,8 @@ def test_no_steps_are_made_once_they_come_from_elsewhere() -> None:
     made: list[StepRecord] = []
     sink = PeriodicSteps(made.append)
     totals = Totals()
-    totals.add(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()))
-    sink.step(StepRecord(0, 0, 10, (0, 0, 0, 0, 10), 0, ()), totals)
+    totals.add(StepRecord(0, 0, 10, (*[0] * 8, 10), 0, ()))
+    sink.step(StepRecord(0, 0, 10, (*[0] * 8, 10), 0, ()), totals)
     for place in range(1000):
         sink.collectives(0, [1 << LANE_SHIFT | 1, place, place + 1, 0, 64], {})
     assert made == []
