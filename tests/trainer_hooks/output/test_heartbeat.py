@@ -93,6 +93,7 @@ def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> No
     groups = {"dp:0-1": [0, 2, 1]}
     told = dict(found.facts)
     assert began <= told.pop("started") <= time.time()
+    told.pop("own_threads", None)  # of a process that is more than a second old
     assert told == {"transport": {"net": "IB"}, "flight_recorder": "absent", "groups": groups}, "`python -c`: no script"
     process.communicate("go\n", timeout=60)
     assert process.returncode == 0
