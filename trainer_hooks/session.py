@@ -103,7 +103,7 @@ class Session:
             WITNESS.seen()
             self.recorder.add_sinks([PeriodicSteps(self.recorder.add_step, self.steps.are_expected)])
             identity = identify(os.environ, gpu_uuid(self.placement.find()))
-            if not self.is_hooked and identity.world_size > 1:
+            if self.loop.is_bare and identity.world_size > 1:
                 FACTS.set(UNSEEN_WAITS, True)  # the loop's own library waits for the others, where no hook sees it
             open_outputs(self.recorder, identity, lambda: self.steps.thread)
 

@@ -11,13 +11,14 @@ class LoopSteps:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.is_bare = False  # whether a step has begun into which no hook sees
         self._in_bare_step = False
         self._named = 0  # phases that are open, one inside the other
 
     def begin(self, bare: bool) -> None:
         """A step begins."""
         if bare and self._recorder.depth == 0:
-            self._in_bare_step = True
+            self.is_bare = self._in_bare_step = True
             self._recorder.enter(FORWARD)
 
     def end(self) -> None:

@@ -97,7 +97,9 @@ def test_it_reports_how_far_each_lane_has_come(train: Any, tmp_path: Path) -> No
     assert told == {"transport": {"net": "IB"}, "flight_recorder": "absent", "groups": groups}, "`python -c`: no script"
     process.communicate("go\n", timeout=60)
     assert process.returncode == 0
-    assert row(tmp_path).beat is None and began <= row(tmp_path).last_beat_timestamp_seconds <= time.time()
+    ended = row(tmp_path)
+    assert ended.state == "finished" and ended.beat.lanes[0].entered == 101, "its last beat tells what it came to"
+    assert began <= ended.last_beat_timestamp_seconds <= time.time()
 
 
 def test_it_grows_old_while_the_process_is_stopped(train: Any, tmp_path: Path) -> None:
