@@ -24,7 +24,7 @@ def hook(forward: TorchForward) -> None:
     def recorded(iterator: Any) -> Any:
         if get_ident() != forward.steps.thread:  # one that reads ahead: the training does not wait for it here
             return original(iterator)
-        recorder.enter(EVALUATION if forward.evaluates() else INPUT)
+        recorder.enter(EVALUATION if forward.evaluated is not None and forward.evaluates() else INPUT)
         try:
             return original(iterator)
         finally:

@@ -7,6 +7,7 @@ pickled, scripted and traced as without laggard, and torch keeps its fast path i
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from collections.abc import Callable
 from threading import get_ident
@@ -32,7 +33,9 @@ class TorchForward:
         self.recorder = recorder
         self.steps = steps
         self.elements = elements  # by way of this object, which is not pickled along
-        self.last: weakref.ref[Any] | None = None  # the watched module that was called last
+        self.tensor: Any = None
+        self.is_tracing: Callable[[], bool] = _never
+        self.evaluated: weakref.ref[Any] | None = None  # the watched module that was called last, in evaluation mode
         self._compiler_skips = False  # torch's compiler does not compile the hook
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -41,14 +44,16 @@ class TorchForward:
         return type(None), ()
 
     def evaluates(self) -> bool:
-        """Whether the watched module that was called last is in evaluation mode by now."""
-        module = None if self.last is None else self.last()
+        """Whether the watched module that was called last was in evaluation mode, and still is."""
+        module = None if self.evaluated is None else self.evaluated()
         return module is not None and not module.training
 
     def watch(self, module: Any) -> None:
         """Records the forward passes of `module` from now on; a second call changes nothing."""
         if id(module) not in self.watched:
             self.watched[id(module)] = weakref.ref(module, functools.partial(self._forget, id(module)))
+        torch = sys.modules["torch"]
+        self.tensor, self.is_tracing = torch.Tensor, torch._C._is_tracing
         self.hook(type(module))
 
     def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
@@ -73,10 +78,13 @@ class TorchForward:
                 on_unwatched(module)
             if id(module) not in hooks.watched or get_ident() != hooks.steps.thread:
                 return call(module, *args, **kwargs)
-            hooks.last = hooks.watched[id(module)]
             if module.training:
-                hooks.recorder.enter(FORWARD, hooks.elements(args, kwargs))
+                hooks.evaluated = None
+                # Mostly a plain tensor, and then no function of Python is called for it.
+                plain = args and type(args[0]) is hooks.tensor and not hooks.is_tracing()
+                hooks.recorder.enter(FORWARD, args[0].numel() if plain else hooks.elements(args, kwargs))
             else:
+                hooks.evaluated = hooks.watched[id(module)]
                 hooks.recorder.enter(EVALUATION)
             try:
                 return call(module, *args, **kwargs)
@@ -95,6 +103,10 @@ class TorchForward:
             self._compiler_skips = True
             codes = (called.__code__, *(function.__code__ for function in ASKED_OF_TENSORS))
             after_import("torch._dynamo.eval_frame", functools.partial(_skip, codes))
+
+
+def _never() -> bool:
+    return False
 
 
 def _skip(codes: tuple[CodeType, ...], eval_frame: Any) -> None:
