@@ -175,8 +175,7 @@ for number in range(6):
 @pytest.mark.slow
 def test_the_ranks_own_times_are_there_for_other_tools(train: Callable[[str], list[Step]]) -> None:
     """Twice, each time since the last; nothing before the first step."""
-    train("""
-import json
+    steps = train("""
 from laggard.trainer_hooks import metrics
 assert metrics() == {}
 for count in (4, 2):
@@ -189,3 +188,4 @@ for count in (4, 2):
     assert 0.005 < found["laggard/logging_seconds"] <= found["laggard/step_seconds"], found
     assert all(isinstance(value, float) and name.startswith("laggard/") for name, value in found.items())
 """)
+    assert len(steps) == 8, "the script came to its end, with all that it asserts"

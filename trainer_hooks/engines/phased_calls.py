@@ -19,6 +19,14 @@ from laggard.trainer_hooks.session import Session
 
 HOOKED: Final = "_laggard_hooked"
 
+_LIGHTNINGS: Final = ("lightning.pytorch", "pytorch_lightning")  # one library under two names
+_LIGHTNING_CALLS: Final = (
+    ("loops.evaluation_loop", "_EvaluationLoop.run", EVALUATION),
+    ("trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
+    ("callbacks.model_checkpoint", "ModelCheckpoint._save_checkpoint", CHECKPOINT),
+    ("trainer.connectors.logger_connector.logger_connector", "_LoggerConnector.log_metrics", LOGGING),
+)
+
 PHASED_CALLS: Final[tuple[tuple[str, str, int], ...]] = (
     # module, function or method, phase
     ("torch.serialization", "save", CHECKPOINT),
@@ -39,24 +47,9 @@ PHASED_CALLS: Final[tuple[tuple[str, str, int], ...]] = (
     ("accelerate.accelerator", "Accelerator.save_model", CHECKPOINT),
     ("accelerate.accelerator", "Accelerator.save", CHECKPOINT),
     ("accelerate.accelerator", "Accelerator.log", LOGGING),
-    ("lightning.pytorch.loops.evaluation_loop", "_EvaluationLoop.run", EVALUATION),
-    ("lightning.pytorch.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
-    ("lightning.pytorch.callbacks.model_checkpoint", "ModelCheckpoint._save_checkpoint", CHECKPOINT),
-    (
-        "lightning.pytorch.trainer.connectors.logger_connector.logger_connector",
-        "_LoggerConnector.log_metrics",
-        LOGGING,
-    ),
     ("lightning.fabric.fabric", "Fabric.save", CHECKPOINT),
     ("lightning.fabric.fabric", "Fabric.log_dict", LOGGING),
-    ("pytorch_lightning.loops.evaluation_loop", "_EvaluationLoop.run", EVALUATION),
-    ("pytorch_lightning.trainer.trainer", "Trainer.save_checkpoint", CHECKPOINT),
-    ("pytorch_lightning.callbacks.model_checkpoint", "ModelCheckpoint._save_checkpoint", CHECKPOINT),
-    (
-        "pytorch_lightning.trainer.connectors.logger_connector.logger_connector",
-        "_LoggerConnector.log_metrics",
-        LOGGING,
-    ),
+    *((f"{package}.{module}", name, phase) for package in _LIGHTNINGS for module, name, phase in _LIGHTNING_CALLS),
     ("torch.utils.tensorboard.writer", "SummaryWriter.add_scalar", LOGGING),
     ("torch.utils.tensorboard.writer", "SummaryWriter.add_scalars", LOGGING),
     ("torch.utils.tensorboard.writer", "SummaryWriter.add_histogram", LOGGING),
