@@ -11,10 +11,17 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.collectives import ProcessGroup
 from laggard.collector.locate.inferred_positions import inferred_indices
-from laggard.collector.locate.job_timings import JobTimings, LastBeat, RankState, window_length
+from laggard.collector.locate.job_timings import (
+    FIRST_STEPS,
+    WARM_UP_STEPS,
+    JobTimings,
+    LastBeat,
+    RankState,
+    window_length,
+)
 from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.locate.own_threads import OwnThreads, own_threads
-from laggard.collector.locate.positions import Membership, Place, canonical_role, position_classes
+from laggard.collector.locate.positions import Membership, Place, alone_in_stage, canonical_role, position_classes
 from laggard.collector.recording.columns import Columns
 from laggard.collector.recording.records import (
     BeatLine,
@@ -22,10 +29,12 @@ from laggard.collector.recording.records import (
     FindingsLine,
     Head,
     RankLine,
+    SawLine,
     StateLine,
     ThreadsLine,
     decode_as,
 )
+from laggard.collector.recording.seen_by_others import LastSeen, seen_by_others
 from laggard.collector.recording.steps import RankSteps
 from laggard.collector.recording.tables import Tables, merge_parts
 from laggard.collector.recording.writers import UNKNOWN_WRITER, Writer
@@ -38,6 +47,8 @@ from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 NEXT_BEAT_SECONDS = 1.0
 """After its last step a rank that lives and finishes no other says for the first time where it stands."""
 
+_MAX_SAW = 4096
+"""Lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few times."""
 _MOST_LETTERS = 120  # of a script's name
 
 
@@ -60,6 +71,7 @@ class RecordedPart:
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    saw: list[SawLine] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
     def add(self, kind: str, line: bytes) -> None:
@@ -75,6 +87,8 @@ class RecordedPart:
         elif kind == "end":
             end: EndLine = decode_as(line, EndLine)
             self.end_lines[end.rank] = end
+        elif kind == "saw" and len(self.saw) < _MAX_SAW:
+            self.saw.append(decode_as(line, SawLine))
         elif kind == "beat":
             beat: BeatLine = decode_as(line, BeatLine)
             self.beat_lines[beat.rank] = beat
@@ -251,17 +265,23 @@ class _JobFacts:
     threads: dict[int, OwnThreads | None]  # by rank
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
+    seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set())
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {})
         is_over = any(part.end_lines for part in parts)
+        seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)
             ends |= {rank: _end_of(part, tables, rank) for rank, line in part.end_lines.items() if line.exit_code}
             names = tuple(part.columns.group_names)
             facts.died.update((rank, (_unfinished(tables, rank, names), end)) for rank, end in ends.items())
+            for rank in part.killed & seen.keys():
+                last = seen[rank].last(part.last_record_at(tables, rank))
+                facts.died[rank] = last.in_flight or facts.died[rank][0], last.end
+                facts.seen[rank] = last
             facts.left.update(
                 (rank, _end_of(part, tables, rank)) for rank, line in part.end_lines.items() if not line.exit_code
             )
@@ -310,8 +330,17 @@ class _JobFacts:
             return RankState("running", last_step, None, None, self.living[rank])
         if line is None and rank in self.died:
             in_flight, end = self.died[rank]
-            came_to, doubted = self.came_to.get(rank), rank in self.doubted
-            return RankState("died", last_step, None, in_flight, beat=came_to, end=end, doubted=doubted)
+            seen = self.seen.get(rank)
+            return RankState(
+                "died",
+                last_step,
+                seen.phase if seen else None,
+                in_flight,
+                stopped=seen is not None and seen.stopped,
+                beat=self.came_to.get(rank),
+                end=end,
+                doubted=rank in self.doubted and not (seen and seen.end),
+            )
         if line is None:
             return RankState("finished", last_step, None, None, beat=self.came_to.get(rank), end=self.left.get(rank))
         asked = line.asked_seconds_ago or 0.0
@@ -382,7 +411,9 @@ def _timings(
     listed = [int(rank) for rank in ranks]
     told = [line.facts for line in lines if line and line.facts]
     collectives = tables.collectives_of(ranks, facts.groups(group_names))
-    places = map(facts.place, listed, inferred_indices(collectives, ranks))
+    places = tuple(map(facts.place, listed, inferred_indices(collectives, ranks)))
+    positions = position_classes(listed, places)
+    alone = alone_in_stage(listed, places, positions)
     return JobTimings(
         job_id=facts.job_id,
         world_size=facts.world_size(ranks),
@@ -396,7 +427,9 @@ def _timings(
         work=work,
         states=tuple(facts.state(rank, last) for rank, last in zip(listed, last_steps, strict=True)),
         findings_by_node=facts.found,
-        positions=position_classes(listed, tuple(places)),
+        positions=positions,
+        alone=alone,
+        first_phases=_first_phases(rows, alone) if alone.any() else None,
         waits_recorded=tables.waits_recorded,
         collectives=collectives,
         step_starts=starts,
@@ -409,6 +442,16 @@ def _timings(
             rank for rank, line in zip(listed, lines, strict=True) if line and (line.facts or {}).get(UNSEEN_WAITS)
         ),
     )
+
+
+def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """What JobTimings has of that name."""
+    found = np.full((FIRST_STEPS, len(rows), len(PHASES)), np.nan)
+    for column in np.flatnonzero(alone).tolist():
+        each = rows[column]
+        kept = each.phases[each.numbers >= WARM_UP_STEPS][:FIRST_STEPS]
+        found[: len(kept), column] = kept
+    return found
 
 
 def _text(value: object) -> str | None:

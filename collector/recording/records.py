@@ -104,6 +104,20 @@ class BeatLine(msgspec.Struct):
     in_flight: InFlight | None = None
 
 
+class SawLine(msgspec.Struct):
+    """What another rank of the machine saw of rank `of`: that its process runs, is stopped or is gone, and where it
+    stood then. `rank`: who saw it. `signal` or `exit_code`: the kernel's word about one that is gone."""
+
+    rank: RankNumber
+    of: RankNumber
+    state: str
+    at_unix: Seconds
+    signal: str = ""
+    exit_code: Annotated[int, msgspec.Meta(ge=0, le=255)] | None = None
+    phase: str | None = None
+    in_flight: InFlight | None = None
+
+
 class ThreadsLine(msgspec.Struct):
     """How the threads beside a rank's training ran of late."""
 

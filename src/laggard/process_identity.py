@@ -13,7 +13,8 @@ from typing import Any
 
 RUNS, STOPPED, GONE = "runs", "stopped", "gone"
 
-_START_FIELD = 19  # of /proc/PID/stat, behind the name in parentheses; the first there is the state
+_FLAGS_FIELD, _START_FIELD = 6, 19  # of /proc/PID/stat, behind the name in parentheses; the first there is the state
+_EXITING = 0x4  # PF_EXITING: its sockets may be closed already, and it is no zombie yet
 _STOPPED_STATES = "Tt"
 _ENDED_STATES = "ZX"
 
@@ -64,7 +65,9 @@ def _place() -> dict[str, str]:
 
 
 def _state_and_start(pid: int) -> tuple[str, int]:
-    """The state's letter, and the start in clock ticks since boot. Raises OSError, ValueError, IndexError."""
+    """The state's letter, X of a process that the kernel is taking down, and the start in clock ticks since boot.
+    Raises OSError, ValueError, IndexError."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         fields = file.read(4096).rpartition(")")[2].split()
-    return fields[0], int(fields[_START_FIELD])
+    exiting = int(fields[_FLAGS_FIELD]) & _EXITING
+    return "X" if exiting else fields[0], int(fields[_START_FIELD])

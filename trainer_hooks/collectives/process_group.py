@@ -181,7 +181,7 @@ def _wrap_sized(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
             else:
                 work = original(self, one, two, three)
         except BaseException:
-            _log_failed(words, word, log, issued)
+            _log_failed(words, word, log, issued, _size_if_any(one if first else two))
             raise
         try:
             words[WORD_ISSUED] = 0  # it is launched; whoever waits for it is in it again
@@ -235,7 +235,7 @@ def _wrap_other(ways: _Ways, method: CollectiveMethod, recorder: Recorder, group
         try:
             work = original(self, *args, **named)
         except BaseException:
-            _log_failed(words, word, log, issued)
+            _log_failed(words, word, log, issued, _size_if_any(args[sized_at]) if 0 <= sized_at < len(args) else 0)
             raise
         try:
             words[WORD_ISSUED] = 0
@@ -271,6 +271,14 @@ def _size(sized: Any) -> int:
     if not isinstance(sized, (list, tuple)):
         return sized.nbytes  # type: ignore[no-any-return]
     return _size(sized[0]) if len(sized) == 1 else sum(map(_size, sized))
+
+
+def _size_if_any(sized: Any) -> int:
+    """_size(), 0 of what has none: a call that fails may have been made with anything."""
+    try:
+        return _size(sized)
+    except Exception:
+        return 0
 
 
 def _log_failed(words: memoryview, word: int, log: LaneLog, issued: int, size: int = 0) -> None:

@@ -18,6 +18,7 @@ from laggard.rankfile.directory import own_directory
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
+from laggard.trainer_hooks.output.local_ranks import LocalRanks
 from laggard.trainer_hooks.output.own_threads import OwnThreads
 from laggard.trainer_hooks.output.quiet_beats import QuietBeats
 from laggard.trainer_hooks.output.rank_file import RankFileSink
@@ -25,6 +26,7 @@ from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import folder_of_run
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
+from laggard.trainer_hooks.record.ending import on_failure
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import Recorder
 
@@ -42,7 +44,7 @@ def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callab
     _say_what_runs()
     directory = os.environ.get(ENV_RECORD_DIR)
     rank_file = _open_rank_file(recorder, identity)
-    recorded = _open_recording(recorder, identity, directory) if directory else None
+    recorded = _open_recording(recorder, identity, directory, rank_file) if directory else None
     heartbeat = _heartbeat(recorder, rank_file, recorded)
     if heartbeat is not None:
         thread.on_beat.append(heartbeat.beat)
@@ -82,7 +84,9 @@ def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | 
     return writer
 
 
-def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> QuietBeats | None:
+def _open_recording(
+    recorder: Recorder, identity: Identity, directory: str, rank_file: RankFileWriter | None
+) -> QuietBeats | None:
     try:
         folder = folder_of_run(directory, identity)
         sink = RecordingSink(folder, identity)
@@ -92,7 +96,9 @@ def _open_recording(recorder: Recorder, identity: Identity, directory: str) -> Q
     if folder != directory and identity.rank == 0:  # one line for all ranks
         log.warning("laggard: %s holds the recording of another run: this run is recorded in %s", directory, folder)
     recorder.add_sinks([sink])
-    return QuietBeats(sink, recorder.live)
+    others = LocalRanks(sink, identity, folder, rank_file.path if rank_file else None)
+    on_failure(others.look_at_end)
+    return QuietBeats(sink, recorder.live, others)
 
 
 def _reason(error: Exception) -> str:

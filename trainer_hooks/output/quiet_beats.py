@@ -11,6 +11,7 @@ from typing import Any, Final
 from laggard.constants import PHASES
 from laggard.rankfile import BeatRecord
 from laggard.rankfile.layout import FLIGHT_RECORDER, LANE_SHIFT, SEQUENCE_MASK, WORD_CURRENT, WORD_ISSUED, WORD_PHASE
+from laggard.trainer_hooks.output.local_ranks import LocalRanks
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.record.hot_path_state import HotPathState
 
@@ -22,8 +23,9 @@ class QuietBeats:
     """Takes the beats of one rank, and writes a line about one that comes _FIRST_SECONDS after the last step or later.
     The next follows when half as much time again has passed, at least _FIRST_SECONDS, at most _MOST_SECONDS."""
 
-    def __init__(self, sink: RecordingSink, live: HotPathState) -> None:
+    def __init__(self, sink: RecordingSink, live: HotPathState, others: LocalRanks) -> None:
         self._sink = sink
+        self._others = others
         self._live = live
         self._since = 0  # the end of the last step, or the start
         self._due = 0.0
@@ -36,6 +38,7 @@ class QuietBeats:
         """Nothing: the rank's line holds the facts that a recording needs."""
 
     def write_beat(self, beat: BeatRecord) -> None:
+        self._others.remember()
         since = self._sink.quiet_since_ns
         if since != self._since:
             self._since, self._due = since, _FIRST_SECONDS
@@ -54,6 +57,7 @@ class QuietBeats:
                 "beat": self._beat(beat, interval),
             }
         )
+        self._others.look()
 
     def _in_flight(self, now: int) -> dict[str, Any] | None:
         """The collective that the training thread is in. It may leave it while this thread reads: then it is in none

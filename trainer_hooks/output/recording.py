@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from laggard.constants import PHASES
 from laggard.process_identity import own_identity
@@ -19,6 +19,9 @@ from laggard.trainer_hooks.output.recording_folder import rank_file_name
 from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
+
+_LEAST_NS: Final = 10_000
+_LEAST_SHARE: Final = 0.01
 
 
 class RecordingSink:
@@ -42,6 +45,7 @@ class RecordingSink:
         self.quiet_since_ns = time.perf_counter_ns()
         self.last_step: int | None = None
         self._groups: dict[str, dict[str, Any]] = {}
+        self._waited = 0  # nanoseconds, in the collectives of the present step
         self._threads_told: Any = None
         self._rank_line: tuple[Any, ...] | None = None  # how many groups it named, the GPU, the fact
 
@@ -86,6 +90,7 @@ class RecordingSink:
 
     def collectives(self, step: int, numbers: Sequence[int], launched: Mapping[int, int]) -> None:
         self._write_rank_line()
+        self._waited += sum(numbers[3::RECORD_NUMBERS])
         for word, arrival, end, waited, size in zip(*[iter(numbers)] * RECORD_NUMBERS, strict=True):
             lane = self.lanes[word >> LANE_SHIFT]
             peer = {} if lane.peer < 0 else {"peer": lane.peer}
@@ -124,10 +129,19 @@ class RecordingSink:
             )
         times = {"start": record.start / 1e9, "end": record.end / 1e9}
         work = {"work": record.work} if record.work else {}
-        self._write({"kind": "step", "rank": rank, "step": step, **times, **work})
+        self._write({"kind": "step", "rank": rank, "step": step, **times, **self._own(record), **work})
+        self._waited = 0
         self._file.flush()
         self.quiet_since_ns, self.last_step = record.end, step
         totals.lost += self._file.newly_lost()
+
+    def _own(self, record: StepRecord) -> dict[str, Any]:
+        """The own times of a step that waited longer than its collectives say, as for functional ones: where it did is
+        in no line."""
+        if record.waited - self._waited < max(_LEAST_NS, record.waited * _LEAST_SHARE):
+            return {}
+        own = {name: seconds / 1e9 for name, seconds in zip(PHASES, record.phases, strict=True)}
+        return {"own": own, "waited": record.waited / 1e9}
 
     def write_at_once(self, value: Mapping[str, Any]) -> None:
         """Writes a line of `value`, with the rank and its last step, without waiting for the step's end. For another

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
@@ -22,6 +23,7 @@ _OTHERS_FAILED: Final = re.compile(
 )
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
 _MOST_CHARACTERS: Final = 4096
+_ON_FAILURE: Final[list[Callable[[], None]]] = []
 
 
 def note_ending(error: BaseException) -> None:
@@ -32,8 +34,15 @@ def note_ending(error: BaseException) -> None:
         if status == 0 or FACTS.get(ENDING) is not None:
             return
         FACTS.set(ENDING, {"exit_code": status, "at_seconds": time.perf_counter(), **_exception(error)})
+        for call in _ON_FAILURE:
+            call()
     except Exception:
         return  # whatever the user's exception does when it is looked at
+
+
+def on_failure(call: Callable[[], None]) -> None:
+    """`call` is called once, as soon as it is noted that the process ends with another status than 0."""
+    _ON_FAILURE.append(call)
 
 
 def watch_exceptions() -> None:

@@ -29,11 +29,14 @@ SAME_FAILURE_SECONDS = 1.0
 """A rank that died of itself so long after a victim may still be the cause: the kernel reports a death late."""
 CLOCKS_SECONDS = 0.5
 """By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
+_WRITE_SECONDS = 0.1
+"""How often the hooks write a recording."""
 _MOST_NOTES = 32
-_NOT_RECORDED = (
-    "ranks waited when all processes ended together, and who died first is not recorded: the launcher's log names the "
-    "first that failed, the kernel's log who was out of memory, and with an agent on each node laggard tells it"
+_WHO_TELLS = (
+    "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
+    "node laggard tells it"
 )
+_NOT_RECORDED = f"ranks waited when all processes ended together, and who died first is not recorded: {_WHO_TELLS}"
 
 
 class _Death(NamedTuple):
@@ -68,7 +71,8 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
         told = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
         return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
-        return PartialVerdict(notes=(_ended_note(timings, deaths),))
+        return PartialVerdict(notes=_ended_notes(timings, deaths))
+    first = _recorded_least(timings, first)
     notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
     notes = (extra_note(timings, left), *notes) if left else notes
     if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
@@ -194,13 +198,27 @@ def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
     return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
 
 
+def _recorded_least(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+    """`first` without those whose recordings reach clearly further than another's, where all that is known of these
+    ranks is that they are gone: a launcher kills the others after the first. Ranks of one job finish a step together,
+    so the difference of their last steps is the time between the last writes of their recordings."""
+    ends = [timings.states[death.column].end for death in first]
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    beats = [timings.last_beats[death.column] for death in first if timings.last_beats]
+    if timings.live or any(ends) or any(beat and beat.quiet_seconds for beat in beats) or not len(known):
+        return list(first)
+    last = [timings.states[death.column].step or 0 for death in first]
+    near = max(1.0, _WRITE_SECONDS / 2 / float(np.median(known)))
+    return [death for death, step in zip(first, last, strict=True) if step - min(last) <= near]
+
+
 def _is_its_own(end: RankEnd) -> bool:
     """Whether the rank itself ended so, and not for another that is gone."""
     return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
 
 
 def _is_only_killed(end: RankEnd | None) -> bool:
-    if end is None:
+    if end is None or _tells_nothing(end):
         return True
     return end.signal == "SIGKILL" and not (end.cause or end.exception)
 
@@ -382,13 +400,18 @@ def _note(timings: JobTimings, death: _Death, earliest: _Death) -> Note:
     return Note("rank_died", f"rank {rank}{where} died {_place(state)}{when}: {end_text(state.end)}", (rank,), node)
 
 
-def _ended_note(timings: JobTimings, deaths: Sequence[_Death]) -> Note:
+def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
+    """What is known of a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
+    launcher have killed the others: a recording does not tell that from a job that was cancelled."""
     end = timings.states[deaths[0].column].end
     if any(timings.states[death.column].doubted for death in deaths):
         text = f"none of the {len(deaths)} recordings has an end: the job was killed, or it still runs"
-        return Note("ended", text)
+        return (Note("ended", text),)
     how = f" by {end.signal}" if end and end.signal else ""
-    return Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
+    ended = Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
+    if timings.live or end is not None:
+        return (ended,)
+    return Note("first_unseen", f"no rank's end is recorded: {_WHO_TELLS}"), ended
 
 
 def _step_of_death(state: RankState) -> int:

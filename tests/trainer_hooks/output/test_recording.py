@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ import pytest
 from laggard.collector.describe import sentence
 from laggard.collector.judged_recording import judge_recording
 from laggard.collector.recording.reader import RecordedTimings, read_recording
+from laggard.rankfile import RankFileReader
 from laggard.trainer_hooks.output.line_file import LineFile
 
 pytestmark = pytest.mark.slow  # trainings with torch
@@ -186,9 +188,68 @@ def test_of_a_job_that_is_killed_the_recordings_tell_who_was_stopped(tmp_path: P
 
     location = judge_recording([str(tmp_path / "recording")]).location
     (culprit,) = location.culprits
+    assert sentence(location).startswith(f"Rank 1 on {culprit.node} is hung, stopped by a signal or a debugger")
+    assert (culprit.kind, culprit.ranks, culprit.stopped, culprit.victims) == ("hung", (1,), True, (0,))
+    assert (culprit.phase, culprit.group) == ("collective", "dp:0-1"), "where its rank file says that it stood"
+
+    for file in (tmp_path / "recording").iterdir():  # nobody saw it, as on another machine
+        lines = [line for line in file.read_text().splitlines(keepends=True) if '"kind": "saw"' not in line]
+        file.write_text("".join(lines))
+    location = judge_recording([str(tmp_path / "recording")]).location
+    (culprit,) = location.culprits
     said = f"Rank 1 on {culprit.node} fell silent first, stopped or killed: the others waited for it."
     assert sentence(location) == said
     assert (culprit.kind, culprit.ranks, culprit.silent, culprit.victims) == ("hung", (1,), True, (0,))
+
+
+def test_a_rank_that_looks_at_the_others_keeps_the_lock_by_which_its_agent_knows_that_it_lives(tmp_path: Path) -> None:
+    stopped, waits = "step(lambda: os.kill(os.getpid(), signal.SIGSTOP))", "step(lambda: time.sleep(1000))"
+    folder = tmp_path / "recording"
+    with trains(tmp_path, 0, waits), trains(tmp_path, 1, stopped):
+        wait_for("rank 0 sees the other", lambda: folder.exists() and bool(seen(tmp_path, 0)))
+        held = [holder for path in (tmp_path / "ranks").rglob("*.rank") if (holder := lock_holder(path))]
+        assert len(held) == 2, "each rank holds the lock of its file"
+
+
+def seen(folder: Path, rank: int) -> list[dict[str, Any]]:
+    file = folder / "recording" / f"rank-{rank}.jsonl"
+    lines = file.read_text().split("\n")[:-1] if file.exists() else ()
+    return [record for record in map(json.loads, lines) if record.get("kind") == "saw"]
+
+
+def lock_holder(path: Path) -> int | None:
+    with RankFileReader(str(path)) as file:
+        return file.lock_holder()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+def test_a_rank_that_fails_tells_which_other_of_its_machine_is_gone(tmp_path: Path, number: signal.Signals) -> None:
+    """The last tenth of a second of the one that is killed is lost, and with it where it stood."""
+    fails = """
+def gone():
+    while not os.path.exists(sys.argv[1]): time.sleep(0.01)
+    time.sleep(0.3)
+    raise RuntimeError("Connection reset by peer")
+time.sleep(1.5)
+step(gone)
+"""
+    dies = f"\nopen(sys.argv[1], 'w').close(); step(lambda: os.kill(os.getpid(), {int(number)}))"
+    mark = str(tmp_path / "mark")
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", TRAINER + body, mark], env=environment_of(tmp_path, rank))
+        for rank, body in enumerate((fails, "\ntime.sleep(1.5)" + dies))
+    ]
+    ended = [process.wait(240) for process in ranks]
+    assert ended == [1, -number]
+    (line,) = seen(tmp_path, 0)
+    assert (line["of"], line["state"], line["in_flight"]["seq"]) == (1, "gone", 20)
+    location = judge_recording([str(tmp_path / "recording")]).location
+    if number == signal.SIGKILL:
+        (culprit,) = location.culprits
+        assert (culprit.kind, culprit.ranks, culprit.phase) == ("dead", (1,), "collective")
+    if "signal" in line:  # newer kernels tell it to anybody, older ones to root
+        assert line["signal"] == number.name
+        assert any(number.name in note.text for note in location.notes)
 
 
 def test_a_second_run_is_recorded_beside_the_first_and_read_in_its_place(tmp_path: Path) -> None:
