@@ -26,6 +26,7 @@ from laggard.trainer_hooks.pytorch import dataloader
 from laggard.trainer_hooks.pytorch.ddp import Reducers, hook_buffer_broadcasts
 from laggard.trainer_hooks.pytorch.forward import TorchForward
 from laggard.trainer_hooks.pytorch.import_hook import after_import
+from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
 from laggard.trainer_hooks.record.ending import note_present_ending, watch_exceptions
@@ -51,11 +52,12 @@ class Session:
         self.native = NativeCollectives(self.recorder, self.groups, captures=self.captures, waits=self.waits)
         self.reducers = Reducers(self.recorder, self.groups, self.native)
         self.recorder.set_native_check(self._record_native_at_step_end)
-        self.steps = TorchSteps(self.recorder, self.placement.saw_optimizer)
+        self.steps = TorchSteps(self.recorder, self._saw_optimizer)
         self.engines = EngineSteps(self.recorder)
         self.loop = LoopSteps(self.recorder)
         self.forward = TorchForward(self.recorder, self.steps)
         self.is_hooked = False  # in torch: a loop of another kind needs none
+        self._sought_modules = False
         self._opened = False
         self._forked = False
         self._closes_at_exit = False
@@ -149,6 +151,14 @@ class Session:
         for group in groups.values():
             self.groups.set_role("dp", group)
         self.forward.watch(module)
+
+    def _saw_optimizer(self, optimizer: Any) -> None:
+        """`optimizer` has updated. Where no module is watched by then, those that it trains are."""
+        self.placement.saw_optimizer(optimizer)
+        if not (self._sought_modules or self.forward.watched) and self.is_hooked and self.steps.ends_steps:
+            self._sought_modules = True
+            for module in trained_modules(optimizer):
+                self.watch_module(module)
 
     def _first_forward_of_ddp(self, module: Any) -> None:
         """A DDP module that was made before the hooks begins its first forward pass."""

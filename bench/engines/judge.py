@@ -15,7 +15,7 @@ RANK_ZERO: Final = ("checkpoint", "logging", "evaluation")
 """Innocents in which rank 0 has work of its own."""
 _MISUSED: Final = ("mismatch", "not_arrived", "launches_differ", "deadlock")
 """Notes that tell of a collective that ranks did not make alike."""
-_SHORT: Final = ("too_few_steps", "no_steps")
+_SHORT: Final = ("too_few_steps", "no_steps", "brief")
 """Notes of an answer that is open because a job was short."""
 
 Location = Mapping[str, Any]
@@ -91,9 +91,12 @@ def _of_first(culprit: Mapping[str, Any], expected: Expected) -> Judged:
 
 
 def _tells_of_collective(location: Location, victim: int) -> bool:
+    """Whether it says that the calls of ranks, of which the victim is one, do not match. Of two ranks each may be the
+    one that calls too much or too little."""
     named = [list(culprit["ranks"]) for culprit in location["culprits"]]
-    noted = [list(note.get("ranks", ())) for note in location["notes"] if note["kind"] in _MISUSED]
-    return [victim] in named or [victim] in noted
+    noted = [note.get("ranks", ()) for note in location["notes"] if note["kind"] in _MISUSED]
+    alike = location["ranks_seen"] == 2 and location["verdict"] == "fail" and any(noted)
+    return [victim] in named or any(victim in ranks for ranks in noted) or alike
 
 
 def _of_innocent(location: Location, worker: int | None) -> Judged:

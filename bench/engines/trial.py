@@ -23,6 +23,8 @@ from laggard.wire import decode, encode
 
 LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.collector.judged_recording")
 LOOK_SECONDS = 0.25
+ENDED_SECONDS = 4.0
+"""After the end of a job a collector knows of it."""
 
 
 class Bench(NamedTuple):
@@ -54,7 +56,7 @@ def run(bench: Bench, engine: Engine, case: Case, number: int, hooks: bool = Tru
     job = Job(engine, environment, hooks, folder, bench.servers)
     try:
         _watch(case, job, mark)
-        live = bench.live.location(job_id) if hooks else {}
+        live = _live_answer(bench.live, job_id, job.has_ended()) if hooks else {}
     finally:
         statuses, outputs, errors = job.end()
     seconds = time.monotonic() - began
@@ -81,6 +83,18 @@ def _watch(case: Case, job: Job, mark: Path) -> None:
         befell = befell or (now if mark.exists() else 0.0)
         if now - began > LIMIT_SECONDS or (befell and now - befell > case.stands):
             return
+        time.sleep(LOOK_SECONDS)
+
+
+def _live_answer(live: Live, job_id: str, ended: bool) -> dict[str, Any]:
+    """The collector's answer; about a job that has ended, the first that says so, as of whoever looks then. An agent
+    looks at its ranks once a second."""
+    until = time.monotonic() + (ENDED_SECONDS if ended else 0.0)
+    while True:
+        location = live.location(job_id)
+        is_told = any(note["kind"] == "ended" for note in location.get("notes", ()))
+        if is_told or time.monotonic() >= until:
+            return location
         time.sleep(LOOK_SECONDS)
 
 

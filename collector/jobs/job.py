@@ -13,9 +13,13 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import (
     END,
+    FIRST_PHASE,
+    FIRST_STEPS,
     MOST_WINDOW_STEPS,
     START,
     STEP,
+    STEP_COLUMNS,
+    WARM_UP_STEPS,
     WINDOW_SECONDS,
     WINDOW_STEPS,
     JobTimings,
@@ -124,7 +128,7 @@ class Job:
     reported it, `progressed_at` when an agent last reported a new step of it, and `ended_at` when a rank of it last
     ran, as far as that is known; all in seconds on the collector's monotonic clock. `agents`: who reports ranks of it
     that run, and when each last did. `collectives`: the last of those ranks that were asked for them, at
-    `collectives_at`."""
+    `collectives_at`. `first_phases`: by rank, as JobTimings has them."""
 
     run: Run
     agent: str
@@ -135,6 +139,7 @@ class Job:
     agents: dict[str, float] = dataclasses.field(default_factory=dict)
     collectives: Mapping[int, RankCollectives] = dataclasses.field(default_factory=dict)
     collectives_at: float = 0.0
+    first_phases: dict[int, NDArray[np.float64]] = dataclasses.field(default_factory=dict)
 
     @property
     def running(self) -> bool:
@@ -177,9 +182,25 @@ class Job:
         rows = self.newest_rows(answering)
         world_size = max((row.world_size for row in rows.values()), default=0)
         timings = live_timings(job_id, world_size, tables, rows, findings, self.asked_seconds_ago())
+        if timings.alone is not None and timings.alone.any():
+            timings = dataclasses.replace(timings, first_phases=self._first_phases(timings.ranks, timings.alone))
         if not self.running or self.updated_at - self.collectives_at > COLLECTIVES_SECONDS:
             return timings
         return with_collectives(timings, self.collectives, rows)
+
+    def _first_phases(self, ranks: NDArray[np.int64], alone: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """What JobTimings has of that name. Each rank's first steps are kept once all of them are there."""
+        found = np.full((FIRST_STEPS, len(ranks), STEP_COLUMNS - FIRST_PHASE), np.nan)
+        for column in np.flatnonzero(alone).tolist():
+            rank = int(ranks[column])
+            kept = self.first_phases.get(rank)
+            if kept is None:
+                table = self.ranks[rank].table
+                kept = table[table[:, STEP] >= WARM_UP_STEPS][:FIRST_STEPS, FIRST_PHASE:].copy()
+                if len(kept) == FIRST_STEPS:
+                    self.first_phases[rank] = kept
+            found[: len(kept), column] = kept
+        return found
 
 
 def _first_step(tables: Sequence[NDArray[np.float64]]) -> int:

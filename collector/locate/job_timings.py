@@ -93,6 +93,11 @@ class JobTimings:
     """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
     positions: NDArray[np.int32] | None = None
     """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    alone: NDArray[np.bool_] | None = None
+    """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
+    first_phases: Floats | None = None
+    """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
+    of others, None where no rank is, or where they are not known."""
     waits_recorded: bool = True
     """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
     collectives: Collectives | None = None
@@ -125,6 +130,12 @@ class RankInfo(NamedTuple):
     state: RankState
     unseen_waits: bool = False
 
+
+WARM_UP_STEPS = 2
+"""Allocation, compilation and the first input are not the machine's speed."""
+
+FIRST_STEPS = 16
+"""So many of a job's first steps are kept of the ranks whose work nobody else does."""
 
 STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
 """The columns of a step_table()."""
@@ -218,4 +229,5 @@ def live_timings(
         ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
     timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
     threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
-    return dataclasses.replace(timings, live=True, positions=live_positions(newest_rows), own_threads=threads)
+    classes, alone = live_positions(newest_rows)
+    return dataclasses.replace(timings, live=True, positions=classes, alone=alone, own_threads=threads)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from laggard.collector.locate.inferred_positions import connected
-from laggard.collector.locate.positions import REPLICAS, Place, canonical_role, position_classes
+from laggard.collector.locate.positions import REPLICAS, Place, alone_in_stage, canonical_role, position_classes
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size_of
 from laggard.wire.ranks import RankRow
@@ -39,13 +39,22 @@ def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
             yield DeclaredGroup(name, name.partition(":")[0], runs)
 
 
-def live_positions(rows: Mapping[int, RankRow]) -> NDArray[np.int32] | None:
-    """[R], ascending by rank: the same number for ranks that do the same work. None where no rank says that any does
-    other work."""
+class LivePositions(NamedTuple):
+    """[R], ascending by rank: the same number for ranks that do the same work, and which of them have a stage of a
+    pipeline to themselves; None where no rank says that any does other work."""
+
+    classes: NDArray[np.int32] | None = None
+    alone: NDArray[np.bool_] | None = None
+
+
+def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
+    """The positions that the ranks tell."""
     indices = indices_by_role(rows)
     if not any(indices.values()):
-        return None
-    return position_classes(list(indices), [Place(index, ()) for index in indices.values()])
+        return LivePositions()
+    places = [Place(index, ()) for index in indices.values()]
+    classes = position_classes(list(indices), places)
+    return LivePositions(classes, alone_in_stage(list(indices), places, classes))
 
 
 def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -22,13 +22,17 @@ REPLICAS: Final = ""
 
 TENSOR: Final = "tp"
 
+PIPELINE: Final = "pp"
+
 _ROLE_WORDS = (  # the first that fits: an expert's data-parallel group is one of data parallelism
     (REPLICAS, {"dp", "data", "ddp", "fsdp", "hsdp", "zero", "shard", "replicate", "replica", "world", "edp"}),
-    ("pp", {"pp", "pipe", "pipeline"}),
+    (PIPELINE, {"pp", "pipe", "pipeline"}),
     (TENSOR, {"tp", "mp", "tensor", "model"}),
     ("ep", {"ep", "expert", "experts", "moe"}),
     ("cp", {"cp", "context", "sp", "sequence"}),
 )
+
+_STEADY_ROLES = {PIPELINE, TENSOR, "cp"}
 
 FEW_PEERS = 4
 
@@ -52,17 +56,23 @@ class Place(NamedTuple):
 
     def index_by_role(self, rank: int) -> dict[str, int]:
         """The rank's index in its group of each role in which members do different work. Where no position was
-        declared, its place in the largest group of the role that has it; else what was inferred."""
+        declared, its place in the largest group of the role that has it; else what was inferred. Two ranks that send to
+        each other are the neighbours in a pipeline, and no group of it where it is known to be longer."""
         found = dict(self.inferred)
+        pairs = PIPELINE in found and all(len(each.ranks) == 2 for each in self._groups_of(PIPELINE))
+        known = {PIPELINE} if pairs else set[str]()
         for group in sorted(self.groups, key=lambda group: len(group.ranks)):
             role = canonical_role(group.role)
-            if role and rank in group.ranks:
+            if role and rank in group.ranks and role not in known:
                 found[role] = group.ranks.index(rank)
         for name, index in self.position.items():
             role = canonical_role(name)
-            if role != REPLICAS:
+            if role != REPLICAS and role not in known:
                 found[role or name] = index
         return found
+
+    def _groups_of(self, role: str) -> Iterator[Membership]:
+        return (group for group in self.groups if canonical_role(group.role) == role)
 
 
 @lru_cache(1024)
@@ -90,3 +100,13 @@ def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[n
     chosen = [stage if smallest[stage] < FEW_PEERS else key for key, stage in zip(keys, stages, strict=True)]
     numbers: dict[Key, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in chosen], np.int32)
+
+
+def alone_in_stage(ranks: Sequence[int], places: Sequence[Place], classes: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """[R]: the ranks that have a stage of a pipeline to themselves: nobody does the same work, and it is the same in
+    each step, as that of an expert is not. `classes`: position_classes()."""
+    _, number, count = np.unique(classes, return_inverse=True, return_counts=True)
+    roles = (place.index_by_role(rank).keys() for rank, place in zip(ranks, places, strict=True))
+    staged = np.array([PIPELINE in each and each <= _STEADY_ROLES for each in roles], np.bool_)
+    found: NDArray[np.bool_] = staged & (count[number] == 1)
+    return found

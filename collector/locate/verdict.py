@@ -27,6 +27,7 @@ from laggard.collector.locate.hang.deaths import dead_ranks
 from laggard.collector.locate.hang.different_calls import different_calls
 from laggard.collector.locate.hang.hangs import hung_ranks
 from laggard.collector.locate.hang.mismatched import mismatched_collectives
+from laggard.collector.locate.hang.stopped import stopped_to_the_end
 from laggard.collector.locate.hang.unfinished import unfinished_collectives
 from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
@@ -36,6 +37,7 @@ from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, 
 from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
 from laggard.collector.locate.slow.intermittent import intermittent_ranks
+from laggard.collector.locate.slow.longest_stage import longest_stage_notes
 from laggard.collector.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
 from laggard.collector.locate.slow.one_rank import one_rank_note
 from laggard.collector.locate.slow.payoff import stalls_beside
@@ -48,7 +50,8 @@ from laggard.text.words import ranks_text
 def locate(timings: JobTimings) -> Location:
     """The verdict on one job. It names no culprit where the ranks differ by no more than healthy ones do."""
     steps = Steps.usable(timings)
-    dead = dead_ranks(timings)
+    dead = stopped_to_the_end(timings)
+    dead = dead_ranks(timings) if dead == NOTHING_FOUND else dead
     hung = NOTHING_FOUND if dead.culprits else _hung_ranks(timings, steps)
     slow = (
         _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
@@ -143,7 +146,9 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
     seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
-    notes = (*brief_notes(timings, brief), *uneven, *stalls, *(rank_zero_note(timings, each) for each in logging))
+    stages = () if culprits or links else longest_stage_notes(timings, steps)
+    logs = (rank_zero_note(timings, each) for each in logging)
+    notes = (*brief_notes(timings, brief), *uneven, *stalls, *stages, *logs)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
 

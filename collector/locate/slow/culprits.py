@@ -32,6 +32,9 @@ WITHOUT_PHASES = 0.9
 ONE_PEER = 0.95
 """Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
 
+PAST = "in its first steps"
+"""With which a rank is compared whose work nobody else does."""
+
 ALONE = 0.25
 """Peers that take less of a rank's time for something leave it to that rank."""
 
@@ -100,6 +103,7 @@ class _Comparison(NamedTuple):
     peers_waited: float
     peers_busy: float
     peer_count: int
+    elsewhere: float = 0.0  # by how much it takes longer than they do in all other phases
 
 
 def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
@@ -135,22 +139,27 @@ def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
     """Whose fault it is, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
     phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
     machine's."""
-    alone = compared.peers < ALONE * compared.own and not each.whole_host
-    if alone and (compared.phase in SCRIPTS or compared.phase == BETWEEN_STEPS and _is_rank_zero(timings, each)):
+    alone = compared.peer_count > 0 and compared.peers < ALONE * compared.own and not each.whole_host
+    if alone and compared.phase in SCRIPTS or _does_more_between(timings, each, compared):
         return "uneven_work"
     if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
         return "slow_host"
     return "slow_input" if compared.phase == INPUT else "slow_compute"
 
 
-def _is_rank_zero(timings: JobTimings, each: Slow) -> bool:
-    return len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
+def _does_more_between(timings: JobTimings, each: Slow, compared: _Comparison) -> bool:
+    """Whether it is rank 0, which takes longer between the steps, and there alone: a slow CPU would slow its passes."""
+    is_rank_zero = len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
+    there_alone = compared.elsewhere < ALONE * (compared.own - compared.peers)
+    return compared.phase == BETWEEN_STEPS and is_rank_zero and compared.peer_count > 0 and there_alone
 
 
 def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
     columns = np.array(each.columns)
     tail = _slow_steps(each)
     phases = list(steps.judged_phases)
+    if not len(peers) and steps.past.alone[columns].all():
+        return _compare_with_past(steps, columns, tail)
     excess = [
         median(last_axis_median(steps.phases[tail][:, columns, phase]) - _medians(steps.phases[tail, :, phase], peers))
         for phase in phases
@@ -165,7 +174,22 @@ def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
         median(_medians(steps.waited[tail], peers)),
         median(_medians(steps.busy[tail], peers)),
         len(peers),
+        float(np.nansum(np.fmax(excess, 0.0)) - max(excess[phases.index(phase)], 0.0)),
     )
+
+
+def _compare_with_past(steps: Steps, columns: NDArray[np.int64], tail: slice | NDArray[np.int64]) -> _Comparison:
+    """The same, with its own first steps in the place of peers."""
+    assert steps.past.first is not None
+    first = steps.past.first[:, columns]
+    own, before = (
+        np.array([median(values[:, :, phase]) for phase in steps.judged_phases])
+        for values in (steps.phases[tail][:, columns], first)
+    )
+    phase = int(np.nanargmax(own - before))
+    base = float(np.nanmedian(steps.past.base[columns]))
+    waited = median(steps.waited[tail][:, columns])
+    return _Comparison(steps.judged_phases[phase], own[phase], before[phase], waited, np.nan, base, 0)
 
 
 def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
@@ -208,7 +232,8 @@ def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
     series = each.series[each.since :]
     busier = int((series > each.excess / 2).sum())
-    how_often = f"busier than its peers in {busier} of the last {len(series)} steps"
+    whom = "its peers" if compared.peer_count else PAST
+    how_often = f"busier than {whom} in {busier} of the last {len(series)} steps"
     if each.hits is not None:
         how_often = (
             f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
@@ -217,9 +242,14 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
     all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
     if each.machine:
         all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
+    waits = (
+        ()
+        if not compared.peer_count
+        else (f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",)
+    )
     return (
         *all_slow,
-        step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase])),
-        f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",
+        step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom),
+        *waits,
         how_often,
     )

@@ -9,6 +9,12 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
 
+MAD_TO_SIGMA = 1.4826
+"""A standard deviation over the median absolute deviation, for normal data."""
+
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median over that of a mean, for normal data."""
+
 BLOCK = 8192
 """How many ranks are computed at once: intermediate arrays over steps and ranks are at most this wide."""
 

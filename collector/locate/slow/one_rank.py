@@ -6,9 +6,8 @@ from typing import Final
 
 import numpy as np
 
-from laggard.collector.locate.job_timings import JobTimings
+from laggard.collector.locate.job_timings import WARM_UP_STEPS, JobTimings
 from laggard.collector.locate.slow.medians import median
-from laggard.collector.locate.slow.steps import WARM_UP_STEPS
 from laggard.constants import PHASES
 from laggard.model import Note
 from laggard.text.words import seconds_text

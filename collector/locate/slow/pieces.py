@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from laggard.collector.locate.collectives import Collectives
 from laggard.collector.locate.intervals import waits
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import deviations, last_axis_median
-from laggard.collector.locate.slow.significance import MAD_TO_SIGMA
+from laggard.collector.locate.slow.medians import MAD_TO_SIGMA, deviations, last_axis_median
 from laggard.collector.locate.slow.steps import Steps
 
 MAX_STEPS = 1 << 21

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from laggard.collector.locate.job_timings import Floats
 from laggard.collector.locate.slow.medians import deviation, last_axis_median, median, median_over_steps
 from laggard.collector.locate.slow.moments import is_brief, outlasts_moments
+from laggard.collector.locate.slow.past import CHANGED_RATIO
 from laggard.collector.locate.slow.peers import node_numbers
 from laggard.collector.locate.slow.significance import (
     MAX_SERIES,
@@ -213,9 +214,11 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
         same = steps.peers.number == steps.peers.number[column]
         others = np.flatnonzero(same & ~culprits)
         others = others[others != column]
+        ratio = CHANGED_RATIO if steps.past.alone[column] else SLOW_RATIO
         spread = _spread(steps, others) if len(others) >= FEW_PEERS else deviation(medians.whole[~same & ~culprits])
         compared = steps.excess[:, others[:: max(1, len(others) // MAX_SERIES)]]
-        found = slowdown(steps.excess[:, column], steps.duration, compared, spread)
+        spread = float(np.fmax(spread, steps.past.error[column]))
+        found = slowdown(steps.excess[:, column], steps.duration, compared, spread, ratio)
         if found is not None:
             compared = steps.excess[:, np.append(others, column)]
             yield _slow(steps, (int(column),), False, found, steps.excess[:, column], compared)

@@ -23,7 +23,14 @@ from typing import NamedTuple
 import numpy as np
 
 from laggard.collector.locate.job_timings import Floats
-from laggard.collector.locate.slow.medians import deviation, deviations, median, median_over_steps
+from laggard.collector.locate.slow.medians import (
+    MAD_TO_SIGMA,
+    MEDIAN_ERROR,
+    deviation,
+    deviations,
+    median,
+    median_over_steps,
+)
 from laggard.collector.locate.slow.steps import MIN_STEPS
 
 SLOW_RATIO = 0.025
@@ -34,8 +41,6 @@ BESIDE_HEALTHY = 0.8
 """A healthy rank may itself be half of SLOW_RATIO slower, three standard deviations of what GPUs differ by; an excess
 beyond that takes four standard errors of noise in place of five."""
 
-MAD_TO_SIGMA = 1.4826  # for normal data
-MEDIAN_ERROR = 1.2533  # the standard error of a median over that of a mean, for normal data
 MAX_SERIES = 64
 CLEARER = 4
 """So many more steps must fall on the right side of a change in the window for it to be the onset."""

@@ -7,20 +7,17 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import Floats, JobTimings
+from laggard.collector.locate.job_timings import WARM_UP_STEPS, Floats, JobTimings
 from laggard.collector.locate.slow.medians import last_axis_median, median
+from laggard.collector.locate.slow.past import OTHER, Past, judged
 from laggard.collector.locate.slow.peers import Peers
 from laggard.constants import PHASES
 
 MIN_STEPS = 8  # fewer prove nothing: one garbage collection or page fault is a large share of them
-WARM_UP_STEPS = 2  # allocation, compilation and the first input are not the machine's speed
 
 NAMED_SHARE = 0.5
 """Where phases are named that hold so much of the own time, time that belongs to none of them accuses nobody: it may be
 a wait that no record tells of, or rank 0 writing its log."""
-
-OTHER = PHASES.index("other")
-
 
 STALL_TIMES = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
@@ -32,7 +29,8 @@ MOST_STALLED = 0.02
 @dataclasses.dataclass(frozen=True)
 class Steps:
     """The steps to judge by, over S steps, R ranks and P phases. Times in seconds; nan where a rank has no row.
-    `excess` is `busy` less the median of the rank's peers in the same step."""
+    `excess` is `busy` less the median of the rank's peers in the same step; of a rank without any, less what it was in
+    its own first steps (past.py)."""
 
     numbers: NDArray[np.int64]  # [S]
     duration: Floats  # [S]: the ranks' median
@@ -42,6 +40,7 @@ class Steps:
     peers: Peers
     excess: Floats  # [S, R]
     work: Floats | None  # [S, R]: elements of the model's inputs, 0 where they were not seen
+    past: Past  # of the ranks that nobody does the work of
     phased: bool  # whether phases are known, so that `other` is not judged
     live: bool = False  # whether a verdict is drawn again and again, since the job goes on
 
@@ -57,13 +56,16 @@ class Steps:
 
     def without(self, culprits: NDArray[np.bool_], ranks: NDArray[np.bool_]) -> Steps:
         """The same steps, with `ranks` [R], whole classes, compared with no rank of `culprits` [R]."""
+        ranks = ranks & ~self.past.alone
         excess = self.busy - self.peers.medians(self.busy, culprits, ranks)
         return dataclasses.replace(self, excess=np.where(ranks, excess, self.excess))
 
     def with_other(self) -> Steps:
         """The same steps, with the time that belongs to no phase judged as well."""
         busy = self.phases.sum(axis=2)
-        return dataclasses.replace(self, busy=busy, excess=busy - self.peers.medians(busy), phased=False)
+        past = Past.of(self.past.first, busy.shape[1], False)
+        excess = np.where(past.alone, past.excess(busy), busy - self.peers.medians(busy))
+        return dataclasses.replace(self, busy=busy, excess=excess, past=past, phased=False)
 
     @staticmethod
     def usable(timings: JobTimings) -> Steps | None:
@@ -77,9 +79,10 @@ class Steps:
         kept = _rows(keep)
         phases = timings.phase_seconds[kept]
         phased = _are_named(phases)
-        busy = phases[:, :, : OTHER if phased else None].sum(axis=2)
+        busy = judged(phases, phased)
         positions = np.zeros(len(timings.ranks), np.int32) if timings.positions is None else timings.positions
         peers = Peers.of(positions, timings.nodes)
+        past = Past.of(_first_steps(timings), busy.shape[1], phased)
         return Steps(
             numbers=timings.steps[kept],
             duration=last_axis_median(timings.step_seconds[kept]),
@@ -88,10 +91,16 @@ class Steps:
             waited=timings.waited_seconds[kept],
             work=None if timings.work is None else timings.work[kept],
             peers=peers,
-            excess=busy - peers.medians(busy),
+            excess=np.where(past.alone, past.excess(busy), busy - peers.medians(busy)),
+            past=past,
             phased=phased,
             live=timings.live and any(state.state == "running" for state in timings.states),
         )
+
+
+def _first_steps(timings: JobTimings) -> Floats | None:
+    """[FIRST_STEPS, R, P]: own time in the first steps, of the ranks that nobody does the work of."""
+    return None if timings.alone is None or not timings.alone.any() else timings.first_phases
 
 
 def steps_needed(timings: JobTimings) -> int:

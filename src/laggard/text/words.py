@@ -49,9 +49,9 @@ def phase_text(name: str) -> str:
     return name.replace("_", " ")
 
 
-def step_times_text(own: float, peers: float, where: str) -> str:
+def step_times_text(own: float, peers: float, where: str, whom: str = "its peers") -> str:
     """`0.102 s a step in forward, its peers 261 us`: each in the unit that the page shows it in."""
-    return f"{_digits_text(own)} a step in {where}, its peers {_digits_text(peers)}"
+    return f"{_digits_text(own)} a step in {where}, {whom} {_digits_text(peers)}"
 
 
 def _digits_text(value: float) -> str:

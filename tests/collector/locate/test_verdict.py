@@ -251,7 +251,8 @@ def test_a_rank_that_was_slow_and_then_died_is_told_once() -> None:
 
 def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
     location = locate(job(states=(RankState("died", 58, "forward", None),) * 4))
-    assert location.culprits == () and [note.kind for note in location.notes] == ["ended"]
+    assert location.culprits == () and location.verdict == "unknown"
+    assert [note.kind for note in location.notes] == ["first_unseen", "ended"], "one may have died of itself"
 
 
 def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:
