@@ -1,0 +1,77 @@
+"""Modules that nothing names, as in a loop of one's own without DDP, FSDP or an engine: found by what the optimizer
+trains."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.warm import Warm
+
+from laggard.constants import PHASES
+from laggard.rankfile import RankFileReader, Step
+
+pytestmark = pytest.mark.slow  # trainings with torch
+
+LOOP = """
+import time, torch
+from torch import nn
+class Slow(nn.Linear):
+    def forward(self, data):
+        time.sleep(0.02)
+        return super().forward(data)
+{model}
+optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+for _ in range(6):
+    time.sleep(0.03)  # it makes its own input
+    called(torch.ones(3, 4)).square().sum().backward()
+    optimizer.step(); optimizer.zero_grad()
+assert type(called).__name__ == "{name}"
+"""
+MODELS = {
+    "alone": ("trained = called = Slow(4, 4)", "Slow"),
+    "nested": ("trained = called = nn.Sequential(nn.Identity(), Slow(4, 4))", "Sequential"),
+    "in_a_list": ("trained = nn.ModuleList([Slow(4, 4)]); called = trained[0]", "Slow"),
+    "in_a_dict": ("trained = nn.ModuleDict(dict(it=Slow(4, 4))); called = trained['it']", "Slow"),
+    "beside_others": ("frozen = nn.Linear(4, 4).requires_grad_(False); trained = called = Slow(4, 4)", "Slow"),
+    "beside_a_half_made": (
+        "class Half(nn.Module):\\n    def __init__(self): pass\\nhalf = Half(); trained = called = Slow(4, 4)",
+        "Slow",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    with contextlib.closing(Warm("torch", "torch.distributed")) as server:
+        yield server
+
+
+@pytest.fixture
+def steps_of(tmp_path: Path, warm: Warm) -> Callable[[str], list[Step]]:
+    def steps_of(script: str) -> list[Step]:
+        (tmp_path / "script.py").write_text(script)
+        environment = {"LAGGARD_RANK_DIR": str(tmp_path / "ranks"), "LAGGARD_JOB_ID": "own", "LAGGARD_HOST_CLOCK": "1"}
+        done = warm.run(["-m", "laggard", "run", str(tmp_path / "script.py")], environment)
+        assert done.returncode == 0, done.stderr
+        (path,) = (tmp_path / "ranks").rglob("*.rank")
+        with RankFileReader(str(path)) as file:
+            counters = file.counters()
+            assert counters is not None and counters.errors == 0
+            return file.steps()
+
+    return steps_of
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_time_before_the_forward_pass_is_not_forward(kind: str, steps_of: Callable[[str], list[Step]]) -> None:
+    model, name = MODELS[kind]
+    steps = steps_of(LOOP.format(model=model.replace("\\n", "\n"), name=name))
+    forward, between = PHASES.index("forward"), PHASES.index("between_steps")
+    assert len(steps) == 6
+    for step in steps[1:]:  # the module is found once it has been trained
+        assert step.phases[between] >= 30_000_000, step
+        assert 20_000_000 <= step.phases[forward] < step.phases[between] + 20_000_000
+        assert step.work == 12
