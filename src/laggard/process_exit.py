@@ -48,7 +48,9 @@ def zombie_status(pid: int, may_know: bool) -> int | None:
         status, flags = int(fields[_STATUS_FIELD - 1]), int(fields[_FLAGS_FIELD - 1])
     except (OSError, ValueError, IndexError):
         return None
-    return status if (state == b"Z" or flags & _EXITING) and (status or may_know) else None
+    if state == b"Z":
+        return status if status or may_know else None
+    return status if status and flags & _EXITING else None  # it may not be set yet
 
 
 def _status_of_pidfd(pidfd: int) -> int | None:

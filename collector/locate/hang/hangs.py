@@ -71,7 +71,7 @@ def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = Fa
     roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
     if not waits and not stopped:
         return NOTHING_FOUND
-    if not roots:
+    if not roots or not stopped and _deadlocked(waits):  # whoever else is late, these wait for ever
         return PartialVerdict(notes=tuple(_notes_without_root(timings, waits)))
     victims = _Victims.of(waits)
     culprits = (_culprit(timings, root, victims, step_seconds, ended) for root in roots)
@@ -108,10 +108,14 @@ def _roots(waits: Mapping[int, Wait], timings: JobTimings, standing: frozenset[i
 
 
 def _notes_without_root(timings: JobTimings, waits: Mapping[int, Wait]) -> Iterable[Note]:
-    deadlocked = ranks_in_cycles({column: wait.not_arrived for column, wait in waits.items()})
+    deadlocked = _deadlocked(waits)
     if deadlocked:
         yield mismatch_of(timings, waits, deadlocked) or deadlock_note(timings, deadlocked)
     yield from waiting_notes(timings, waits, "" if deadlocked else "; nobody is known to be missing")
+
+
+def _deadlocked(waits: Mapping[int, Wait]) -> frozenset[int]:
+    return ranks_in_cycles({column: wait.not_arrived for column, wait in waits.items()})
 
 
 def _culprit(

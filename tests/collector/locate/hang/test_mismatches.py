@@ -78,6 +78,13 @@ def test_two_groups_in_another_order_are_a_deadlock() -> None:
     assert found.notes[0].kind == "deadlock" and not found.culprits
 
 
+def test_a_deadlock_is_told_although_others_are_not_there_either() -> None:
+    """Ranks 0 and 2 wait in C++ for the other two, where no hook tells: they are late, and not what it hangs on."""
+    elsewhere = rank()
+    found = hang(elsewhere, rank(("all_reduce", "world:0-3", 1)), elsewhere, rank(("all_gather", "dp:1-3/2", 285)))
+    assert found.notes[0].kind == "deadlock" and found.notes[0].ranks == (1, 3) and not found.culprits
+
+
 @pytest.mark.parametrize(
     "late",
     [
