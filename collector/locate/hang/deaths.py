@@ -83,7 +83,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     if not silent and any(_spoke_to_the_end(timings, death) for death in first):
         return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
     different = different_calls(timings)
-    if different is None and all(death.told for death in deaths if death not in first):
+    if different is None and all(_is_after(timings, death) for death in deaths if death not in first):
         different = next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
         if different is not None and not different.few:  # which side took another way is not known
             return PartialVerdict(notes=(different.note(), *notes))
@@ -215,6 +215,11 @@ def _recorded_least(timings: JobTimings, first: Sequence[_Death]) -> list[_Death
 def _is_its_own(end: RankEnd) -> bool:
     """Whether the rank itself ended so, and not for another that is gone."""
     return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
+
+
+def _is_after(timings: JobTimings, death: _Death) -> bool:
+    """Whether a rank ended as ranks do after another: by an error of the network, or killed by the launcher."""
+    return death.told or _is_only_killed(timings.states[death.column].end)
 
 
 def _is_only_killed(end: RankEnd | None) -> bool:

@@ -15,7 +15,7 @@ from laggard.collector.locate.slow.payoff import payoff, stalls_beside
 from laggard.collector.locate.slow.ranks import Slow
 from laggard.collector.locate.slow.significance import confidence
 from laggard.collector.locate.slow.steps import Steps
-from laggard.collector.locate.slow.uneven_work import Compared, is_by_design, more_work, uneven_work_note
+from laggard.collector.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
 from laggard.constants import PHASES, SCRIPT_PHASES
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import phase_text, ranks_text, seconds_text, step_times_text
@@ -113,9 +113,12 @@ def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, sa
     phase = PHASES[compared.phase]
     ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
     node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
-    passes = compared.phase in PASSES
     given = Compared(_rows(steps, each), np.array(each.columns), peers)
-    more = more_work(steps, given, gpu is not None) if passes else ()
+    more: tuple[str, ...] = ()
+    if compared.phase in PASSES:
+        more = more_work(steps, given, gpu is not None)
+    elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
+        more = more_between(steps, given)
     kind = "uneven_work" if more else _kind(timings, each, compared)
     others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
     return Culprit(

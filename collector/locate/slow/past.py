@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from laggard.collector.locate.job_timings import Floats
 from laggard.collector.locate.slow.medians import (
-    MAD_TO_SIGMA,
     MEDIAN_ERROR,
     deviations,
     median_over_steps,
@@ -35,7 +34,7 @@ OTHER: Final = PHASES.index("other")
 class Past(NamedTuple):
     """What the ranks that nobody does the work of were in their first steps. `first` [K, R, P]: their own time by
     phase, nan of others, None where there are none. `alone` [R]: the ranks that are known so. `base` [R]: their busy
-    seconds a step, and `error` [R]: by how much these may be wrong, one standard error; nan of others."""
+    seconds a step, and `error` [R]: by how much these may be wrong, as a median absolute deviation; nan of others."""
 
     first: Floats | None
     alone: NDArray[np.bool_]
@@ -50,7 +49,7 @@ class Past(NamedTuple):
             return cls(None, np.zeros(count, np.bool_), nobody, nobody)
         busy = judged(first, phased)
         known = np.isfinite(busy).sum(axis=0)
-        error = MEDIAN_ERROR * MAD_TO_SIGMA * deviations(busy) / np.sqrt(np.maximum(known, 1))
+        error = MEDIAN_ERROR * deviations(busy) / np.sqrt(np.maximum(known, 1))
         alone = known >= MIN_FIRST_STEPS
         return cls(first, alone, np.where(alone, median_over_steps(busy), np.nan), np.where(alone, error, np.nan))
 

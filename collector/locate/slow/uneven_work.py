@@ -43,7 +43,9 @@ ALIKE: Final = 2.0
 SMALL_SHARE: Final = 0.1
 """What rank 0 does between the steps accuses nobody where it costs less of the step: every script has some of it."""
 
-_FORWARD, _BACKWARD, _OPTIMIZER = (PHASES.index(name) for name in ("forward", "backward", "optimizer"))
+_FORWARD, _BACKWARD, _OPTIMIZER, _BETWEEN = (
+    PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
+)
 
 
 class Compared(NamedTuple):
@@ -66,6 +68,16 @@ def more_work(steps: Steps, compared: Compared, on_gpu: bool) -> tuple[str, ...]
     if works is not None:
         return _by_elements(works, passes[0] / passes[1])
     return () if on_gpu else _by_update(own, peers, median(steps.duration))
+
+
+def more_between(steps: Steps, compared: Compared) -> tuple[str, ...]:
+    """The evidence that the rank has more work between its steps, by the elements that its model gets in them; empty
+    where these do not explain how much longer that takes."""
+    works = _work(steps, compared) if len(compared.peers) else None
+    if works is None:
+        return ()
+    own, peers = (_seconds(steps, compared.steps, columns)[_BETWEEN] for columns in (compared.columns, compared.peers))
+    return _by_elements(works, own / peers) if peers > 0 else ()
 
 
 def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:

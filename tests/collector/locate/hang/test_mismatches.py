@@ -209,10 +209,11 @@ def test_ranks_that_call_what_they_always_do_are_not_odd() -> None:
     assert all(note.kind != "mismatch" for note in found.notes)
 
 
-def test_where_two_ranks_stand_in_different_calls_neither_is_accused() -> None:
-    """Gloo aborts either side."""
+@pytest.mark.parametrize("end", [FAILED, RankEnd(NOW + 0.1, 0.05, signal="SIGKILL")])
+def test_where_two_ranks_stand_in_different_calls_neither_is_accused(end: RankEnd) -> None:
+    """Gloo aborts either side, and mpirun kills the other at once."""
     aborted = rank(("all_reduce", "dp:0-1", 41), state="died", end=RankEnd(NOW, 0.05, signal="SIGABRT"))
-    other = rank(torch=(46, 45), state="died", end=FAILED)
+    other = rank(torch=(46, 45), state="died", end=end)
     found = locate(timings([aborted, other]))
     assert found.culprits == () and found.verdict is Verdict.FAIL
     (note,) = [note for note in found.notes if note.kind == "mismatch"]

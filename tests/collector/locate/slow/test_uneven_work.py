@@ -55,6 +55,16 @@ def test_a_rank_that_is_slower_than_its_tokens_explain_is_a_slow_machine(passes:
     assert (culprit.kind, culprit.ranks, culprit.node) == ("slow_compute", (1,), "n0")
 
 
+@pytest.mark.parametrize(("longer", "more", "kind"), [(2.0, 2.0, "uneven_work"), (2.0, 1.0, "slow_host")])
+def test_more_tokens_explain_time_between_the_steps_too(longer: float, more: float, kind: str) -> None:
+    """Reinforcement learning generates there."""
+    made = job(RANKS, ROWS, work=work(1, more))
+    made.phase_seconds[:, :, BETWEEN] = 0.1
+    made.phase_seconds[:, 1, BETWEEN] *= longer
+    (culprit,) = locate(_as_long_as_the_slowest(made)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == (kind, (1,), "between_steps")
+
+
 def test_where_the_tokens_are_equal_an_update_as_fast_as_the_peers_excuses_nobody() -> None:
     """A GPU or CPU may be slow in the passes alone, and the tokens say that it had no more to do."""
     (culprit,) = locate(timings(passes=2.0, update=1.0, work=work(1, 1.0))).culprits
