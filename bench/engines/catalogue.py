@@ -12,8 +12,9 @@ class Engine(NamedTuple):
     """`start`: `ranks` (as srun does, one process each), `script` (it starts its ranks itself), `torchrun`, `mpirun`.
     `imports`: what the processes have imported when they begin. `needs`: the module or program without which it cannot
     run. `victim`: whom faults befall; `reader`: whom that of the input does, where that is another. `uneven`: whether
-    the case `uneven` gives the victim alone more work of its own, which may then be told. `words`: what a reader has to
-    know, as what it stands in for. `leaves_out`: cases that cannot be, and why."""
+    the case `uneven` gives the victim alone more work of its own, which may then be told. `unseen`: no hook can see it,
+    and an answer is right that says so, and why. `words`: what a reader has to know, as what it stands in for.
+    `leaves_out`: cases that cannot be, and why."""
 
     name: str
     title: str
@@ -26,6 +27,7 @@ class Engine(NamedTuple):
     victim: int = 1
     reader: int | None = None
     uneven: bool = True
+    unseen: bool = False
     words: str = ""
     leaves_out: Mapping[str, str] = {}
 
@@ -41,7 +43,8 @@ _LIGHTNING = ("torch", "lightning.pytorch", "lightning.fabric", "torch._dynamo")
 _DEEPSPEED = ("deepspeed", "torch._dynamo")
 _TRL = ("torch", "trl", "trl.trainer.sft_trainer", "trl.trainer.grpo_trainer", "torch._dynamo")
 _ALONE = {name: "it has no peers to be compared with" for name in ("forward", "input")} | {
-    "collective": "it makes no collectives"
+    "collective": "it makes no collectives",
+    "exit": "nobody waits for it, and its end is that of the job",
 }
 
 
@@ -130,7 +133,9 @@ ENGINES: Final = (
     Engine("single", "one process", "single.py", ranks=1, victim=0, leaves_out=_ALONE),
     Engine(
         "rpc", "parameter server on RPC", "rpc.py",
-        words="torch.distributed.rpc makes no collectives, and its processes share no steps: nothing is recorded",
+        unseen=True,
+        words="torch.distributed.rpc makes no collectives, and its processes share no steps: nothing is recorded, and "
+        "right is what says that, and why",
         leaves_out={"collective": "it makes no collectives"},
     ),
 )  # fmt: skip

@@ -15,8 +15,8 @@ RANK_ZERO: Final = ("checkpoint", "logging", "evaluation")
 """Innocents in which rank 0 has work of its own."""
 _MISUSED: Final = ("mismatch", "not_arrived", "launches_differ", "deadlock")
 """Notes that tell of a collective that ranks did not make alike."""
-_SHORT: Final = ("too_few_steps", "no_steps", "brief")
-"""Notes of an answer that is open because a job was short."""
+_SHORT: Final = ("too_few_steps", "no_steps", "brief", "too_few_ranks")
+"""Notes of an answer that is open because a job was short, or has one rank."""
 
 Location = Mapping[str, Any]
 
@@ -60,6 +60,16 @@ def judge(case: str, location: Location | None, victim: int, uneven: bool = True
     return _of_innocent(location, _has_more_work(case, victim, uneven))
 
 
+def judge_unseen(location: Location | None) -> Judged:
+    """Judges an answer about processes that no hook can see: right is that they trained without being seen, and why."""
+    notes = (location or {}).get("notes", ())
+    said = any(note["kind"] == "unseen" and ": " in note["text"] for note in notes)
+    if not location or not said:
+        return Judged(SILENT, "it does not say that processes are not seen")
+    named = location["culprits"] or location["verdict"] != "unknown"
+    return Judged(WRONG, f"says {location['verdict']}") if named else Judged(RIGHT)
+
+
 def _has_more_work(case: str, victim: int, uneven: bool) -> int | None:
     """The rank that the answer may say has more work than the others."""
     if case in RANK_ZERO:
@@ -73,6 +83,8 @@ def _of_fault(case: str, location: Location, victim: int) -> Judged:
     if accused:
         return Judged(WRONG, f"accuses {_names(accused)}")
     if case == "collective" and _tells_of_collective(location, victim):
+        return Judged(RIGHT)
+    if case == "sigstop" and location["ranks_seen"] == 1 and any(it["kind"] == "suspended" for it in location["notes"]):
         return Judged(RIGHT)
     if not culprits:
         return Judged(UNSURE if location["verdict"] == "unknown" else WRONG, "names nobody")

@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 from engines.cases import BY_NAME, CASES, REFERENCE, Case
 from engines.catalogue import ENGINES, LEFT_OUT, Engine
-from engines.judge import NOT_TRIED, RIGHT, SILENT, UNSURE, WRONG, Judged, judge
+from engines.judge import NOT_TRIED, RIGHT, SILENT, UNSURE, WRONG, Judged, judge, judge_unseen
 
 Results = Mapping[tuple[str, str], Mapping[str, Any]]
 BARE: Final = "bare"
@@ -71,6 +71,8 @@ def cell(engine: Engine, case: Case, result: Mapping[str, Any]) -> Cell:
 
 def _judged(engine: Engine, case: Case, name: str, result: Mapping[str, Any]) -> Judged:
     """Judges one answer. Once a launcher has started the job anew, the live answer may be on the new attempt."""
+    if engine.unseen:
+        return judge_unseen(result[name])
     names = (case.name, AFTER_RESTART) if engine.start == "torchrun" and name == "live" and case.name in ENDS else ()
     judged = [judge(each, result[name], engine.befallen(case.name), engine.uneven) for each in names or (case.name,)]
     return next((each for each in judged if each.worth == RIGHT), judged[0])

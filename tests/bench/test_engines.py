@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from engines import cases, catalogue
-from engines.judge import EXPECTED, RIGHT, SILENT, UNSURE, WRONG, judge
+from engines.judge import EXPECTED, RIGHT, SILENT, UNSURE, WRONG, judge, judge_unseen
 from engines.page import BARE, cell, equal, page, score, steps
 from engines.processes import JOBS
 from support.paths import REPOSITORY
@@ -86,6 +86,15 @@ def test_a_collective_too_many_may_be_told_in_a_note() -> None:
         assert judge("collective", answer(verdict="unknown", notes=((kind, "1"),)), 1).worth == RIGHT
         assert judge("collective", answer(verdict="unknown", notes=((kind, "0"),)), 1).worth == UNSURE
     assert judge("sigstop", answer(verdict="unknown", notes=(("not_arrived", "1"),)), 1).worth == UNSURE
+
+
+def test_of_what_no_hook_sees_it_is_right_to_say_that_and_why() -> None:
+    unseen = answer(verdict="unknown") | {"ranks_seen": 0}
+    told = unseen | {"notes": [{"kind": "unseen", "text": "2 processes trained without being seen: by RPC"}]}
+    assert judge_unseen(told).worth == RIGHT
+    assert judge_unseen(told | {"verdict": "ok"}).worth == WRONG
+    assert judge_unseen(told | {"culprits": [GOOD["sigkill"]], "verdict": "fail"}).worth == WRONG
+    assert judge_unseen(unseen).worth == judge_unseen(None).worth == SILENT
 
 
 @pytest.mark.parametrize("case", INNOCENTS)
