@@ -110,10 +110,16 @@ def culprit_text(culprit: Culprit) -> str:
     return printable_line(f"{culprit_name(culprit)} {_condition(culprit)}")
 
 
+_WRONG = ("deadlock", "mismatch")
+"""Notes of what is wrong without a culprit."""
+
+
 def _cause(location: Location) -> Note | None:
-    """The note that says why there is no verdict, which the sentence quotes."""
-    causes = (note for note in location.notes if note.kind not in SURROUNDING)
-    return next(causes, next((note for note in location.notes if note.kind != NOT_HELD), None))
+    """The note that says why there is no verdict, which the sentence quotes; what is wrong comes before what is not
+    known."""
+    causes = [note for note in location.notes if note.kind not in SURROUNDING]
+    causes.sort(key=lambda note: note.kind not in _WRONG)
+    return next(iter(causes), next((note for note in location.notes if note.kind != NOT_HELD), None))
 
 
 def _culprit_sentence(location: Location) -> str:

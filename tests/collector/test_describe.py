@@ -120,6 +120,14 @@ def test_a_slow_network_is_named_by_its_ranks_where_the_adapter_is_not_known() -
     assert sentence(_location(Verdict.FAIL, culprit)).startswith("The network of rank 5 on n1 is slow: ")
 
 
+def test_what_is_wrong_comes_before_what_is_not_known() -> None:
+    unseen, deadlock = Note("first_unseen", "no rank's end is recorded"), Note("deadlock", "ranks 0-1 wait")
+    location = _location(Verdict.FAIL, notes=(unseen, deadlock))
+    assert sentence(location) == "Something is wrong: ranks 0-1 wait." and unseen.text in "".join(
+        note_lines(location)
+    ).replace("No rank", "no rank")
+
+
 def test_a_note_that_is_in_the_sentence_is_not_repeated() -> None:
     notes = (Note("partial", "4 of 8 ranks are seen"), Note("no_agent", "no agent answers"))
     assert note_lines(_location(Verdict.UNKNOWN, notes=notes)) == ["4 of 8 ranks are seen"]
