@@ -33,6 +33,7 @@ from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.locate.links.slow_links import slow_links
 from laggard.collector.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
 from laggard.collector.locate.slow.busy_threads import with_busy_threads
+from laggard.collector.locate.slow.by_turns import by_turns_notes, without_turns
 from laggard.collector.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
 from laggard.collector.locate.slow.few_steps import least_wait_notes
 from laggard.collector.locate.slow.host_facts import with_host_facts
@@ -43,6 +44,7 @@ from laggard.collector.locate.slow.one_rank import one_rank_note
 from laggard.collector.locate.slow.payoff import stalls_beside
 from laggard.collector.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
 from laggard.collector.locate.slow.steps import MIN_STEPS, Steps, steps_needed
+from laggard.collector.locate.slow.unnamed_time import accuses, unnamed_time_notes
 from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
 from laggard.text.words import ranks_text
 
@@ -132,8 +134,11 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     found = slow_ranks(steps, timings.nodes)
     if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
         steps, found = steps.with_other(), machines
+    unnamed = () if found else unnamed_time_notes(timings, steps)
     lasting = found if steps.live else [rank for rank in found if not rank.brief]
-    sometimes = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
+    often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
+    sometimes = without_turns(steps, often)
+    turns = by_turns_notes(timings, often, sometimes)
     again = {column for each in sometimes for column in each.columns}
     found = [rank for rank in found if not (rank.brief and again >= set(rank.columns))]
     logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
@@ -145,10 +150,10 @@ def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
     culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
     stalls = stall_notes(steps, lasting)
     typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
-    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief)
+    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed)
     stages = () if culprits or links else longest_stage_notes(timings, steps)
     logs = (rank_zero_note(timings, each) for each in logging)
-    notes = (*brief_notes(timings, brief), *uneven, *stalls, *stages, *logs)
+    notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs)
     by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
     return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
 

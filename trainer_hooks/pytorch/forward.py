@@ -35,6 +35,7 @@ class TorchForward:
         self.elements = elements  # by way of this object, which is not pickled along
         self.tensor: Any = None
         self.is_tracing: Callable[[], bool] = _never
+        self.makes_graphs: Callable[[], bool] = _never
         self.evaluated: weakref.ref[Any] | None = None  # the watched module that was called last, in evaluation mode
         self._compiler_skips = False  # torch's compiler does not compile the hook
 
@@ -48,12 +49,19 @@ class TorchForward:
         module = None if self.evaluated is None else self.evaluated()
         return module is not None and not module.training
 
+    def trains_within(self, module: Any) -> bool:
+        """Whether a wrapper that is in evaluation mode, as DDP's is once Lightning has validated, wraps a module that
+        trains: it makes a graph for a backward pass."""
+        inner = module._modules.get("module")
+        return inner is not None and inner.training and self.makes_graphs()
+
     def watch(self, module: Any) -> None:
         """Records the forward passes of `module` from now on; a second call changes nothing."""
         if id(module) not in self.watched:
             self.watched[id(module)] = weakref.ref(module, functools.partial(self._forget, id(module)))
         torch = sys.modules["torch"]
         self.tensor, self.is_tracing = torch.Tensor, torch._C._is_tracing
+        self.makes_graphs = torch.is_grad_enabled
         self.hook(type(module))
 
     def hook(self, module_class: Any, on_unwatched: OnUnwatched | None = None) -> None:
@@ -78,7 +86,7 @@ class TorchForward:
                 on_unwatched(module)
             if id(module) not in hooks.watched or get_ident() != hooks.steps.thread:
                 return call(module, *args, **kwargs)
-            if module.training:
+            if module.training or hooks.trains_within(module):
                 hooks.evaluated = None
                 # Mostly a plain tensor, and then no function of Python is called for it.
                 plain = args and type(args[0]) is hooks.tensor and not hooks.is_tracing()

@@ -31,6 +31,8 @@ CLOCKS_SECONDS = 0.5
 """By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
 _WRITE_SECONDS = 0.1
 """How often the hooks write a recording."""
+_MIN_AFTER_SECONDS = 0.0005
+"""Less is 0 ms for people."""
 _MOST_NOTES = 32
 _WHO_TELLS = (
     "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
@@ -68,12 +70,13 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     first = _explained(timings, _first(deaths))
     left = _left_before(timings, deaths, first)
     if few(left):
-        told = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+        told = tuple(_note(timings, death, deaths[:1]) for death in deaths[:_MOST_NOTES])
         return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=_ended_notes(timings, deaths))
     first = _recorded_least(timings, first)
-    notes = tuple(_note(timings, death, deaths[0]) for death in deaths[:_MOST_NOTES])
+    rest = [death for death in deaths if death not in first]
+    notes = tuple(_note(timings, death, first) for death in (*first, *rest)[:_MOST_NOTES])
     notes = (extra_note(timings, left), *notes) if left else notes
     if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
@@ -367,7 +370,7 @@ def _evidence(
     of_machine: Sequence[_Death],
 ) -> tuple[str, ...]:
     state = timings.states[death.column]
-    lines = [f"it was {_place(state)}"]
+    lines = [f"it was {_place(timings, state)}"]
     first = [each for each in first if each is death or each not in of_machine]
     deaths = [each for each in deaths if each is death or each not in of_machine]
     if state.end:
@@ -381,8 +384,8 @@ def _evidence(
         lines.append(f"{ranks} ended too close together for their clocks: each may have been the first")
     later = [each for each in deaths if each not in first]
     if later and later[0].latest < float("inf"):
-        after = seconds_text(max(0.0, later[0].latest - first[0].latest))
-        when = f", the next {after} later" if first[0].latest < float("inf") else ""
+        after = later[0].latest - first[0].latest
+        when = f", the next {seconds_text(after)} later" if _MIN_AFTER_SECONDS <= after < float("inf") else ""
         ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
         lines.append(f"{ranks} ended after it{when}")
     aborted = aborted_call(timings, death.column)
@@ -393,16 +396,19 @@ def _evidence(
     return tuple(lines)
 
 
-def _note(timings: JobTimings, death: _Death, earliest: _Death) -> Note:
+def _note(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> Note:
     rank, node = int(timings.ranks[death.column]), death.node
     state = timings.states[death.column]
     where = f" on {node}" if node else ""
     if state.doubted:
-        text = f"rank {rank}{where} recorded nothing more {_place(state)}, and no end: it was stopped or killed"
+        text = (
+            f"rank {rank}{where} recorded nothing more {_place(timings, state)}, and no end: it was stopped or killed"
+        )
         return Note("rank_died", text, (rank,), node)
-    after = death.latest - earliest.latest if death is not earliest and death.latest < float("inf") else 0.0
-    when = f", {seconds_text(after)} after the first" if after > 0.0 else ""
-    return Note("rank_died", f"rank {rank}{where} died {_place(state)}{when}: {end_text(state.end)}", (rank,), node)
+    after = death.latest - first[0].latest if death not in first and death.latest < float("inf") else 0.0
+    when = f", {seconds_text(after)} after the first" if after >= _MIN_AFTER_SECONDS else ""
+    text = f"rank {rank}{where} died {_place(timings, state)}{when}: {end_text(state.end)}"
+    return Note("rank_died", text, (rank,), node)
 
 
 def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
@@ -423,9 +429,12 @@ def _step_of_death(state: RankState) -> int:
     return 0 if state.step is None else state.step + 1
 
 
-def _place(state: RankState) -> str:
-    """Where the rank died, for people: `in step 59, in all_reduce of dp:0-3`."""
-    step = f"in step {_step_of_death(state)}"
+def _place(timings: JobTimings, state: RankState) -> str:
+    """Where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last tenth of a
+    second of a process that did not end by itself."""
+    ended_by_itself = state.end is not None and bool(state.end.exit_code or state.end.exception)
+    or_later = "" if timings.live or ended_by_itself else " or later"
+    step = f"in step {_step_of_death(state)}{or_later}"
     if state.in_flight:
         return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
     return f"{step}, in {state.phase}" if state.phase else step

@@ -94,10 +94,10 @@ def machines_slow_elsewhere(steps: Steps, nodes: Sequence[str | None]) -> list[S
     others wait: its CPUs are, between the phases. Of a single rank such time proves nothing (NAMED_SHARE). `steps`:
     with_other()."""
     found = _slow_hosts(steps, _Medians.of(steps), node_numbers(nodes), np.zeros(steps.busy.shape[1], np.bool_))
-    return [each for each in found if not each.brief and _is_waited_for(steps, each)]
+    return [each for each in found if not each.brief and is_waited_for(steps, each)]
 
 
-def _is_waited_for(steps: Steps, each: Slow) -> bool:
+def is_waited_for(steps: Steps, each: Slow) -> bool:
     """Whether the other ranks wait longer than those of the machine by at least half of what it costs."""
     own = np.isin(np.arange(steps.waited.shape[1]), each.columns)
     waited = steps.waited[each.since :]

@@ -75,3 +75,28 @@ def test_time_before_the_forward_pass_is_not_forward(kind: str, steps_of: Callab
         assert step.phases[between] >= 30_000_000, step
         assert 20_000_000 <= step.phases[forward] < step.phases[between] + 20_000_000
         assert step.work == 12
+
+
+def test_a_wrapper_left_in_evaluation_mode_around_a_module_that_trains_is_trained(
+    steps_of: Callable[[str], list[Step]],
+) -> None:
+    """Lightning puts the wrapper into evaluation mode to validate, and only what it wraps back into training."""
+    steps = steps_of("""
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model.eval(); model.module.train()
+for _ in range(4):
+    model(torch.ones(3, 4)).square().sum().backward()
+    optimizer.step()
+model.eval()
+for _ in range(2):
+    with torch.no_grad(): model(torch.ones(3, 4))
+model.module.train(); model(torch.ones(3, 4)).square().sum().backward(); optimizer.step()
+""")
+    forward, evaluation = PHASES.index("forward"), PHASES.index("evaluation")
+    assert len(steps) == 5
+    assert all(step.phases[forward] > 0 and step.work == 12 for step in steps[1:])
+    assert [step.phases[evaluation] > 0 for step in steps] == [False] * 4 + [True]
