@@ -29,7 +29,7 @@ from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.ending import note_present_ending, watch_exceptions
+from laggard.trainer_hooks.record.ending import note_departure, note_present_ending, watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
@@ -186,6 +186,8 @@ class Session:
         self._had_groups = True
         self._have_end_told()
         self._record_native(group)
+        if group is sys.modules["torch"].distributed.group.WORLD:
+            note_departure()
         self.groups.end(group)
         self.native.end(group)
         self.reducers.end(group)

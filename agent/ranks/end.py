@@ -59,6 +59,12 @@ def is_failure(end: RankEnd) -> bool:
     return bool(end.exit_code or end.signal or end.exception)
 
 
+def is_harmless(end: RankEnd, noted: Any) -> bool:
+    """Whether a rank that had left torch.distributed in order ended as launchers end it, as Ray does: killed, or with a
+    status of the launcher's. `noted`: the fact ENDING, which an exception or sys.exit() leaves."""
+    return noted is None and not end.exception and end.signal in ("", "SIGKILL", "SIGTERM") and not end.cause
+
+
 def _noted(noted: Any, last: LastMoment) -> _Noted:
     if not isinstance(noted, dict):
         return _Noted()

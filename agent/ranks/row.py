@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import structs
 
 from laggard.agent.ranks.cpu_wait import CpuWaits
-from laggard.agent.ranks.end import LastMoment, is_failure, rank_end
+from laggard.agent.ranks.end import LastMoment, is_failure, is_harmless, rank_end
 from laggard.agent.ranks.exit_watch import ExitWatch
 from laggard.agent.ranks.process_info import ProcessInfo, read_process_info
 from laggard.agent.ranks.validation import (
@@ -90,12 +90,13 @@ def read_rank(
         writer = _find_writer(file)
         if exits is not None and writer.pid:
             exits.watch(path, writer.pid, lambda: file.lock_holder() == writer.pid)
-        finished = file.finished()
+        finished, left = file.finished(), file.left()
         contents = _read_contents(file)
     moment = None if writer.alive else _last_moment(contents, now)
     watched = exits.exit_of(path) if exits is not None else None
     end = None if moment is None else rank_end(contents.facts.get(ENDING), watched, moment)
-    state = "running" if writer.alive else "died" if end and (is_failure(end) or not finished) else "finished"
+    well = end is None or (finished and not is_failure(end)) or (left and is_harmless(end, contents.facts.get(ENDING)))
+    state = "running" if writer.alive else "finished" if well else "died"
     if end is not None and state == "finished":  # it closed its file, as Python does where it leaves with status 0
         end = structs.replace(end, exit_code=0)
     row = _row(contents, node, writer, state, now, end)

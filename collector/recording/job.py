@@ -28,6 +28,7 @@ from laggard.collector.recording.records import (
     EndLine,
     FindingsLine,
     Head,
+    LeftLine,
     RankLine,
     SawLine,
     StateLine,
@@ -46,6 +47,9 @@ from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
 
 NEXT_BEAT_SECONDS = 1.0
 """After its last step a rank that lives and finishes no other says for the first time where it stands."""
+
+CLOCK_SECONDS = 0.05
+"""A rank's clocks differ by no more, unless they are set in between."""
 
 _MAX_SAW = 4096
 """Lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few times."""
@@ -71,6 +75,8 @@ class RecordedPart:
     end_lines: dict[int, EndLine] = dataclasses.field(default_factory=dict)
     beat_lines: dict[int, BeatLine] = dataclasses.field(default_factory=dict)
     threads: dict[int, OwnThreads | None] = dataclasses.field(default_factory=dict)
+    left: dict[int, float] = dataclasses.field(default_factory=dict)  # by rank: when it left torch.distributed
+    departed: set[int] = dataclasses.field(default_factory=set)  # and recorded nothing after that
     saw: list[SawLine] = dataclasses.field(default_factory=list)
     contradictory: set[int] = dataclasses.field(default_factory=set)  # ranks that are said to be on two nodes
 
@@ -89,6 +95,9 @@ class RecordedPart:
             self.end_lines[end.rank] = end
         elif kind == "saw" and len(self.saw) < _MAX_SAW:
             self.saw.append(decode_as(line, SawLine))
+        elif kind == "left":
+            left: LeftLine = decode_as(line, LeftLine)
+            self.left[left.rank] = left.at_unix
         elif kind == "beat":
             beat: BeatLine = decode_as(line, BeatLine)
             self.beat_lines[beat.rank] = beat
@@ -119,7 +128,7 @@ class RecordedPart:
     @property
     def without_end(self) -> set[int]:
         """The ranks that have no end, where the part has one of each that ended."""
-        return self.ranks - self.end_lines.keys() if self.ends else set()
+        return self.ranks - self.end_lines.keys() - self.departed if self.ends else set()
 
     @property
     def killed(self) -> set[int]:
@@ -159,7 +168,10 @@ class RecordedJob:
             for part in parts:
                 part.ends = True
         tables = merge_parts([part.columns for part in parts])
-        is_over = any(part.end_lines for part in parts)
+        for part in parts:
+            last_at = {rank: part.last_record_at(tables, rank) for rank in part.left}
+            part.departed = {rank for rank, at in part.left.items() if (last_at[rank] or 0.0) <= at + CLOCK_SECONDS}
+        is_over = any(part.end_lines or part.departed for part in parts)
         for part in parts:
             for rank in part.without_end:
                 if part.writer.lives(None if is_over else part.last_record_at(tables, rank)):

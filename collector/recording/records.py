@@ -118,6 +118,13 @@ class SawLine(msgspec.Struct):
     in_flight: InFlight | None = None
 
 
+class LeftLine(msgspec.Struct):
+    """The rank left torch.distributed in order: however its process ended, it harmed nobody then."""
+
+    rank: RankNumber
+    at_unix: Seconds
+
+
 class ThreadsLine(msgspec.Struct):
     """How the threads beside a rank's training ran of late."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from laggard.rankfile import Lane
+from laggard.rankfile.layout import STATE_LEFT, STATE_RUNNING, WORD_STATE
 from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.record.events import LaneLog
 from laggard.trainer_hooks.record.recorder import Recorder, clock
@@ -88,6 +89,8 @@ class ProcessGroups:
     def lane_log(self, recorder: Recorder, op: str, group: Any, peer: int = -1) -> LaneLog:
         """Where `op`'s collectives in `group` are logged; where it has one, those with `peer`, a rank in the group."""
         self._on_use()
+        if recorder.live.words[WORD_STATE] == STATE_LEFT:  # it has come back
+            recorder.live.words[WORD_STATE] = STATE_RUNNING
         members = self.members(group)
         if op in ("send", "recv") and 0 <= peer < len(members):
             return self._pair_log(recorder, op, group, members, members[peer])

@@ -3,6 +3,8 @@ and the others go on."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import logging
 import os
 import sys
@@ -16,6 +18,7 @@ from laggard.errors import UsageError
 from laggard.rankfile import RankFileWriter
 from laggard.rankfile.directory import own_directory
 from laggard.rankfile.fact_names import SCRIPT, STARTED
+from laggard.rankfile.layout import STATE_LEFT, WORD_STATE
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.local_ranks import LocalRanks
@@ -26,7 +29,7 @@ from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.output.recording_folder import folder_of_run
 from laggard.trainer_hooks.output.transport_watch import WATCH
 from laggard.trainer_hooks.output.writer_thread import BEAT_SECONDS, WriterThread
-from laggard.trainer_hooks.record.ending import on_failure
+from laggard.trainer_hooks.record.ending import on_departure, on_failure
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import Recorder
 
@@ -81,7 +84,13 @@ def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | 
         log.warning("laggard: no rank file in %s, the agent cannot see this rank: %s", directory, _reason(error))
         return None
     recorder.add_sinks([RankFileSink(writer)], writer.words)
+    on_departure(functools.partial(_mark_left, writer.words))
     return writer
+
+
+def _mark_left(words: memoryview) -> None:
+    with contextlib.suppress(ValueError):  # the file is closed
+        words[WORD_STATE] = STATE_LEFT
 
 
 def _open_recording(
@@ -98,6 +107,7 @@ def _open_recording(
     recorder.add_sinks([sink])
     others = LocalRanks(sink, identity, folder, rank_file.path if rank_file else None)
     on_failure(others.look_at_end)
+    on_departure(sink.write_departure)
     return QuietBeats(sink, recorder.live, others)
 
 

@@ -149,6 +149,10 @@ class RecordingSink:
         about = {"kind": value["kind"], "rank": self._identity.rank, "last_step": self.last_step}
         self._file.write_at_once(json.dumps({**about, **value}))
 
+    def write_departure(self) -> None:
+        """Writes that the rank leaves torch.distributed in order."""
+        self.write_at_once({"kind": "left", "at_unix": time.time()})
+
     def flush(self, totals: Totals) -> None:
         """Writes how the process's own threads ran, where that is new."""
         told = FACTS.get(OWN_THREADS)

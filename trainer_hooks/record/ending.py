@@ -24,6 +24,7 @@ _OTHERS_FAILED: Final = re.compile(
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
 _MOST_CHARACTERS: Final = 4096
 _ON_FAILURE: Final[list[Callable[[], None]]] = []
+_ON_DEPARTURE: Final[list[Callable[[], None]]] = []
 
 
 def note_ending(error: BaseException) -> None:
@@ -43,6 +44,18 @@ def note_ending(error: BaseException) -> None:
 def on_failure(call: Callable[[], None]) -> None:
     """`call` is called once, as soon as it is noted that the process ends with another status than 0."""
     _ON_FAILURE.append(call)
+
+
+def note_departure() -> None:
+    """Notes that the process leaves torch.distributed, unless an exception is on its way out."""
+    if FACTS.get(ENDING) is None and sys.exc_info()[1] is None:
+        for call in _ON_DEPARTURE:
+            call()
+
+
+def on_departure(call: Callable[[], None]) -> None:
+    """`call` is called when the process leaves torch.distributed in order: however it ends, it harms nobody then."""
+    _ON_DEPARTURE.append(call)
 
 
 def watch_exceptions() -> None:

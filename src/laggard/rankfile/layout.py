@@ -43,6 +43,7 @@ SEQUENCE_MASK: Final = (1 << LANE_SHIFT) - 1
 
 STATE_RUNNING: Final = 1
 STATE_FINISHED: Final = 2
+STATE_LEFT: Final = 3  # it runs, and has left torch.distributed in order: nobody waits for it any more
 
 LANES_OFFSET: Final = 8192
 GROUP_BYTES: Final = 88

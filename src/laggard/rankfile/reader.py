@@ -133,6 +133,10 @@ class RankFileReader:
         """Whether the writer closed the file: the rank ended normally."""
         return self._words()[layout.WORD_STATE] == layout.STATE_FINISHED
 
+    def left(self) -> bool:
+        """Whether the rank left torch.distributed in order, and has not come back to it. Its process may go on."""
+        return self._words()[layout.WORD_STATE] == layout.STATE_LEFT
+
     def live_state(self) -> LiveState:
         """The collective that the rank is in, if any, and its phase."""
         words, again = self._words(), self._words()
