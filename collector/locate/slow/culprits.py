@@ -250,9 +250,10 @@ def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...
         if not compared.peer_count
         else (f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",)
     )
+    when = "" if each.hits is None else "in its slow steps, "
     return (
         *all_slow,
-        step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom),
+        when + step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom),
         *waits,
         how_often,
     )
