@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import threading
+import time
 from typing import Final
 
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
@@ -76,6 +77,12 @@ class LineFile:
     def write_at_once(self, line: str) -> None:
         """Queues a line for writing, before those that are kept. From any thread. Never raises."""
         self._enqueue([line])
+
+    def settle(self, seconds: float) -> None:
+        """Waits until what is queued is written, at most so long: for a process that may be killed next."""
+        until = time.monotonic() + seconds
+        while self._queue and not self._stopped and time.monotonic() < until:
+            time.sleep(0.005)
 
     def _enqueue(self, lines: list[str]) -> None:
         data = "".join(f"{line}\n" for line in lines).encode()

@@ -20,6 +20,7 @@ from laggard.trainer_hooks.record.aggregator import BEFORE_STEPS
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
 
+_SETTLE_SECONDS: Final = 0.3  # three times as long as the file's thread takes to come round
 _LEAST_NS: Final = 10_000
 _LEAST_SHARE: Final = 0.01
 
@@ -150,8 +151,9 @@ class RecordingSink:
         self._file.write_at_once(json.dumps({**about, **value}))
 
     def write_departure(self) -> None:
-        """Writes that the rank leaves torch.distributed in order."""
+        """Writes that the rank leaves torch.distributed in order, and waits for that: Ray ends its workers then."""
         self.write_at_once({"kind": "left", "at_unix": time.time()})
+        self._file.settle(_SETTLE_SECONDS)
 
     def flush(self, totals: Totals) -> None:
         """Writes how the process's own threads ran, where that is new."""
