@@ -29,7 +29,7 @@ from laggard.trainer_hooks.pytorch.import_hook import after_import
 from laggard.trainer_hooks.pytorch.trained_modules import trained_modules
 from laggard.trainer_hooks.pytorch.training import TorchSteps
 from laggard.trainer_hooks.record.device_timer import DeviceTimer
-from laggard.trainer_hooks.record.ending import note_departure, note_present_ending, watch_exceptions
+from laggard.trainer_hooks.record.ending import forget_calls, note_departure, note_present_ending, watch_exceptions
 from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.recorder import FindDevice, Recorder
 from laggard.trainer_hooks.steps.engine_steps import EngineSteps
@@ -207,6 +207,7 @@ class Session:
     def _after_fork_in_child(self) -> None:
         """A forked child is not the rank. It has a rank file of its own only where it makes collectives itself."""
         self.recorder.disable_after_fork()
+        forget_calls()
         self.placement.index = None
         self._forget_groups()
         self._opened, self._forked, self._closes_at_exit = False, True, False

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 
 from laggard.probes.host.reader import NoReader, ask
-from laggard.process_exit import ExitStatus, of_wait_status, wait_status, zombie_status
+from laggard.process_exit import ExitStatus, of_wait_status, wait_status
 
-__all__ = ["ExitStatus", "read_exit_status", "zombie_status"]
+__all__ = ["ExitStatus", "read_exit_status"]
 
 
 def read_exit_status(pidfd: int, pid: int) -> ExitStatus | None:

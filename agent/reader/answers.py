@@ -12,7 +12,6 @@ from typing import Final
 
 import msgspec
 
-from laggard.agent.ranks.exit_status import zombie_status
 from laggard.agent.reader.capabilities import CAP_DAC_READ_SEARCH, without_capability
 from laggard.agent.traffic.peers import VARIABLES
 from laggard.agent.traffic.sockets import process_sockets, process_variables
@@ -23,6 +22,7 @@ from laggard.probes.host.kernel_log import read_own_kmsg
 from laggard.probes.host.reader import MAX_ANSWER_BYTES
 from laggard.probes.nccl.model.running_ranks import read_own_rank_processes
 from laggard.probes.pci.model.config_space import read_needed_bytes
+from laggard.process_exit import zombie_status
 
 _ADDRESS: Final = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _CAP_SYS_PTRACE: Final = 19  # capability.h

@@ -283,7 +283,7 @@ class _JobFacts:
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
         facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {})
-        is_over = any(part.end_lines for part in parts)
+        is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
             ends: dict[int, RankEnd | None] = dict.fromkeys(part.killed)

@@ -58,6 +58,12 @@ def on_departure(call: Callable[[], None]) -> None:
     _ON_DEPARTURE.append(call)
 
 
+def forget_calls() -> None:
+    """This is a forked child: whoever asked to be called speaks for its parent."""
+    _ON_FAILURE.clear()
+    _ON_DEPARTURE.clear()
+
+
 def watch_exceptions() -> None:
     """From here on note_ending() gets the exception that nobody catches, before whoever gets it now."""
     before = sys.excepthook

@@ -43,6 +43,8 @@ def warm() -> Iterator[Warm]:
         (LEAVES + "os.kill(os.getpid(), signal.SIGKILL)", "finished"),
         (LEAVES, "finished"),
         ("time.sleep(0.3); os._exit(1)", "died"),
+        # A forked child that ends the groups that it was born with says nothing for its parent.
+        ("pid = os.fork()\nif not pid: " + LEAVES + "os._exit(0)\nos.waitpid(pid, 0); os._exit(1)", "died"),
         (LEAVES + "sys.exit(3)", "died"),
         (LEAVES + "raise KeyError", "died"),
         (LEAVES + "train(2); time.sleep(0.3); os._exit(1)", "died"),  # it came back
