@@ -15,9 +15,9 @@ import time
 import numpy as np
 from figures import Figure, quartiles, show
 
-from laggard.collector.locate.job_timings import JobTimings, RankInfo, RankState, build_timings, step_table
-from laggard.collector.locate.verdict import locate
 from laggard.constants import PHASES
+from laggard.locate.job_timings import JobTimings, RankInfo, RankState, build_timings, step_table
+from laggard.locate.verdict import locate
 from laggard.wire.ranks import StepRow
 
 STEPS = 128

@@ -22,9 +22,9 @@ from playwright.sync_api import sync_playwright
 from laggard.collector.incidents.history import HistorySettings, IncidentHistory
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.verdict import locate
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
+from laggard.locate.verdict import locate
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import RankRow, RanksDocument, StepRow
 

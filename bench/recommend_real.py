@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from laggard.collector.recording.reader import read_recording
+from laggard.recording.reader import read_recording
 from laggard.tune.statistics import TIE, compare
 from laggard.tune.training.measure import step_seconds
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from figures import Figure, show
 
-from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_recording
+from laggard.locate.verdict import locate
+from laggard.recording.reader import read_recording
 
 DUMPS = (8, 64)
 RECORDS = 2000

@@ -16,9 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from laggard.collector.recommend.memory import MemoryPlan, free_bytes
-from laggard.collector.recommend.runs import Run, by_platform, merge_repeats
-from laggard.collector.recommend.step_model import StepModel, fit_step_model
+from laggard.recommend.memory import MemoryPlan, free_bytes
+from laggard.recommend.runs import Run, by_platform, merge_repeats
+from laggard.recommend.step_model import StepModel, fit_step_model
 from laggard.tune.outcome import Outcome, Status
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import Configuration, Parameter, Space

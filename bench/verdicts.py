@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 from resumed import results
 
-from laggard.collector.describe import sentence
+from laggard.locate.describe import sentence
 from laggard.model import Location
 from laggard.wire import decode, encode
 

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from laggard.collector.locate.node_findings import UNLISTED, UNNAMED, NodeFindings
-from laggard.collector.node_finding import NodeFinding
+from laggard.locate.node_findings import UNLISTED, UNNAMED, NodeFindings
 from laggard.model import Finding, Severity
+from laggard.wire.node_finding import NodeFinding
 
 MAX_GPUS = 64
 """Of a machine; with more the whole mapping counts as not known."""

@@ -13,7 +13,6 @@ from types import MappingProxyType
 from msgspec import structs
 
 from laggard import wire
-from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, answer, by_uid
 from laggard.collector.incidents.database import DatabaseError, read_incidents
 from laggard.collector.incidents.incident import (
     DEFAULT_LIMIT,
@@ -28,6 +27,7 @@ from laggard.collector.incidents.incident import (
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer, by_uid
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
 from laggard.terminal.output import show

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from datetime import datetime, timezone
 
 from laggard import wire
-from laggard.collector.ask import answer, user_text
 from laggard.collector.jobs.job import JobKey, is_numbered
 from laggard.collector.web.documents import JobLine, SummaryDocument
+from laggard.collector_client import answer, user_text
 from laggard.errors import UsageError
 from laggard.model import Verdict
 from laggard.text.words import counted, printable_line

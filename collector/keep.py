@@ -11,24 +11,24 @@ from typing import TypeVar
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import answer, user_text
 from laggard.collector.job_words import by_key, job_text, recorded_text
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.judged_recording import JudgedRecording
-from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.node_finding import NodeFinding
-from laggard.collector.recommend.advice.decide import recommend
-from laggard.collector.recommend.advice.profile import with_job
-from laggard.collector.recommend.advice.situation import Situation
-from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
 from laggard.collector.web.kept_page import ROWS, KeptPage, culprit_ranks, kept_html
 from laggard.collector.web.summary import recorded_summary
 from laggard.collector.web.timeline import timeline_document
+from laggard.collector_client import answer, user_text
 from laggard.errors import UsageError
+from laggard.locate.job_timings import JobTimings
 from laggard.model import Location
+from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.profile import with_job
+from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.values import Recommendation
+from laggard.recording.judged import JudgedRecording
 from laggard.text.words import printable_line
+from laggard.wire.node_finding import NodeFinding
 
 Document = TypeVar("Document")
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.ask import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
-from laggard.collector.describe import culprit_name, details, sentence
 from laggard.collector.job_words import job_text, known_jobs, other_jobs, recorded_text, short_text
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.judged_recording import JudgedRecording, judge_recording
-from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.web.documents import JobLine
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
 from laggard.errors import UsageError
+from laggard.locate.describe import culprit_name, details, sentence
+from laggard.locate.job_timings import JobTimings
 from laggard.model import EXIT_CODES, Location
+from laggard.recording.judged import JudgedRecording, judge_recording
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.terminal.progress import Progress, size_of, size_text
@@ -30,7 +30,7 @@ from laggard.text.words import ascii_line, printable_line
 if TYPE_CHECKING:
     import httpx
 
-    from laggard.collector.recommend.advice.values import Item
+    from laggard.recommend.advice.values import Item
 
 MOST_CHANGES: Final = 3
 
@@ -207,7 +207,7 @@ def _moment(text: str) -> float:
 
 def _change_lines(arguments: argparse.Namespace, location: Location, timings: JobTimings | None) -> Iterator[Line]:
     """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
-    from laggard.collector.recommend.advice.words import change_text, gain_text
+    from laggard.recommend.advice.words import change_text, gain_text
 
     names = set(map(culprit_name, location.culprits))
     others = [item for item in _recommended(arguments, location, timings) if item.key not in names]

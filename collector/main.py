@@ -9,7 +9,6 @@ from laggard.collector.discovery.dns import DnsName
 from laggard.collector.discovery.slurm import SlurmPartition
 from laggard.collector.discovery.source import Place
 from laggard.collector.discovery.target_file import TargetFiles
-from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus.client import Prometheus, authorization
 from laggard.collector.prometheus.watch import PrometheusWatch
 from laggard.collector.scrape.targets import LOCAL_AGENT, parse_targets
@@ -21,6 +20,7 @@ from laggard.daemon import add_config_flag, add_listen_flag, add_log_flags, aske
 from laggard.errors import UsageError
 from laggard.http.listen import bind, split_address
 from laggard.http.tls import ServerTls, client_context
+from laggard.locate.verdict import locate
 from laggard.otlp.settings import destination
 from laggard.web_config import load_web_config
 

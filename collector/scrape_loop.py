@@ -24,10 +24,7 @@ from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, Locate, build_snapshot
 from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.job_timings import step_rows
-from laggard.collector.node_finding import NodeFinding
 from laggard.collector.prometheus.watch import PrometheusWatch
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.changes import StateChanges
 from laggard.collector.scrape.collective_rounds import CollectiveRounds, Wanted
@@ -35,8 +32,11 @@ from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.looked_ranks import LookedRank, LookedRanks
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import INCIDENTS_DATABASE, CollectorSettings, incidents_path
+from laggard.locate.job_timings import step_rows
 from laggard.model import Report, Severity
+from laggard.recording.writer import JobRecording
 from laggard.wire import WireError
+from laggard.wire.node_finding import NodeFinding
 
 log = logging.getLogger("laggard.collector")
 

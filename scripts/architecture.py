@@ -22,7 +22,7 @@ rect { fill: #eef1f4; stroke: #8a95a3; }
   .process rect { fill: #17324f; stroke: #8cc4ff; }
 }
 """
-PROCESSES = {"agent", "collector", "trainer_hooks", "kubernetes"}
+PROCESSES = {"agent", "collector", "gate", "trainer_hooks", "kubernetes"}
 """What runs for itself, and meets the others on the wire alone."""
 
 

@@ -33,7 +33,7 @@ def changed_files(base: str) -> set[str]:
     return {line for output in outputs for line in output.stdout.splitlines()}
 
 
-_FOLDERS = ("agent", "collector", "kubernetes", "probes", "rings", "trainer_hooks")
+_FOLDERS = ("agent", "collector", "probes", "trainer_hooks")
 
 
 def module_of(path: str) -> str:

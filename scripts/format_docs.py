@@ -21,15 +21,6 @@ import msgspec
 from laggard.catalogue.command import FindingsDocument
 from laggard.catalogue.metrics_command import MetricsDocument
 from laggard.collector.incidents.incident import IncidentsDocument
-from laggard.collector.recommend.advice.values import Recommendation
-from laggard.collector.reports.documents import (
-    CampaignDocument,
-    ModelDocument,
-    NcclComparison,
-    PortabilityDocument,
-    ScalingDocument,
-    TableDocument,
-)
 from laggard.collector.web.documents import (
     HeatDocument,
     LinksDocument,
@@ -41,6 +32,15 @@ from laggard.collector.web.documents import (
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.diagnose.document import Diagnosis
 from laggard.model import Location, Report
+from laggard.recommend.advice.values import Recommendation
+from laggard.reports.documents import (
+    CampaignDocument,
+    ModelDocument,
+    NcclComparison,
+    PortabilityDocument,
+    ScalingDocument,
+    TableDocument,
+)
 from laggard.rings.document import Ring
 from laggard.tune.report.documents import TuneDocument
 from laggard.wire.collectives import CollectivesDocument

@@ -20,13 +20,13 @@ from laggard.agent.web.routes import LARGEST_ID, MAX_SINCE, ErrorBody
 from laggard.catalogue.findings import FINDINGS
 from laggard.collector.fleet.ring_plan import FEWEST, MOST
 from laggard.collector.incidents.incident import MAX_LIMIT, IncidentsDocument
-from laggard.collector.recommend.advice.values import Recommendation
 from laggard.collector.web import documents, heatmap, timeline
 from laggard.collector.web.api import LARGEST_NUMBER, LARGEST_RANK, LARGEST_SINCE
 from laggard.collector.web.chosen_nodes import MOST_FOUND
 from laggard.collector.web.newest_ring import NewestRing
 from laggard.collector.web.summary import MOST_JOBS
 from laggard.model import Location, Report
+from laggard.recommend.advice.values import Recommendation
 from laggard.wire.collectives import CollectivesDocument
 from laggard.wire.idle_rings import RingAsk, RingDue
 from laggard.wire.nodes import DrainsDocument, NodesDocument, RingsDocument

@@ -46,7 +46,7 @@ LONGEST = (
     "trainer_hooks/test_every_way_to_train.py",
     "end_to_end/test_demo.py",
     "slurm",
-    "agent/gate/test_gang.py",
+    "src/laggard/gate/test_gang.py",
     "kubernetes/test_controller.py",
     "probes/nvml/test_live.py",
     "trainer_hooks/test_attach.py",
@@ -72,12 +72,12 @@ LONGEST = (
     "trainer_hooks/test_hook_faults.py",
     "end_to_end/test_tensor_parallel.py",
     "trainer_hooks/device/test_device.py",
-    "collector/recording/test_reader.py",
-    "collector/recording/test_writer.py",
+    "src/laggard/recording/test_reader.py",
+    "src/laggard/recording/test_writer.py",
     "gpu_check/test_events.py",
     "trainer_hooks/pytorch/test_ddp.py",
 )
-WITHOUT_FORKS = ("nccl/", "diagnose/", "catalogue/", "collector/locate/", "collector/fleet/")
+WITHOUT_FORKS = ("nccl/", "diagnose/", "catalogue/", "src/laggard/locate/", "collector/fleet/")
 
 # A busy machine is no defect: no test fails for its speed but where it says so.
 settings.register_profile("laggard", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -20,8 +20,8 @@ from support.later import IMPORTED_TORCH
 from support.paths import REPOSITORY
 
 PACKAGE = REPOSITORY / "src" / "laggard"
-SOURCES = ("src", "agent", "collector", "deploy", "docs", "kubernetes", "probes", "rings", "trainer_hooks")
-ROOMS = ("agent", "collector", "kubernetes", "probes", "rings", "trainer_hooks", "src/laggard")
+SOURCES = ("src", "agent", "collector", "deploy", "docs", "probes", "trainer_hooks")
+ROOMS = ("agent", "collector", "probes", "trainer_hooks", "src/laggard")
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:

@@ -17,8 +17,8 @@ import pytest
 import trustme
 from support.certificates import SECONDS, Daemon, Files, Start, client
 
-from laggard.agent.gate.cached_report import fetch_cached_report
 from laggard.errors import UsageError
+from laggard.gate.cached_report import fetch_cached_report
 from laggard.http.client import NoResponse, get
 from laggard.http.tls import ENV_CA_FILE, ENV_CERT_FILE, ENV_KEY_FILE, client_context
 from laggard.kubernetes.exchange import Answer, Exchange

@@ -16,12 +16,12 @@ from engines.cases import LIMIT_SECONDS, Case
 from engines.catalogue import Engine
 from engines.live import Live
 from engines.processes import Job, Servers
-from laggard.collector.describe import sentence
+from laggard.locate.describe import sentence
 from laggard.model import Location
 from laggard.rankfile import RankFileReader
 from laggard.wire import decode, encode
 
-LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.collector.judged_recording")
+LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.recording.judged")
 LOOK_SECONDS = 0.25
 ENDED_SECONDS = 4.0
 """After the end of a job a collector knows of it."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from laggard.collector.reports.svg import Chart, Series, render_charts
+from laggard.reports.svg import Chart, Series, render_charts
 from soaking.daemons import Daemon
 from soaking.leaks import longest_life
 

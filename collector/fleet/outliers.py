@@ -8,10 +8,10 @@ from typing import NamedTuple
 from msgspec import structs
 
 from laggard.collector.fleet.consensus import consensus
-from laggard.collector.node_finding import NodeFinding
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.model import Note
 from laggard.text.words import capital, printable_line
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
 MAX_LINES = 12

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.describe import culprit_text
 from laggard.collector.incidents.incident import Incident, bounded, family
 from laggard.collector.jobs.job import JobKey
+from laggard.locate.describe import culprit_text
 from laggard.model import Culprit
 
 OPENING_ROUNDS = 2

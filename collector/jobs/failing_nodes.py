@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from laggard.collector.node_finding import NodeFinding
 from laggard.model import Note, Severity
 from laggard.text.words import counted, joined, natural, printable_line
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
 _MOST_CODES: Final = 3  # of one node

@@ -13,8 +13,8 @@ from msgspec import structs
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot
 from laggard.collector.jobs.steady_kinds import Kept, Place, steady
-from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.slow.steps import MIN_STEPS, Steps
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.slow.steps import MIN_STEPS, Steps
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.text.words import counted
 

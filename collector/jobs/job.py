@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import (
+from laggard.locate.job_timings import (
     END,
     FIRST_PHASE,
     FIRST_STEPS,
@@ -27,8 +27,8 @@ from laggard.collector.locate.job_timings import (
     step_rows,
     step_table,
 )
-from laggard.collector.locate.live_collectives import with_collectives
-from laggard.collector.locate.node_findings import NodeFindings
+from laggard.locate.live_collectives import with_collectives
+from laggard.locate.node_findings import NodeFindings
 from laggard.wire.collectives import RankCollectives
 from laggard.wire.ranks import RankRow, StepRow
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.locate.hang.launched_job import LaunchedJob
+from laggard.locate.hang.launched_job import LaunchedJob
 from laggard.wire.ras import RasCommunicator, RasJob, RasSource
 
 MAX_AGE_SECONDS = 180.0

@@ -17,14 +17,14 @@ from laggard.collector.jobs.job import Job, JobKey, is_numbered
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.hang.launched_job import LaunchedJob
-from laggard.collector.locate.hang.launches import locate_launches, no_timings
-from laggard.collector.locate.job_timings import JobTimings, live_timings
-from laggard.collector.locate.node_findings import NodeFindings
-from laggard.collector.node_finding import NodeFinding
+from laggard.locate.hang.launched_job import LaunchedJob
+from laggard.locate.hang.launches import locate_launches, no_timings
+from laggard.locate.job_timings import JobTimings, live_timings
+from laggard.locate.node_findings import NodeFindings
 from laggard.model import Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.text.words import counted
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
 log = logging.getLogger("laggard.collector")

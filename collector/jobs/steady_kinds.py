@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import structs
 
-from laggard.collector.locate.slow.host_facts import NOT_KNOWN
+from laggard.locate.slow.host_facts import NOT_KNOWN
 from laggard.model import Culprit
 
 OTHER_KIND_SECONDS = 30.0

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from laggard.collector.jobs.job import JobKey, is_numbered
-from laggard.collector.locate.unseen_note import unseen_note
+from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
 from laggard.rankfile.unseen import UNSEEN
 from laggard.text.words import printable_line

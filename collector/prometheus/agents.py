@@ -11,13 +11,13 @@ from typing import NamedTuple
 from laggard.collector.finding_places import NodeGpus, node_findings
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.job_timings import JobTimings
-from laggard.collector.locate.node_findings import NodeFindings
 from laggard.collector.scrape.fetch import FetchFailure, fetch
 from laggard.collector.scrape.targets import parse_target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.node_findings import NodeFindings
 from laggard.wire import WireError
 
 TIMEOUT_SECONDS = 3.0

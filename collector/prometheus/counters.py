@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import JobTimings, RankState
 from laggard.collector.prometheus.answer import Labels, Series
 from laggard.collector.scrape.bounds import MAX_WORLD
 from laggard.constants import PHASES
+from laggard.locate.job_timings import JobTimings, RankState
 
 Floats = NDArray[np.floating[Any]]
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.slow.significance import SLOW_RATIO
 from laggard.collector.prometheus.counters import Counters, intervals
+from laggard.locate.slow.significance import SLOW_RATIO
 
 ALL = 2048
 """Jobs of so many ranks are looked at closely as a whole."""

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
-from laggard.collector.locate.explanation import explained
-from laggard.collector.locate.job_timings import RankInfo, RankState, build_timings
-from laggard.collector.locate.node_findings import NodeFindings
-from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus.agents import FromAgents, agent_url, ask_agents
 from laggard.collector.prometheus.answer import Labels
+from laggard.locate.explanation import explained
+from laggard.locate.job_timings import RankInfo, RankState, build_timings
+from laggard.locate.node_findings import NodeFindings
+from laggard.locate.verdict import locate
 from laggard.model import Culprit, Location, Note, Verdict
 from laggard.text.words import counted
 

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.partial_verdict import PartialVerdict
 from laggard.collector.prometheus.counters import Floats
+from laggard.locate.partial_verdict import PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
 

@@ -12,8 +12,6 @@ from msgspec import structs
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import unknown_location
-from laggard.collector.locate.positions import REPLICAS, canonical_role
-from laggard.collector.locate.verdict import locate
 from laggard.collector.prometheus import queries
 from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.choice import STALL_INTERVALS, Few, choose_job, few_ranks
@@ -34,6 +32,8 @@ from laggard.collector.prometheus.screening import screened
 from laggard.collector.prometheus.second_look import advised, less_sure, with_agents
 from laggard.collector.prometheus.stall import silent_note, stalled_by
 from laggard.collector.prometheus.suspects import chosen, described
+from laggard.locate.positions import REPLICAS, canonical_role
+from laggard.locate.verdict import locate
 from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.text.words import seconds_text
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
-from laggard.collector.locate.job_timings import build_timings
 from laggard.collector.prometheus.choice import Known, known_jobs
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.verdict import locate_known
 from laggard.errors import UsageError
+from laggard.locate.job_timings import build_timings
 from laggard.model import Location, Note
 
 log = logging.getLogger("laggard.collector")

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.link_suspects import link_suspects
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.fetch import FetchFailure, fetch
+from laggard.locate.link_suspects import link_suspects
 from laggard.wire import WireError
 from laggard.wire.collectives import RankCollectives
 

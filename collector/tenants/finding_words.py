@@ -12,8 +12,8 @@ from typing import Final
 from msgspec import structs
 
 from laggard.catalogue.findings import FINDINGS
-from laggard.collector.node_finding import NodeFinding
 from laggard.model import Finding, Fix
+from laggard.wire.node_finding import NodeFinding
 
 WHOLE: Final = frozenset(
     (

@@ -14,12 +14,12 @@ from msgspec import structs
 from laggard.collector.incidents.incident import Incident
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.locate.slow.host_facts import neighbours_text
-from laggard.collector.node_finding import NodeFinding
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.tenants.finding_words import shown_to
 from laggard.collector.tenants.viewer import Viewer
+from laggard.locate.slow.host_facts import neighbours_text
 from laggard.model import HIDDEN, CpuNeighbour, Culprit, Location
+from laggard.recording.writer import JobRecording
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import RankRow
 

@@ -22,8 +22,6 @@ from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.fleet.ring_plan import FEWEST, MOST, plan_rings
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.recommend.advice.decide import recommend
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.chosen_nodes import (
@@ -56,6 +54,8 @@ from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, job_na
 from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
+from laggard.recommend.advice.decide import recommend
+from laggard.recording.writer import JobRecording
 from laggard.text.words import seconds_text
 from laggard.wire import encode
 

@@ -10,8 +10,8 @@ from msgspec import structs
 
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.node_finding import NodeFinding
 from laggard.text.words import natural
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow, NodesDocument
 
 MOST_FOUND: Final = 200

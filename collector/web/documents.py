@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from laggard.collector.node_finding import NodeFinding
 from laggard.model import Location, Note, Verdict
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import RingPairs
 from laggard.wire.ranks import InFlight
 

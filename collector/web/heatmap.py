@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from laggard.collector.locate.job_timings import Floats, JobTimings
 from laggard.collector.web.documents import HeatDocument, HeatRow
 from laggard.constants import PHASES
+from laggard.locate.job_timings import Floats, JobTimings
 
 MEASURES = ("own", "waited", *PHASES)
 """What the map can show: all own time, the time blocked in collectives, each phase."""

@@ -10,15 +10,15 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
 
-from laggard.collector.node_finding import NodeFinding
-from laggard.collector.recommend.advice.values import Item, Recommendation
-from laggard.collector.recommend.advice.words import gain_text
 from laggard.collector.web.bundle import bundle
 from laggard.collector.web.documents import HeatDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.page_html import PAGE_DIR, answer_html, items, template
 from laggard.model import Location
+from laggard.recommend.advice.values import Item, Recommendation
+from laggard.recommend.advice.words import gain_text
 from laggard.text.words import capital
 from laggard.wire import encode
+from laggard.wire.node_finding import NodeFinding
 
 ROWS = 230
 """Of the heat map: it gets no taller than two pixels for each of so many."""

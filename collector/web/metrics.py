@@ -16,10 +16,10 @@ from laggard.catalogue.rank_metrics import BUILD_INFO
 from laggard.collector.fleet.drain_cap import drains_document
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.recommend.advice.values import Item
 from laggard.collector.web.recommended import LONGEST_KEY, Recommended
 from laggard.collector.web.source import ClusterSource, Incidents
 from laggard.model import Culprit
+from laggard.recommend.advice.values import Item
 from laggard.text.words import printable_line
 
 Samples = dict[tuple[str, ...], float]

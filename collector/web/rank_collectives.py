@@ -8,10 +8,10 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from laggard.collector.locate.job_timings import START, STEP, JobTimings
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.web.documents import CollectiveSpan, CollectiveWait, GroupWait
 from laggard.constants import OPS
+from laggard.locate.job_timings import START, STEP, JobTimings
 
 MOST_SPANS: Final = 256
 """Of one rank in one document: those in which it waited the longest."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.recommend.advice.profile import with_job
-from laggard.collector.recommend.advice.situation import Situation
+from laggard.recommend.advice.profile import with_job
+from laggard.recommend.advice.situation import Situation
 
 
 def situation_of(snapshot: ClusterSnapshot, name: str | None) -> Situation:

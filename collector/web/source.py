@@ -8,8 +8,8 @@ from typing import Protocol
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.looked_ranks import LookedRank
+from laggard.recording.writer import JobRecording
 
 
 class Incidents(Protocol):

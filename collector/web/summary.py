@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard import __version__
-from laggard.collector.ask import user_text
-from laggard.collector.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
+from laggard.collector_client import user_text
+from laggard.locate.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.model import Location, Verdict
 
 FEW_JOBS: Final = 100

@@ -21,7 +21,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from laggard.collector.incidents.incident import HistoryState, Incident, IncidentQuery, IncidentsDocument
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.tenants.peers import Peer
@@ -30,6 +29,7 @@ from laggard.collector.tenants.viewer import Admission, NotAdmitted, Viewer
 from laggard.collector.tenants.visible import visible, visible_incident, visible_recording
 from laggard.collector.web.connections import PEER
 from laggard.collector.web.source import ClusterSource, Incidents
+from laggard.recording.writer import JobRecording
 
 log = logging.getLogger("laggard.collector")
 

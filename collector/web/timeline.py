@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from laggard.collector.locate.job_timings import Floats, JobTimings
 from laggard.collector.scrape.looked_ranks import LookedRank
 from laggard.collector.web.documents import TimelineDocument, TimelineRow
 from laggard.collector.web.rank_collectives import (
@@ -19,6 +18,7 @@ from laggard.collector.web.rank_collectives import (
     waits_of,
 )
 from laggard.constants import PHASES
+from laggard.locate.job_timings import Floats, JobTimings
 
 Look = Callable[[Sequence[int]], Mapping[int, LookedRank]]
 

@@ -26,7 +26,7 @@ COMMANDS = (
     Command("demo", "laggard.demo.main", "slow one rank of a real DeepSpeed job on this machine, and name it"),
     Command(
         "healthcheck",
-        "laggard.agent.gate.command",
+        "laggard.gate.command",
         "check this node: the gate for prologs, epilogs and timers",
         brief=True,
     ),
@@ -49,7 +49,7 @@ COMMANDS = (
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
-    Command("report", "laggard.collector.reports.command", "what a table of measured runs says: best, ties, outliers"),
+    Command("report", "laggard.reports.command", "what a table of measured runs says: best, ties, outliers"),
     Command("kubernetes", "laggard.kubernetes.command", "run the controller that tells Kubernetes which nodes are fit"),
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),

@@ -18,11 +18,11 @@ from msgspec import structs
 from support.ports import free_port
 
 from laggard.cli import main
-from laggard.collector.recommend.advice.values import Recommendation
-from laggard.collector.recommend.advice.words import change_text, gain_text
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument
 from laggard.collector.web.middleware import HEADERS
 from laggard.model import Location, Verdict
+from laggard.recommend.advice.values import Recommendation
+from laggard.recommend.advice.words import change_text, gain_text
 from laggard.wire import decode
 from laggard.wire.nodes import DrainsDocument, NodeRow, NodesDocument, RingsDocument
 from laggard.wire.ras import RasCommunicator, RasJob, RasRank, RasSource

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from laggard.cli import main
 from laggard.collector.finding_places import MAX_GPUS, NO_GPUS, NodeGpus, node_findings
-from laggard.collector.locate.node_findings import Place
+from laggard.locate.node_findings import Place
 from laggard.model import Finding, Fix, Report, Severity
 from laggard.wire import decode
 

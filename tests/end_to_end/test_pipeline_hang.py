@@ -15,7 +15,7 @@ from support.cluster import Cluster
 from support.paths import TRAINING
 from support.warm import Warm
 
-from laggard.collector.locate.hang.hangs import HUNG_SILENT_SECONDS
+from laggard.locate.hang.hangs import HUNG_SILENT_SECONDS
 
 pytestmark = pytest.mark.slow
 PIPELINE = TRAINING / "pipeline.py"

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.paths import TRAINING
 
-from laggard.collector.locate.verdict import locate
-from laggard.collector.recording.reader import read_recording
+from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.rankfile import RankFileReader
 from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.recording.reader import read_recording
 
 pytestmark = pytest.mark.slow  # trainings with torch
 

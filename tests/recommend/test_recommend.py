@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from laggard.cli import main
-from laggard.collector.recommend.advice.decide import recommend
-from laggard.collector.recommend.advice.registry import RULES
-from laggard.collector.recommend.advice.situation import JobProfile, ModelSize, Situation
-from laggard.collector.recommend.advice.values import Gain, Item
-from laggard.collector.recommend.advice.words import gain_text
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
+from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.registry import RULES
+from laggard.recommend.advice.situation import JobProfile, ModelSize, Situation
+from laggard.recommend.advice.values import Gain, Item
+from laggard.recommend.advice.words import gain_text
 from laggard.recommend.describe import render_recommendation
 from laggard.wire import encode
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.agent.gate.slurm import NoSuchNode, Slurm
+from laggard.gate.slurm import NoSuchNode, Slurm
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -15,10 +15,10 @@ from page import Source, made_snapshot
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.node_finding import NodeFinding
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
 from laggard.model import Finding, Fix, Severity, Verdict
+from laggard.wire.node_finding import NodeFinding
 from support.ports import free_port
 
 OUTSIDE = "gpu-9999"

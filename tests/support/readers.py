@@ -94,7 +94,7 @@ def as_nobody(code: str, path: Path) -> str:
     """What `code` prints as a user without privileges. All is imported before: another user may not read our Python."""
     imports = (
         "import difflib, os, json\n"
-        "import laggard.agent.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
+        "import laggard.gate.command, laggard.probes.registry, laggard.probes.host.reader\n"
         "import laggard.probes.host.adjtimex, laggard.agent.ranks.exit_status\n"
         "import laggard.agent.traffic.peers, laggard.agent.traffic.sockets\nfrom laggard.cli import main\n"
         "from laggard.probes.host.kernel_log import read_kmsg\nimport contextlib, io\n"

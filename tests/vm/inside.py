@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from cgroups import CAP_SYS_ADMIN, drop, ranks_in_a_cgroup
 
-import laggard.agent.gate.command  # noqa: F401  (once, before the forks)
+import laggard.gate.command  # noqa: F401  (once, before the forks)
 from laggard import cli
 from laggard.probes.host.counter_history import MIN_INTERVAL_SECONDS
 from laggard.probes.host.host import Host

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from laggard.collector.locate import verdict
-from laggard.collector.recording.reader import read_recording
+from laggard.locate import verdict
+from laggard.recording.reader import read_recording
 from quality.answer import Named
 
 

@@ -73,7 +73,7 @@ def location_lines(location: dict[str, object]) -> list[Line]:
     """The location in words, as `laggard locate` prints it."""
     import msgspec
 
-    from laggard.collector.describe import details, sentence
+    from laggard.locate.describe import details, sentence
     from laggard.model import Location
 
     value = msgspec.convert(location, Location)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from laggard.collector.recommend.advice.values import Recommendation
-from laggard.collector.recommend.advice.words import change_text, gain_text
+from laggard.recommend.advice.values import Recommendation
+from laggard.recommend.advice.words import change_text, gain_text
 from laggard.terminal.parts import Line, plain_text
 from laggard.text.words import ascii_line, counted, printable_line
 

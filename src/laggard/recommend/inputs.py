@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from laggard.collector.locate.verdict import locate
-from laggard.collector.recommend.advice.profile import with_job
-from laggard.collector.recommend.advice.situation import Situation
-from laggard.collector.recording.kinds import kind_of
-from laggard.collector.recording.reader import read_recording
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.diagnose.deepspeed import read_json
 from laggard.diagnose.environment import parse_environment
 from laggard.diagnose.input_file import InputFile
 from laggard.errors import UsageError
+from laggard.locate.verdict import locate
 from laggard.model import REPORT_SCHEMA, Finding, Report
 from laggard.nccl.variables import may_be_shown, parse_version
+from laggard.recommend.advice.profile import with_job
+from laggard.recommend.advice.situation import Situation
+from laggard.recording.kinds import kind_of
+from laggard.recording.reader import read_recording
 from laggard.rings.document import RING_SCHEMA, Ring
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from laggard.collector.recommend.advice.situation import Situation
+from laggard.recommend.advice.situation import Situation
 from laggard.tune.campaign import Measure
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import Space, Value

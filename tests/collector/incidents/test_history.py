@@ -21,9 +21,9 @@ from laggard.collector.incidents.incident import Incident, IncidentQuery, Incide
 from laggard.collector.incidents.tracker import Moment
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot, unknown_location
-from laggard.collector.locate.job_timings import build_timings
 from laggard.collector.settings import CollectorSettings, incidents_path
 from laggard.collector.web.metrics import collector_metrics
+from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Verdict
 from laggard.wire import decode, encode
 

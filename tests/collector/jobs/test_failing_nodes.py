@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import pytest
 from support.timings import job as timings_of
 
-from laggard.collector.describe import details, sentence
 from laggard.collector.jobs.failing_nodes import failing_note
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.locate.verdict import locate
-from laggard.collector.node_finding import NodeFinding
+from laggard.locate.describe import details, sentence
+from laggard.locate.verdict import locate
 from laggard.model import Finding, Fix, Severity, Verdict
+from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
 HOW = "Keep jobs off them until that is mended: laggard findings explain"

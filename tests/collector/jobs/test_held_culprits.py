@@ -9,13 +9,13 @@ import pytest
 from msgspec import structs
 from support.timings import job as timings_of
 
-from laggard.collector.describe import sentence
 from laggard.collector.jobs.held_culprits import HOLD_SECONDS, HeldCulprits
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import JobSnapshot, unknown_location
 from laggard.collector.jobs.steady_kinds import OTHER_KIND_SECONDS
-from laggard.collector.locate.slow.host_facts import NOT_KNOWN
-from laggard.collector.locate.verdict import locate
+from laggard.locate.describe import sentence
+from laggard.locate.slow.host_facts import NOT_KNOWN
+from laggard.locate.verdict import locate
 from laggard.model import Location, Verdict, Window
 
 KEY = JobKey(1000, "job")

@@ -7,7 +7,7 @@ from support.timings import job as timings_of
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.locate.verdict import locate
+from laggard.locate.verdict import locate
 
 ONE, OTHER = "e75a69af-ff7e-41d6-958e-23a6d3593d8b", "e75a6000-ff7e-41d6-958e-23a6d3593d8b"
 

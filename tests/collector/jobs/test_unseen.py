@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from support.collectors import rank_row, ranks_document, step_row
 
-from laggard.collector.describe import sentence
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.unseen import UnseenOn
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.verdict import locate
+from laggard.locate.describe import sentence
+from laggard.locate.verdict import locate
 from laggard.model import Verdict
 from laggard.wire.nodes import NodeRow
 from laggard.wire.ranks import UnseenProcess

@@ -14,8 +14,8 @@ from msgspec import structs
 from laggard.collector.jobs.holdings import MAX_JOBS_OF_AGENT, MAX_RANKS_OF_AGENT, Limits
 from laggard.collector.jobs.job import JobKey, Run
 from laggard.collector.jobs.window import CLAIM_SECONDS, JobWindows, Refusal
-from laggard.collector.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.constants import PHASES
+from laggard.locate.job_timings import WINDOW_SECONDS, WINDOW_STEPS
 from laggard.wire.ranks import StepRow
 
 KEY = JobKey(1000, "job-1")

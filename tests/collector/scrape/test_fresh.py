@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from laggard.collector.discovery.discovery import Discovery
-from laggard.collector.locate.verdict import locate
 from laggard.collector.scrape.targets import parse_targets
 from laggard.collector.scrape_loop import FRESH_SECONDS, ScrapeLoop
 from laggard.collector.settings import CollectorSettings
+from laggard.locate.verdict import locate
 
 
 @pytest.mark.slow

@@ -21,9 +21,6 @@ from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.jobs.snapshot import ClusterSnapshot, build_snapshot
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.verdict import locate
-from laggard.collector.node_finding import NodeFinding
-from laggard.collector.recording.writer import JobRecording
 from laggard.collector.scrape.agent_state import AgentState
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.looked_ranks import LookedRank
@@ -31,7 +28,10 @@ from laggard.collector.scrape.targets import parse_target
 from laggard.collector.scrape.validation import validate_ranks, validate_report
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.app import make_app
+from laggard.locate.verdict import locate
+from laggard.recording.writer import JobRecording
 from laggard.wire import WireError, encode
+from laggard.wire.node_finding import NodeFinding
 
 PATHS = ("/", "/metrics") + tuple(
     f"/api/v1/{name}"

@@ -11,10 +11,10 @@ import pytest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
-from laggard.collector.locate.job_timings import JobTimings
 from laggard.collector.web.documents import HeatDocument
 from laggard.collector.web.heatmap import MEASURES, ORDERS, MapView, heatmap_document, map_medians
 from laggard.constants import PHASES
+from laggard.locate.job_timings import JobTimings
 from laggard.wire import decode, encode
 
 

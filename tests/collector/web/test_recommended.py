@@ -9,9 +9,9 @@ import pytest
 
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
-from laggard.collector.locate.job_timings import build_timings
 from laggard.collector.web import recommended
 from laggard.collector.web.recommended import AGAIN_SECONDS, MOST_JOBS, Recommended
+from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Location, Verdict, Window
 
 SLOW = Culprit("slow_compute", (2,), "n1", recoverable_ratio=0.25, advice="Replace it.")

@@ -459,7 +459,5 @@ def test_the_affinity_is_restored() -> None:
 
 
 def test_the_gate_without_them_loads_no_torch() -> None:
-    code = (
-        "import sys; import laggard.agent.gate.command; sys.exit('torch' in sys.modules or 'statistics' in sys.modules)"
-    )
+    code = "import sys; import laggard.gate.command; sys.exit('torch' in sys.modules or 'statistics' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0

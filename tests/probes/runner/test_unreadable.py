@@ -153,7 +153,7 @@ def log_line(text):
     os.write(descriptor, (text + "\\n").encode())
     os.close(descriptor)
 from laggard.cli import main
-import laggard.agent.gate.command
+import laggard.gate.command
 sys.addaudithook(audit)
 status = main(["healthcheck", *sys.argv[2:]])
 """

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.locate.own_threads import own_threads
+from laggard.locate.own_threads import own_threads
 from laggard.rankfile.fact_names import OWN_THREADS
 from laggard.trainer_hooks.output.own_threads import FIRST_LOOK_SECONDS, MAX_NAMED, OwnThreads
 from laggard.trainer_hooks.record.facts import Facts

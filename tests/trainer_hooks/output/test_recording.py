@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from laggard.collector.describe import sentence
-from laggard.collector.judged_recording import judge_recording
-from laggard.collector.recording.reader import RecordedTimings, read_recording
+from laggard.locate.describe import sentence
 from laggard.rankfile import RankFileReader
+from laggard.recording.judged import judge_recording
+from laggard.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
 pytestmark = pytest.mark.slow  # trainings with torch

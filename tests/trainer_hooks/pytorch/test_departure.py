@@ -11,7 +11,7 @@ import pytest
 from support.warm import Warm
 
 from laggard.agent.ranks.reader import RankFiles
-from laggard.collector.judged_recording import judge_recording
+from laggard.recording.judged import judge_recording
 
 pytestmark = pytest.mark.slow  # trainings with torch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from laggard import wire
-from laggard.collector.recommend.advice.situation import Situation
 from laggard.errors import UsageError
+from laggard.recommend.advice.situation import Situation
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
 from laggard.tune.cli.settings import subject_for

@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from laggard.collector.recommend.advice.situation import Situation
 from laggard.deepspeed_config import find_problems, is_deepspeed_config
 from laggard.diagnose.deepspeed import read_json
 from laggard.diagnose.input_file import InputFile
@@ -15,6 +14,7 @@ from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
 from laggard.nccl.variable_table import TABLE_VERSION
 from laggard.nccl.variables import may_be_shown
+from laggard.recommend.advice.situation import Situation
 from laggard.tune.nccl.messages import of_recording, parse_messages
 from laggard.tune.nccl.subject import nccl_subject, settings_of
 from laggard.tune.subject import Subject

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from laggard.collector.recording.reader import read_recording
 from laggard.constants import OPS
 from laggard.errors import UsageError
+from laggard.recording.reader import read_recording
 from laggard.rings.bandwidth import parse_size
 
 if TYPE_CHECKING:
-    from laggard.collector.locate.collectives import Collectives
+    from laggard.locate.collectives import Collectives
 
 MEASURED: Final = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all")
 """Operations that nccl-tests has a program for."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laggard.collector.recommend.advice.situation import Situation
 from laggard.errors import UsageError
 from laggard.nccl.variables import parse_version
+from laggard.recommend.advice.situation import Situation
 from laggard.tune.nccl.measure import NAMES, Runner, own_environment
 from laggard.tune.nccl.messages import Message, Profile
 from laggard.tune.nccl.variables import TRANSPORTS, Facts, nccl_space

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from laggard.collector.recommend.advice.files import recommended_files
-from laggard.collector.recommend.advice.values import Gain, Item, Recommendation
+from laggard.recommend.advice.files import recommended_files
+from laggard.recommend.advice.values import Gain, Item, Recommendation
 from laggard.tune.campaign import Ended
 from laggard.tune.report.documents import FinalistRow, ImportanceRow, TrialRow, TuneDocument
 from laggard.tune.search.board import Board

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from laggard.collector.recommend.advice.values import Recommendation
+from laggard.recommend.advice.values import Recommendation
 
 TUNE_SCHEMA: Final = "laggard.tune/1"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-from laggard.collector.reports.svg import Chart, Series, render_charts
+from laggard.reports.svg import Chart, Series, render_charts
 from laggard.tune.report.documents import TuneDocument
 from laggard.tune.report.text import changes_text, render
 

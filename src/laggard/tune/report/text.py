@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from laggard.collector.recommend.advice.words import gain_text
+from laggard.recommend.advice.words import gain_text
 from laggard.terminal.parts import Line, Part, Table, plain_text
 from laggard.text.ascii_parts import ascii_parts
 from laggard.text.words import ascii_line, counted, printable_line, seconds_text

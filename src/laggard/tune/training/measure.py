@@ -14,9 +14,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from laggard.collector.recording.reader import read_recording
 from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
+from laggard.recording.reader import read_recording
 from laggard.tune.outcome import Outcome, Status
 from laggard.tune.space import Configuration
 from laggard.tune.training.space import Training, batch_keys, with_settings

@@ -11,11 +11,11 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from laggard.collector.recommend.communication import Network, stage_seconds
-from laggard.collector.recommend.memory import MemoryPlan, free_bytes
 from laggard.deepspeed_config import parse_config
 from laggard.environment import ENV_REDUCE_SCATTER
 from laggard.errors import UsageError
+from laggard.recommend.communication import Network, stage_seconds
+from laggard.recommend.memory import MemoryPlan, free_bytes
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import Configuration, Constraint, Parameter, Space, allowed
 

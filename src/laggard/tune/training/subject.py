@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from laggard.collector.recommend.advice.situation import Situation
 from laggard.deepspeed_config import parse_config
 from laggard.environment import ENV_REDUCE_SCATTER
+from laggard.recommend.advice.situation import Situation
 from laggard.tune.search.plan import Settings
 from laggard.tune.space import check_space
 from laggard.tune.subject import Change, Subject

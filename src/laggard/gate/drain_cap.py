@@ -1,0 +1,49 @@
+"""Asks the collector whether this node may be drained, before every drain and every rejected job.
+
+Where all nodes fail at once, the cause is a defect of the checks, or of something that the nodes share (the fabric
+manager, a file server), and to drain them all would be the outage. So no answer means no: a collector that cannot be
+reached is most likely away for the same reason. The price is one more job on a sick node, as before laggard.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from laggard.address import as_url, without_login
+from laggard.constants import COLLECTOR_PORT
+from laggard.gate.time_limit import TimeLimit
+from laggard.wire import WireError, decode
+from laggard.wire.nodes import DrainsDocument
+
+ANSWER_SECONDS: Final = 1.0
+NO_CAP: Final = "none"
+
+
+def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
+    """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
+    if not collector:
+        return "no collector is named"
+    seconds = limit.to_decide(ANSWER_SECONDS)
+    if not seconds:
+        return "the gate's time was over before"
+    if collector == NO_CAP:
+        return ""
+    from urllib.parse import quote  # sockets are slow to import, and few runs need them
+
+    from laggard.http.client import NoResponse, get
+
+    url = f"{as_url(collector, COLLECTOR_PORT)}/api/v1/drains?node={quote(node, safe='')}"
+    try:
+        answer = decode(get(url, seconds).body, DrainsDocument)
+    except (NoResponse, WireError) as error:
+        return f"no answer from the collector {without_login(collector)}: {error}"
+    if answer.answering and not answer.asker_known:
+        return (
+            f"the collector {without_login(collector)} knows no node {node}: the agent has to run here and to report "
+            f"as {node}, and the collector to ask it (`targets` in collector.yaml)"
+        )
+    if not answer.may_drain:
+        return f"the cap on drains: {answer.reason}"
+    if not answer.asker_fails:  # else it is not counted for the nodes that ask next
+        return f"the collector does not know yet that {node} fails"
+    return ""

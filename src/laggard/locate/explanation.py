@@ -1,0 +1,184 @@
+"""What explains a culprit, and what to do about it: findings of its machine that cause this kind of slowness. Pure.
+
+A finding is shown beside a culprit only where it can be the cause: clocks that disagree slow no forward pass. What all
+machines of the job have makes none of them slower than the others, and what another GPU has does not slow this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import structs
+
+from laggard.catalogue.findings import FINDINGS
+from laggard.constants import SCRIPT_PHASES
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.node_findings import NOTHING, NodeFindings, Place
+from laggard.locate.ring_request import ring_request
+from laggard.model import Culprit
+from laggard.text.rank_end import left_early
+from laggard.text.report import SEVERITY_ORDER
+
+_COMPUTING = (
+    "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "IOMMU_ENABLED", "FLEET_OUTLIER",
+)  # fmt: skip
+_READING = (
+    "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "DISK_FULL", "MOUNT_HUNG", "PCIE_", "IOMMU_ENABLED", "OPEN_FILES_LIMIT",
+    "FLEET_OUTLIER",
+)  # fmt: skip
+_SENDING = (
+    "RDMA_", "NVLINK_", "PCIE_", "FABRIC_", "NCCL_", "RING_", "ACS_ENABLED", "IOMMU_ENABLED", "P2P_DISABLED", "PFC_OFF",
+    "ECN_OFF", "NIC_MIXED", "PEERMEM_MISSING", "TCP_FALLBACK", "GPUDIRECT_OFF", "SHM_INSTEAD_OF_P2P", "NUMA_MISMATCH",
+    "MEMLOCK_LIMIT", "CPU_AFFINITY", "FLEET_OUTLIER",
+)  # fmt: skip
+_STOPPING = (
+    "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "RDMA_", "NCCL_", "JOB_", "DISK_FULL", "MOUNT_HUNG", "MEMLOCK_LIMIT",
+    "HUGE_SWAP", "OPEN_FILES_LIMIT", "RING_", "PEERMEM_MISSING", "FLEET_OUTLIER",
+)  # fmt: skip
+
+_MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
+_OTHER_REASONS = ("slow_link", "hung")
+_MOST_FOLLOWED = 3
+_LAST = len(SEVERITY_ORDER)
+_TYPES = {it.code: it for it in FINDINGS}
+
+_ADVICE = {
+    "input": "look at what its data loader reads: the storage and its cache, the workers' CPU time, and what else runs "
+    "on the machine",
+    "between_steps": "look at what its script does between the steps (reading data without a DataLoader, logging, "
+    "checkpoints, evaluation: phase() of laggard.trainer_hooks names them), then at its machine's storage and CPU",
+    "uneven_work": "look at how the batches are made: lengths of sequences, packing, bucketing, the sampler's shares; "
+    "no machine is at fault",
+    "busy_threads": "let these threads do less, or run them as a process of their own, so that they do not hold "
+    "Python's lock; no machine is at fault",
+    "uneven_script": "look at what the script leaves to this rank alone (logging, checkpoints, evaluation), and let it "
+    "do that more rarely or in the background; no machine is at fault",
+    "forward": "compare its GPU's clocks, temperature and throttling with its peers' (nvidia-smi -q -d "
+    "CLOCK,PERFORMANCE); then what else runs on that GPU and on its CPU cores",
+    "no_gpu": "see what else runs on its CPU cores, and compare the clocks, load and quota of its CPU with its peers'; "
+    "where it computes on a GPU, that GPU's too",
+    "optimizer": "see whether its optimizer state lies on the host or on disk, and compare its CPU's and GPU's clocks "
+    "with its peers'",
+    "host": "look for what its ranks share: other work on the CPUs, the CPUs' quota, clocks and governor, memory "
+    "pressure, power and cooling",
+    "unknown": "record its phases (laggard run does), and compare its GPU's and CPU's clocks and load with its peers'",
+    "intermittent": "look for what comes and goes on its machine: other jobs, cron, garbage collection, checkpoints, "
+    "thermal throttling",
+    "slow_link": "check the adapters, cables and switch ports on the way for errors and rate",
+    "in_machine": "compare its NVLink and PCIe links (nvidia-smi nvlink -s, nvidia-smi topo -m, lspci -vv), its GPUs' "
+    "access to each other and its shared memory with another machine's",
+    "hung": "see where its process stands (py-spy dump, the kernel's log), before the job is ended",
+    "stopped": "see who stopped its process: a debugger, a batch system that suspends jobs, or somebody; after kill "
+    "-CONT it goes on",
+    "silent": "read its log and its machine's kernel log from then on; debuggers stop processes, and so do batch "
+    "systems that suspend jobs",
+    "left": "find why its program ended before the others': an early stop, uneven data, sys.exit or a handler of "
+    "SIGTERM on one rank",
+    "dead": "read its log and its machine's kernel log from the time of its end",
+}
+
+
+def explained(culprit: Culprit, timings: JobTimings) -> Culprit:
+    """`culprit`, with the findings that can be its cause, and with what to do first."""
+    found = [each for node in culprit.machines for each in _explaining_findings(culprit, node, timings)]
+    sure = dict.fromkeys(code for code, place in found if place is not Place.UNKNOWN)
+    codes = tuple(dict.fromkeys((*sure, *(code for code, _ in found))))
+    to_do = [advice(culprit, codes, len(sure))]
+    is_network = culprit.kind == "slow_link" and not culprit.is_within_machine
+    if is_network and not any(code in codes for code in _MEASURED_BY_RINGS):
+        to_do.append(ring_request(culprit, timings.nodes))
+    return structs.replace(culprit, findings=codes, advice="; ".join(filter(None, to_do)))
+
+
+def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> str:
+    """What to look at first: where findings explain the culprit, those. A slow rank that its machine's findings explain
+    needs no other search; what hangs or is a link may have more than one reason. What is known of the rank itself (its
+    process is stopped, it died, its threads got no CPU) comes before what its machine may have to do with it.
+    The first `sure` of the findings are its own or the whole machine's: they come before those of a GPU that may be
+    another."""
+    if not findings:
+        return _first_look(culprit)
+    is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
+    ordered = (*_gravest_first(findings[:sure]), *_gravest_first(findings[sure:]))
+    first, *others = ordered[:_MOST_FOLLOWED]
+    then = f"; then {', '.join(others)}" if others else ""
+    if is_direct:
+        return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"
+    follow = f"follow {first} first{_meaning(first)} (laggard findings explain {first}){then}"
+    return f"{follow}; else {_first_look(culprit)}" if culprit.kind in _OTHER_REASONS else follow
+
+
+def _gravest_first(codes: tuple[str, ...]) -> list[str]:
+    """The codes by their usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
+    return sorted(codes, key=lambda code: SEVERITY_ORDER.index(_TYPES[code].severity) if code in _TYPES else _LAST)
+
+
+def _meaning(code: str) -> str:
+    """`: a GPU ran slower for heat`, the catalogue's sentence; empty where it has none."""
+    if code not in _TYPES:
+        return ""
+    text = _TYPES[code].summary.rstrip(".")
+    return f": {text if text[1].isupper() or text[1].isdigit() else text[0].lower() + text[1:]}"
+
+
+def _first_look(culprit: Culprit) -> str:
+    if culprit.kind == "dead" and left_early(culprit.end):
+        return _ADVICE["left"]
+    if culprit.is_within_machine:
+        return _ADVICE["in_machine"]
+    if culprit.stopped:
+        return _ADVICE["stopped"]
+    if culprit.kind in ("slow_link", "hung", "dead"):
+        return _ADVICE["silent" if culprit.silent else culprit.kind]
+    if culprit.kind == "busy_threads":
+        return _ADVICE["busy_threads"]
+    if culprit.kind == "uneven_work":
+        return _ADVICE["uneven_work" if culprit.phase in ("forward", "backward") else "uneven_script"]
+    if culprit.phase in ("between_steps", *SCRIPT_PHASES):
+        return _ADVICE["between_steps"]
+    if culprit.persistence == "intermittent":
+        return _ADVICE["intermittent"]
+    if culprit.phase == "input":
+        return _ADVICE["input"]
+    if culprit.kind == "slow_host":
+        return _ADVICE["host"]
+    if culprit.phase in ("forward", "backward"):
+        return _ADVICE["forward" if culprit.gpu else "no_gpu"]
+    return _ADVICE.get(culprit.phase or "unknown", _ADVICE["unknown"])
+
+
+def _explaining_findings(culprit: Culprit, node: str, timings: JobTimings) -> Iterator[tuple[str, Place]]:
+    """The codes of the findings on `node` that can be the cause, and where they are, seen from the culprit."""
+    here = timings.findings_by_node.get(node, NOTHING)
+    others = [timings.findings_by_node.get(other or "", NOTHING) for other in set(timings.nodes) if other != node]
+    causes = _causes(culprit)
+    for code in here.codes:
+        place = here.place(code, culprit.gpu) if _is_one_rank(culprit) else Place.MACHINE
+        if code.startswith(causes) and place is not Place.ELSEWHERE and not _is_shared(code, place, others):
+            yield code, place
+
+
+def _is_one_rank(culprit: Culprit) -> bool:
+    """Whether it has one GPU. For a machine, and for a link between GPUs or machines, all findings count."""
+    return len(culprit.ranks) == 1 and culprit.kind != "slow_link"
+
+
+def _is_shared(code: str, place: Place, others: Sequence[NodeFindings]) -> bool:
+    """Whether all other machines of the job have it as well: for a finding of the rank's own GPU, all of their GPUs. A
+    ring compares the machines itself."""
+    if not others or code in _MEASURED_BY_RINGS:
+        return False
+    return all(each.has_everywhere(code) if place is Place.OWN else code in each.codes for each in others)
+
+
+def _causes(culprit: Culprit) -> tuple[str, ...]:
+    """What the codes begin with of findings that can be the cause."""
+    if culprit.kind in ("hung", "dead"):
+        return _STOPPING
+    if culprit.kind == "slow_link":
+        return _SENDING
+    if culprit.phase in ("input", "between_steps", *SCRIPT_PHASES):
+        return _READING
+    if culprit.phase in ("forward", "backward", "optimizer"):
+        return _COMPUTING
+    return tuple({*_COMPUTING, *_READING})

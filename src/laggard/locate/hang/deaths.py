@@ -1,0 +1,440 @@
+"""Finds the ranks whose processes died in the middle of a job, and which of them died first. Pure.
+
+When one rank dies, its peers fail in their next collective or block there, and the launcher ends them with SIGTERM.
+Those are victims, and their deaths say nothing about the cause. Deaths are put in order by the clocks of the nodes'
+agents, as far as these can tell them apart. The thresholds are our own choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
+from laggard.locate.hang.different_calls import DifferentCalls, aborted_call, beside_abort, different_calls
+from laggard.locate.hang.liveness import SILENT_BEATS
+from laggard.locate.hang.unfinished import unfinished_collectives
+from laggard.locate.hang.waits import least_seconds
+from laggard.locate.job_timings import JobTimings, LastBeat, RankState
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note, RankEnd
+from laggard.text.rank_end import end_text, time_text
+from laggard.text.words import ranks_text, seconds_text
+
+SAME_FAILURE_SECONDS = 1.0
+"""A rank that died of itself so long after a victim may still be the cause: the kernel reports a death late."""
+CLOCKS_SECONDS = 0.5
+"""By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
+_WRITE_SECONDS = 0.1
+"""How often the hooks write a recording."""
+_MIN_AFTER_SECONDS = 0.0005
+"""Less is 0 ms for people."""
+_MOST_NOTES = 32
+_WHO_TELLS = (
+    "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
+    "node laggard tells it"
+)
+_NOT_RECORDED = f"ranks waited when all processes ended together, and who died first is not recorded: {_WHO_TELLS}"
+
+
+class _Death(NamedTuple):
+    """A rank's death between `earliest` and `latest`, Unix time. `victim`: it died as ranks do whose peer is gone;
+    `told`: its own exception or signal says so, and not its place alone."""
+
+    column: int
+    node: str | None
+    earliest: float
+    latest: float
+    victim: bool
+    told: bool = False
+
+    def may_precede(self, other: _Death) -> bool:
+        allowance = 0.0 if self.node == other.node else CLOCKS_SECONDS
+        return self.earliest <= other.latest + allowance
+
+
+def dead_ranks(timings: JobTimings) -> PartialVerdict:
+    """The ranks that died first, as culprits, and a note about each death. There is no culprit where the whole job was
+    ended, where it was over already, or where whoever died first is not among the ranks that are seen."""
+    silent = _silent_before_the_others(timings)
+    deaths = sorted(
+        (_death(timings, column, silent) for column, state in enumerate(timings.states) if state.state == "died"),
+        key=lambda death: death.latest,
+    )
+    if not deaths:
+        return NOTHING_FOUND
+    first = _explained(timings, _first(deaths))
+    left = _left_before(timings, deaths, first)
+    if few(left):
+        told = tuple(_note(timings, death, deaths[:1]) for death in deaths[:_MOST_NOTES])
+        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
+    if _whole_job_ended(timings, deaths, first):
+        return PartialVerdict(notes=_ended_notes(timings, deaths))
+    first = _recorded_least(timings, first)
+    rest = [death for death in deaths if death not in first]
+    notes = tuple(_note(timings, death, first) for death in (*first, *rest)[:_MOST_NOTES])
+    notes = (extra_note(timings, left), *notes) if left else notes
+    if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
+        return PartialVerdict(notes=notes)
+    if all(death.victim for death in deaths) and _some_are_unseen(timings):
+        text = "the ranks that are seen died as ranks do when another is gone: the first may be one that is not seen"
+        return PartialVerdict(notes=(Note("first_unseen", text), *notes))
+    if not silent and any(_spoke_to_the_end(timings, death) for death in first):
+        return PartialVerdict(notes=(Note("first_unseen", _NOT_RECORDED), *notes))
+    different = different_calls(timings)
+    if different is None and all(_is_after(timings, death) for death in deaths if death not in first):
+        different = next(filter(None, (beside_abort(timings, death.column) for death in first)), None)
+        if different is not None and not different.few:  # which side took another way is not known
+            return PartialVerdict(notes=(different.note(), *notes))
+    if different is not None:
+        first = _called_otherwise(timings, different, first, deaths)
+        notes = (different.note(), *notes)
+    culprits = [
+        _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
+    ]
+    return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
+
+
+def _called_otherwise(
+    timings: JobTimings, different: DifferentCalls, first: Sequence[_Death], deaths: Sequence[_Death]
+) -> list[_Death]:
+    """The deaths of the ranks that called what fewer called, where that is why the first ones died: gloo aborts either
+    side of calls that do not match. Else `first`."""
+    ranks = {int(timings.ranks[death.column]) for death in first}
+    odd = [death for death in deaths if int(timings.ranks[death.column]) in different.few]
+    ends = [timings.states[death.column].end for death in first]
+    if not odd or not ranks <= set(different.ranks) or any(end and end.cause for end in ends):
+        return list(first)
+    return odd
+
+
+def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 before any died, where that explains the first deaths: each of these ranks had
+    gone on to a collective that those never came to, and died as ranks do then."""
+    found = Departures(timings).early({death.column for death in deaths})
+    ends = [timings.states[death.column].end for death in first]
+    if any(end and end.cause for end in ends):
+        return ()
+    before = tuple(each for each in found if _ended_before(timings, each.column, deaths[0]))
+    explained = frozenset().union(*(each.waiting for each in before))
+    return before if {death.column for death in first} <= explained else ()
+
+
+def _ended_before(timings: JobTimings, column: int, death: _Death) -> bool:
+    end = timings.states[column].end
+    allowance = 0.0 if timings.nodes[column] == death.node else CLOCKS_SECONDS
+    return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
+
+
+def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
+    state = timings.states[column]
+    end = state.end
+    if end is None:
+        victim = column not in silent if silent else state.in_flight is not None
+        return _Death(column, timings.nodes[column], -float("inf"), float("inf"), victim)
+    victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
+    if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
+        victim = state.in_flight is not None
+    return _Death(column, timings.nodes[column], end.at_seconds - end.uncertain_seconds, end.at_seconds, victim, told)
+
+
+def _silent_before_the_others(timings: JobTimings) -> frozenset[int]:
+    """The ranks, of those without an end, that said nothing while one that did not wait went on to say where it stood:
+    they died first, wherever they were. Where all others waited, who is silent is told by hung_before_the_end()."""
+    told = {
+        column: beat
+        for column, beat in enumerate(timings.last_beats)
+        if beat is not None and timings.states[column].state == "died" and timings.states[column].end is None
+    }
+    outside = [
+        beat.quiet_seconds
+        for column, beat in told.items()
+        if timings.states[column].in_flight is None and beat.in_flight is None
+    ]
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    if not outside or not len(known):
+        return frozenset()
+    longest = max(outside) - least_seconds(float(np.median(known)))
+    return frozenset(column for column, beat in told.items() if longest - beat.quiet_seconds > _silence(beat))
+
+
+def _silence(last: LastBeat) -> float:
+    """After how many seconds without a word the rank is silent."""
+    return SILENT_BEATS * last.beat.interval_seconds + 1.0
+
+
+def _spoke_to_the_end(timings: JobTimings, death: _Death) -> bool:
+    """Whether a rank of which no end is recorded still said where it stood as late as those that waited for it: what
+    tells it from them is that it came last, not that it died first."""
+    last = timings.last_beats[death.column] if timings.last_beats else None
+    if last is None or timings.states[death.column].end is not None or not last.quiet_seconds:
+        return False
+    waited = [
+        beat.quiet_seconds
+        for state, beat in zip(timings.states, timings.last_beats, strict=True)
+        if beat is not None and state.state == "died" and state.end is None and state.in_flight is not None
+    ]
+    return bool(waited) and max(waited) - last.quiet_seconds <= last.beat.interval_seconds
+
+
+def _first(deaths: Sequence[_Death]) -> list[_Death]:
+    """The deaths of which each may have been the first. `deaths`: in order. Where all died as victims, that is whose
+    place alone says so: others do not fail as if a peer were gone before one is."""
+    own = [death for death in deaths if not death.victim]
+    near = [death for death in own if death.earliest <= deaths[0].latest + SAME_FAILURE_SECONDS]
+    candidates = near or list(deaths)
+    may_be = [death for death in candidates if death.may_precede(candidates[0])]
+    return [death for death in may_be if not death.told] or may_be
+
+
+def _explained(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+    """`first` without those of whom nothing is known but that they were killed, where it is known of another why it
+    ended, by the kernel or by itself: a launcher kills the others after it."""
+    ends = [timings.states[death.column].end for death in first]
+    if not any(end and (end.cause or _is_its_own(end)) for end in ends):
+        return list(first)
+    killed = [_is_only_killed(end) for end in ends]
+    return [death for death, only_killed in zip(first, killed, strict=True) if not only_killed]
+
+
+def _recorded_least(timings: JobTimings, first: Sequence[_Death]) -> list[_Death]:
+    """`first` without those whose recordings reach clearly further than another's, where all that is known of these
+    ranks is that they are gone: a launcher kills the others after the first. Ranks of one job finish a step together,
+    so the difference of their last steps is the time between the last writes of their recordings."""
+    ends = [timings.states[death.column].end for death in first]
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    beats = [timings.last_beats[death.column] for death in first if timings.last_beats]
+    if timings.live or any(ends) or any(beat and beat.quiet_seconds for beat in beats) or not len(known):
+        return list(first)
+    last = [timings.states[death.column].step or 0 for death in first]
+    near = max(1.0, _WRITE_SECONDS / 2 / float(np.median(known)))
+    return [death for death, step in zip(first, last, strict=True) if step - min(last) <= near]
+
+
+def _is_its_own(end: RankEnd) -> bool:
+    """Whether the rank itself ended so, and not for another that is gone."""
+    return bool(end.exception or end.exit_code) and not (end.others_failed or end.signal)
+
+
+def _is_after(timings: JobTimings, death: _Death) -> bool:
+    """Whether a rank ended as ranks do after another: by an error of the network, or killed by the launcher."""
+    return death.told or _is_only_killed(timings.states[death.column].end)
+
+
+def _is_only_killed(end: RankEnd | None) -> bool:
+    if end is None or _tells_nothing(end):
+        return True
+    return end.signal == "SIGKILL" and not (end.cause or end.exception)
+
+
+def _by_machine(
+    timings: JobTimings, first: Sequence[_Death], deaths: Sequence[_Death]
+) -> Iterator[tuple[_Death, tuple[_Death, ...]]]:
+    """Each of the first deaths by itself, but one of each machine all ranks of which died in the same way and as
+    early, with these: then the machine went down, and not one rank after the other. Where all machines of the job did,
+    it was none of them."""
+    machines: dict[str, list[_Death]] = {}
+    for death in deaths:
+        if death.node is not None:
+            machines.setdefault(death.node, []).append(death)
+    sizes = Counter(timings.nodes)
+    down = {
+        node: tuple(sorted(its, key=lambda death: death.column))
+        for node, its in machines.items()
+        if len(its) == sizes[node] > 1 and _died_as_one(timings, its)
+    }
+    down = down if set(down) != set(timings.nodes) else {}
+    told = set()
+    for death in first:
+        if death.node not in down:
+            yield death, (death,)
+        elif death.node not in told:
+            told.add(death.node)
+            yield death, down[death.node]
+
+
+def _died_as_one(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether ranks died in the same way, none later than SAME_FAILURE_SECONDS after the first of them."""
+    ways = {_way(timings.states[death.column].end) for death in deaths}
+    earliest = min(death.latest for death in deaths)
+    as_early = all(death.earliest <= earliest + SAME_FAILURE_SECONDS for death in deaths)
+    return len(ways) == 1 and as_early and not all(death.victim for death in deaths)
+
+
+def _way(end: RankEnd | None) -> tuple[str, int | None, str, str]:
+    return (end.signal, end.exit_code, end.exception, end.cause) if end else ("", None, "", "")
+
+
+def _whole_job_ended(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[_Death]) -> bool:
+    """Whether all processes were ended together, in the same way: by the user or the scheduler."""
+    if not len(deaths) == len(timings.states) > 1:
+        return False
+    ends = [timings.states[death.column].end for death in deaths]
+    ways = {_way(end) for end in ends}
+    explained = any(end.cause or end.exception for end in ends if end)
+    if len(ways) > 1 or explained:
+        return False
+    return len(first) == len(deaths) or ways == {("SIGTERM", None, "", "")}
+
+
+def _was_over(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether all other ranks finished normally, and none of those that died lacks a step or says how it died. Others
+    that stayed in a collective after the last step did not finish."""
+    died = {death.column for death in deaths}
+    others = [state for column, state in enumerate(timings.states) if column not in died]
+    last = max((state.step or 0 for state in timings.states), default=0)
+    silent = all(_tells_nothing(timings.states[column].end) for column in died)
+    complete = all((timings.states[column].step or 0) == last for column in died)
+    finished = all(state.state == "finished" for state in others) and not _some_stayed(timings, died, last)
+    return bool(others) and silent and complete and finished
+
+
+def _waited_for_another(timings: JobTimings, deaths: Sequence[_Death]) -> bool:
+    """Whether all that died were waiting for a rank that did not: one that left, as by an exception, for which the
+    launcher ended the others."""
+    if not all(death.victim for death in deaths):
+        return False
+    died = {int(timings.ranks[death.column]) for death in deaths}
+    awaited = {rank for culprit in unfinished_collectives(timings).culprits for rank in culprit.ranks}
+    return bool(awaited) and not awaited & died
+
+
+def _some_stayed(timings: JobTimings, died: set[int], last_step: int) -> bool:
+    """Whether a rank that did not die never finished a collective of a step after the last."""
+    collectives = timings.collectives
+    if collectives is None:
+        return False
+    unfinished = ~np.isfinite(collectives.end) & (collectives.step > last_step)
+    return bool((unfinished & ~np.isin(collectives.column, sorted(died))).any())
+
+
+def _tells_nothing(end: RankEnd | None) -> bool:
+    return end is None or not (end.signal or end.exit_code or end.exception or end.cause)
+
+
+def _some_are_unseen(timings: JobTimings) -> bool:
+    unknown = any(state.state == "unknown" for state in timings.states)
+    return unknown or len(timings.states) < timings.world_size
+
+
+def _culprit(
+    timings: JobTimings,
+    death: _Death,
+    first: Sequence[_Death],
+    deaths: Sequence[_Death],
+    of_machine: Sequence[_Death],
+) -> Culprit:
+    """The rank of `death`; where its machine went down, all of the ranks `of_machine`."""
+    state = timings.states[death.column]
+    ranks = tuple(sorted(int(timings.ranks[each.column]) for each in of_machine))
+    rivals = [each for each in first if each is death or each not in of_machine]
+    node = timings.nodes[death.column]
+    return Culprit(
+        kind="hung" if state.doubted else "dead",
+        silent=state.doubted,
+        ranks=ranks,
+        node=node,
+        gpu=timings.gpus[death.column] if len(ranks) == 1 else None,
+        phase="collective" if state.in_flight else state.phase,
+        group=state.in_flight.group if state.in_flight else None,
+        since_step=_step_of_death(state),
+        confidence=_confidence(death, rivals),
+        evidence=_evidence(timings, death, first, deaths, of_machine),
+        victims=_victims(timings, ranks),
+        end=state.end,
+    )
+
+
+def _victims(timings: JobTimings, ranks: Sequence[int]) -> tuple[int, ...]:
+    """All other ranks, without those that had ended well."""
+    numbers = (
+        int(rank) for rank, state in zip(timings.ranks, timings.states, strict=True) if state.state != "finished"
+    )
+    return tuple(rank for rank in numbers if rank not in ranks)[:MAX_NAMED_RANKS]
+
+
+def _confidence(death: _Death, first: Sequence[_Death]) -> float:
+    """Lower where several may have been the first, and where the rank died as victims do. Our own choice."""
+    return round((0.5 if death.victim else 0.95) / math.sqrt(len(first)), 2)
+
+
+def _evidence(
+    timings: JobTimings,
+    death: _Death,
+    first: Sequence[_Death],
+    deaths: Sequence[_Death],
+    of_machine: Sequence[_Death],
+) -> tuple[str, ...]:
+    state = timings.states[death.column]
+    lines = [f"it was {_place(timings, state)}"]
+    first = [each for each in first if each is death or each not in of_machine]
+    deaths = [each for each in deaths if each is death or each not in of_machine]
+    if state.end:
+        lines.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
+        if state.end.kernel:
+            lines.append(f"the kernel: {state.end.kernel}")
+    if len(of_machine) > 1:
+        lines.insert(0, f"all {len(of_machine)} ranks of the machine died in the same way at the same time")
+    if len(first) > 1:
+        ranks = ranks_text(int(timings.ranks[each.column]) for each in first)
+        lines.append(f"{ranks} ended too close together for their clocks: each may have been the first")
+    later = [each for each in deaths if each not in first]
+    if later and later[0].latest < float("inf"):
+        after = later[0].latest - first[0].latest
+        when = f", the next {seconds_text(after)} later" if _MIN_AFTER_SECONDS <= after < float("inf") else ""
+        ranks = ranks_text(int(timings.ranks[each.column]) for each in later)
+        lines.append(f"{ranks} ended after it{when}")
+    aborted = aborted_call(timings, death.column)
+    if aborted:
+        lines.append(aborted)
+    if death.victim:
+        lines.append("ranks end so when another is gone: the cause may be elsewhere")
+    return tuple(lines)
+
+
+def _note(timings: JobTimings, death: _Death, first: Sequence[_Death]) -> Note:
+    rank, node = int(timings.ranks[death.column]), death.node
+    state = timings.states[death.column]
+    where = f" on {node}" if node else ""
+    if state.doubted:
+        text = (
+            f"rank {rank}{where} recorded nothing more {_place(timings, state)}, and no end: it was stopped or killed"
+        )
+        return Note("rank_died", text, (rank,), node)
+    after = death.latest - first[0].latest if death not in first and death.latest < float("inf") else 0.0
+    when = f", {seconds_text(after)} after the first" if after >= _MIN_AFTER_SECONDS else ""
+    text = f"rank {rank}{where} died {_place(timings, state)}{when}: {end_text(state.end)}"
+    return Note("rank_died", text, (rank,), node)
+
+
+def _ended_notes(timings: JobTimings, deaths: Sequence[_Death]) -> tuple[Note, ...]:
+    """What is known of a job that was ended as a whole. Where no rank has an end, one may have died of itself and the
+    launcher have killed the others: a recording does not tell that from a job that was cancelled."""
+    end = timings.states[deaths[0].column].end
+    if any(timings.states[death.column].doubted for death in deaths):
+        text = f"none of the {len(deaths)} recordings has an end: the job was killed, or it still runs"
+        return (Note("ended", text),)
+    how = f" by {end.signal}" if end and end.signal else ""
+    ended = Note("ended", f"the job was ended: all {len(deaths)} processes were killed{how}")
+    if timings.live or end is not None:
+        return (ended,)
+    return Note("first_unseen", f"no rank's end is recorded: {_WHO_TELLS}"), ended
+
+
+def _step_of_death(state: RankState) -> int:
+    return 0 if state.step is None else state.step + 1
+
+
+def _place(timings: JobTimings, state: RankState) -> str:
+    """Where the rank died, for people: `in step 59, in all_reduce of dp:0-3`. A recording lacks the last tenth of a
+    second of a process that did not end by itself."""
+    ended_by_itself = state.end is not None and bool(state.end.exit_code or state.end.exception)
+    or_later = "" if timings.live or ended_by_itself else " or later"
+    step = f"in step {_step_of_death(state)}{or_later}"
+    if state.in_flight:
+        return f"{step}, in {state.in_flight.op} of {state.in_flight.group}"
+    return f"{step}, in {state.phase}" if state.phase else step

@@ -1,0 +1,203 @@
+"""Finds ranks that left with status 0 while others went on to collectives that these ranks have to come to. Pure.
+
+Such a rank left early: by an early stop, uneven data or sys.exit. The others cannot finish the collective. With gloo
+they fail in it, and their errors come later than the end that caused them; with NCCL they wait. What counts is how many
+collectives of each lane a rank had entered when it left, and not when it left: ranks that end one after the other have
+entered equally many, and so have those of DDP's join().
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+from typing import NamedTuple
+
+from laggard.locate.hang.arrivals import members_by_name
+from laggard.locate.hang.liveness import has_left
+from laggard.locate.hang.point_to_point import ANY_RANK, COUNTERPART
+from laggard.locate.hang.waits import THE_WORLD
+from laggard.locate.job_timings import JobTimings
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.rankfile.layout import LANE_COUNT
+from laggard.text.rank_end import time_text
+from laggard.text.words import ranks_text, seconds_text
+from laggard.wire.ranks import BeatRow, InFlight
+
+CONFIDENCE = 0.9
+"""That the rank was not meant to come follows from its group alone: a program may have asked for its end. Our own
+choice."""
+
+_OF_THE_WORLD = "a collective of the world"
+
+
+class Departure(NamedTuple):
+    """A rank (its column) that left, the first collective that it never came to, for people, and the columns of those
+    that went on to that one or a later one. `members`: how many ranks the collective has, as far as they are seen."""
+
+    column: int
+    awaited: str
+    waiting: frozenset[int]
+    members: int
+
+
+class _Place(NamedTuple):
+    """Where a rank stood: its last beat, and the collective that it was in."""
+
+    beat: BeatRow | None
+    in_flight: InFlight | None
+    step: int
+
+
+class Departures:
+    """The ranks of a job that left with status 0, compared with those that did not."""
+
+    def __init__(self, timings: JobTimings) -> None:
+        self._timings = timings
+        self._places = [_place(timings, column) for column in range(len(timings.states))]
+        self.left = frozenset(column for column, state in enumerate(timings.states) if has_left(state))
+        self._entered: dict[tuple[str, str], dict[int, int]] = {}
+        self._columns_of: dict[str, set[int]] = {}
+        for column, place in enumerate(self._places if self.left else ()):
+            for op, group, count in _counts(place):
+                entered = self._entered.setdefault((op, group), {})
+                entered[column] = max(entered.get(column, 0), count)
+                self._columns_of.setdefault(group, set()).add(column)
+
+    def early(self, among: Set[int]) -> tuple[Departure, ...]:
+        """Those that left while ranks of `among` went on to what they never came to; in the order of their ends."""
+        found = []
+        for column in self.left:
+            missed = [*self._missed(column, among)]
+            if missed:
+                waiting = frozenset().union(*(each.waiting for each in missed))
+                found.append(missed[0]._replace(waiting=waiting))
+        return tuple(sorted(found, key=lambda each: self._left_at(each.column)))
+
+    def _missed(self, column: int, among: Set[int]) -> Iterator[Departure]:
+        for (op, group), entered in self._entered.items():
+            if column not in entered and self._may_lack_lanes(column):
+                continue
+            members = self._members(group)
+            own = entered.get(column, 0)
+            waiting = frozenset(other for other, count in entered.items() if other in among and count > own)
+            if column in members and waiting:
+                yield Departure(column, f"{op} of {group}, number {own + 1}", waiting, len(members))
+        for other in sorted(among - self.left):
+            awaited = self._missed_message(other, column)
+            if awaited:
+                yield Departure(column, awaited, frozenset((other,)), 2)
+        waiting = frozenset(other for other in among if self._went_on_in_the_world(other, column))
+        if waiting:
+            yield Departure(column, _OF_THE_WORLD, waiting, len(self._places))
+
+    def _missed_message(self, column: int, left: int) -> str:
+        """The send or receive to which the rank that left never came, of the last that another began; for people, empty
+        where there is none. What the rank received from any rank may have been the other's."""
+        rank, gone = int(self._timings.ranks[column]), int(self._timings.ranks[left])
+        of_left, place = self._places[left].beat, self._places[column]
+        for lane in place.beat.lanes if place.beat and of_left else ():
+            if lane.op not in COUNTERPART or lane.peer != gone:
+                continue
+            op = COUNTERPART[lane.op]
+            lanes = [it for it in of_left.lanes if it.op == op] if of_left else []
+            own = max((it.entered for it in lanes if it.peer == rank), default=0)
+            unsure = any(it.peer == ANY_RANK for it in lanes) or (not own and self._may_lack_lanes(left))
+            if own < lane.entered and not unsure:
+                return f"{op} of {lane.group} {'to' if op == 'send' else 'from'} rank {rank}, number {own + 1}"
+        return ""
+
+    def _may_lack_lanes(self, column: int) -> bool:
+        """Whether the rank may have had more lanes than a rank file has room for."""
+        beat = self._places[column].beat
+        return beat is not None and len(beat.lanes) >= LANE_COUNT
+
+    def _members(self, group: str) -> set[int]:
+        """As far as the group's name and the counts tell them."""
+        ranks = {int(rank): column for column, rank in enumerate(self._timings.ranks)}
+        return self._columns_of[group] | members_by_name(group, ranks)
+
+    def _went_on_in_the_world(self, column: int, left: int) -> bool:
+        """Whether a rank stands in a collective of the world that C++ made, which only torch's Flight Recorder tells
+        of, and to which the other did not come: that had entered no more than this one had finished."""
+        place, other = self._places[column], self._places[left]
+        groups = place.beat.groups if place.beat else ()
+        stands = any(group.name == THE_WORLD and 0 <= group.completed < group.enqueued for group in groups)
+        if not stands or column in self.left or other.step > place.step:
+            return False
+        counts = {(op, group): count for op, group, count in _counts(place)}
+        own = {(op, group): count for op, group, count in _counts(other)}
+        everybody = set(range(len(self._places)))
+        lanes = [lane for lane in own if self._members(lane[1]) == everybody]
+        return bool(lanes) and all(own[lane] <= counts.get(lane, 0) for lane in lanes)
+
+    def _left_at(self, column: int) -> float:
+        end = self._timings.states[column].end
+        return end.at_seconds if end else float("inf")
+
+
+def few(found: tuple[Departure, ...]) -> bool:
+    """Whether those that left are no more than those whom their collective still has: else it is these that went on to
+    one collective more than the others."""
+    return bool(found) and 2 * len(found) <= max(each.members for each in found)
+
+
+def left_culprit(timings: JobTimings, departure: Departure, others_ended: float = float("inf")) -> Culprit:
+    """The rank that left, as the one that the others cannot go on without. `others_ended`: when the first of them did,
+    in Unix time."""
+    column = departure.column
+    state, node = timings.states[column], timings.nodes[column]
+    step = 0 if state.step is None else state.step + 1
+    waiting = sorted(int(timings.ranks[each]) for each in departure.waiting)
+    evidence = [
+        f"it left at step {step}, while {ranks_text(waiting)} went on to {departure.awaited}, to which it never came"
+    ]
+    if state.end and state.end.at_seconds > 0.0:
+        evidence.insert(0, f"it ended at {time_text(state.end)} by its node's clock")
+        if others_ended < float("inf"):
+            after = seconds_text(max(0.0, others_ended - state.end.at_seconds))
+            evidence.append(f"the first of the others ended {after} later")
+    return Culprit(
+        kind="dead",
+        ranks=(int(timings.ranks[column]),),
+        node=node,
+        gpu=timings.gpus[column],
+        since_step=step,
+        confidence=CONFIDENCE,
+        evidence=tuple(evidence),
+        victims=tuple(int(rank) for rank in timings.ranks[_others(timings, column)])[:MAX_NAMED_RANKS],
+        end=state.end,
+    )
+
+
+def _others(timings: JobTimings, column: int) -> list[int]:
+    """The columns of the ranks that did not end with status 0 themselves."""
+    return [other for other, state in enumerate(timings.states) if other != column and state.state != "finished"]
+
+
+def extra_note(timings: JobTimings, found: tuple[Departure, ...]) -> Note:
+    """For ranks that called a collective which most others, that have ended, did not call."""
+    waiting = sorted(int(timings.ranks[column]) for column in frozenset().union(*(each.waiting for each in found)))
+    left = ranks_text(int(timings.ranks[each.column]) for each in found)
+    text = (
+        f"{ranks_text(waiting)} called {found[0].awaited}, which {left} did not: they have ended, with exit status 0; "
+        "what to do: find where the program calls a collective on some of its ranks alone"
+    )
+    return Note("mismatch", text, ranks=tuple(waiting[:MAX_NAMED_RANKS]))
+
+
+def _place(timings: JobTimings, column: int) -> _Place:
+    state = timings.states[column]
+    last = timings.last_beats[column] if timings.last_beats else None
+    step = -1 if state.step is None else state.step
+    if last is not None:
+        return _Place(last.beat, last.in_flight or state.in_flight, step)
+    return _Place(state.beat, state.in_flight, step)
+
+
+def _counts(place: _Place) -> Iterator[tuple[str, str, int]]:
+    """How many collectives of each operation and group the rank had entered."""
+    for lane in place.beat.lanes if place.beat else ():
+        if lane.op not in COUNTERPART:
+            yield lane.op, lane.group, lane.entered
+    flight = place.in_flight
+    if flight is not None and flight.op not in COUNTERPART:
+        yield flight.op, flight.group, flight.seq

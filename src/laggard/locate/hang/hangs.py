@@ -1,0 +1,170 @@
+"""Decides which living ranks are hung: others wait for them, and they wait for nobody. Pure.
+
+A rank that is waited for and waits for nobody is at the root of the hang. A note names it at once. It becomes a culprit
+at once where the kernel calls its process stopped, and after minutes where it lives: a rank that saves a checkpoint is
+late too. Where ranks wait for one another none is at the root, and a note calls that a deadlock. The thresholds are our
+own choices, well below torch's own timeout of ten minutes for NCCL and thirty for gloo.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from laggard.locate.hang.deadlock import ranks_in_cycles
+from laggard.locate.hang.departures import Departure, Departures, extra_note, few, left_culprit
+from laggard.locate.hang.liveness import is_alive, is_silent, silent_seconds, stopped_for_long
+from laggard.locate.hang.notes import deadlock_note, root_note, suspended_note, waiting_notes
+from laggard.locate.hang.same_group import beside_note, mismatch_of, standing_beside
+from laggard.locate.hang.waits import THE_WORLD, Wait, find_waits, flight_text, least_seconds
+from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.text.words import seconds_text
+
+HUNG_SILENT_SECONDS = 60.0
+"""A silent rank is called hung when another has waited for it for so long, and for HUNG_STEPS of the usual steps."""
+HUNG_LATE_SECONDS = 180.0
+"""The same for a rank that still beats."""
+HUNG_STEPS = 20.0
+
+
+class _Victims(NamedTuple):
+    """Who waits: the first columns, the longest wait of all, and the longest wait for each rank that is waited for."""
+
+    first: tuple[int, ...]
+    longest: Wait | None
+    longest_for: Mapping[int, Wait]
+
+    @classmethod
+    def of(cls, waits: Mapping[int, Wait]) -> _Victims:
+        by_length = sorted(waits.values(), key=lambda wait: wait.seconds)
+        distinct = {wait.not_arrived: wait for wait in by_length}  # thousands wait for the same ranks
+        ordered = sorted(distinct.values(), key=lambda wait: wait.seconds)
+        longest_for = {column: wait for wait in ordered for column in wait.not_arrived}
+        return cls(tuple(sorted(waits)[: MAX_NAMED_RANKS + 1]), by_length[-1] if by_length else None, longest_for)
+
+    def wait_for(self, root: int) -> Wait | None:
+        """The longest wait for this rank; where there is none, because it waits in the collective itself, the longest
+        of all."""
+        return self.longest_for.get(root, self.longest)
+
+
+def hung_ranks(timings: JobTimings, step_seconds: float | None, ended: bool = False) -> PartialVerdict:
+    """The ranks that others wait for now. `step_seconds`: how long the job's steps usually take, None where that is not
+    known. `ended`: the states are the last before the job was killed, and a silent rank did not come back."""
+    states = timings.states
+    stopped = frozenset(column for column, state in enumerate(states) if is_alive(state) and state.stopped)
+    if stopped and len(stopped) == len(states):
+        return PartialVerdict(notes=(suspended_note(len(states)),))
+    waits = find_waits(timings, step_seconds, stopped)
+    departures = Departures(timings)
+    left = () if stopped else _left_in(waits, departures)
+    if left:
+        notes = tuple(waiting_notes(timings, waits))
+        if not few(left):
+            return PartialVerdict(notes=(extra_note(timings, left), *notes))
+        return PartialVerdict(tuple(left_culprit(timings, each) for each in left), notes)
+    beside = {} if stopped else standing_beside(timings, waits, least_seconds(step_seconds))
+    if beside and not _all_awaited(waits) - waits.keys() - _all_of(beside.values()):
+        return PartialVerdict(notes=(beside_note(timings, waits, beside), *waiting_notes(timings, waits)))
+    roots = sorted(stopped or _roots(waits, timings, _all_of(beside.values())))
+    if not waits and not stopped:
+        return NOTHING_FOUND
+    if not roots or not stopped and _deadlocked(waits):  # whoever else is late, these wait for ever
+        return PartialVerdict(notes=tuple(_notes_without_root(timings, waits)))
+    victims = _Victims.of(waits)
+    culprits = (_culprit(timings, root, victims, step_seconds, ended) for root in roots)
+    root_notes = (root_note(timings, root, victims.wait_for(root)) for root in roots)
+    notes = (*root_notes, *waiting_notes(timings, waits))
+    return PartialVerdict(tuple(culprit for culprit in culprits if culprit is not None), notes)
+
+
+def _left_in(waits: Mapping[int, Wait], departures: Departures) -> tuple[Departure, ...]:
+    """The ranks that left with status 0 and that others wait for now. Of collectives that C++ made no hook tells who
+    has not arrived."""
+    by_torch = any(wait.group == THE_WORLD for wait in waits.values())
+    awaited = departures.left if by_torch else departures.left & _all_awaited(waits)
+    return tuple(each for each in departures.early(frozenset(waits)) if each.column in awaited) if awaited else ()
+
+
+def _all_awaited(waits: Mapping[int, Wait]) -> frozenset[int]:
+    return _all_of({wait.not_arrived for wait in waits.values()})
+
+
+def _all_of(columns: Iterable[frozenset[int]]) -> frozenset[int]:
+    return frozenset().union(*columns)
+
+
+def _roots(waits: Mapping[int, Wait], timings: JobTimings, standing: frozenset[int]) -> frozenset[int]:
+    """The ranks that are waited for and wait for nobody; `standing` do so in a collective that C++ made. Where there
+    are none, the silent ranks: they entered the collective and stand still in it, with every thread."""
+    awaited = _all_awaited(waits)
+    roots = awaited - frozenset(waits) - standing
+    if roots:
+        return roots
+    silent = frozenset(column for column, state in enumerate(timings.states) if is_alive(state) and is_silent(state))
+    return silent if waits and len(silent) < len(timings.states) else frozenset()
+
+
+def _notes_without_root(timings: JobTimings, waits: Mapping[int, Wait]) -> Iterable[Note]:
+    deadlocked = _deadlocked(waits)
+    if deadlocked:
+        yield mismatch_of(timings, waits, deadlocked) or deadlock_note(timings, deadlocked)
+    yield from waiting_notes(timings, waits, "" if deadlocked else "; nobody is known to be missing")
+
+
+def _deadlocked(waits: Mapping[int, Wait]) -> frozenset[int]:
+    return ranks_in_cycles({column: wait.not_arrived for column, wait in waits.items()})
+
+
+def _culprit(
+    timings: JobTimings, root: int, victims: _Victims, step_seconds: float | None, ended: bool
+) -> Culprit | None:
+    """The rank as a culprit; None while it may only be late."""
+    state, wait = timings.states[root], victims.wait_for(root)
+    waited = wait.seconds if wait else 0.0
+    at_once = state.stopped and (wait is not None or stopped_for_long(state))
+    silent_to_the_end = ended and is_silent(state) and wait is not None
+    if not (at_once or silent_to_the_end) and waited <= _hung_after(state, step_seconds):
+        return None
+    rank, node = int(timings.ranks[root]), timings.nodes[root]
+    return Culprit(
+        kind="hung",
+        ranks=(rank,),
+        node=node,
+        gpu=timings.gpus[root],
+        phase="collective" if state.in_flight else state.phase,
+        group=state.in_flight.group if state.in_flight else wait.group if wait else None,
+        since_step=0 if state.step is None else state.step + 1,
+        confidence=0.9 if state.stopped else 0.8 if is_silent(state) else 0.6,
+        evidence=tuple(_evidence(state, root, wait, ended)),
+        victims=tuple(int(timings.ranks[column]) for column in victims.first if column != root)[:MAX_NAMED_RANKS],
+        stopped=state.stopped,
+        silent=silent_to_the_end,
+    )
+
+
+def _hung_after(state: RankState, step_seconds: float | None) -> float:
+    """How many seconds others must have waited for the rank before it is called hung."""
+    least = HUNG_SILENT_SECONDS if is_silent(state) else HUNG_LATE_SECONDS
+    return max(least, HUNG_STEPS * (step_seconds or 0.0))
+
+
+def _evidence(state: RankState, root: int, wait: Wait | None, ended: bool) -> Iterable[str]:
+    if state.stopped:
+        yield "its process is stopped, by a signal or a debugger"
+    elif ended and is_silent(state):
+        yield (
+            f"its last sign of life came at least {seconds_text(silent_seconds(state))} before the others': its process"
+            " was stopped or killed, or none of its threads got to run"
+        )
+    elif is_silent(state) and state.beat:
+        yield f"its last sign of life is {seconds_text(state.beat.age_seconds)} old: none of its threads gets to run"
+    if wait and root in wait.not_arrived:
+        yield f"it has not arrived at {wait.awaited}, number {wait.number}"
+    if state.in_flight:
+        flight = state.in_flight
+        yield f"it is in {flight_text(flight)}, number {flight.seq}, for {seconds_text(flight.seconds)}"
+    elif state.phase:
+        yield f"it is in {state.phase}"

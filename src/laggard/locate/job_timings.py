@@ -1,0 +1,233 @@
+"""The input of localisation: one job's ranks and steps as arrays, from a live window or from a recording. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import PHASES
+from laggard.locate.collectives import Collectives
+from laggard.locate.live_positions import live_positions
+from laggard.locate.node_findings import NodeFindings
+from laggard.locate.own_threads import OwnThreads, own_threads
+from laggard.model import RankEnd
+from laggard.rankfile.fact_names import UNSEEN_WAITS
+from laggard.wire.ranks import BeatRow, CpuWait, InFlight, RankRow, StepRow
+
+Floats = NDArray[np.floating[Any]]
+"""Numbers of any precision: the arrays of the largest jobs are in single precision."""
+
+WINDOW_STEPS = 128
+"""How many of a job's newest steps are kept, whatever their length."""
+
+WINDOW_SECONDS = 20.0
+"""Of shorter steps, those of so many seconds are kept: what slows a rank for a moment lasts seconds, and many short
+steps within one moment are no better evidence than one."""
+
+MOST_WINDOW_STEPS = 1365
+"""And never more: as many as a rank file holds."""
+
+
+def window_length(durations: Floats) -> int:
+    """How many of the last steps are kept, of which `durations` (seconds, nan where unknown) are the lengths, ascending
+    by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MOST_WINDOW_STEPS."""
+    backwards = np.cumsum(np.nan_to_num(durations[: -MOST_WINDOW_STEPS - 1 : -1]))
+    return max(WINDOW_STEPS, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
+
+
+class RankState(NamedTuple):
+    """The state of a rank's process. `step` is the last step that it finished, None before the first. `stopped` is
+    whether a signal or a debugger has stopped it. `beat` is its last sign of life. `asked_seconds_ago` is since when
+    its agent was asked for all this, relative to the last answer about the job; ages and durations are as of then.
+    `end` is how a rank that died did so, None where nothing is known of that.
+    `cpu_wait` is how long its threads waited for a CPU of late. `doubted`: its recording has no end: it died, or runs
+    where nobody can see that."""
+
+    state: str  # running, finished, died, unknown
+    step: int | None
+    phase: str | None
+    in_flight: InFlight | None
+    stopped: bool = False
+    beat: BeatRow | None = None
+    asked_seconds_ago: float = 0.0
+    end: RankEnd | None = None
+    cpu_wait: CpuWait | None = None
+    doubted: bool = False
+
+
+class LastBeat(NamedTuple):
+    """Where a rank without an end stood when its recording says so for the last time: it had finished no step for
+    `quiet_seconds`, on its own clock. `beat` is as of then."""
+
+    quiet_seconds: float
+    phase: str | None
+    in_flight: InFlight | None
+    beat: BeatRow
+
+
+@dataclasses.dataclass(frozen=True)
+class JobTimings:
+    """One job over S steps and R ranks. Times are in seconds, and nan where a rank has no row for a step.
+
+    No clock is compared with another rank's: every number is a duration on the rank's own clock.
+    `phase_seconds` is own time: the time blocked in collectives is not in it but in `waited_seconds`, so that
+    step_seconds = phase_seconds.sum(axis=2) + waited_seconds.
+    """
+
+    job_id: str | None
+    world_size: int
+    steps: NDArray[np.int64]  # [S]
+    ranks: NDArray[np.int64]  # [R]
+    nodes: tuple[str | None, ...]  # R
+    gpus: tuple[str | None, ...]  # R
+    step_seconds: Floats  # [S, R]
+    phase_seconds: Floats  # [S, R, len(PHASES)]
+    waited_seconds: Floats  # [S, R]
+    states: tuple[RankState, ...]  # R
+    findings_by_node: Mapping[str, NodeFindings]
+    work: Floats | None = None
+    """[S, R]: the elements of the model's inputs; 0 where they were not seen, None where nothing recorded tells."""
+    positions: NDArray[np.int32] | None = None
+    """[R]: the same number for ranks that do the same work (positions.py); None: all do."""
+    alone: NDArray[np.bool_] | None = None
+    """[R]: the ranks that have a stage of a pipeline to themselves (positions.py); None: none has."""
+    first_phases: Floats | None = None
+    """[FIRST_STEPS, R, len(PHASES)]: own time in the first steps after the warm-up, of the ranks that are `alone`; nan
+    of others, None where no rank is, or where they are not known."""
+    waits_recorded: bool = True
+    """Whether anything says when a rank waited. Where nothing does, work cannot be told from waiting."""
+    collectives: Collectives | None = None
+    """Each collective of each rank; None where the source has none, as a live job's rows."""
+    step_starts: Floats | None = None
+    """[S, R]: when each rank began each step, on the clock of its collectives; None of a live job."""
+    live: bool = False
+    """Whether a collector watches, or watched, the job: then a verdict is drawn again and again."""
+    unseen_waits: tuple[int, ...] = ()
+    """The ranks that say that C++ waits for their collectives: waiting is part of their own time."""
+    last_beats: tuple[LastBeat | None, ...] = ()
+    """R, None of ranks that ended; empty where nothing recorded says where those stood that have no end."""
+    steps_recorded: bool = True
+    """Whether the source tells steps at all: a Flight Recorder's dump does not."""
+    script: str | None = None
+    """The name of the script that trained, by a recording; of a live job the rows have it."""
+    started_at: float | None = None
+    """When its first rank began, in Unix seconds, by a recording."""
+    own_threads: tuple[OwnThreads | None, ...] = ()
+    """R: how the threads beside each rank's training ran; empty where nothing tells."""
+    profiled: bool = False
+    """Whether a profiler recorded the job: a few steps, and often a few ranks by choice."""
+
+
+class RankInfo(NamedTuple):
+    """Where a rank runs, and its state."""
+
+    node: str | None
+    gpu: str | None
+    state: RankState
+    unseen_waits: bool = False
+
+
+WARM_UP_STEPS = 2
+"""Allocation, compilation and the first input are not the machine's speed."""
+
+FIRST_STEPS = 16
+"""So many of a job's first steps are kept of the ranks whose work nobody else does."""
+
+STEP, START, END, WAITED, WORK, FIRST_PHASE = range(6)
+"""The columns of a step_table()."""
+STEP_COLUMNS = FIRST_PHASE + len(PHASES)
+
+
+def step_table(rows: Iterable[StepRow]) -> NDArray[np.float64]:
+    """The steps of one rank as an array [steps, STEP_COLUMNS], in a tenth of their room. A double holds every number of
+    a step exactly."""
+    values = [(row.step, row.start, row.end, row.waited, row.work, *row.phases) for row in rows]
+    return np.array(values, dtype=np.float64).reshape(len(values), STEP_COLUMNS)
+
+
+def step_rows(table: NDArray[np.float64]) -> Iterator[StepRow]:
+    """The steps that step_table() was made of."""
+    for step, start, end, waited, work, *phases in table.tolist():
+        yield StepRow(int(step), start, end, tuple(phases), waited, int(work))
+
+
+def build_timings(
+    job_id: str | None,
+    world_size: int,
+    ranks: Mapping[int, RankInfo],
+    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    findings_by_node: Mapping[str, NodeFindings],
+) -> JobTimings:
+    """The arrays of all steps that any rank finished, with a column for each of `ranks`. `steps_by_rank`: a
+    step_table() of each rank that has one."""
+    numbers = sorted(ranks)
+    empty = step_table(())
+    tables = [steps_by_rank.get(rank, empty) for rank in numbers]
+    # All at once: a hundred thousand single assignments would take a large part of the collector's round.
+    rows = np.concatenate([empty, *tables])
+    column = np.repeat(np.arange(len(numbers)), [len(table) for table in tables])
+    steps, place = _numbered(rows[:, STEP].astype(np.int64))
+    shape = (len(steps), len(numbers))
+    step_seconds, waited = np.full(shape, np.nan), np.full(shape, np.nan)
+    phases = np.full((*shape, len(PHASES)), np.nan)
+    work = np.full(shape, np.nan, np.float32)
+    work[place, column] = rows[:, WORK]
+    step_seconds[place, column] = rows[:, END] - rows[:, START]
+    waited[place, column], phases[place, column] = rows[:, WAITED], rows[:, FIRST_PHASE:]
+    return JobTimings(
+        job_id=job_id,
+        world_size=world_size,
+        steps=steps,
+        ranks=np.array(numbers, dtype=np.int64),
+        nodes=tuple(ranks[rank].node for rank in numbers),
+        gpus=tuple(ranks[rank].gpu for rank in numbers),
+        step_seconds=step_seconds,
+        phase_seconds=phases,
+        waited_seconds=waited,
+        states=tuple(ranks[rank].state for rank in numbers),
+        findings_by_node=findings_by_node,
+        work=work,
+        unseen_waits=tuple(rank for rank in numbers if ranks[rank].unseen_waits),
+    )
+
+
+def _numbered(numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The distinct numbers, ascending, and the place of each of `numbers` among them."""
+    if not len(numbers):
+        return numbers, numbers
+    first, last = int(numbers.min()), int(numbers.max())
+    if last - first > 4 * len(numbers):  # far apart: an agent may report any number
+        distinct, places = np.unique(numbers, return_inverse=True)
+        return distinct, places.reshape(-1)
+    seen = np.zeros(last - first + 1, dtype=bool)
+    seen[numbers - first] = True
+    return np.flatnonzero(seen) + first, (np.cumsum(seen) - 1)[numbers - first]
+
+
+def live_timings(
+    job_id: str,
+    world_size: int,
+    steps_by_rank: Mapping[int, NDArray[np.float64]],
+    newest_rows: Mapping[int, RankRow],
+    findings_by_node: Mapping[str, NodeFindings],
+    asked_seconds_ago: Mapping[int, float],
+) -> JobTimings:
+    """The arrays of a live window: the step_table() of each rank, ascending, the newest row about each rank, and for
+    how long its agent has not been asked."""
+    ranks = {}
+    for rank, row in newest_rows.items():
+        steps = steps_by_rank.get(rank)
+        last_step = int(steps[-1, STEP]) if steps is not None and len(steps) else None
+        asked = asked_seconds_ago.get(rank, 0.0)
+        state = RankState(
+            row.state, last_step, row.phase, row.in_flight, row.stopped, row.beat, asked, row.end, row.cpu_wait
+        )
+        ranks[rank] = RankInfo(row.node, row.gpu, state, row.facts.get(UNSEEN_WAITS) is True)
+    timings = build_timings(job_id, world_size, ranks, steps_by_rank, findings_by_node)
+    threads = tuple(own_threads(newest_rows[rank].facts) for rank in timings.ranks.tolist())
+    classes, alone = live_positions(newest_rows)
+    return dataclasses.replace(timings, live=True, positions=classes, alone=alone, own_threads=threads)

@@ -1,0 +1,262 @@
+"""Decides which links, NICs, rails and machines make transfers slow. Pure.
+
+A channel (a process group, or a pair of ranks) is slow where its transfers take longer than those of equal channels, by
+the test that ranks are put to. The culprit is the place in the network through which the slow channels go, and the
+others do not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from laggard.locate.collectives import Collectives
+from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.links.channels import Channel
+from laggard.locate.links.pairs import ROUND_TRIP_ROLE
+from laggard.locate.links.payoff import link_payoff
+from laggard.locate.links.places import Explanation, explain
+from laggard.locate.links.transfers import Category, channels_and_categories
+from laggard.locate.slow.medians import deviation, median, median_over_steps, others_median
+from laggard.locate.slow.peers import node_numbers
+from laggard.locate.slow.significance import Slowdown, confidence, slowdown
+from laggard.locate.slow.steps import Steps
+from laggard.model import MAX_NAMED_RANKS, Culprit
+from laggard.text.words import counted, ranks_text, seconds_text
+
+MIN_CHANNELS = 3
+"""So many equal channels are needed to tell the slow one, unless it is slower than the other by TIMES_THE_OTHER."""
+
+TIMES_THE_OTHER = 2.0
+"""Two healthy ways of one kind do not differ by so much, so that the slower one of two is slow."""
+
+COST_RATIO = 0.01
+"""What is slow makes the channels of one rank, taken together, longer by so much of the step."""
+
+WORTH = 0.005
+"""Where the replay says that a faster one would save less of the step, as where its collectives wait in a queue behind
+others, it makes nobody wait: it is no culprit of a slow job."""
+
+CHANNEL_COST_RATIO = 0.0025
+"""And each of them by so much; a step has several in a row."""
+
+TRANSFER_RATIO = 0.15
+"""And by so much of their own time: networks are less even than GPUs."""
+
+MAX_LINKS = 4
+"""So many places are named at most."""
+
+COLLATERAL = 0.3
+"""What a channel costs of what the slowest does, so that it counts as slow itself: waiting for a slow link shows in
+what its ends do elsewhere."""
+
+UNEXPLAINED = 0.25
+"""Where places do not explain a larger share of what slow channels cost, the network as a whole is uneven."""
+
+
+class SlowChannel(NamedTuple):
+    """A channel whose transfers are slow. `ratio`: their time over its equals'."""
+
+    slowdown: Slowdown
+    ratio: float
+    series: Floats  # [S]: by how much longer they take, in seconds a step
+    own: float  # seconds a step
+    equals: float
+
+
+@dataclasses.dataclass(frozen=True)
+class _Findings:
+    slow: Mapping[int, SlowChannel]
+    tested: frozenset[int]
+    equals: tuple[frozenset[int], ...]  # channels that were compared with each other
+
+
+def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> tuple[Culprit, ...]:
+    """The places in the network that are slow, the one that costs most first."""
+    channels, categories = channels_and_categories(timings, collectives, steps.numbers)
+    findings = _test(_with_links(categories, channels, timings), steps)
+    cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
+    left = {number: each for number, each in cost.items() if each >= COLLATERAL * max(cost.values())}
+    whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
+    culprits = list[Culprit]()
+    while left and len(culprits) < MAX_LINKS:
+        found = explain(timings, channels, left, tested, findings.equals)
+        if found is None:
+            break
+        if _cost(channels, left, found) > COST_RATIO * float(np.median(steps.duration)):
+            culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
+        tested -= found.explained
+        left = {number: each for number, each in left.items() if number not in found.explained}
+    if sum(left.values()) > UNEXPLAINED * whole:
+        return ()
+    worth = [each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= WORTH]
+    return tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
+
+
+def _cost(channels: Sequence[Channel], excess: Mapping[int, float], found: Explanation) -> float:
+    """The seconds a step that slow channels cost the rank that is in the most of them."""
+    by_column: Counter[int] = Counter()
+    for number in found.explained:
+        by_column.update(dict.fromkeys(channels[number].columns, excess[number]))
+    return max(by_column.values())
+
+
+def _with_links(categories: Sequence[Category], channels: Sequence[Channel], timings: JobTimings) -> Sequence[Category]:
+    """Those of which the transfers go through links. Ranks without a GPU that are on one machine share its memory: how
+    long data take there says who got CPU time. A profile does not tell who has a GPU."""
+    if timings.profiled:
+        return categories
+    machine = node_numbers(timings.nodes)
+    has_gpu = np.array([gpu is not None for gpu in timings.gpus])
+    in_memory = [
+        len(set(machine[list(each.columns)].tolist())) == 1 and not has_gpu[list(each.columns)].any()
+        for each in channels
+    ]
+    return [category for category in categories if not all(in_memory[number] for number in category.channels)]
+
+
+def _test(categories: Sequence[Category], steps: Steps) -> _Findings:
+    """The channels that are slow for any operation and size, and those of which that could be told: who may have taken
+    as long, and may have been done sooner, is neither slow nor fast."""
+    slow: dict[int, SlowChannel] = {}
+    untold: set[int] = set()
+    compared = [category for category in categories if len(category.channels) > 1]
+    for category in compared:
+        equals = others_median(category.most)
+        for channel, found in _longer(category, category.least - equals, equals, steps):
+            if channel not in slow or slow[channel].slowdown.excess < found.slowdown.excess:
+                slow[channel] = found
+        untold.update(channel for channel, _ in _longer(category, category.most - equals, equals, steps))
+    equal_channels = tuple(frozenset(category.channels) for category in compared)
+    tested = frozenset().union(*equal_channels) - (untold - slow.keys())
+    return _Findings(slow, tested, equal_channels)
+
+
+def _longer(category: Category, excess: Floats, equals: Floats, steps: Steps) -> Iterator[tuple[int, SlowChannel]]:
+    """The channels of a category whose times exceed their equals' by `excess` [S, K], significantly."""
+    floor = CHANNEL_COST_RATIO * float(np.median(steps.duration))
+    for place in np.flatnonzero(median_over_steps(excess) > floor / 2).tolist():
+        found = _slow_channel(category, excess, equals, place, steps)
+        if found is not None:
+            yield category.channels[place], found
+
+
+def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int, steps: Steps) -> SlowChannel | None:
+    others = np.delete(np.arange(len(category.channels)), place)
+    own, typical = median(category.least[:, place]), median(equals[:, place])
+    spread = deviation(median_over_steps(category.most[:, others] - equals[:, place, None]))
+    found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)
+    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else TIMES_THE_OTHER - 1
+    if found is None or found.excess < least * typical:
+        return None
+    return SlowChannel(found, own / max(typical, 1e-9), excess[:, place], own, typical)
+
+
+def _culprit(
+    timings: JobTimings, steps: Steps, channels: Sequence[Channel], findings: _Findings, found: Explanation
+) -> Culprit:
+    slow = {number: findings.slow[number] for number in found.explained}
+    worst_number, worst = max(slow.items(), key=lambda item: item[1].slowdown.excess)
+    columns = sorted({column for place in found.places for column in place.columns})
+    kind = found.places[0].kind
+    nodes = [timings.nodes[column] for column in columns]
+    ranks = tuple(int(timings.ranks[column]) for column in columns)
+    since = min(each.slowdown.since for each in slow.values())
+    saved = _saved(timings, steps, channels, slow, since)
+    group = channels[worst_number].group if len(slow) == 1 else ""
+    affected = {column for number in found.explained for column in channels[number].columns}
+    victims = sorted(int(timings.ranks[column]) for column in affected - set(columns))
+    return Culprit(
+        kind="slow_link",
+        ranks=ranks,
+        node=nodes[0] if len(set(nodes)) == 1 else None,
+        link=_ends(nodes) if len(found.places) == 1 and (kind == "link" or _is_within(kind, nodes)) else None,
+        phase="collective",
+        group=group or None,
+        slowdown_ratio=round(max(each.ratio for each in slow.values()), 3),
+        recoverable_ratio=None if saved is None else round(min(saved, 0.99), 3),
+        since_step=int(steps.numbers[since]),
+        confidence=_confidence(found, worst),
+        evidence=_evidence(kind, ranks, channels, timings, slow),
+        victims=tuple(victims[:MAX_NAMED_RANKS]),
+        nodes=_machines(nodes),
+    )
+
+
+def _saved(
+    timings: JobTimings, steps: Steps, channels: Sequence[Channel], slow: Mapping[int, SlowChannel], since: int
+) -> float | None:
+    """The share of the step time that fixing it saves. None where round trips show the transfers: how much of these
+    hides behind work is not known."""
+    if any(channels[number].role == ROUND_TRIP_ROLE for number in slow):
+        return None
+    saved = link_payoff(timings, steps, channels, {number: 1 / each.ratio for number, each in slow.items()}, since)
+    if saved is not None:
+        return saved
+    worst = max(slow.values(), key=lambda each: each.slowdown.excess)
+    return float(np.nansum(np.fmax(worst.series[since:], 0.0)) / steps.duration[since:].sum())
+
+
+def _ends(nodes: Sequence[str | None]) -> tuple[dict[str, str], dict[str, str]]:
+    first, last = ({"node": node} if node else {} for node in (nodes[0], nodes[-1]))
+    return first, last
+
+
+def _is_within(kind: str, nodes: Sequence[str | None]) -> bool:
+    return kind == "in_node" or (kind == "group" and len(set(nodes)) == 1)
+
+
+def _machines(nodes: Sequence[str | None]) -> tuple[str, ...]:
+    """Where there are several."""
+    several = tuple(dict.fromkeys(filter(None, nodes)))
+    return several[:MAX_NAMED_RANKS] if len(several) > 1 else ()
+
+
+def _confidence(found: Explanation, worst: SlowChannel) -> float:
+    """Half of what the channel's own test gives where it may be any of several places."""
+    return round(
+        confidence(worst.slowdown.margin) * (0.5 if len(found.places) > 1 or found.places[0].kind == "group" else 1.0),
+        2,
+    )
+
+
+def _evidence(
+    kind: str,
+    ranks: Sequence[int],
+    channels: Sequence[Channel],
+    timings: JobTimings,
+    slow: Mapping[int, SlowChannel],
+) -> tuple[str, ...]:
+    ordered = sorted(slow.items(), key=lambda item: -item[1].slowdown.excess)
+    lines = [
+        f"{_channel_name(channels[number], timings)}: transfers take {seconds_text(each.own)} a step, "
+        f"{each.ratio:.1f} times as long as those of equal {_equals(channels[number])}"
+        for number, each in ordered[:3]
+    ]
+    what = {
+        "nic": "the network adapter of",
+        "link": "the way between",
+        "node": "the network of the machine of",
+        "rail": "the rail of",
+        "in_node": "the links within the machine of",
+        "group": "a way among",
+    }[kind]
+    together = f"all {counted(len(slow), 'slow channel')} go through {what} {ranks_text(ranks)}, and no other does"
+    return (*lines, together) if len(slow) > 1 else (*lines, f"{what} {ranks_text(ranks)}")
+
+
+def _channel_name(channel: Channel, timings: JobTimings) -> str:
+    if channel.group:
+        return f"group {channel.group}"
+    source, target = (int(timings.ranks[column]) for column in channel.columns)
+    if channel.role == ROUND_TRIP_ROLE:
+        return f"between rank {source} and rank {target}"
+    return f"from rank {source} to rank {target}"
+
+
+def _equals(channel: Channel) -> str:
+    return "groups" if channel.group else "pairs"

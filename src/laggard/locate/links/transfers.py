@@ -1,0 +1,128 @@
+"""How long transfers take, without comparing clocks: the last member to come to a collective does not wait in it. Pure.
+
+So the least time that any member spends in a collective is its transfer, whatever the others waited. Sends and receives
+are in pairs.py.
+
+A rank that goes on with its own work while data are on the way learns late that they have come: its time in a transfer
+is then no transfer, but a bound. The transfer has lasted at least for as long as all members were blocked in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.collectives import Collectives, Numbers, Times
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.channels import (
+    Channel,
+    Transfers,
+    add_channels,
+    blocked_seconds,
+    grouped,
+    no_transfers,
+)
+from laggard.locate.links.pairs import transfers_of_pairs
+from laggard.locate.slow.peers import node_numbers
+
+
+class Category(NamedTuple):
+    """Transfers that take equally long on equal links: of one operation and size, in channels of one role that have as
+    many ranks on as many machines. `most` and `least` [S, K]: their time in each step, in each of K `channels`, is no
+    more and no less; nan where there were none."""
+
+    channels: tuple[int, ...]
+    most: Times
+    least: Times
+
+
+def channels_and_categories(
+    timings: JobTimings, collectives: Collectives, steps: Numbers
+) -> tuple[list[Channel], list[Category]]:
+    """The channels of a job, and their times in each of `steps` [S], ascending."""
+    channels: list[Channel] = []
+    transfers = [_of_groups(collectives, timings, channels), transfers_of_pairs(collectives, timings, channels)]
+    names = [field.name for field in dataclasses.fields(Transfers)]
+    merged = Transfers(*(np.concatenate([getattr(each, name) for each in transfers]) for name in names))
+    return channels, _categories(merged, channels, node_numbers(timings.nodes), steps)
+
+
+def _of_groups(collectives: Collectives, timings: JobTimings, channels: list[Channel]) -> Transfers:
+    """The transfers of collectives that all members of the group have finished."""
+    rows = np.flatnonzero((collectives.peer < 0) & (collectives.seq >= 0) & (collectives.op >= 0))
+    key = (collectives.group[rows], collectives.op[rows], collectives.seq[rows])
+    order, first = grouped(key)
+    rows = rows[order]
+    if not len(rows):
+        return no_transfers()
+    least = np.minimum.reduceat((collectives.end - collectives.start)[rows], first)
+    blocked = np.minimum.reduceat(blocked_seconds(collectives)[rows], first)
+    count = np.diff(np.append(first, len(rows)))
+    group = collectives.group[rows][first]
+    members = _members(collectives, timings, group, rows, first)
+    known = np.isfinite(least) & (count == np.array([len(members[int(each)]) for each in group])) & (count > 1)
+    places = add_channels(
+        channels,
+        {
+            number: Channel(collectives.groups[number].name, collectives.groups[number].role, members[number])
+            for number in members
+        },
+    )
+    some = rows[first[known]]
+    channel = np.array([places[int(each)] for each in group[known]], np.int64)
+    return Transfers(channel, collectives.step[some], collectives.op[some].astype(np.int64),
+                      collectives.size[some], least[known], blocked[known])  # fmt: skip
+
+
+def _members(
+    collectives: Collectives, timings: JobTimings, group: NDArray[np.int32], rows: Numbers, first: Numbers
+) -> dict[int, tuple[int, ...]]:
+    """The columns of each group's members: as declared, else of the ranks whose records name the group. A group of
+    which a member is not seen has no transfer: that one may have come last."""
+    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+    seen = np.unique(np.stack((collectives.group[rows], collectives.column[rows])), axis=1)
+    members = {}
+    for number in np.unique(group).tolist():
+        declared = collectives.groups[number].ranks
+        if declared:
+            members[number] = tuple(columns.get(rank, -1) for rank in declared)
+        else:
+            members[number] = tuple(seen[1, seen[0] == number].tolist())
+    return members
+
+
+def _categories(transfers: Transfers, channels: Sequence[Channel], machine: Numbers, steps: Numbers) -> list[Category]:
+    shapes: dict[tuple[str, int, int], int] = {}
+    shape = np.array(
+        [
+            shapes.setdefault(
+                (each.role, len(each.columns), len(set(machine[list(each.columns)].tolist()))), len(shapes)
+            )
+            for each in channels
+        ],
+        np.int64,
+    )
+    place = np.minimum(np.searchsorted(steps, transfers.step), max(len(steps) - 1, 0))
+    known = np.flatnonzero(steps[place] == transfers.step) if len(steps) else np.zeros(0, np.int64)
+    order, first = grouped((shape[transfers.channel[known]], transfers.op[known], transfers.size[known]))
+    found = []
+    for rows in np.split(known[order], first[1:]):
+        if not len(rows):
+            continue
+        those, position = np.unique(transfers.channel[rows], return_inverse=True)
+        cells = place[rows] * len(those) + position
+        table = len(steps), len(those)
+        count = np.bincount(cells, minlength=len(steps) * len(those))
+        usual = float(np.median(count[count > 0]))  # a record that is lost does not make a step shorter
+        most, least = (
+            np.where(
+                count > 0, np.bincount(cells, each[rows], len(count)) / np.maximum(count, 1) * usual, np.nan
+            ).reshape(table)
+            for each in (transfers.most, transfers.least)
+        )
+        found.append(Category(tuple(those.tolist()), most, least))
+    return found

@@ -1,0 +1,99 @@
+"""Which ranks of a live job do the same work, from the process groups in their facts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.inferred_positions import connected
+from laggard.locate.positions import REPLICAS, Place, alone_in_stage, canonical_role, position_classes
+from laggard.rankfile.fact_names import GROUPS
+from laggard.rankfile.members import Run, index_in, members_of, parse_runs, size_of
+from laggard.wire.ranks import RankRow
+
+MAX_GROUPS = 64
+"""As many lanes as a rank file has."""
+
+PIPELINE = "pp"
+
+
+class DeclaredGroup(NamedTuple):
+    """A process group as a rank's facts have it."""
+
+    name: str
+    role: str
+    runs: tuple[Run, ...]
+
+
+def declared_groups(row: RankRow) -> Iterator[DeclaredGroup]:
+    """The groups in the facts of a rank. What is none, or does not hold the rank, is passed over."""
+    found = row.facts.get(GROUPS)
+    if not isinstance(found, dict) or len(found) > MAX_GROUPS:
+        return
+    for name, value in found.items():
+        runs = parse_runs(value, row.world_size)
+        if index_in(runs, row.rank) is not None:
+            yield DeclaredGroup(name, name.partition(":")[0], runs)
+
+
+class LivePositions(NamedTuple):
+    """[R], ascending by rank: the same number for ranks that do the same work, and which of them have a stage of a
+    pipeline to themselves; None where no rank says that any does other work."""
+
+    classes: NDArray[np.int32] | None = None
+    alone: NDArray[np.bool_] | None = None
+
+
+def live_positions(rows: Mapping[int, RankRow]) -> LivePositions:
+    """The positions that the ranks tell."""
+    indices = indices_by_role(rows)
+    if not any(indices.values()):
+        return LivePositions()
+    places = [Place(index, ()) for index in indices.values()]
+    classes = position_classes(list(indices), places)
+    return LivePositions(classes, alone_in_stage(list(indices), places, classes))
+
+
+def indices_by_role(rows: Mapping[int, RankRow]) -> dict[int, dict[str, int]]:
+    """For each rank, ascending, its place by role in which members do different work; empty where it says of none."""
+    found: dict[int, dict[str, int]] = {}
+    pairs: set[tuple[int, int]] = set()
+    for rank in sorted(rows):
+        groups = list(declared_groups(rows[rank]))
+        found[rank] = _index_by_role(rank, groups)
+        pairs.update(_pairs(groups))
+    for stage, rank in _stages(pairs):
+        if rank in found:
+            found[rank][PIPELINE] = stage
+    return found
+
+
+def _index_by_role(rank: int, groups: Sequence[DeclaredGroup]) -> dict[str, int]:
+    """The rank's place in the largest group of each role in which members do different work. The two ends of a pipeline
+    that nobody declared are no group of it."""
+    found: dict[str, tuple[int, int]] = {}
+    for group in groups:
+        role, size = canonical_role(group.role), size_of(group.runs)
+        index = index_in(group.runs, rank)
+        if role and role != REPLICAS and index is not None and size > found.get(role, (1, 0))[0]:
+            found[role] = size, index
+    return {role: index for role, (_, index) in found.items()}
+
+
+def _pairs(groups: Sequence[DeclaredGroup]) -> Iterator[tuple[int, int]]:
+    """The pairs that send to each other, both ways, of a rank that is in no larger pipeline."""
+    pipelines = [group for group in groups if canonical_role(group.role) == PIPELINE]
+    if all(size_of(group.runs) == 2 for group in pipelines):
+        for group in pipelines:
+            one, other = members_of(group.runs)
+            yield one, other
+            yield other, one
+
+
+def _stages(pairs: set[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """The stage of each rank that pairs connect, by rank number."""
+    for members in connected(pairs):
+        yield from enumerate(sorted(members))

@@ -1,0 +1,259 @@
+"""Describes the slow ranks and machines as culprits: in which phase, by how much, since when, and why. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import PHASES, SCRIPT_PHASES
+from laggard.locate.job_timings import Floats, JobTimings
+from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.slow.payoff import payoff, stalls_beside
+from laggard.locate.slow.ranks import Slow
+from laggard.locate.slow.significance import confidence
+from laggard.locate.slow.steps import Steps
+from laggard.locate.slow.uneven_work import Compared, is_by_design, more_between, more_work, uneven_work_note
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.text.words import phase_text, ranks_text, seconds_text, step_times_text
+
+INPUT, BETWEEN_STEPS = PHASES.index("input"), PHASES.index("between_steps")
+PASSES = PHASES.index("forward"), PHASES.index("backward")
+SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
+MAX_COMPARED = 64
+"""With so many peers a culprit's phases are compared at most."""
+
+WITHOUT_PHASES = 0.9
+"""Of the confidence that is left where no phase is known: a wait that no record tells of would look like work."""
+
+ONE_PEER = 0.95
+"""Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
+
+PAST = "in its first steps"
+"""With which a rank is compared whose work nobody else does."""
+
+ALONE = 0.25
+"""Peers that take less of a rank's time for something leave it to that rank."""
+
+
+class SlowCulprits(NamedTuple):
+    """The slow ranks and hosts, the one that is worth most first, and the job's slowdown ratio: its step time over the
+    step time without them. `notes`: on ranks that only do what a script leaves to them, or more of it by turns."""
+
+    culprits: tuple[Culprit, ...]
+    slowdown_ratio: float
+    notes: tuple[Note, ...]
+
+
+def slow_culprits(timings: JobTimings, steps: Steps, slow: list[Slow]) -> SlowCulprits:
+    """Describes the slow ranks and machines."""
+    saved, ratio = payoff(timings, steps, slow)
+    culprits = [_culprit(timings, steps, slow, *each) for each in zip(slow, saved, strict=True)]
+    notes = tuple(uneven_work_note(culprit) for culprit in culprits if is_by_design(culprit))
+    if notes:
+        kept = [each for each, culprit in zip(slow, culprits, strict=True) if not is_by_design(culprit)]
+        return slow_culprits(timings, steps, kept)._replace(notes=notes)
+    return SlowCulprits(tuple(sorted(culprits, key=lambda it: -(it.recoverable_ratio or 0.0))), ratio, notes)
+
+
+def brief_notes(timings: JobTimings, slow: list[Slow]) -> list[Note]:
+    """One note about the ranks that were slow for a moment only; none where there are no such ranks."""
+    if not slow:
+        return []
+    ranks = tuple(sorted(int(timings.ranks[column]) for each in slow for column in each.columns))
+    longest = max(slow, key=lambda each: each.seconds)
+    when = f"in the last {longest.steps} steps, {seconds_text(longest.seconds)}"
+    text = f"{ranks_text(ranks)} slower than the others {when}: too short a time to accuse anyone"
+    return [Note("brief", text, ranks=ranks[:MAX_NAMED_RANKS])]
+
+
+def stall_notes(steps: Steps, slow: Sequence[Slow]) -> list[Note]:
+    """A note about the steps that are left out of what the culprits cost; none where there are none."""
+    stalled = np.flatnonzero(stalls_beside(steps, slow)) if slow else ()
+    if not len(stalled):
+        return []
+    longest = max(stalled, key=lambda place: steps.duration[place])
+    number, seconds = int(steps.numbers[longest]), seconds_text(float(steps.duration[longest]))
+    usual = seconds_text(median(steps.duration))
+    more = f", and {len(stalled) - 1} more were about as long" if len(stalled) > 1 else ""
+    text = f"step {number} took {seconds}, where most take {usual}{more}: what fixing it would save leaves that out"
+    return [Note("stall", text)]
+
+
+def rank_zero_note(timings: JobTimings, each: Slow) -> Note:
+    rank = int(timings.ranks[each.columns[0]])
+    hits = 0 if each.hits is None else int(each.hits.sum())
+    text = (
+        f"rank {rank} is busier in {hits} of {len(each.series)} steps: logging, evaluation and checkpoints are its "
+        "work, and no phase tells whether it is more than that"
+    )
+    return Note("rank_zero", text, ranks=(rank,))
+
+
+class _Comparison(NamedTuple):
+    """Seconds a step that a culprit's median rank takes, and its peers', since the onset."""
+
+    phase: int
+    own: float  # in that phase
+    peers: float
+    waited: float
+    peers_waited: float
+    peers_busy: float
+    peer_count: int
+    elsewhere: float = 0.0  # by how much it takes longer than they do in all other phases
+
+
+def _culprit(timings: JobTimings, steps: Steps, slow: list[Slow], each: Slow, saved: float) -> Culprit:
+    """`saved` is the share of the step time that fixing it would save."""
+    peers = _peers(steps, slow, _median_rank(steps, each), timings.nodes)
+    compared = _compare(steps, each, peers)
+    phase = PHASES[compared.phase]
+    ranks = tuple(sorted(int(timings.ranks[column]) for column in each.machine or each.columns))
+    node, gpu = timings.nodes[each.columns[0]], timings.gpus[each.columns[0]]
+    given = Compared(_rows(steps, each), np.array(each.columns), peers)
+    more: tuple[str, ...] = ()
+    if compared.phase in PASSES:
+        more = more_work(steps, given, gpu is not None)
+    elif compared.phase == BETWEEN_STEPS:  # as reinforcement learning generates there
+        more = more_between(steps, given)
+    kind = "uneven_work" if more else _kind(timings, each, compared)
+    others = (int(rank) for rank in timings.ranks if int(rank) not in ranks)
+    return Culprit(
+        kind=kind,
+        ranks=ranks,
+        node=None if kind == "uneven_work" else node,  # no machine is at fault
+        gpu=None if each.whole_host or kind == "uneven_work" else gpu,
+        phase=phase if phase != "other" else None,
+        slowdown_ratio=round((compared.peers_busy + each.excess) / max(compared.peers_busy, 1e-9), 3),
+        recoverable_ratio=round(saved, 3),
+        since_step=int(steps.numbers[each.since]),
+        persistence="persistent" if each.hits is None else "intermittent",
+        confidence=_confidence(steps, each, compared),
+        evidence=(*more, *_evidence(steps, each, compared)),
+        victims=tuple(itertools.islice(others, MAX_NAMED_RANKS)),
+        neighbours=() if kind == "slow_host" and each.whole_host else None,
+    )
+
+
+def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
+    """Whose fault it is, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
+    phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
+    machine's."""
+    alone = compared.peer_count > 0 and compared.peers < ALONE * compared.own and not each.whole_host
+    if alone and compared.phase in SCRIPTS or _does_more_between(timings, each, compared):
+        return "uneven_work"
+    if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
+        return "slow_host"
+    return "slow_input" if compared.phase == INPUT else "slow_compute"
+
+
+def _does_more_between(timings: JobTimings, each: Slow, compared: _Comparison) -> bool:
+    """Whether it is rank 0, which takes longer between the steps, and there alone: a slow CPU would slow its passes."""
+    is_rank_zero = len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
+    there_alone = compared.elsewhere < ALONE * (compared.own - compared.peers)
+    return compared.phase == BETWEEN_STEPS and is_rank_zero and compared.peer_count > 0 and there_alone
+
+
+def _compare(steps: Steps, each: Slow, peers: NDArray[np.int64]) -> _Comparison:
+    columns = np.array(each.columns)
+    tail = _slow_steps(each)
+    phases = list(steps.judged_phases)
+    if not len(peers) and steps.past.alone[columns].all():
+        return _compare_with_past(steps, columns, tail)
+    excess = [
+        median(last_axis_median(steps.phases[tail][:, columns, phase]) - _medians(steps.phases[tail, :, phase], peers))
+        for phase in phases
+    ]
+    phase = phases[int(np.nanargmax(excess))] if np.isfinite(excess).any() else phases[-1]
+    own = median(steps.phases[tail][:, columns, phase])
+    return _Comparison(
+        phase,
+        own,
+        own - excess[phase],
+        median(steps.waited[tail][:, columns]),
+        median(_medians(steps.waited[tail], peers)),
+        median(_medians(steps.busy[tail], peers)),
+        len(peers),
+        float(np.nansum(np.fmax(excess, 0.0)) - max(excess[phases.index(phase)], 0.0)),
+    )
+
+
+def _compare_with_past(steps: Steps, columns: NDArray[np.int64], tail: slice | NDArray[np.int64]) -> _Comparison:
+    """The same, with its own first steps in the place of peers."""
+    assert steps.past.first is not None
+    first = steps.past.first[:, columns]
+    own, before = (
+        np.array([median(values[:, :, phase]) for phase in steps.judged_phases])
+        for values in (steps.phases[tail][:, columns], first)
+    )
+    phase = int(np.nanargmax(own - before))
+    base = float(np.nanmedian(steps.past.base[columns]))
+    waited = median(steps.waited[tail][:, columns])
+    return _Comparison(steps.judged_phases[phase], own[phase], before[phase], waited, np.nan, base, 0)
+
+
+def _slow_steps(each: Slow) -> slice | NDArray[np.int64]:
+    """The steps in which the culprit is slow."""
+    return slice(each.since, None) if each.hits is None else np.flatnonzero(each.hits)
+
+
+def _rows(steps: Steps, each: Slow) -> NDArray[np.int64]:
+    """The indices of _slow_steps()."""
+    return np.arange(len(steps.numbers))[_slow_steps(each)]
+
+
+def _median_rank(steps: Steps, each: Slow) -> int:
+    """The culprit's column in the middle by its excess."""
+    excesses = [median(steps.excess[each.since :, column]) for column in each.columns]
+    return each.columns[int(np.argsort(excesses)[len(excesses) // 2])]
+
+
+def _peers(steps: Steps, slow: list[Slow], column: int, nodes: Sequence[str | None]) -> NDArray[np.int64]:
+    """The columns of at most MAX_COMPARED ranks that do the same work as `column`, and are no culprits."""
+    same = np.flatnonzero(steps.peers.number == steps.peers.number[column])
+    culprits = {other for each in slow for other in each.columns}
+    others = [int(other) for other in same[:: max(1, len(same) // MAX_COMPARED)] if other != column]
+    mates = [other for other in others if other not in culprits] or others
+    elsewhere = [other for other in mates if nodes[other] is None or nodes[other] != nodes[column]]
+    return np.array(elsewhere or mates, np.int64)
+
+
+def _medians(values: Floats, columns: NDArray[np.int64]) -> Floats:
+    """[S]: the medians of `values` [S, R] over `columns`; nan without any."""
+    return last_axis_median(values[:, columns])
+
+
+def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
+    whole = confidence(each.margin)
+    whole *= 1.0 if steps.phased else WITHOUT_PHASES
+    return round(whole * (1.0 if compared.peer_count > 1 else ONE_PEER), 2)
+
+
+def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:
+    series = each.series[each.since :]
+    busier = int((series > each.excess / 2).sum())
+    whom = "its peers" if compared.peer_count else PAST
+    how_often = f"busier than {whom} in {busier} of the last {len(series)} steps"
+    if each.hits is not None:
+        how_often = (
+            f"slow in {each.hits.mean():.0%} of the steps ({int(each.hits.sum())} of {len(each.hits)}), then by "
+            f"{seconds_text(each.excess)}"
+        ).replace("%", " %")
+    all_slow = (f"most of the {len(each.columns)} ranks of the machine are slow",) if each.whole_host else ()
+    if each.machine:
+        all_slow = (f"{len(each.columns)} of the {len(each.machine)} ranks of the machine are slow in this phase",)
+    waits = (
+        ()
+        if not compared.peer_count
+        else (f"waits {step_times_text(compared.waited, compared.peers_waited, 'collectives')}",)
+    )
+    when = "" if each.hits is None else "in its slow steps, "
+    return (
+        *all_slow,
+        when + step_times_text(compared.own, compared.peers, phase_text(PHASES[compared.phase]), whom),
+        *waits,
+        how_often,
+    )

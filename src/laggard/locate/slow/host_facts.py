@@ -1,0 +1,123 @@
+"""Explains slow ranks by their host: their threads wait for a CPU, and those of their peers do not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from msgspec import structs
+
+from laggard.locate.job_timings import JobTimings
+from laggard.model import HIDDEN, CpuNeighbour, Culprit
+from laggard.text.words import printable_line, seconds_text
+from laggard.wire.ranks import CpuWait
+
+_NAMED: Final = 3
+_MOST_COMMAND: Final = 32
+
+HELD_UP = 0.1
+"""Where a rank's threads got so much less CPU time than they asked for, its host may be what is slow. Our choice."""
+TIMES_PEERS = 2.0
+"""It is where they missed so many times as much for each second that they ran as their peers' threads ..."""
+MORE_THAN_PEERS = 0.25
+"""... or, on a machine that is full, by this share more; what all have makes none of them slower than the others."""
+OF_ITS_COST = 0.5
+"""And where what they missed more than their peers' is at least this share of what the culprit costs."""
+
+
+NOT_KNOWN = "whether its threads waited for a CPU is not known, or not yet: the kind may become slow_host"
+
+
+class _Missed(NamedTuple):
+    """What threads ran and what they missed of the CPU, in seconds for each second that they were watched."""
+
+    running: float
+    queued: float
+    throttled: float
+    stolen: float
+
+    @property
+    def total(self) -> float:
+        """The kernel counts what a quota holds back as time in the run queue, too."""
+        return max(self.queued, self.throttled) + self.stolen
+
+
+def with_host_facts(timings: JobTimings, culprits: tuple[Culprit, ...]) -> tuple[Culprit, ...]:
+    """`culprits`; those whose threads wait for a CPU are of kind slow_host, with how long as their first evidence."""
+    columns = {int(rank): column for column, rank in enumerate(timings.ranks)}
+    slow = {rank for culprit in culprits for rank in culprit.ranks}
+    waits = [timings.states[column].cpu_wait for rank, column in columns.items() if rank not in slow]
+    peers = [_missed(wait) for wait in waits if wait]
+    usual = _Missed(*map(median, zip(*peers, strict=True))) if peers else None
+    return tuple(_explained(timings, columns, culprit, usual) for culprit in culprits)
+
+
+def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, usual: _Missed | None) -> Culprit:
+    waits = [wait for rank in culprit.ranks if (wait := timings.states[columns[rank]].cpu_wait)]
+    worst = max(waits, key=lambda wait: _share(_missed(wait)), default=None)
+    if culprit.kind not in ("slow_compute", "slow_host", "slow_input"):
+        return culprit
+    if worst is None:
+        runs = any(timings.states[columns[rank]].state == "running" for rank in culprit.ranks)
+        return structs.replace(culprit, evidence=(*culprit.evidence, NOT_KNOWN)) if timings.live and runs else culprit
+    if not _is_held_up(_missed(worst), usual, culprit.recoverable_ratio or 0.0):
+        return culprit
+    neighbours = _named(worst)
+    evidence = (_evidence(worst, usual, neighbours), *culprit.evidence)
+    return structs.replace(culprit, kind="slow_host", evidence=evidence, neighbours=neighbours)
+
+
+def _is_held_up(missed: _Missed, usual: _Missed | None, cost: float) -> bool:
+    """Whether the want of a CPU is what makes threads slower than their peers' by `cost`, a share of the time."""
+    if _share(missed) < HELD_UP:
+        return False
+    if usual is None:
+        return True
+    more = missed.total - usual.total
+    at_the_same_work = missed.total * usual.running >= TIMES_PEERS * usual.total * missed.running
+    return more >= OF_ITS_COST * cost and (at_the_same_work or more >= MORE_THAN_PEERS * usual.total)
+
+
+def _missed(wait: CpuWait) -> _Missed:
+    times = (wait.running_seconds, wait.queued_seconds, wait.throttled_seconds, wait.stolen_seconds)
+    return _Missed(*(each / wait.seconds if wait.seconds > 0 else 0.0 for each in times))
+
+
+def _share(missed: _Missed) -> float:
+    """The share of the CPU time that the threads asked for and did not get; 0 to 1."""
+    wanted = missed.running + missed.total
+    return missed.total / wanted if wanted > 0.05 else 0.0
+
+
+def _named(wait: CpuWait) -> tuple[CpuNeighbour, ...]:
+    """Whom the evidence names: processes of this machine, where those held the threads up."""
+    others = wait.throttled_seconds > HELD_UP * wait.seconds or wait.stolen_seconds > wait.queued_seconds
+    return () if others else wait.neighbours[:_NAMED]
+
+
+def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
+    """The end of the evidence that names them."""
+    who = " and ".join(map(_neighbour, neighbours)) or "others run"
+    return f": {who} on its cores"
+
+
+def _evidence(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
+    """What held the threads up, for how long, and who."""
+    of = f"of {seconds_text(wait.seconds)}"
+    if wait.throttled_seconds > HELD_UP * wait.seconds:
+        return f"its cgroup's CPU quota held it back for {seconds_text(wait.throttled_seconds)} {of}"
+    if wait.stolen_seconds > wait.queued_seconds:
+        taken = seconds_text(wait.stolen_seconds)
+        return f"the hypervisor ran other machines on its cores for about {taken} {of} that its threads wanted (steal)"
+    peers = f", its peers' for {seconds_text(usual.queued * wait.seconds)}" if usual else ""
+    waited = f"{seconds_text(wait.queued_seconds)} in {seconds_text(wait.seconds)}"
+    return f"its threads together waited for a CPU for {waited}{peers}{neighbours_text(neighbours)}"
+
+
+def _neighbour(each: CpuNeighbour) -> str:
+    """`process 4711 (stress) of user 0 ran 3.1 s`"""
+    if each.owner == HIDDEN:
+        return f"another user's process ran {seconds_text(each.seconds)}"
+    command = f" ({printable_line(each.command, _MOST_COMMAND)})" if each.command else ""
+    return f"process {each.pid}{command} of user {each.owner} ran {seconds_text(each.seconds)}"

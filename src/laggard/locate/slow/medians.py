@@ -1,0 +1,94 @@
+"""Medians over steps and over ranks, in which nan stands for what is not known. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.locate.job_timings import Floats
+
+MAD_TO_SIGMA = 1.4826
+"""A standard deviation over the median absolute deviation, for normal data."""
+
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median over that of a mean, for normal data."""
+
+BLOCK = 8192
+"""How many ranks are computed at once: intermediate arrays over steps and ranks are at most this wide."""
+
+
+def blocks(count: int) -> Iterator[slice]:
+    """Slices of at most BLOCK ranks that together cover `count` ranks."""
+    yield from (slice(first, min(first + BLOCK, count)) for first in range(0, count, BLOCK))
+
+
+def median_over_steps(values: Floats) -> Floats:
+    """[R]: each rank's median of `values` [S, R]; nan where the rank has no values."""
+    result = np.full(values.shape[1], np.nan, dtype=values.dtype)
+    for block in blocks(values.shape[1]):
+        result[block] = last_axis_median(np.ascontiguousarray(values[:, block].T))
+    return result
+
+
+def last_axis_median(values: Floats) -> Floats:
+    """The medians of `values` [..., N] over its last axis; nan where no value is known."""
+    size = values.shape[-1]
+    if not size:
+        return np.full(values.shape[:-1], np.nan, dtype=values.dtype)
+    ordered = np.sort(values, axis=-1)  # nan last
+    count = np.isfinite(ordered).sum(axis=-1)
+    low = np.take_along_axis(ordered, (np.maximum(count - 1, 0) // 2)[..., None], -1)[..., 0]
+    high = np.take_along_axis(ordered, np.minimum(count // 2, size - 1)[..., None], -1)[..., 0]
+    result: Floats = np.where(count % 2 == 1, low, (low + high) / 2)
+    return result
+
+
+def median(values: Floats) -> float:
+    """The median of the known values; nan where there is none."""
+    known = values[np.isfinite(values)]
+    return _middle(known) if len(known) else float("nan")
+
+
+def deviation(values: Floats) -> float:
+    """The median absolute deviation of the known values; 0.0 where there are fewer than two."""
+    known = values[np.isfinite(values)]
+    return _middle(np.abs(known - _middle(known))) if len(known) > 1 else 0.0
+
+
+def deviations(values: Floats) -> Floats:
+    """[R]: the deviation() of each column of `values` [S, R]."""
+    found = median_over_steps(np.abs(values - median_over_steps(values)))
+    return np.where(np.isfinite(values).sum(axis=0) > 1, found, 0.0)
+
+
+def _middle(known: Floats) -> float:
+    """The median of at least one known value. np.median takes ten times as long for the steps of one rank."""
+    ordered = np.sort(known)
+    half = len(ordered) // 2
+    return float(ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2)
+
+
+def others_median(values: Floats) -> Floats:
+    """[..., N]: for each of `values` [..., N] the median of the others on the last axis; for nan, that of all others;
+    nan where no other value is known."""
+    ordered = np.sort(values, axis=-1)  # nan last
+    count = np.isfinite(ordered).sum(axis=-1, keepdims=True)
+    middle = np.maximum(count - 1, 0) // 2
+    last = values.shape[-1] - 1
+
+    def at(place: NDArray[np.intp]) -> Floats:
+        found: Floats = np.take_along_axis(ordered, np.clip(place, 0, last), -1)
+        return found
+
+    centre, above = at(middle), at(np.minimum(middle + 1, np.maximum(count - 1, 0)))
+    below = at(np.maximum(middle - 1, 0))
+    odd = np.where(values < centre, (centre + above) / 2, (below + centre) / 2)
+    odd = np.where(values == centre, (below + above) / 2, odd)
+    even = np.where(values <= centre, above, centre)
+    result: Floats = np.where(count % 2 == 1, odd, even)
+    whole = np.where(count % 2 == 1, centre, (centre + above) / 2)
+    known = np.isfinite(values)
+    result = np.where(known, result, whole)
+    return np.where(count - known > 0, result, np.nan)

@@ -1,0 +1,219 @@
+"""Replays the last steps of a recording with culprits as fast as their peers. Pure.
+
+Each rank's time is cut into work, between its collectives, and waiting. A collective is over its transfer after its
+last member came; a rank that waits for it goes on then. Work replaced by a peer's shows how long the steps would have
+taken: slack in pipelines, overlap and several culprits are in it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import OPS
+from laggard.locate.collectives import Collectives
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.slow.peers import Peers
+from laggard.locate.slow.ranks import Slow
+from laggard.locate.slow.steps import Steps
+
+SEND, RECV = OPS.index("send"), OPS.index("recv")
+
+MAX_RECORDS = 40_000
+"""So many collectives' records are replayed at most, of the last steps: a microsecond or two each."""
+
+MIN_REPLAYED_STEPS = 4
+"""The first of them fills the pipeline, and is not counted."""
+
+TOLERANCE = 0.15
+"""A replay that takes longer or shorter than what was recorded, by so much, does not understand the job."""
+
+MAX_PEERS = 9
+"""Work is replaced by the median of so many peers' at most."""
+
+
+class _Event(NamedTuple):
+    """After `work` seconds a rank comes to meeting `meeting`, or (`waits`) needs its result."""
+
+    work: float
+    meeting: int
+    waits: bool
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Replay:
+    """The events of each rank by column, in order; of each meeting how many come to it, and how long it then takes."""
+
+    events: Mapping[int, tuple[_Event, ...]]
+    members: NDArray[np.int64]
+    transfers: NDArray[np.float64]
+    rows: NDArray[np.int64]  # [M]: a record of each meeting
+    first_step: int
+    peers: Peers
+    numbers: NDArray[np.int64]  # [S]: the steps of the window
+
+    @classmethod
+    def of(cls, timings: JobTimings, steps: Steps, since: int) -> Replay | None:
+        """The last steps from index `since` on; None where too little is recorded to replay any."""
+        collectives = timings.collectives
+        if collectives is None:
+            return None
+        last = steps.numbers[since:]
+        if len(last) < MIN_REPLAYED_STEPS:  # none at all where the newest step is a stall
+            return None
+        chosen = _last_steps(collectives, last)
+        if len(chosen) < MIN_REPLAYED_STEPS:
+            return None
+        rows = np.flatnonzero(np.isin(collectives.step, chosen) & np.isfinite(collectives.end) & (collectives.seq >= 0))
+        if not len(rows):  # as in what a collector holds of a live job
+            return None
+        if not _has_waits(collectives, rows, steps, chosen):
+            return None
+        first, meeting = _meetings(collectives, rows, timings.ranks)
+        members = np.bincount(meeting)
+        transfers = np.full(len(members), np.inf)
+        np.minimum.at(transfers, meeting, (collectives.end - collectives.start)[rows])
+        events = _events(collectives, rows, meeting)
+        return cls(events, members, transfers, rows[first], int(chosen[0]), steps.peers, steps.numbers)
+
+    def with_transfers(self, shares: NDArray[np.float64]) -> Replay:
+        """The same with the transfer of each meeting [M] taking such a share of its time."""
+        return dataclasses.replace(self, transfers=self.transfers * shares)
+
+    def recorded_seconds(self, steps: Steps) -> float:
+        """How long what `seconds` counts took."""
+        return float(steps.duration[int(np.searchsorted(steps.numbers, self.first_step)) + 1 :].sum())
+
+    def seconds(self, fixed: Sequence[Slow]) -> float:
+        """How long the steps take, but for the first, where `fixed` are as fast as their peers; nan where they do not
+        come to an end."""
+        culprits = {column: each for each in fixed for column in each.columns if column in self.events}
+        replaced = {column: self._as_peers(column, each, culprits) for column, each in culprits.items()}
+        ends = _run({**self.events, **replaced}, self.members, self.transfers, self.first_step)
+        return float("nan") if ends is None else ends[1] - ends[0]
+
+    def _as_peers(self, column: int, slow: Slow, culprits: Mapping[int, Slow]) -> tuple[_Event, ...]:
+        """The rank's events with its work replaced by the median of its peers', event by event; where no peer does the
+        same in the same order, shortened by its excess."""
+        own = self.events[column]
+        mates = np.flatnonzero(self.peers.number == self.peers.number[column]).tolist()
+        alike = [self.events[mate] for mate in mates if mate not in culprits and mate in self.events]
+        alike = [events for events in alike if [each.waits for each in events] == [each.waits for each in own]]
+        if not alike:
+            return self._shortened(own, slow)
+        some = alike[:: max(1, len(alike) // MAX_PEERS)]
+        work = np.median([[each.work for each in events] for events in some], axis=0)
+        return tuple(event._replace(work=float(seconds)) for event, seconds in zip(own, work, strict=True))
+
+    def _shortened(self, own: tuple[_Event, ...], slow: Slow) -> tuple[_Event, ...]:
+        work: dict[int, float] = {}
+        for event in own:
+            work[event.step] = work.get(event.step, 0.0) + event.work
+        excess = dict(zip(self.numbers.tolist(), np.nan_to_num(slow.series).tolist(), strict=True))
+        left = {
+            step: min(1.0, max(0.0, 1 - excess.get(step, 0.0) / total)) if total else 1.0
+            for step, total in work.items()
+        }
+        return tuple(event._replace(work=event.work * left[event.step]) for event in own)
+
+
+def _has_waits(collectives: Collectives, rows: NDArray[np.int64], steps: Steps, chosen: NDArray[np.int64]) -> bool:
+    """Whether the records `rows` hold the waits of the steps `chosen`: of functional collectives, where a rank waited
+    stands in no record."""
+    start, end, waited = (values[rows] for values in (collectives.start, collectives.end, collectives.waited))
+    recorded = float(np.where(np.isnan(waited), end - start, waited).sum())
+    return float(np.nansum(steps.waited[np.isin(steps.numbers, chosen)])) <= recorded * (1 + TOLERANCE)
+
+
+def _last_steps(collectives: Collectives, steps: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The last steps that hold at most MAX_RECORDS records together."""
+    place = np.searchsorted(steps, collectives.step)
+    known = (place < len(steps)) & (steps[np.minimum(place, len(steps) - 1)] == collectives.step)
+    count = np.bincount(place[known], minlength=len(steps))
+    held = np.cumsum(count[::-1])
+    return steps[len(steps) - int((held <= MAX_RECORDS).sum()) :]
+
+
+def _meetings(
+    collectives: Collectives, rows: NDArray[np.int64], ranks: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for each of `rows`, the same for records of one collective, or of a send and its receive; and the place
+    in `rows` of the first with each number."""
+    op = collectives.op[rows].astype(np.int64)
+    pair = (op == SEND) | (op == RECV)
+    rank = ranks[collectives.column[rows]]
+    peer = collectives.peer[rows].astype(np.int64)
+    source, target = np.where(op == SEND, rank, peer), np.where(op == SEND, peer, rank)
+    key = np.stack(
+        (
+            np.where(pair, -1 - source, collectives.group[rows]),
+            np.where(pair, target, op),
+            collectives.seq[rows],
+        )
+    )
+    _, first, number = np.unique(key, axis=1, return_index=True, return_inverse=True)
+    return first, np.asarray(number).reshape(-1)
+
+
+def _events(
+    collectives: Collectives, rows: NDArray[np.int64], meeting: NDArray[np.int64]
+) -> dict[int, tuple[_Event, ...]]:
+    """Each rank's events, ascending in time: it comes to a meeting when it begins there, and needs its result where it
+    begins to wait, for however short a time."""
+    end, start = collectives.end[rows], collectives.start[rows]
+    waited = np.where(np.isnan(collectives.waited[rows]), end - start, collectives.waited[rows])
+    time = np.concatenate((start, np.maximum(end - waited, start)))
+    until = np.concatenate((start, end))
+    number = np.concatenate((meeting, meeting))
+    step = np.concatenate((collectives.step[rows], collectives.step[rows]))
+    column = np.concatenate((collectives.column[rows], collectives.column[rows]))
+    waits = np.arange(len(time)) >= len(rows)
+    order = np.lexsort((waits, time, column))
+    found: dict[int, tuple[_Event, ...]] = {}
+    for part in np.split(order, np.flatnonzero(np.diff(column[order])) + 1):
+        over = np.maximum.accumulate(until[part])
+        work = np.maximum(time[part] - np.concatenate((time[part][:1], over[:-1])), 0.0)
+        values = (work.tolist(), number[part].tolist(), waits[part].tolist(), step[part].tolist())
+        found[int(column[part[0]])] = tuple(_Event(*each) for each in zip(*values, strict=True))
+    return found
+
+
+def _run(
+    events: Mapping[int, Sequence[_Event]],
+    members: NDArray[np.int64],
+    transfers: NDArray[np.float64],
+    first_step: int,
+) -> tuple[float, float] | None:
+    """When the last rank is through with the first step, and with all; None where ranks wait for ever."""
+    left, ready, takes = members.tolist(), [0.0] * len(members), transfers.tolist()
+    waiting: dict[int, list[int]] = {}
+    now, place = dict.fromkeys(events, 0.0), dict.fromkeys(events, 0)
+    first_end, done = 0.0, 0
+    active = list(events)
+    while active:
+        rank = active.pop()
+        own, at, clock = events[rank], place[rank], now[rank]
+        while at < len(own):
+            work, meeting, waits, step = own[at]
+            if not waits:
+                clock += work
+                ready[meeting] = max(ready[meeting], clock)
+                left[meeting] -= 1
+                if not left[meeting]:
+                    active += waiting.pop(meeting, ())
+            elif left[meeting]:
+                waiting.setdefault(meeting, []).append(rank)
+                break
+            else:
+                clock = max(clock + work, ready[meeting] + takes[meeting])
+            if step == first_step:
+                first_end = max(first_end, clock)
+            at += 1
+        place[rank], now[rank] = at, clock
+        done += at == len(own)
+    return (first_end, max(now.values(), default=0.0)) if done == len(events) else None

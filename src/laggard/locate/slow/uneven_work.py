@@ -1,0 +1,138 @@
+"""Tells a rank that has more to do from a machine that is slower. Pure.
+
+Two signs tell. The elements of the model's inputs, where the hooks see them: a rank with more of them has more work, as
+far as they explain its time. Where they are not seen, work of a fixed size: the update of a rank with a longer batch is
+as fast as its peers', while its forward and backward passes are longer by the same factor. A slow CPU slows all three.
+A GPU may be held to a lower clock, which slows the passes and not the update, which memory bounds; so there the second
+sign proves nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from laggard.constants import PHASES, SCRIPT_PHASES
+from laggard.locate.job_timings import Floats
+from laggard.locate.slow.medians import last_axis_median, median
+from laggard.locate.slow.steps import Steps
+from laggard.model import MAX_NAMED_RANKS, Culprit, Note
+from laggard.text.words import ranks_text, step_times_text, times_text
+
+MIN_MORE_WORK: Final = 1.02
+"""A rank whose model gets so many times the elements that its peers' get has more to do."""
+
+TIME_BY_WORK: Final = 1.5
+"""Time grows with the work to a power of no more than this: attention's with the square of a sequence's length, all
+else in proportion. Our choice."""
+
+TIME_ERROR: Final = 1.1
+"""And by so much more, since times are noisy."""
+
+EQUAL_UPDATE: Final = 1.05
+"""An update that takes no longer than this, in its peers' times, is as fast as theirs."""
+
+MIN_UPDATE_SHARE: Final = 0.01
+"""An update that takes less of the step tells nothing."""
+
+ALIKE: Final = 2.0
+"""Forward and backward are longer by the same factor where one's excess over 1 is at most so many times the other's."""
+
+SMALL_SHARE: Final = 0.1
+"""What rank 0 does between the steps accuses nobody where it costs less of the step: every script has some of it."""
+
+_FORWARD, _BACKWARD, _OPTIMIZER, _BETWEEN = (
+    PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
+)
+
+
+class Compared(NamedTuple):
+    """The steps [K], in which a rank is compared, its columns, and its peers' columns."""
+
+    steps: NDArray[np.int64]
+    columns: NDArray[np.int64]
+    peers: NDArray[np.int64]
+
+
+def more_work(steps: Steps, compared: Compared, on_gpu: bool) -> tuple[str, ...]:
+    """The evidence that the rank's work, and not its machine, makes it slow; empty where nothing tells that."""
+    if not len(compared.peers):
+        return ()
+    own, peers = (_seconds(steps, compared.steps, columns) for columns in (compared.columns, compared.peers))
+    passes = own[_FORWARD] + own[_BACKWARD], peers[_FORWARD] + peers[_BACKWARD]
+    if not (np.isfinite(passes).all() and passes[0] > passes[1] > 0):
+        return ()
+    works = _work(steps, compared)
+    if works is not None:
+        return _by_elements(works, passes[0] / passes[1])
+    return () if on_gpu else _by_update(own, peers, median(steps.duration))
+
+
+def more_between(steps: Steps, compared: Compared) -> tuple[str, ...]:
+    """The evidence that the rank has more work between its steps, by the elements that its model gets in them; empty
+    where these do not explain how much longer that takes."""
+    works = _work(steps, compared) if len(compared.peers) else None
+    if works is None:
+        return ()
+    own, peers = (_seconds(steps, compared.steps, columns)[_BETWEEN] for columns in (compared.columns, compared.peers))
+    return _by_elements(works, own / peers) if peers > 0 else ()
+
+
+def _seconds(steps: Steps, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Floats:
+    """[P]: what the median rank takes in each phase."""
+    phases = steps.phases[rows]
+    return np.array([median(last_axis_median(phases[:, columns, phase])) for phase in range(phases.shape[2])])
+
+
+def _work(steps: Steps, compared: Compared) -> tuple[float, float] | None:
+    """The elements a step of the rank and of its peers; None where they are not seen."""
+    if steps.work is None:
+        return None
+    work = steps.work[compared.steps]
+    own, peers = (float(np.nanmean(_seen(work[:, columns]))) for columns in (compared.columns, compared.peers))
+    return (own, peers) if own > 0 and peers > 0 else None
+
+
+def _seen(work: Floats) -> Floats:
+    """`work`, a zero where there is none."""
+    return np.nan_to_num(work) if work.size else np.zeros(1)
+
+
+def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
+    more = works[0] / works[1]
+    if more < MIN_MORE_WORK or longer > TIME_ERROR * more**TIME_BY_WORK:
+        return ()
+    return (f"its model gets {works[0]:,.0f} elements a step, its peers' {works[1]:,.0f}: {times_text(more)} as many",)
+
+
+def _by_update(own: Floats, peers: Floats, step: float) -> tuple[str, ...]:
+    """By the update, whose work is the same on all ranks that do the same."""
+    if min(peers[_FORWARD], peers[_BACKWARD]) <= 0 or peers[_OPTIMIZER] < MIN_UPDATE_SHARE * step:
+        return ()
+    longer = own[_FORWARD] / peers[_FORWARD] - 1, own[_BACKWARD] / peers[_BACKWARD] - 1
+    if min(longer) <= 0 or max(longer) > ALIKE * min(longer) or own[_OPTIMIZER] > EQUAL_UPDATE * peers[_OPTIMIZER]:
+        return ()
+    update = step_times_text(float(own[_OPTIMIZER]), float(peers[_OPTIMIZER]), "optimizer")
+    return (
+        f"forward and backward take {times_text(1 + float(min(longer)))} as long or more, and the update, which is as "
+        f"large on all ranks, does not: {update}",
+    )
+
+
+def is_by_design(culprit: Culprit) -> bool:
+    """Whether uneven work is told of in a note alone: what scripts leave to one rank, and what comes by turns."""
+    if culprit.kind != "uneven_work":
+        return False
+    small = culprit.phase == "between_steps" and (culprit.recoverable_ratio or 0.0) < SMALL_SHARE
+    return culprit.persistence != "persistent" or culprit.phase in SCRIPT_PHASES or small
+
+
+def uneven_work_note(culprit: Culprit) -> Note:
+    """The note of a culprit that is_by_design()."""
+    ranks = ranks_text(culprit.ranks)
+    what = (culprit.phase or "a phase").replace("_", " ")
+    share = f"{culprit.recoverable_ratio or 0.0:.0%} of the step time".replace("%", " %")
+    text = f"{ranks}: more to do than the others, {what}; they wait for it, {share}: {culprit.evidence[0]}"
+    return Note("uneven_work", text, ranks=culprit.ranks[:MAX_NAMED_RANKS])

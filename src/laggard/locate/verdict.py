@@ -1,0 +1,208 @@
+"""The verdict on one job, a pure function of its timings: which ranks make the others wait.
+
+In a synchronous job every rank's step is equally long; the slow rank is the one that waits least. So what is compared
+is the time a rank was busy (own time, input included, collectives taken out), each step with the median of its peers
+in the same step: durations on each rank's own clock, never one clock with another. Peers are ranks that do the same
+work (positions.py).
+
+- slow/ranks.py decides which ranks and machines are slow, by the thresholds in slow/significance.py;
+  slow/culprits.py describes them, and slow/payoff.py computes what fixing them would save.
+- links/slow_links.py decides which links are slow, by the time of transfers.
+- hang/hangs.py decides who is hung and who waits for whom, and hang/unfinished.py does so from a recording;
+  hang/mismatched.py and hang/different_calls.py find ranks that called different collectives; hang/deaths.py finds who
+  died first, and hang/departures.py who left with status 0 before others could go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import structs
+
+from laggard.locate.explanation import explained
+from laggard.locate.hang.before_the_end import hung_before_the_end
+from laggard.locate.hang.deaths import dead_ranks
+from laggard.locate.hang.different_calls import different_calls
+from laggard.locate.hang.hangs import hung_ranks
+from laggard.locate.hang.mismatched import mismatched_collectives
+from laggard.locate.hang.stopped import stopped_to_the_end
+from laggard.locate.hang.unfinished import unfinished_collectives
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.links.slow_links import slow_links
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.locate.slow.busy_threads import with_busy_threads
+from laggard.locate.slow.by_turns import by_turns_notes, without_turns
+from laggard.locate.slow.culprits import brief_notes, rank_zero_note, slow_culprits, stall_notes
+from laggard.locate.slow.few_steps import least_wait_notes
+from laggard.locate.slow.host_facts import with_host_facts
+from laggard.locate.slow.intermittent import intermittent_ranks
+from laggard.locate.slow.longest_stage import longest_stage_notes
+from laggard.locate.slow.missing_ranks import culprit_may_be_missing, missing_ranks_notes
+from laggard.locate.slow.one_rank import one_rank_note
+from laggard.locate.slow.payoff import stalls_beside
+from laggard.locate.slow.ranks import machines_slow_elsewhere, slow_ranks
+from laggard.locate.slow.steps import MIN_STEPS, Steps, steps_needed
+from laggard.locate.slow.unnamed_time import accuses, unnamed_time_notes
+from laggard.model import MAX_NAMED_RANKS, Culprit, Location, Note, Verdict, Window
+from laggard.text.words import ranks_text
+
+
+def locate(timings: JobTimings) -> Location:
+    """The verdict on one job. It names no culprit where the ranks differ by no more than healthy ones do."""
+    steps = Steps.usable(timings)
+    dead = stopped_to_the_end(timings)
+    dead = dead_ranks(timings) if dead == NOTHING_FOUND else dead
+    hung = NOTHING_FOUND if dead.culprits else _hung_ranks(timings, steps)
+    slow = (
+        _slow_ranks(timings, steps) if steps else _SlowRanks(notes=_too_little_notes(timings, hung), conclusive=False)
+    )
+    stopped = (*dead.culprits, *hung.culprits)
+    culprits, before = _beside_stopped(stopped, slow.culprits) if stopped else (slow.culprits, ())
+    notes = [*missing_ranks_notes(timings), *dead.notes, *hung.notes, *before, *slow.notes]
+    verdict = Verdict.OK
+    if culprits or any(note.kind in ("deadlock", "mismatch") for note in (*dead.notes, *hung.notes)):
+        verdict = Verdict.FAIL
+    elif hung.notes or not slow.conclusive or any(note.kind == "first_unseen" for note in dead.notes):
+        verdict = Verdict.UNKNOWN
+    if verdict is not Verdict.FAIL and steps and culprit_may_be_missing(timings, steps):
+        verdict = Verdict.UNKNOWN
+        text = "the ranks that are seen wait for others; the slow rank may be one that is not"
+        notes.append(Note("unseen_ranks", text))
+    return Location(
+        verdict=verdict,
+        job_id=timings.job_id,
+        world_size=timings.world_size,
+        ranks_seen=len(timings.ranks),
+        window=_window(steps, slow.step_seconds) if steps else Window(),
+        slowdown_ratio=slow.slowdown_ratio,
+        culprits=tuple(explained(_less_sure(culprit, timings), timings) for culprit in culprits),
+        notes=tuple(notes),
+    )
+
+
+def _hung_ranks(timings: JobTimings, steps: Steps | None) -> PartialVerdict:
+    """The ranks that others wait for: by the state of the processes, else by what a recording has that never ended.
+    Where ranks called different collectives, who waits for whom follows from that."""
+    step_seconds = _typical_step(timings, steps)
+    found = hung_before_the_end(timings, step_seconds)
+    found = hung_ranks(timings, step_seconds) if found == NOTHING_FOUND else found
+    found = mismatched_collectives(timings) if found == NOTHING_FOUND else found
+    found = unfinished_collectives(timings) if found == NOTHING_FOUND else found
+    if found == NOTHING_FOUND or any(culprit.stopped or culprit.kind == "dead" for culprit in found.culprits):
+        return found
+    different = different_calls(timings)
+    if different is None:
+        return found
+    return PartialVerdict(notes=(different.note(), *(note for note in found.notes if note.kind == "waiting")))
+
+
+def _beside_stopped(stopped: Sequence[Culprit], slow: Sequence[Culprit]) -> PartialVerdict:
+    """The culprits of a job in which ranks died or hang: these. That one was slow before stands in its evidence;
+    who else was slow then is told in a note, since nothing is gained there any more."""
+    told = list(stopped)
+    notes = []
+    for each in slow:
+        was = f"slow{f' in {each.phase}'.replace('_', ' ') if each.phase else ''}"
+        places = [place for place, other in enumerate(told) if each.ranks and set(each.ranks) <= set(other.ranks)]
+        if places:
+            evidence = (*told[places[0]].evidence, f"before that it was {was}")
+            told[places[0]] = structs.replace(told[places[0]], evidence=evidence)
+        else:
+            who = ranks_text(each.ranks) or "a link"
+            notes.append(Note("slow_before", f"before that, {who} {'were' if len(each.ranks) > 1 else 'was'} {was}"))
+    return PartialVerdict(tuple(told), tuple(notes))
+
+
+class _SlowRanks(NamedTuple):
+    """What comparing the steps contributes. `conclusive`: whether a job without culprits may be called healthy."""
+
+    culprits: tuple[Culprit, ...] = ()
+    notes: tuple[Note, ...] = ()
+    slowdown_ratio: float | None = None
+    step_seconds: float | None = None
+    conclusive: bool = True
+
+
+def _slow_ranks(timings: JobTimings, steps: Steps) -> _SlowRanks:
+    if not timings.waits_recorded:
+        text = "nothing recorded says when a rank waited, so that its work cannot be told from waiting for others"
+        return _SlowRanks(notes=(Note("no_waits", text),), conclusive=False)
+    if timings.unseen_waits:
+        return _SlowRanks(notes=(_unseen_waits_note(timings),), conclusive=False)
+    found = slow_ranks(steps, timings.nodes)
+    if not found and steps.phased and (machines := machines_slow_elsewhere(steps.with_other(), timings.nodes)):
+        steps, found = steps.with_other(), machines
+    unnamed = () if found else unnamed_time_notes(timings, steps)
+    lasting = found if steps.live else [rank for rank in found if not rank.brief]
+    often = intermittent_ranks(steps, timings.nodes, lasting, timings.collectives)
+    sometimes = without_turns(steps, often)
+    turns = by_turns_notes(timings, often, sometimes)
+    again = {column for each in sometimes for column in each.columns}
+    found = [rank for rank in found if not (rank.brief and again >= set(rank.columns))]
+    logging = [each for each in sometimes if not steps.phased and timings.ranks[each.columns[0]] == 0]
+    found += [each for each in sometimes if each not in logging]
+    brief = [rank for rank in found if rank.brief]
+    links = slow_links(timings, timings.collectives, steps) if timings.collectives is not None else ()
+    lasting = [rank for rank in found if not rank.brief]
+    culprits, ratio, uneven = slow_culprits(timings, steps, lasting)
+    culprits = with_busy_threads(timings, with_host_facts(timings, culprits))
+    stalls = stall_notes(steps, lasting)
+    typical = float(steps.duration[~stalls_beside(steps, lasting)].mean()) if stalls else None
+    seen_healthy = all(rank.since >= MIN_STEPS for rank in brief) and not accuses(unnamed)
+    stages = () if culprits or links else longest_stage_notes(timings, steps)
+    logs = (rank_zero_note(timings, each) for each in logging)
+    notes = (*brief_notes(timings, brief), *turns, *unnamed, *uneven, *stalls, *stages, *logs)
+    by_cost = sorted((*culprits, *links), key=lambda culprit: -(culprit.recoverable_ratio or 0.0))
+    return _SlowRanks(tuple(by_cost), notes, round(ratio, 3), typical, seen_healthy)
+
+
+def _unseen_waits_note(timings: JobTimings) -> Note:
+    """Why no rank is compared: one that waits for a slow one, in its tensor-parallel group say, looks slow itself."""
+    text = (
+        f"C++ waits for collectives of {ranks_text(timings.unseen_waits)}, as in compiled graphs, which no hook sees:"
+        " work cannot be told from waiting for others"
+    )
+    return Note("unseen_waits", text, ranks=timings.unseen_waits[:MAX_NAMED_RANKS])
+
+
+def _less_sure(culprit: Culprit, timings: JobTimings) -> Culprit:
+    """The culprit with less confidence where a profile leaves out ranks: a slower one may be among them. With none of
+    the others seen it would be half as much."""
+    if not timings.profiled or len(timings.ranks) >= timings.world_size:
+        return culprit
+    share = len(timings.ranks) / timings.world_size
+    return structs.replace(culprit, confidence=round(culprit.confidence * (0.5 + 0.5 * share), 2))
+
+
+def _too_little_notes(timings: JobTimings, hung: PartialVerdict) -> tuple[Note, ...]:
+    """Why no verdict can be drawn from the steps. From a source that has none, nothing was expected of them."""
+    if timings.steps_recorded:
+        return (_too_little_note(timings), *least_wait_notes(timings))
+    if hung != NOTHING_FOUND:
+        return ()
+    text = "no rank stands in a collective that others have not come to; how long steps took is not recorded"
+    return (Note("no_steps", text),)
+
+
+def _too_little_note(timings: JobTimings) -> Note:
+    count, needed = len(timings.steps), steps_needed(timings)
+    if count >= needed and len(timings.ranks) < 2:
+        return one_rank_note(timings)
+    return Note("too_few_steps", f"{count} steps seen, {needed} are needed for a verdict")
+
+
+def _typical_step(timings: JobTimings, steps: Steps | None) -> float | None:
+    """How many seconds a step of the job usually takes. While there are too few to tell, the longest of them: as a rule
+    the first, with all that is set up and compiled in it. None where no step is known."""
+    if steps is not None:
+        return float(np.median(steps.duration))
+    known = timings.step_seconds[np.isfinite(timings.step_seconds)]
+    return float(known.max()) if len(known) else None
+
+
+def _window(steps: Steps, step_seconds: float | None) -> Window:
+    seconds = round(float(np.nansum(steps.duration)), 3)
+    typical = None if step_seconds is None else round(step_seconds, 6)
+    return Window(int(steps.numbers[0]), int(steps.numbers[-1]), seconds, typical)

@@ -1,0 +1,176 @@
+"""The time of an optimizer step, fitted to measured runs of one platform. Pure.
+
+    T = c m g + a g + r_s g + K_s
+
+with micro-batch m and accumulation g: computing is linear in the samples (c), each micro-step has an overhead (a) and,
+from stage 2 on, a communication (r), and each optimizer step has one of its own (K). None is negative. What the runs
+cannot tell apart is said: at one global batch m g is constant, and c and the K are known up to a constant only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from laggard.recommend.runs import Configuration
+
+Floats = npt.NDArray[np.float64]
+
+_DRAWS: Final = 300
+_LEVELS: Final = (0.05, 0.95)
+_SEED: Final = 20251117
+_RANK_TOLERANCE: Final = 1e-9
+_MOST_TURNS: Final = 200
+
+
+class Parameter(NamedTuple):
+    """One number of the model, in seconds, with an interval of 90 %."""
+
+    name: str
+    value: float
+    low: float | None
+    """None: too few runs for an interval."""
+    high: float | None
+    identifiable: bool
+    """False: the runs fix it only together with others; its value is one of many that fit as well."""
+
+
+class Prediction(NamedTuple):
+    stage: int
+    micro_batch: int
+    grad_accum: int
+    samples_per_second: float
+    low: float | None
+    high: float | None
+
+
+class StepModel(NamedTuple):
+    platform: str
+    parameters: tuple[Parameter, ...]
+    noise: float | None
+    """Relative standard deviation of a run about the model; None: as many parameters as runs."""
+    runs: int
+    names: tuple[str, ...]
+    solution: Floats
+    draws: Floats
+    """The parameters of models that fit as well, one a row; empty: no interval can be given."""
+
+
+def fit_step_model(configurations: Sequence[Configuration]) -> StepModel | None:
+    """Fits one platform's configurations; None where none ran."""
+    running = [each for each in configurations if each.samples_per_second]
+    if not running:
+        return None
+    stages = sorted({each.stage for each in running})
+    names = _names(stages)
+    seconds = np.array([each.micro_batch * each.grad_accum / (each.samples_per_second or 1.0) for each in running])
+    design = np.array([design_row(names, each.stage, each.micro_batch, each.grad_accum) for each in running])
+    scaled = design / seconds[:, None]  # a time is known to a share of itself
+    solution = solve_nonnegative(scaled, np.ones(len(running)))
+    freedom = len(running) - int(np.linalg.matrix_rank(scaled, tol=_tolerance(scaled)))
+    noise = float(np.sqrt(np.sum((scaled @ solution - 1) ** 2) / freedom)) if freedom > 0 else None
+    draws = _draws(scaled, scaled @ solution, noise, freedom) if noise is not None else np.empty((0, len(names)))
+    return StepModel(
+        running[0].platform, _parameters(names, scaled, solution, draws), noise, len(running), names, solution, draws
+    )
+
+
+def predict(model: StepModel, stage: int, micro_batch: int, grad_accum: int) -> Prediction | None:
+    """Returns the speed of a configuration of a stage that was measured, else None. The interval holds the mean of its
+    runs, not the noise of one."""
+    if f"stage {stage} a step" not in model.names:
+        return None
+    row = design_row(model.names, stage, micro_batch, grad_accum)
+    samples = micro_batch * grad_accum
+    seconds = float(row @ model.solution)
+    speed = samples / seconds if seconds > 0 else 0.0
+    if not len(model.draws):
+        return Prediction(stage, micro_batch, grad_accum, speed, None, None)
+    slow, fast = np.quantile(model.draws @ row, (_LEVELS[1], _LEVELS[0]))
+    return Prediction(stage, micro_batch, grad_accum, speed, samples / float(slow), samples / max(float(fast), 1e-12))
+
+
+def _names(stages: Sequence[int]) -> tuple[str, ...]:
+    micro = [f"stage {stage} a micro-step" for stage in stages if stage >= 2]
+    return ("a sample", "a micro-step", *micro, *(f"stage {stage} a step" for stage in stages))
+
+
+def design_row(names: Sequence[str], stage: int, micro_batch: int, grad_accum: int) -> Floats:
+    """Returns what each parameter counts in an optimizer step."""
+    own = {
+        "a sample": micro_batch * grad_accum,
+        "a micro-step": grad_accum,
+        f"stage {stage} a micro-step": grad_accum,
+        f"stage {stage} a step": 1,
+    }
+    return np.array([own.get(name, 0) for name in names], float)
+
+
+def _parameters(names: Sequence[str], design: Floats, solution: Floats, draws: Floats) -> tuple[Parameter, ...]:
+    """A parameter is identifiable where moving along no direction that leaves all runs as they are changes it."""
+    _, sizes, directions = np.linalg.svd(design)
+    rank = int((sizes > _tolerance(design)).sum())
+    free = directions[rank:]
+    loose = np.abs(free).max(axis=0) > 1e-6 if len(free) else np.zeros(len(names), bool)
+    bounds = np.quantile(draws, _LEVELS, axis=0) if len(draws) else None
+    return tuple(
+        Parameter(
+            name,
+            float(solution[place]),
+            None if bounds is None else float(bounds[0, place]),
+            None if bounds is None else float(bounds[1, place]),
+            not loose[place],
+        )
+        for place, name in enumerate(names)
+    )
+
+
+def _tolerance(design: Floats) -> float:
+    return float(_RANK_TOLERANCE * np.abs(design).max() * max(design.shape))
+
+
+def _draws(design: Floats, fitted: Floats, noise: float, freedom: int) -> Floats:
+    """Returns fits to made runs that differ from the model as the measured ones do (parametric bootstrap). The noise
+    itself is known by `freedom` residuals only, and is drawn as well."""
+    random = np.random.default_rng(_SEED)
+    found = []
+    for _ in range(_DRAWS):
+        own_noise = noise * np.sqrt(freedom / random.chisquare(freedom))
+        found.append(solve_nonnegative(design, fitted * (1 + own_noise * random.standard_normal(len(fitted)))))
+    return np.array(found)
+
+
+def solve_nonnegative(design: Floats, target: Floats) -> Floats:
+    """Returns the x >= 0 that minimises |design x - target| (Lawson and Hanson 1974, chapter 23)."""
+    sizes = np.linalg.norm(design, axis=0)
+    scaled = design / np.where(sizes > 0, sizes, 1.0)
+    x = np.zeros(scaled.shape[1])
+    active = np.zeros(len(x), bool)
+    for _ in range(_MOST_TURNS):
+        gradient = scaled.T @ (target - scaled @ x)
+        gradient[active] = -np.inf
+        best = int(np.argmax(gradient))
+        if gradient[best] <= 1e-10:
+            break
+        active[best] = True
+        x = _step_back(scaled, target, x, active)
+    return np.asarray(x / np.where(sizes > 0, sizes, 1.0))
+
+
+def _step_back(design: Floats, target: Floats, x: Floats, active: npt.NDArray[np.bool_]) -> Floats:
+    """Solves for the active parameters, and drops those that would become negative."""
+    while active.any():
+        trial = np.zeros(len(x))
+        trial[active] = np.linalg.lstsq(design[:, active], target, rcond=None)[0]
+        negative = active & (trial <= 0)
+        if not negative.any():
+            return trial
+        share = np.min(x[negative] / np.maximum(x[negative] - trial[negative], 1e-300))
+        x = x + share * (trial - x)
+        active[active & (x <= 1e-14)] = False
+        if share == 0 and negative.any():
+            active[negative] = False
+    return np.zeros(len(x))

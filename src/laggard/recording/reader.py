@@ -1,0 +1,138 @@
+"""Reads recordings, of whatever kind: recognises each file, and hands them to the reader of their kind."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from laggard.errors import UsageError
+from laggard.recording.flight_recorder.reader import read_dumps
+from laggard.recording.inspector import read_inspector
+from laggard.recording.job import RecordedJob
+from laggard.recording.kinds import Kind, kind_of
+from laggard.recording.kineto.reader import read_traces
+from laggard.recording.lines import read_lines
+from laggard.recording.recorded_timings import RecordedTimings
+from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
+from laggard.text.words import counted
+
+WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profiler traces, NCCL Inspector's logs"
+NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
+
+_RUN = re.compile(r"run-([1-9]\d{0,5})")
+_MOST_ENTRIES = 100_000
+_MOST_FOLDERS = 64  # that are looked into, and files of each, for where a recording may be
+
+
+def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
+    """Reads the recording in files or directories. Raises UsageError where there is none, or where they are of several
+    kinds."""
+    gaps: list[str] = []
+    by_kind: dict[Kind, list[Path]] = {}
+    try:
+        for path in paths:
+            for file, kind in _recognised(Path(path), gaps):
+                by_kind.setdefault(kind, []).append(file)
+        marks = read_marks(by_kind.pop(Kind.MARK, ()), gaps)
+        if not by_kind and marks:
+            return unseen_alone(marks)
+        if len(by_kind) > 1:
+            raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
+        ((kind, files),) = by_kind.items()
+        found = _READERS[kind](files, gaps)
+        return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+    job = RecordedJob()
+    job.gaps += gaps
+    for file in files:
+        if not read_lines(file, job):
+            raise UsageError(f"{file} {NO_RECORDING}")
+    return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
+
+
+def _read_metrics(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+    return read_inspector((), gaps)
+
+
+_READERS = {
+    Kind.LINES: _read_lines,
+    Kind.FLIGHT_RECORDER: read_dumps,
+    Kind.KINETO: read_traces,
+    Kind.INSPECTOR: read_inspector,
+    Kind.INSPECTOR_METRICS: _read_metrics,
+}
+
+
+def _found(by_kind: dict[Kind, list[Path]]) -> str:
+    return " and ".join(f"{counted(len(files), kind.value)} ({files[0]}, ...)" for kind, files in by_kind.items())
+
+
+def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
+    """The files at `path`, each with its kind. In a directory what is no recording is passed over, and told in
+    `gaps`."""
+    if not path.is_dir():
+        if not path.is_file():
+            raise UsageError(f"no recording at {path}")
+        kind = kind_of(path)
+        if kind is None:
+            raise UsageError(f"{path} {NO_RECORDING if path.stat().st_size else 'is empty'}")
+        return [(path, kind)]
+    path = _newest_run(path, gaps)
+    found = _files_in(path)
+    if not any(kind for _, kind in found):
+        path = _newest_run(_only_folder(path, gaps), gaps)
+        found = _files_in(path)
+    passed_over = [entry.name for entry, kind in found if kind is None]
+    if len(passed_over) == len(found):
+        raise UsageError(f"{path} holds no recording; `laggard run --record {path}` writes one")
+    if passed_over:
+        gaps.append(f"{path}: {counted(len(passed_over), 'file')} passed over, no recording: {_few(passed_over)}")
+    return [(entry, kind) for entry, kind in found if kind is not None]
+
+
+def _newest_run(path: Path, gaps: list[str]) -> Path:
+    """The folder of the newest run that was recorded into `path`: the hooks put a second run into `path`/run-2."""
+    found = (_RUN.fullmatch(entry.name) for entry in itertools.islice(path.iterdir(), _MOST_ENTRIES))
+    newest = max((int(each[1]) for each in found if each), default=0)
+    folder = path / f"run-{newest}"
+    if not newest or not folder.is_dir():
+        return path
+    gaps.append(f"several runs are recorded in {path}: this is the newest, in {folder}")
+    return folder
+
+
+def _files_in(path: Path) -> list[tuple[Path, Kind | None]]:
+    inside = sorted(entry for entry in path.iterdir() if entry.is_file() and not entry.name.startswith("."))
+    return [(entry, kind_of(entry)) for entry in inside]
+
+
+def _only_folder(path: Path, gaps: list[str]) -> Path:
+    """The one folder in `path` that holds a recording; `path` where there is none. Raises UsageError where there are
+    several."""
+    inside = itertools.islice((entry for entry in sorted(path.iterdir()) if entry.is_dir()), _MOST_FOLDERS)
+    holding = [folder for folder in inside if not folder.name.startswith(".") and _holds_recording(folder)]
+    if len(holding) > 1:
+        raise UsageError(f"{path} holds several recordings, choose one: {_few([str(folder) for folder in holding])}")
+    if holding:
+        gaps.append(f"read from {holding[0]}, the only recording in {path}")
+    return holding[0] if holding else path
+
+
+def _holds_recording(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        files = itertools.islice((entry for entry in folder.iterdir() if entry.is_file()), _MOST_FOLDERS)
+        return any(kind_of(entry) is not None for entry in files)
+    return False
+
+
+def _few(names: list[str]) -> str:
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return ", ".join(names[:4]) + more

@@ -1,0 +1,48 @@
+"""What reading a recording yields, whatever its kind, and how its files are read one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TypeVar
+
+from laggard.errors import UsageError
+from laggard.locate.job_timings import JobTimings
+from laggard.model import Note
+from laggard.nccl.inspector import Arrivals
+from laggard.text.words import counted
+
+File = TypeVar("File")
+
+
+@dataclasses.dataclass(frozen=True)
+class RecordedTimings:
+    """The timings in a recording, and lines that say what of it was lost or could not be used. `owner`: the uid of the
+    job's user, which only a collector's recording has."""
+
+    timings: JobTimings
+    gaps: tuple[str, ...]
+    owner: int | None = None
+    arrivals: Arrivals | None = None
+    """Who came last to collectives, where that is all there is (NCCL Inspector's files); there are no timings then."""
+    unseen: Note | None = None
+    """On processes that trained and were not recorded, where there are any."""
+
+
+def read_each(
+    paths: Iterable[Path], read: Callable[[Path], File], refused: type[Exception], gaps: list[str]
+) -> list[File]:
+    """What `read` makes of each file. One that it refuses costs that file, and adds why to `gaps`. Raises UsageError
+    where none can be read."""
+    files, reasons = [], []
+    for path in paths:
+        try:
+            files.append(read(path))
+        except refused as error:
+            reasons.append(f"{path} is left out: {error}")
+    gaps += reasons
+    if not files and reasons:
+        count = len(reasons)
+        raise UsageError(reasons[0] if count == 1 else f"none of {counted(count, 'file')} can be read: {reasons[0]}")
+    return files

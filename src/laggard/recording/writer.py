@@ -1,0 +1,59 @@
+"""Writes what a collector holds of a live job as a recording, which `locate --trace` judges as the collector does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from laggard.constants import PHASES
+from laggard.locate.live_positions import indices_by_role
+from laggard.locate.node_findings import NodeFindings
+from laggard.wire.ranks import RankRow, StepRow
+
+
+class JobRecording(NamedTuple):
+    """The newest row about each rank, its steps, the findings of its node, and for how long its agent has not been
+    asked. `owner`: the uid of the job's user."""
+
+    job_id: str
+    newest_rows: Mapping[int, RankRow]
+    steps: Mapping[int, Iterable[StepRow]]
+    findings_by_node: Mapping[str, NodeFindings]
+    asked_seconds_ago: Mapping[int, float]
+    owner: int | None = None
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """The recording, each value a line of JSON. Steps have own times by phase and the time waited, in place of
+        spans and collectives, which the collector does not hold."""
+        yield {"laggard_recording": 1, "job_id": self.job_id, "owner": self.owner}
+        for node, found in self.findings_by_node.items():
+            yield {"kind": "findings", "node": node, **found._asdict()}
+        positions = indices_by_role(self.newest_rows)
+        for rank, row in sorted(self.newest_rows.items()):
+            yield {**_rank_record(row), "position": positions[rank]}
+            yield {**_state_record(rank, row), "asked_seconds_ago": self.asked_seconds_ago.get(rank, 0.0)}
+            yield from (_step_record(rank, step) for step in self.steps.get(rank, ()))
+
+
+def _rank_record(row: RankRow) -> dict[str, Any]:
+    names = ("rank", "node", "local_rank", "gpu", "attempt", "world_size", "facts")
+    return {"kind": "rank", **{name: getattr(row, name) for name in names}}
+
+
+def _state_record(rank: int, row: RankRow) -> dict[str, Any]:
+    names = ("state", "phase", "stopped", "in_flight", "beat", "cpu_wait")
+    return {"kind": "state", "rank": rank, **{name: getattr(row, name) for name in names}, "ended": row.end}
+
+
+def _step_record(rank: int, step: StepRow) -> dict[str, Any]:
+    own = dict(zip(PHASES, step.phases, strict=True))
+    return {
+        "kind": "step",
+        "rank": rank,
+        "step": step.step,
+        "start": step.start,
+        "end": step.end,
+        "own": own,
+        "waited": step.waited,
+        "work": step.work,
+    }

@@ -1,0 +1,203 @@
+"""The gate takes a fresh report of the node's agent from a trusted listener; else it runs the probes itself."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from laggard.cli import main
+from laggard.gate import cached_report
+from laggard.gate.cached_report import fetch_cached_report
+from laggard.http.client import NoResponse, get
+from laggard.model import Finding, Fix, ProbeResult, Report, Severity, Verdict
+from laggard.probes.registry import PROBES
+from laggard.wire import encode
+
+pytestmark = pytest.mark.slow  # agents as processes
+
+NODE = os.uname().nodename
+NAMES = [probe.name for probe in PROBES]
+
+
+def report(node: str = NODE, names: list[str] = NAMES, verdict: Verdict = Verdict.OK) -> Report:
+    found = Finding("DISK_FULL", Severity.CRITICAL, "/", "is full", {}, Fix("empty it"), "docs/findings/DISK_FULL.md")
+    failed = verdict is Verdict.FAIL
+    places = {"disks": (0,)} if failed else {}
+    results = tuple(ProbeResult(name, verdict, "", 0.01, places.get(name, ())) for name in names)
+    return Report(verdict, node, 0.1, results, (found,) if failed else (), {})
+
+
+def from_an_older_agent(report: Report) -> bytes:
+    """`report` without the fields of a probe that laggard.report/1 did not have at first."""
+    document = json.loads(encode(report))
+    for probe in document["probes"]:
+        del probe["findings"], probe["unknown"]
+    return json.dumps(document).encode()
+
+
+Serve = Callable[..., int]
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that runs other tests too may take longer over an answer than the gate waits."""
+    monkeypatch.setattr(cached_report, "ANSWER_SECONDS", 60.0)
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Starts an agent that gives the answer it is made with; returns its port."""
+    with contextlib.ExitStack() as stack:
+        over = threading.Event()
+
+        def start(body: bytes, age: str | None = "12", status: int = 200, delay: float = 0.0) -> int:
+            class Handler(BaseHTTPRequestHandler):
+                def do_GET(self) -> None:
+                    over.wait(delay)
+                    with contextlib.suppress(ConnectionError):
+                        self.send_response(status)
+                        self.send_header("Content-Length", str(len(body)))
+                        if age is not None:
+                            self.send_header("Age", age)
+                        self.end_headers()
+                        self.wfile.write(body)
+
+                def log_message(self, format: str, *args: Any) -> None: ...
+
+            server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+            thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+            thread.start()
+            stack.callback(lambda: (over.set(), server.shutdown(), server.server_close(), thread.join()))
+            return int(server.server_address[1])
+
+        yield start
+
+
+def ask(port: int) -> tuple[Report, float]:
+    return fetch_cached_report(port, NODE, 90.0, NAMES)
+
+
+def test_a_fresh_report_is_taken(serve: Serve) -> None:
+    assert ask(serve(encode(report()))) == (report(), 12.0)
+
+
+def test_an_older_agents_report_without_findings_is_taken(serve: Serve) -> None:
+    assert ask(serve(from_an_older_agent(report()))) == (report(), 12.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        ({"body": encode(report()), "age": "91"}, "91 s old"),
+        ({"body": encode(report()), "age": None}, "no complete report yet"),
+        ({"body": encode(report()), "age": "-5"}, "no complete report yet"),
+        ({"body": encode(report()), "age": "soon"}, "no complete report yet"),
+        ({"body": encode(report(node="n7"))}, f"is of node n7, and this is {NODE}"),
+        ({"body": encode(report(names=NAMES[1:]))}, f"does not run probe {NAMES[0]}"),
+        ({"body": b"<html>"}, "is no report"),
+        ({"body": b"{}"}, "is no report"),
+        ({"body": encode(report()), "status": 500}, "HTTP 500"),
+        ({"body": b"x" * (5 << 20)}, "more than"),
+        ({"body": from_an_older_agent(report(verdict=Verdict.FAIL))}, "does not name each probe's findings"),
+    ],
+)
+def test_any_other_answer_is_refused(serve: Serve, answer: dict[str, Any], why: str) -> None:
+    with pytest.raises(NoResponse, match=re.escape(why)):
+        ask(serve(**answer))
+
+
+def test_a_slow_answer_is_not_waited_for(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cached_report, "ANSWER_SECONDS", 0.2)
+    port = serve(encode(report()), delay=300.0)
+    started = time.monotonic()
+    with pytest.raises(NoResponse, match="no complete answer within 0.2 s"):
+        ask(port)
+    assert time.monotonic() - started < 150  # 0.2 s on an idle machine
+
+
+def test_nobody_listens() -> None:
+    with pytest.raises(NoResponse, match="nothing listens there"):
+        ask(9)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be somebody else")
+def test_another_users_listener_is_not_trusted() -> None:
+    """While no agent runs, any user can listen on its port and answer that all is well."""
+    program = (
+        "import os, socket, time\n"
+        "os.setuid(65534)\n"
+        "listener = socket.create_server(('127.0.0.1', 0))\n"
+        "print(listener.getsockname()[1], flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    other = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    try:
+        assert other.stdout
+        with pytest.raises(NoResponse, match="user 65534 listens there"):
+            ask(int(other.stdout.readline()))
+    finally:
+        other.kill()
+        other.communicate()
+
+
+def test_the_first_line_shows_that_the_report_is_the_agents(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    port = str(serve(encode(report(verdict=Verdict.FAIL))))
+    words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
+    assert main([*words, "--gate", "report-only"]) == 0
+    assert capsys.readouterr().out.startswith("laggard: DISK_FULL / is full\n")
+    port = str(serve(encode(report())))
+    words = ["healthcheck", "--profile", "prolog", "--agent-port", port]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"laggard: ok, {len(NAMES)} probes passed 12 s ago (the agent)"
+    assert main([*words, "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["facts"]["gate"] == {"agent_report_age_seconds": 12.0}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--profile", "prolog", "--no-agent"],
+        ["--profile", "prolog", "--only", "clock"],
+        ["--profile", "prolog", "--skip", "clock"],
+        ["--profile", "epilog"],
+        ["--profile", "full"],
+        ["--profile", "periodic", "--resume", "--scontrol", "/nowhere"],
+    ],
+    ids="_".join,
+)
+def test_the_gate_runs_the_probes_where_it_asks_for_more(
+    words: list[str], serve: Serve, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = serve(encode(report()))
+    main(["healthcheck", *words, "--agent-port", str(port), "--format", "json"])
+    assert "agent_report_age_seconds" not in json.loads(capsys.readouterr().out)["facts"].get("gate", {})
+
+
+def test_a_real_agent() -> None:
+    """A real agent has a report once its first round is complete."""
+    command = [sys.executable, "-m", "laggard", "agent", "--web.listen-address", "127.0.0.1:0"]
+    agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        assert agent.stderr
+        found = re.search(r"http://127.0.0.1:(\d+)", agent.stderr.readline())
+        assert found
+        until = time.monotonic() + 120
+        while "age" not in get(f"{found[0]}/api/v1/report", 60.0).headers:
+            assert time.monotonic() < until, "the agent completed no round"
+            time.sleep(0.1)
+        cached = fetch_cached_report(int(found[1]), NODE, 90.0, NAMES)
+        assert cached.age_seconds < 90 and cached.report.node == NODE
+    finally:
+        agent.terminate()
+        agent.communicate(timeout=300)

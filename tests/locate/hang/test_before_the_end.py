@@ -1,0 +1,114 @@
+"""Who hung before a job was killed, by where its ranks stood as their recordings tell it last: the pure
+part, with every number chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.locate.hang.before_the_end import hung_before_the_end
+from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings
+from laggard.locate.partial_verdict import NOTHING_FOUND, PartialVerdict
+from laggard.wire.ranks import BeatRow, GroupProgress, InFlight, LaneProgress
+
+STEP = 0.1
+DP = "dp:0-3"
+
+
+def stands(quiet: float, entered: int, inside: bool = True, world: int = -1) -> LastBeat:
+    """A rank that has finished no step for `quiet` seconds, entered so many all_reduces, and is inside the last, or is
+    not. `world`: what torch's Flight Recorder tells instead: the number of the world's collective that it waits in."""
+    lanes = (LaneProgress("all_reduce", DP, entered, entered - inside),) if world < 0 else ()
+    flight = InFlight("all_reduce", DP, entered, quiet) if inside and world < 0 else None
+    groups = (GroupProgress("#0", world, -1, world - 1, quiet),) if world >= 0 else ()
+    beat = BeatRow(0.0, min(max(1.0, quiet / 2), 5.0), "on", lanes, groups, 0.0 if groups else None)
+    return LastBeat(quiet, "backward", flight, beat)
+
+
+def says_nothing(entered: int) -> LastBeat:
+    """A rank that told nothing after its last step."""
+    lanes = (LaneProgress("all_reduce", DP, entered, entered),)
+    return LastBeat(0.0, None, None, BeatRow(0.0, 1.0, "absent", lanes, ()))
+
+
+def timings(beats: Sequence[LastBeat | None]) -> JobTimings:
+    died = RankInfo("n0", None, RankState("died", 7, None, None))
+    return dataclasses.replace(build_timings("j", len(beats), dict.fromkeys(range(len(beats)), died), {}, {}),
+                               last_beats=tuple(beats))  # fmt: skip
+
+
+def named(found: PartialVerdict) -> list[tuple[int, ...]]:
+    return [culprit.ranks for culprit in found.culprits]
+
+
+def test_the_rank_that_fell_silent_is_named_by_collectives_of_python_and_of_the_world() -> None:
+    for world in (-1, 41):
+        waiting = [stands(9.0, 20, world=world) for _ in range(3)]
+        found = hung_before_the_end(timings([*waiting[:1], says_nothing(19), *waiting[1:]]), STEP)
+        assert named(found) == [(1,)] and found.culprits[0].silent
+        assert "at least 8.00 s before the others'" in found.culprits[0].evidence[0]
+
+
+def test_a_rank_that_still_told_where_it_stood_is_late_and_not_silent() -> None:
+    late = stands(9.0, 19, inside=False)
+    found = hung_before_the_end(timings([stands(9.0, 20), stands(9.0, 20), late]), STEP)
+    assert not found.culprits
+    assert [note.ranks for note in found.notes if note.kind == "not_arrived"] == [(2,)]
+
+
+def test_who_came_to_the_collective_and_was_stopped_in_it_is_named() -> None:
+    stopped = stands(2.0, 20)
+    assert named(hung_before_the_end(timings([stands(18.0, 20), stopped, stands(18.0, 20)]), STEP)) == [(1,)]
+
+
+def test_who_only_waited_is_not_named_where_another_rank_was_never_seen() -> None:
+    """Rank 1 was cut off a moment before the others, within the collective in which all waited for rank 3."""
+    seen = timings([stands(18.0, 20), stands(2.0, 20), stands(18.0, 20)])
+    found = hung_before_the_end(dataclasses.replace(seen, world_size=4), STEP)
+    assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert "one of which nothing is recorded" in found.notes[0].text
+    silent = timings([stands(18.0, 20), says_nothing(19), stands(18.0, 20)])
+    assert named(hung_before_the_end(dataclasses.replace(silent, world_size=4), STEP)) == [(1,)]
+
+
+def test_who_started_late_is_not_named_for_it_in_the_first_step() -> None:
+    beats = timings([stands(60.0, 1), stands(20.0, 1), stands(60.0, 1)])
+    before_any_step = tuple(state._replace(step=None) for state in beats.states)
+    found = hung_before_the_end(dataclasses.replace(beats, states=before_any_step), None)
+    assert not found.culprits and "no step was finished" in found.notes[0].text
+
+
+def test_recordings_of_older_hooks_and_live_jobs_are_left_alone() -> None:
+    assert hung_before_the_end(timings([]), STEP) == NOTHING_FOUND
+    assert hung_before_the_end(timings([stands(9.0, 20), None]), STEP).culprits == ()
+    live = dataclasses.replace(timings([stands(9.0, 20), says_nothing(19)]), live=True)
+    assert hung_before_the_end(live, STEP) == NOTHING_FOUND
+
+
+@given(
+    st.lists(st.floats(0.0, 60.0), min_size=2, max_size=8),
+    st.floats(0.001, 10.0),
+    st.integers(0, 100),
+)
+def test_a_job_that_is_killed_within_a_step_accuses_nobody(quiet: list[float], step: float, entered: int) -> None:
+    """Ranks that all finished their last step no longer than two steps ago, wherever they stand."""
+    beats = [
+        stands(share, entered + 1) if share >= 1.0 else says_nothing(entered)
+        for share in (seconds / 60.0 * 2 * step for seconds in quiet)
+    ]
+    assert not hung_before_the_end(timings(beats), step).culprits
+
+
+@given(st.integers(2, 8), st.data(), st.floats(0.001, 10.0), st.floats(0.0, 3.0))
+def test_who_fell_silent_is_named_whatever_the_number_of_ranks(
+    ranks: int, data: st.DataObject, step: float, skew: float
+) -> None:
+    """The others waited for six seconds and four steps, and finished their last steps within a step of each other."""
+    victim = data.draw(st.integers(0, ranks - 1))
+    waits = 6.0 + 4 * step
+    beats = [stands(waits + min(skew, step) * rank / ranks, 20) for rank in range(ranks)]
+    beats[victim] = says_nothing(19)
+    assert named(hung_before_the_end(timings(beats), step)) == [(victim,)]

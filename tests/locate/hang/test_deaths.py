@@ -1,0 +1,259 @@
+"""Who died first, from how the ranks' processes ended: the pure part, with every number chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from laggard.constants import PHASES
+from laggard.locate.hang.deaths import dead_ranks
+from laggard.locate.job_timings import JobTimings, LastBeat, RankInfo, RankState, build_timings, step_table
+from laggard.locate.partial_verdict import PartialVerdict
+from laggard.model import RankEnd
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress, StepRow
+
+NOW = 1_800_000_000.0
+RUNNING = RankState("running", 7, "backward", InFlight("all_reduce", "dp:0-3", 9, 1.0))
+
+
+def died(after: float = 0.0, uncertain: float = 0.05, inside: bool = False, **how: Any) -> RankState:
+    """A rank that died so many seconds after NOW."""
+    flight = InFlight("all_reduce", "dp:0-3", 9, 1.0) if inside else None
+    return RankState("died", 7, "backward", flight, end=RankEnd(NOW + after, uncertain, **how))
+
+
+def judge(*states: RankState, nodes: tuple[str, ...] = (), world: int = 0) -> PartialVerdict:
+    info = {rank: RankInfo(nodes[rank] if nodes else "n0", None, state) for rank, state in enumerate(states)}
+    return dead_ranks(build_timings("j", world or len(states), info, {}, {}))
+
+
+def first(found: PartialVerdict) -> list[int]:
+    assert all(culprit.kind == "dead" for culprit in found.culprits)
+    return [rank for culprit in found.culprits for rank in culprit.ranks]
+
+
+KILLED = died(signal="SIGKILL")
+PEER_GONE = died(-0.02, 0.0, exit_code=1, exception="RuntimeError", others_failed=True)
+ENDED_BY_LAUNCHER = died(0.3, signal="SIGTERM")
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ((RUNNING, KILLED, RUNNING), [1]),
+        ((PEER_GONE, KILLED, ENDED_BY_LAUNCHER), [1]),
+        ((ENDED_BY_LAUNCHER, ENDED_BY_LAUNCHER, died(exit_code=3)), [2]),
+        ((ENDED_BY_LAUNCHER, died(exit_code=1, exception="ValueError"), PEER_GONE), [1]),
+        ((died(31.0, signal="SIGKILL"), died(31.0, signal="SIGKILL"), KILLED), [2]),  # slurmd's SIGKILL, long after
+        ((PEER_GONE, died(0.4, uncertain=1.0), ENDED_BY_LAUNCHER), [1]),  # gone, and nothing else is known
+        ((died(uncertain=1.0, inside=True), died(uncertain=1.0), died(uncertain=1.0, inside=True)), [1]),
+        ((died(0.0), died(0.2), died(0.2)), [0]),  # no status, as on older kernels: the watch's times alone
+        ((KILLED, died(0.03, signal="SIGKILL"), RUNNING), [0, 1]),  # too close together for one clock
+        ((ENDED_BY_LAUNCHER, RUNNING, RUNNING), [0]),  # somebody ended one rank alone
+    ],
+)
+def test_who_died_first(states: tuple[RankState, ...], expected: list[int]) -> None:
+    found = judge(*states)
+    assert first(found) == expected
+    assert {note.ranks for note in found.notes} == {(r,) for r, state in enumerate(states) if state.state == "died"}
+
+
+def test_clocks_of_two_nodes_are_not_trusted_to_the_millisecond() -> None:
+    deaths = KILLED, died(0.3, signal="SIGKILL"), RUNNING
+    assert first(judge(*deaths, nodes=("n0", "n0", "n0"))) == [0]
+    both = judge(*deaths, nodes=("n0", "n1", "n0"))
+    assert first(both) == [0, 1]
+    assert any("each may have been the first" in line for line in both.culprits[0].evidence)
+    assert both.culprits[0].confidence < judge(*deaths).culprits[0].confidence
+
+
+def test_a_machine_that_goes_down_is_one_culprit_with_its_ranks() -> None:
+    nodes = ("n0", "n0", "n1", "n1")
+    for ends in ((KILLED, died(0.4, signal="SIGKILL")), (died(uncertain=1.0), died(0.3, uncertain=1.0))):
+        found = judge(RUNNING, PEER_GONE, *ends, nodes=nodes)
+        (culprit,) = found.culprits
+        assert (culprit.kind, culprit.ranks, culprit.node) == ("dead", (2, 3), "n1"), ends
+        assert culprit.evidence[0] == "all 2 ranks of the machine died in the same way at the same time"
+        assert culprit.victims == (0, 1) and culprit.confidence == 0.95
+    gone = RankState("died", 7, "backward", None)
+    assert [each.ranks for each in judge(RUNNING, RUNNING, gone, gone, nodes=nodes).culprits] == [(2, 3)]
+
+
+def test_ranks_of_a_machine_that_die_one_by_one_or_in_their_own_ways_are_no_machine_that_goes_down() -> None:
+    nodes = ("n0", "n0", "n1", "n1")
+    assert first(judge(RUNNING, RUNNING, KILLED, RUNNING, nodes=nodes)) == [2], "its other rank lives"
+    alone = judge(RUNNING, RUNNING, KILLED, died(0.2, exit_code=1, exception="ValueError"), nodes=nodes)
+    assert [each.ranks for each in alone.culprits] == [(2,)]
+    later = judge(RUNNING, RUNNING, KILLED, died(30.0, signal="SIGKILL"), nodes=nodes)
+    assert [each.ranks for each in later.culprits] == [(2,)]
+    failed = died(exit_code=1, exception="ValueError")
+    everybody = judge(failed, failed, failed, failed, nodes=nodes)
+    assert [each.ranks for each in everybody.culprits] == [(0,), (1,), (2,), (3,)], "the same bug everywhere"
+
+
+@pytest.mark.parametrize(
+    "states",
+    [
+        (died(signal="SIGTERM"), died(0.9, signal="SIGTERM")),
+        (died(signal="SIGKILL"), died(0.01, signal="SIGKILL")),
+        (died(uncertain=1.0), died(0.5, uncertain=1.0)),
+        (RankState("died", 7, None, None), RankState("died", 7, None, None)),
+    ],
+)
+def test_a_job_that_was_ended_as_a_whole_has_no_culprit(states: tuple[RankState, ...]) -> None:
+    found = judge(*states)
+    assert not found.culprits and found.notes[-1].kind == "ended"
+
+
+def test_the_kernels_word_makes_a_culprit_of_one_among_many_that_were_killed() -> None:
+    starved = died(
+        0.02, signal="SIGKILL", cause="out_of_memory", kernel="Memory cgroup out of memory: Killed process 7"
+    )
+    found = judge(starved, starved)
+    assert first(found) == [0, 1] and any("Killed process 7" in line for line in found.culprits[0].evidence)
+
+
+STARVED = died(0.02, signal="SIGKILL", cause="out_of_memory", kernel="Memory cgroup out of memory: Killed process 7")
+
+
+@pytest.mark.parametrize("nodes", [("n0", "n0", "n0"), ("n0", "n1", "n1")])
+def test_who_was_killed_after_another_ran_out_of_memory_is_no_culprit(nodes: tuple[str, ...]) -> None:
+    """The launcher kills the siblings at once: their clocks cannot tell who was first, the kernel's word can."""
+    found = judge(STARVED, KILLED, died(0.04, signal="SIGKILL"), nodes=nodes)
+    assert first(found) == [0] and found.culprits[0].end == STARVED.end
+    (of_sibling,) = [note.text for note in found.notes if note.ranks == (1,)]
+    assert "SIGKILL" in of_sibling and "memory" not in of_sibling
+    by_itself = died(0.0, 0.0, exit_code=1, exception="ValueError")
+    assert sorted(first(judge(STARVED, by_itself, RUNNING))) == [0, 1], "what a rank says of itself counts too"
+
+
+def test_a_machine_of_which_one_rank_ran_out_of_memory_did_not_go_down() -> None:
+    (culprit,) = judge(
+        RUNNING, PEER_GONE, STARVED, died(0.4, signal="SIGKILL"), nodes=("n0", "n0", "n1", "n1")
+    ).culprits
+    assert culprit.ranks == (2,) and "all 2 ranks" not in culprit.evidence[0]
+
+
+def test_where_only_victims_are_seen_the_first_may_be_one_that_is_not() -> None:
+    silent = RankState("unknown", 7, None, None)
+    for found in (judge(PEER_GONE, PEER_GONE, silent), judge(PEER_GONE, PEER_GONE, world=3)):
+        assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert first(judge(PEER_GONE, PEER_GONE)) == [0, 1], "all are seen: it began with one of these"
+
+
+def test_a_process_that_leaves_without_an_end_after_the_last_step_of_all_harmed_nobody() -> None:
+    over, gone = RankState("finished", 7, None, None), RankState("died", 7, None, None)
+    assert first(judge(over, over, gone)) == []
+    assert first(judge(over, over, gone._replace(step=5))) == [2]
+    assert first(judge(over, over, died(exit_code=1))) == [2]
+
+
+ends = st.none() | st.builds(
+    RankEnd,
+    st.floats(NOW, NOW + 100),
+    st.floats(0, 5),
+    st.none() | st.integers(0, 255),
+    st.sampled_from(("", "SIGKILL", "SIGTERM")),
+    st.sampled_from(("", "ValueError")),
+    st.booleans(),
+    st.sampled_from(("", "out_of_memory")),
+)
+states = st.builds(
+    RankState,
+    st.sampled_from(("running", "died", "died", "finished", "unknown")),
+    st.none() | st.integers(0, 9),
+    st.just("backward"),
+    st.none() | st.just(InFlight("all_reduce", "dp:0-3", 9, 1.0)),
+    end=ends,
+    doubted=st.just(False),
+)
+
+
+@pytest.mark.slow
+@given(st.lists(states, min_size=1, max_size=6))
+def test_only_ranks_that_ended_are_named_and_nobody_where_nobody_died(ranks: list[RankState]) -> None:
+    found = judge(*ranks)
+    gone = {rank for rank, state in enumerate(ranks) if state.state == "died"}
+    left = {rank for rank, state in enumerate(ranks) if state.state == "finished"}
+    named = set(first(found))
+    assert (named <= gone or named <= left) and bool(found.notes) == bool(gone) and bool(gone or not named)
+
+
+def says(quiet: float, inside: bool) -> LastBeat:
+    """Where a rank stood that had finished no step for `quiet` seconds."""
+    flight = InFlight("all_reduce", "dp:0-3", 9, quiet) if inside else None
+    lanes = (LaneProgress("all_reduce", "dp:0-3", 9 if inside else 8, 8),)
+    return LastBeat(quiet, "backward", flight, BeatRow(0.0, min(max(1.0, quiet / 2), 5.0), "on", lanes, ()))
+
+
+def judge_recorded(*beats: LastBeat) -> PartialVerdict:
+    """Ranks that were all killed, of a job with steps of 0.25 s, judged by their own recordings."""
+    states = []
+    for beat in beats:
+        flight = InFlight("all_reduce", "dp:0-3", 9, 0.0) if beat.in_flight else None
+        states.append(RankState("died", 19, None, flight))
+    return dead_ranks(dataclasses.replace(recorded(0.25, states), last_beats=beats))
+
+
+def recorded(step_seconds: float, states: Sequence[RankState]) -> JobTimings:
+    """What the recordings of ranks on one node hold: each has the steps until that of its state."""
+    info, tables = {}, {}
+    for rank, state in enumerate(states):
+        info[rank] = RankInfo("n0", None, state)
+        rows = [
+            StepRow(step, step * step_seconds, (step + 1) * step_seconds, (0.002,) * len(PHASES), 0.0)
+            for step in range((state.step or 0) + 1)
+        ]
+        tables[rank] = step_table(rows)
+    return dataclasses.replace(build_timings("j", len(states), info, tables, {}), live=False)
+
+
+def gone(step: int) -> RankState:
+    """A rank whose recording has no end: `step` is the last that was written."""
+    return RankState("died", step, None, None)
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "last_steps", "expected"),
+    [
+        (12, (114, 119), [1]),
+        (12, (119, 114), [2]),
+        (12, (118, 119), [1, 2]),  # the writers write each tenth of a second: as good as the same time
+        (300, (9, 11), [1]),
+        (300, (10, 11), [1, 2]),  # one may have finished a step that the other was about to
+    ],
+)
+def test_of_two_that_are_gone_the_one_died_first_whose_recording_ends_clearly_earlier(
+    milliseconds: int, last_steps: tuple[int, int], expected: list[int]
+) -> None:
+    failed = RankState("died", max(last_steps), None, None, end=PEER_GONE.end)
+    states = (failed, *(gone(step) for step in last_steps))
+    assert first(dead_ranks(recorded(milliseconds / 1000, states))) == expected
+
+
+def test_a_job_none_of_whose_ranks_recorded_an_end_is_not_called_well() -> None:
+    """A launcher that kills the others after one died, and one that cancels the job, leave the same."""
+    found = dead_ranks(recorded(0.012, (gone(114), gone(119))))
+    assert not found.culprits
+    assert [note.kind for note in found.notes] == ["first_unseen", "ended"]
+
+
+def test_who_was_killed_in_a_wait_is_named_and_not_the_rank_that_all_waited_for() -> None:
+    """Rank 0 is late and lives: it and rank 2 say where they stand for 14 s after rank 1 said nothing more."""
+    assert first(judge_recorded(says(18.0, False), says(3.4, True), says(18.0, True))) == [1]
+
+
+def test_who_came_last_is_not_dead_for_it_where_all_were_killed_at_once() -> None:
+    """Rank 0 was late when rank 1 was killed in the wait, and the launcher ended the others at once."""
+    found = judge_recorded(says(3.4, False), says(3.4, True), says(3.4, True))
+    assert not found.culprits and found.notes[0].kind == "first_unseen"
+    assert "who died first is not recorded: the launcher's log names" in found.notes[0].text
+
+
+def test_who_said_nothing_while_the_others_waited_is_named() -> None:
+    assert first(judge_recorded(says(3.4, True), says(0.0, False), says(3.4, True))) == [1]

@@ -1,0 +1,145 @@
+"""Hangs in a recording: who never came, who came and never finished, and who only waits, through groups and pairs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pytest
+from support.timings import job
+
+from laggard.constants import OPS
+from laggard.locate.collectives import Collectives, ProcessGroup
+from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.verdict import locate
+from laggard.model import Location, Verdict
+from laggard.wire.ranks import InFlight
+
+RANKS, PER_NODE, STEPS = 16, 4, 20
+WORLD = ProcessGroup("world:0-15", "world", tuple(range(RANKS)))
+TENSOR = [ProcessGroup(f"tp:{node}", "tp", tuple(range(4 * node, 4 * node + 4))) for node in range(4)]
+GROUPS = (WORLD, *TENSOR)
+LAST = STEPS + 2  # the step in which it hangs
+
+Entry = tuple[int, int, str, int, int, bool]  # rank, group, op, seq, peer, finished
+
+
+def recorded(last: Iterable[Entry]) -> JobTimings:
+    """Twenty steps in which all went well, on clocks far apart, and what was entered in the one after them."""
+    rows: list[tuple[Any, ...]] = []
+    for step in range(STEPS):
+        for number, group in enumerate(GROUPS):
+            rows += [(rank, step + 2, number, "all_reduce", step, -1, True) for rank in group.ranks]
+    rows += [(rank, LAST, group, op, seq, peer, finished) for rank, group, op, seq, peer, finished in last]
+    offset = np.random.default_rng(0).uniform(-1000, 1000, RANKS)
+    start = np.array([10.0 * row[1] + row[2] + offset[row[0]] for row in rows])
+    ends = np.where([row[6] for row in rows], start + 0.02, np.nan)
+    collectives = Collectives(
+        np.array([row[0] for row in rows], np.int32), np.array([row[1] for row in rows]),
+        np.array([row[2] for row in rows], np.int32), np.array([OPS.index(row[3]) for row in rows], np.int8),
+        np.array([row[4] for row in rows]), np.full(len(rows), 1000), np.array([row[5] for row in rows], np.int32),
+        start, ends, np.full(len(rows), np.nan), GROUPS,
+    )  # fmt: skip
+    return job(RANKS, STEPS, per_node=PER_NODE, collectives=collectives)
+
+
+def entered(ranks: Iterable[int], group: int, finished: bool = False) -> list[Entry]:
+    return [(rank, group, "all_reduce", STEPS, -1, finished) for rank in ranks]
+
+
+def hung(location: Location) -> list[tuple[int, ...]]:
+    assert location.verdict is Verdict.FAIL and {culprit.kind for culprit in location.culprits} == {"hung"}
+    return [culprit.ranks for culprit in location.culprits]
+
+
+def test_who_never_came_is_named_and_those_that_wait_are_its_victims() -> None:
+    location = locate(recorded(entered((rank for rank in range(RANKS) if rank != 6), 0)))
+    assert hung(location) == [(6,)]
+    (culprit,) = location.culprits
+    assert culprit.since_step == LAST and culprit.victims == tuple(rank for rank in range(RANKS) if rank != 6)
+    where = f"all_reduce number 20 of world:0-15 in step {LAST}"
+    assert culprit.evidence == (f"never came to {where}, in which ranks 0-5 and 7-15 stayed",)
+
+
+def test_a_hang_is_found_where_no_collective_tells_its_step() -> None:
+    """What rank 0 began in the first step and never waited for is no hang."""
+    others = (rank for rank in range(RANKS) if rank != 6)
+    timings = recorded(entered(others, 0))
+    collectives = timings.collectives
+    assert collectives is not None
+    end = collectives.end.copy()
+    end[0] = np.nan
+    stepless = dataclasses.replace(collectives, step=np.full(len(collectives.step), -1), end=end)
+    assert hung(locate(dataclasses.replace(timings, collectives=stepless))) == [(6,)]
+
+
+def test_through_nested_groups_the_one_at_the_root_is_named() -> None:
+    """Rank 6 never came to its tensor group; its mates there never came to the world's collective."""
+    last = entered((4, 5, 7), 2) + entered((*range(4), *range(8, 16)), 0)
+    assert hung(locate(recorded(last))) == [(6,)]
+
+
+def test_who_came_and_never_finished_what_the_others_did_is_named() -> None:
+    """Rank 6's device stays in the collective of the tensor group; the others wait for it in the next one."""
+    last = [*entered((4, 5, 7), 2, finished=True), *entered((6,), 2)]
+    location = locate(recorded(last + entered((rank for rank in range(RANKS) if rank != 6), 0)))
+    assert hung(location) == [(6,)]
+    assert location.culprits[0].phase == "collective"
+    assert location.culprits[0].evidence[0] == (
+        "came to all_reduce number 20 of tp:1, which others finished, and never finished it"
+    )
+
+
+def test_through_a_pipeline_the_stage_that_sends_nothing_is_named() -> None:
+    """12 waits to receive from 8, that from 4, and that from 0, which sends nothing; the others wait in the world's."""
+    receives: list[Entry] = [(rank, 0, "recv", 0, rank - 4, False) for rank in (12, 8, 4)]
+    others = [rank for rank in range(RANKS) if rank not in (0, 4, 8, 12)]
+    assert hung(locate(recorded(receives + entered(others, 0)))) == [(0,)]
+
+
+def test_a_machine_of_which_no_rank_came_is_one_culprit() -> None:
+    location = locate(recorded(entered((rank for rank in range(RANKS) if not 8 <= rank < 12), 0)))
+    assert hung(location) == [(8, 9, 10, 11)] and location.culprits[0].node == "n2"
+
+
+def test_where_all_came_and_nobody_finished_those_are_named_together() -> None:
+    last = entered((4, 5, 6, 7), 2) + entered((*range(4), *range(8, 16)), 0)
+    location = locate(recorded(last))
+    assert hung(location) == [(4, 5, 6, 7)]
+    assert location.culprits[0].confidence <= 0.5 and location.culprits[0].group == "tp:1"
+
+
+def test_a_job_that_ended_within_a_collective_of_all_is_not_called_healthy() -> None:
+    location = locate(recorded(entered(range(RANKS), 0)))
+    assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
+    assert [note.kind for note in location.notes] == ["unfinished"]
+
+
+def test_ranks_that_wait_for_each_other_are_a_deadlock() -> None:
+    location = locate(recorded([(0, 0, "recv", 0, 1, False), (1, 0, "recv", 0, 0, False)]))
+    assert location.verdict is Verdict.FAIL and [note.kind for note in location.notes] == ["deadlock"]
+
+
+@pytest.mark.parametrize("step", [3, STEPS + 1])
+def test_what_a_rank_left_unfinished_and_went_on_from_is_no_hang(step: int) -> None:
+    timings = recorded([])
+    collectives = timings.collectives
+    assert collectives is not None
+    alone = (collectives.step == step) & (collectives.group == 0) & (collectives.column == 5)
+    ends = np.where(alone, np.nan, collectives.end)
+    later = Collectives(**{**vars(collectives), "end": ends})
+    assert locate(JobTimings(**{**vars(timings), "collectives": later})).culprits == ()
+
+
+def test_who_left_is_named_and_not_those_that_were_ended_while_they_waited_for_it() -> None:
+    """Rank 6 has left; the launcher ended the others, of which some were a step behind."""
+    timings = recorded(entered((rank for rank in range(RANKS) if rank != 6), 0))
+    states = [
+        RankState("finished", LAST - 1, None, None)
+        if rank == 6
+        else RankState("died", LAST - 1 - rank % 2, None, InFlight("all_reduce", WORLD.name, STEPS + 1, 0.0))
+        for rank in range(RANKS)
+    ]
+    assert hung(locate(dataclasses.replace(timings, states=tuple(states)))) == [(6,)]

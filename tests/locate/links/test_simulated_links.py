@@ -1,0 +1,66 @@
+"""Slow links in simulated jobs: small ones in rows of transfers, those that show in other pairs, one group of two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from simulator.case import Case, simulate
+from simulator.faults import Fault
+from simulator.recording import write
+
+from laggard.locate.verdict import locate
+from laggard.recording.reader import read_recording
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("layout", "fault", "seed"),
+    [
+        pytest.param("dp16_pp4_interleaved", Fault("slow_link", 0.1), 795223019, id="shows in other pairs"),
+        pytest.param(
+            "dp4_tp8_pp4", Fault("slow_rail", 0.05), 1458646455, id="a part of the step in each of many transfers"
+        ),
+        pytest.param("moe32_across", Fault("slow_link", 0.2), 1291225388, id="in one of two groups"),
+    ],
+)
+def test_a_slow_link_is_named_with_what_it_costs(tmp_path: Path, layout: str, fault: Fault, seed: int) -> None:
+    simulated = simulate(Case(layout, "device", seed=seed, faults=(fault,), steps=20))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) <= set(truth["within"])
+    assert culprit.recoverable_ratio == pytest.approx(truth["recoverable_ratio"], abs=0.04)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "seed"), [(Fault("slow_link", 0.1), 1351581465), (Fault("slow_nic", 0.1), 98917168)])
+def test_where_sends_are_copied_round_trips_show_the_slow_link(tmp_path: Path, fault: Fault, seed: int) -> None:
+    """The clocks of the simulated machines are seconds apart."""
+    simulated = simulate(Case("dp16_pp4_interleaved", "sparse", seed=seed, faults=(fault,), steps=16))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
+    assert culprit.recoverable_ratio is None
+
+
+def test_a_slow_rail_is_named_though_all_groups_go_through_it(tmp_path: Path) -> None:
+    """The groups are slow together, so that none is slower than the others: the pairs show it."""
+    layout = "dp=16,pp=3,schedule=interleaved,micro=3,chunks=2,blocks=1"
+    simulated = simulate(Case(layout, "host", seed=4, faults=(Fault("slow_rail", 0.1),), steps=14))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert (culprit.kind, culprit.ranks) == ("slow_link", tuple(truth["ranks"]))
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_with_one_rank_a_machine_the_whole_network_is_no_rail(tmp_path: Path, seed: int) -> None:
+    """A rail would hold all channels, and fit whichever is slow."""
+    layout = "dp=4,pp=4,schedule=1f1b,micro=8,gpus_per_node=1"
+    simulated = simulate(Case(layout, "host", seed=seed, faults=(Fault("slow_link", 0.1),), steps=14))
+    write(simulated, tmp_path)
+    (truth,) = simulated.truth["culprits"]
+    (culprit,) = locate(read_recording([tmp_path / "trace"]).timings).culprits
+    assert culprit.kind == "slow_link" and set(truth["ranks"]) <= set(culprit.ranks) and len(culprit.ranks) == 4

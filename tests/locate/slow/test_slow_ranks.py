@@ -1,0 +1,186 @@
+"""Who is slow among peers: small slowdowns, machines, positions, and what accuses nobody."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.timings import job
+
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.verdict import locate
+from laggard.model import Verdict
+
+
+def named(timings: JobTimings) -> list[tuple[str, tuple[int, ...]]]:
+    return [(culprit.kind, culprit.ranks) for culprit in locate(timings).culprits]
+
+
+@given(seed=st.integers(0, 10_000), rank=st.integers(0, 63), share=st.sampled_from((0.06, 0.1, 0.2)))
+@settings(max_examples=30, deadline=None)
+def test_a_slowdown_of_six_percent_is_found_within_twenty_steps(seed: int, rank: int, share: float) -> None:
+    assert named(job(seed=seed, slow=[([rank], share)])) == [("slow_compute", (rank,))]
+
+
+@given(seed=st.integers(0, 10_000), ranks=st.sampled_from((4, 8, 16, 64)))
+@settings(max_examples=60, deadline=None)
+def test_noise_accuses_nobody(seed: int, ranks: int) -> None:
+    location = locate(job(ranks, seed=seed))
+    assert location.verdict is Verdict.OK and location.culprits == ()
+
+
+def test_the_surer_the_larger_the_slowdown() -> None:
+    sure = [locate(job(slow=[([9], share)])).culprits[0].confidence for share in (0.05, 0.1, 0.3)]
+    assert sure[0] < sure[1] < sure[2] <= 0.99
+
+
+STAGES = np.arange(64) // 16
+PIPELINE = dict(load=np.array([1.0, 1.15, 1.0, 1.4])[STAGES], positions=STAGES.astype(np.int32))
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_a_stage_that_has_more_to_do_accuses_nobody(seed: int) -> None:
+    assert named(job(seed=seed, **PIPELINE)) == []
+
+
+@given(seed=st.integers(0, 10_000), rank=st.integers(0, 63))
+@settings(max_examples=20, deadline=None)
+def test_a_rank_is_compared_with_its_own_stage(seed: int, rank: int) -> None:
+    assert named(job(seed=seed, slow=[([rank], 0.1)], **PIPELINE)) == [("slow_compute", (rank,))]
+
+
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("phase", ["input", "forward", "backward"])
+def test_a_slow_machine_is_one_culprit(share: float, phase: str) -> None:
+    columns = tuple(range(24, 32))
+    location = locate(job(slow=[(columns, share)], phase=phase))
+    assert [(culprit.kind, culprit.node, culprit.ranks) for culprit in location.culprits] == [
+        ("slow_host", "n3", columns)
+    ]
+    assert location.culprits[0].phase == phase
+
+
+def test_ranks_of_a_slow_machine_that_are_slow_in_unequal_measure_are_one_culprit() -> None:
+    slow = [([rank], share) for rank, share in zip(range(24, 32), np.linspace(0.06, 0.14, 8), strict=True)]
+    assert named(job(slow=slow)) == [("slow_host", tuple(range(24, 32)))]
+
+
+def test_a_machine_whose_input_is_slow_is_one_culprit_though_some_of_its_ranks_load_none() -> None:
+    """Every second rank is the first stage of a pipeline, and loads its input; the others have none."""
+    timings = job(slow=[((24, 26, 28, 30), 0.1)], phase="input", positions=(np.arange(64) % 2).astype(np.int32))
+    timings.phase_seconds[:, 1::2, 0] = 0.0
+    (culprit,) = locate(timings).culprits
+    assert (culprit.kind, culprit.node, culprit.ranks) == ("slow_host", "n3", tuple(range(24, 32)))
+    assert culprit.phase == "input"
+    assert culprit.evidence[0] == "4 of the 8 ranks of the machine are slow in this phase"
+
+
+def test_a_machine_of_which_only_some_ranks_pass_the_threshold_is_one_culprit() -> None:
+    slow = [([24, 27], 0.04), ([25, 26, 28, 29, 30, 31], 0.023)]
+    assert named(job(steps=40, slow=slow)) == [("slow_host", tuple(range(24, 32)))]
+
+
+def test_of_two_machines_the_one_that_becomes_slower_in_mid_run_is_the_culprit() -> None:
+    """The other's ranks are compared with it, so that theirs is less than nothing from then on."""
+    timings = job(16, 38, slow=[(tuple(range(8)), 0.06)], since=19)
+    timings.phase_seconds[:] *= np.random.default_rng(0).normal(1, 0.08, (38, 16))[:, :, None]
+    assert named(timings) == [("slow_host", tuple(range(8)))]
+
+
+def test_a_rank_that_is_a_little_slower_is_not_accused_of_noise_besides() -> None:
+    """In some of these jobs the second half of its steps alone would pass for 2.5 %, by five standard errors."""
+    accused = [seed for seed in range(60) if named(job(32, 38, seed=seed, slow=[([15], 0.016)]))]
+    assert len(accused) <= 2, accused
+
+
+def test_the_slower_half_of_a_job_on_two_machines_is_the_culprit() -> None:
+    assert named(job(16, slow=[(tuple(range(8, 16)), 0.1)])) == [("slow_host", tuple(range(8, 16)))]
+
+
+def test_one_rank_that_is_very_slow_does_not_accuse_its_machine() -> None:
+    assert named(job(8, per_node=2, slow=[([3], 0.5)])) == [("slow_compute", (3,))]
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_a_small_slowdown_does_not_hide_behind_a_large_one(seed: int) -> None:
+    """Also among four peers, of which two are slow."""
+    slow = [([5], 0.4), ([13], 0.1)]
+    assert sorted(named(job(seed=seed, slow=slow))) == [("slow_compute", (5,)), ("slow_compute", (13,))]
+    few = dict(positions=(np.arange(16) // 4).astype(np.int32), per_node=4)
+    assert sorted(named(job(16, seed=seed, slow=[([5], 0.4), ([7], 0.1)], **few))) == [
+        ("slow_compute", (5,)),
+        ("slow_compute", (7,)),
+    ]
+
+
+@pytest.mark.parametrize("share", [0.08, 0.2])
+def test_the_onset_is_the_step_in_which_it_began(share: float) -> None:
+    (culprit,) = locate(job(steps=100, slow=[([7], share)], since=70, first_step=500)).culprits
+    assert culprit.ranks == (7,) and culprit.since_step is not None and abs(culprit.since_step - 570) <= 2
+
+
+def test_of_two_equal_culprits_each_is_worth_half_of_what_both_cost() -> None:
+    location = locate(job(slow=[([5], 0.2), ([13], 0.2)]))
+    worth = [culprit.recoverable_ratio or 0.0 for culprit in location.culprits]
+    assert worth == pytest.approx([0.08, 0.08], abs=0.02)
+    assert location.slowdown_ratio == pytest.approx(1.2, abs=0.04)
+
+
+def test_time_of_no_phase_accuses_nobody_where_phases_are_known() -> None:
+    """Rank 0 writes its log, or waits in a way that no record tells of."""
+    assert named(job(slow=[([0], 0.2)], phase="other")) == []
+
+
+def test_a_machine_whose_ranks_lose_time_outside_of_their_phases_is_named() -> None:
+    """What its CPUs do between the phases; the other ranks wait for it in collectives. Half of a stage is its own."""
+    n3 = tuple(range(24, 32))
+    (culprit,) = locate(
+        job(32, slow=[(n3, 0.2)], phase="other", positions=np.arange(32, dtype=np.int32) // 16)
+    ).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == ("slow_host", n3, None)
+    assert culprit.recoverable_ratio == pytest.approx(0.2 / 1.2, abs=0.03)
+    nobody_waits = job(32, slow=[(n3, 0.2)], phase="other")
+    nobody_waits.waited_seconds[:] = 0.01
+    assert named(nobody_waits) == [], "it may be a wait that no record tells of"
+    assert named(job(32, slow=[(n3[:5], 0.2)], phase="other")) == [], "not most of its ranks"
+
+
+def test_several_evaluations_and_a_warm_up_accuse_nobody() -> None:
+    timings = job(steps=40)
+    timings.phase_seconds[::10, :, 1] *= 5
+    timings.phase_seconds[:6, 3, 1] *= 4  # rank 3 compiles for longer
+    assert named(timings) == []
+
+
+@given(seed=st.integers(0, 10_000), factor=st.sampled_from((0.3, 7.0, 1000.0)))
+@settings(max_examples=20, deadline=None)
+def test_the_unit_of_time_changes_no_verdict(seed: int, factor: float) -> None:
+    timings = job(seed=seed, steps=128, slow=[([11], 0.07)])
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    scaled = JobTimings(**{**vars(timings), **{name: getattr(timings, name) * factor for name in times}})
+    before, after = locate(timings), locate(scaled)
+    assert [(each.ranks, each.since_step, each.phase) for each in after.culprits] == [
+        (each.ranks, each.since_step, each.phase) for each in before.culprits
+    ]
+    assert after.slowdown_ratio == before.slowdown_ratio
+
+
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=20, deadline=None)
+def test_the_ranks_numbers_change_no_verdict(seed: int) -> None:
+    order = np.random.default_rng(seed).permutation(64)
+    timings = job(seed=seed, slow=[([17], 0.1)], **PIPELINE)
+    moved = JobTimings(
+        **{
+            **vars(timings),
+            "step_seconds": timings.step_seconds[:, order],
+            "phase_seconds": timings.phase_seconds[:, order],
+            "waited_seconds": timings.waited_seconds[:, order],
+            "positions": None if timings.positions is None else timings.positions[order],
+            "nodes": tuple(timings.nodes[place] for place in order),
+        }
+    )
+    assert named(moved) == [("slow_compute", (int(np.flatnonzero(order == 17)[0]),))]

@@ -1,0 +1,142 @@
+"""A rank with more to do is told from a slower machine: by the elements of its inputs, or by its update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.timings import job
+
+from laggard.constants import PHASES
+from laggard.locate.job_timings import JobTimings
+from laggard.locate.verdict import locate
+from laggard.model import Verdict
+
+FORWARD, BACKWARD, OPTIMIZER, BETWEEN = (
+    PHASES.index(name) for name in ("forward", "backward", "optimizer", "between_steps")
+)
+ROWS, RANKS = 60, 4
+
+
+def timings(slow: int = 1, passes: float = 2.0, update: float = 1.0, **options: Any) -> JobTimings:
+    """A job of ranks on one machine, of which one takes `passes` times as long in forward and backward, and `update`
+    times as long in the optimizer."""
+    made = job(RANKS, ROWS, **options)
+    for phase, times in ((FORWARD, passes), (BACKWARD, passes), (OPTIMIZER, update)):
+        made.phase_seconds[:, slow, phase] *= times
+    return _as_long_as_the_slowest(made)
+
+
+def _as_long_as_the_slowest(made: JobTimings) -> JobTimings:
+    busy = made.phase_seconds.sum(axis=2)
+    made.step_seconds[:] = busy.max(axis=1, keepdims=True) + 0.03
+    made.waited_seconds[:] = made.step_seconds - busy
+    return made
+
+
+def work(slow: int, more: float, tokens: float = 4096.0) -> np.ndarray[Any, Any]:
+    found = np.full((ROWS, RANKS), tokens)
+    found[:, slow] *= more
+    return found
+
+
+@pytest.mark.parametrize(("passes", "more"), [(2.0, 2.0), (1.3, 1.3), (2.6, 2.0), (1.5, 4.0)])
+def test_more_tokens_are_more_work_and_no_machine_is_accused(passes: float, more: float) -> None:
+    """Also where the time grows faster than the tokens, as attention's does, or slower, as that of small batches."""
+    (culprit,) = locate(timings(passes=passes, work=work(1, more))).culprits
+    assert (culprit.kind, culprit.ranks, culprit.node, culprit.gpu) == ("uneven_work", (1,), None, None)
+    assert "4,096" in culprit.evidence[0] and "batches" in culprit.advice and "CPU" not in culprit.advice
+
+
+@pytest.mark.parametrize(("passes", "more"), [(2.0, 1.0), (3.0, 1.3), (2.0, 0.5)])
+def test_a_rank_that_is_slower_than_its_tokens_explain_is_a_slow_machine(passes: float, more: float) -> None:
+    (culprit,) = locate(timings(passes=passes, update=passes, work=work(1, more))).culprits
+    assert (culprit.kind, culprit.ranks, culprit.node) == ("slow_compute", (1,), "n0")
+
+
+@pytest.mark.parametrize(("longer", "more", "kind"), [(2.0, 2.0, "uneven_work"), (2.0, 1.0, "slow_host")])
+def test_more_tokens_explain_time_between_the_steps_too(longer: float, more: float, kind: str) -> None:
+    """Reinforcement learning generates there."""
+    made = job(RANKS, ROWS, work=work(1, more))
+    made.phase_seconds[:, :, BETWEEN] = 0.1
+    made.phase_seconds[:, 1, BETWEEN] *= longer
+    (culprit,) = locate(_as_long_as_the_slowest(made)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == (kind, (1,), "between_steps")
+
+
+def test_where_the_tokens_are_equal_an_update_as_fast_as_the_peers_excuses_nobody() -> None:
+    """A GPU or CPU may be slow in the passes alone, and the tokens say that it had no more to do."""
+    (culprit,) = locate(timings(passes=2.0, update=1.0, work=work(1, 1.0))).culprits
+    assert culprit.kind == "slow_compute"
+
+
+def test_without_tokens_the_update_tells_on_a_cpu() -> None:
+    (culprit,) = locate(timings(passes=2.0, update=1.0)).culprits
+    assert (culprit.kind, culprit.node) == ("uneven_work", None) and "optimizer" in culprit.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "slower",
+    [
+        {"update": 2.0},  # the CPU is slow in all that it does
+        {"update": 1.0, "gpus": ("GPU-a", "GPU-b", "GPU-c", "GPU-d")},  # a lower clock does not slow an update
+    ],
+)
+def test_without_tokens_a_slow_machine_stays_one(slower: dict[str, Any]) -> None:
+    (culprit,) = locate(timings(passes=2.0, **slower)).culprits
+    assert (culprit.kind, culprit.node) == ("slow_compute", "n0")
+
+
+def test_one_pass_alone_is_no_more_work() -> None:
+    made = job(RANKS, ROWS)
+    made.phase_seconds[:, 1, FORWARD] *= 2.0
+    (culprit,) = locate(_as_long_as_the_slowest(made)).culprits
+    assert (culprit.kind, culprit.phase) == ("slow_compute", "forward")
+
+
+def test_longer_batches_by_turns_are_a_note() -> None:
+    """Each rank gets a long batch now and then: no rank has more to do than the others."""
+    made, tokens = job(RANKS, 240), np.full((240, RANKS), 4096.0)
+    turns = np.random.default_rng(3).integers(0, RANKS, 80)
+    for step, rank in zip(range(0, 240, 3), turns, strict=True):
+        made.phase_seconds[step, rank, [FORWARD, BACKWARD]] *= 1.6
+        tokens[step, rank] *= 1.6
+    location = locate(JobTimings(**{**vars(_as_long_as_the_slowest(made)), "work": tokens}))
+    assert location.culprits == () and location.verdict is Verdict.OK
+
+
+def doing_more(rank: int, phase: int, seconds: float, every: int = 1, peers: float = 0.0) -> JobTimings:
+    """A job in which a rank does something for so long, every so many steps, and its peers for `peers` seconds."""
+    made = job(RANKS, 240)
+    made.phase_seconds[:, :, phase] += peers
+    made.phase_seconds[::every, rank, phase] += seconds
+    return _as_long_as_the_slowest(made)
+
+
+@pytest.mark.parametrize("phase", ["evaluation", "checkpoint", "logging"])
+@pytest.mark.parametrize(("rank", "every"), [(0, 1), (0, 10), (2, 1)])
+def test_what_a_script_leaves_to_one_rank_is_a_note(phase: str, rank: int, every: int) -> None:
+    location = locate(doing_more(rank, PHASES.index(phase), 0.2 * every**0.5, every))
+    assert location.culprits == () and location.verdict is Verdict.OK and location.slowdown_ratio == 1.0
+    (note,) = (note for note in location.notes if note.kind == "uneven_work")
+    assert note.ranks == (rank,) and phase in note.text
+
+
+@pytest.mark.parametrize("phase", ["checkpoint", "logging"])
+def test_a_machine_that_is_slower_at_what_all_do_is_accused(phase: str) -> None:
+    (culprit,) = locate(doing_more(1, PHASES.index(phase), 0.1, peers=0.06)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase, culprit.node) == ("slow_host", (1,), phase, "n0")
+
+
+def test_work_between_the_steps_of_another_rank_than_0_is_its_hosts() -> None:
+    (culprit,) = locate(doing_more(1, BETWEEN, 0.1)).culprits
+    assert (culprit.kind, culprit.ranks, culprit.phase) == ("slow_host", (1,), "between_steps")
+    assert "DataLoader" in culprit.advice and "phase()" in culprit.advice
+
+
+def test_what_rank_0_alone_does_between_the_steps_accuses_no_machine() -> None:
+    (culprit,) = locate(doing_more(0, BETWEEN, 0.2)).culprits
+    assert (culprit.kind, culprit.node, culprit.phase) == ("uneven_work", None, "between_steps")
+    little = locate(doing_more(0, BETWEEN, 0.02))
+    assert little.culprits == () and [note.kind for note in little.notes] == ["uneven_work"]

@@ -1,0 +1,264 @@
+"""Localisation as a function of arrays: the culprit is named, victims are not, and healthy jobs have none."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from msgspec import structs
+
+from laggard.constants import PHASES
+from laggard.locate.job_timings import JobTimings, RankState
+from laggard.locate.node_findings import NodeFindings
+from laggard.locate.verdict import locate
+from laggard.model import RankEnd, Verdict
+from laggard.wire.ranks import BeatRow, InFlight, LaneProgress
+
+RUNNING = RankState("running", 59, None, None)
+BUSY = np.array([0.01, 0.05, 0.08, 0.02, 0.0, 0.0, 0.0, 0.0, 0.005])  # seconds in each phase
+TIMED = np.flatnonzero(BUSY)
+SYNC = 0.03  # seconds in collectives that cannot be saved
+
+
+def job(
+    ranks: int = 4, steps: int = 60, noise: float = 0.03, seed: int = 0, world_size: int | None = None, **changes: Any
+) -> JobTimings:
+    """A synchronous job: each step lasts as long as its busiest rank, and the others wait for it."""
+    generator = np.random.default_rng(seed)
+    phases = np.zeros((steps, ranks, len(PHASES)))
+    phases[:, :, TIMED] = BUSY[TIMED] * generator.lognormal(0, noise, (steps, ranks, len(TIMED)))
+    for slow in changes.pop("slow", ()):
+        phases[slow.get("since", 0) : slow.get("until"), slow["rank"], PHASES.index(slow["phase"])] += slow["by"]
+    busy = phases.sum(axis=2)
+    duration = busy.max(axis=1, keepdims=True) + SYNC
+    values: dict[str, Any] = dict(
+        job_id="job",
+        world_size=world_size or ranks,
+        steps=np.arange(steps),
+        ranks=np.arange(ranks),
+        nodes=tuple(f"n{rank // 2}" for rank in range(ranks)),
+        gpus=(None,) * ranks,
+        step_seconds=np.repeat(duration, ranks, axis=1),
+        phase_seconds=phases,
+        waited_seconds=duration - busy,
+        states=(RUNNING,) * ranks,
+        findings_by_node={},
+    )
+    return JobTimings(**{**values, **changes})
+
+
+def test_where_waits_are_not_seen_nobody_is_accused_and_nothing_is_ok() -> None:
+    slow = [dict(rank=1, phase="forward", by=0.1)]
+    for location in (locate(job(slow=slow, unseen_waits=(2, 3))), locate(job(unseen_waits=(0, 1, 2, 3)))):
+        assert (location.verdict, location.culprits) == (Verdict.UNKNOWN, ())
+        assert [note.kind for note in location.notes] == ["unseen_waits"]
+
+
+@pytest.mark.parametrize("phase", PHASES[:4])
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
+def test_the_slow_rank_and_its_phase_are_named(ranks: int, phase: str) -> None:
+    location = locate(job(ranks, slow=[dict(rank=ranks - 1, phase=phase, by=0.05)]))
+    assert location.verdict is Verdict.FAIL
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((ranks - 1,), phase)]
+    culprit = location.culprits[0]
+    assert culprit.kind == ("slow_input" if phase == "input" else "slow_compute")
+    assert culprit.node == f"n{(ranks - 1) // 2}"
+    assert culprit.recoverable_ratio == pytest.approx(0.05 / 0.245, abs=0.05)
+    assert location.slowdown_ratio == pytest.approx(0.245 / 0.195, abs=0.06)
+    assert culprit.persistence == "persistent" and culprit.confidence > 0.9
+
+
+@given(seed=st.integers(0, 10_000), ranks=st.integers(2, 32), noise=st.floats(0.0, 0.15))
+@example(seed=441, ranks=24, noise=0.09375)  # a rank, now and then slow by chance
+@example(seed=1240, ranks=24, noise=0.140625)  # a machine of two ranks, slow by chance in 18 steps
+@settings(max_examples=60, deadline=None)
+def test_a_healthy_job_has_no_culprit(seed: int, ranks: int, noise: float) -> None:
+    location = locate(job(ranks, noise=noise, seed=seed))
+    assert location.verdict is Verdict.OK and location.culprits == ()
+
+
+@given(seed=st.integers(0, 10_000), ranks=st.integers(3, 32), rank=st.integers(0, 31))
+@settings(max_examples=40, deadline=None)
+def test_rank_order_and_clock_offsets_do_not_matter(seed: int, ranks: int, rank: int) -> None:
+    rank %= ranks
+    location = locate(job(ranks, seed=seed, slow=[dict(rank=rank, phase="backward", by=0.06)]))
+    assert [culprit.ranks for culprit in location.culprits] == [(rank,)]
+
+
+def test_two_slow_ranks_are_both_named_the_costlier_first() -> None:
+    slow = [dict(rank=1, phase="forward", by=0.05), dict(rank=6, phase="input", by=0.12)]
+    location = locate(job(8, slow=slow))
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((6,), "input"), ((1,), "forward")]
+
+
+def test_a_machine_whose_ranks_are_all_slow_is_one_culprit() -> None:
+    slow = [dict(rank=rank, phase="forward", by=0.08) for rank in (2, 3)]
+    location = locate(job(8, slow=slow))
+    assert [(culprit.kind, culprit.ranks, culprit.node) for culprit in location.culprits] == [
+        ("slow_host", (2, 3), "n1")
+    ]
+
+
+def test_the_step_in_which_it_began_is_named() -> None:
+    location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=30)]))
+    assert [culprit.since_step for culprit in location.culprits] == [30]
+
+
+def test_a_slowdown_that_is_over_is_not_accused() -> None:
+    location = locate(job(slow=[dict(rank=0, phase="forward", by=0.1, since=10, until=40)]))
+    assert location.culprits == () and location.verdict is Verdict.OK
+
+
+@pytest.mark.parametrize("since", [57, 59])
+def test_one_bad_moment_is_not_accused(since: int) -> None:
+    location = locate(job(slow=[dict(rank=0, phase="forward", by=0.5, since=since)]))
+    assert location.culprits == ()
+
+
+def shortened(timings: JobTimings, factor: float) -> JobTimings:
+    """The same job with steps of `factor` times the length."""
+    times = ("step_seconds", "phase_seconds", "waited_seconds")
+    return dataclasses.replace(timings, **{name: getattr(timings, name) * factor for name in times})
+
+
+def test_a_moment_of_tiny_steps_is_noted_and_not_accused() -> None:
+    disturbed = job(2, steps=40, slow=[dict(rank=0, phase="backward", by=0.05, since=28)])
+    assert [culprit.ranks for culprit in locate(disturbed).culprits] == [(0,)], "12 steps of 0.25 s are no moment"
+    location = locate(shortened(disturbed, 0.05))
+    assert location.verdict is Verdict.OK and location.culprits == ()
+    (note,) = location.notes
+    assert (note.kind, note.ranks) == ("brief", (0,))
+    assert note.text == "rank 0 slower than the others in the last 12 steps, 0.15 s: too short a time to accuse anyone"
+
+
+def test_a_job_that_was_slow_for_its_whole_short_life_is_not_called_healthy() -> None:
+    location = locate(shortened(job(4, steps=30, slow=[dict(rank=1, phase="input", by=0.09)]), 0.05))
+    assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
+    assert [note.kind for note in location.notes] == ["brief"]
+
+
+def test_steps_however_tiny_are_a_verdict_when_they_are_many() -> None:
+    location = locate(shortened(job(4, steps=128, slow=[dict(rank=2, phase="forward", by=0.05)]), 0.01))
+    assert [culprit.ranks for culprit in location.culprits] == [(2,)]
+
+
+def test_too_few_steps_are_no_verdict() -> None:
+    location = locate(job(steps=6, slow=[dict(rank=0, phase="forward", by=0.5)]))
+    assert location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["too_few_steps"]
+
+
+def test_a_hang_in_the_first_steps_is_told_by_the_longest_step_so_far() -> None:
+    """Three steps of 0.2 s: who has waited for 5 s does not take part in a fourth."""
+    beat = BeatRow(0.5, 1.0, "on", (LaneProgress("all_reduce", "dp:0-3", 9, 8),), ())
+    inside = RankState("running", 2, "backward", InFlight("all_reduce", "dp:0-3", 9, 5.0), beat=beat)
+    late = structs.replace(beat, lanes=(LaneProgress("all_reduce", "dp:0-3", 8, 8),))
+    states = (inside, RankState("running", 2, "forward", None, beat=late), inside, inside)
+    location = locate(job(steps=3, states=states))
+    assert location.verdict is Verdict.UNKNOWN
+    assert [note.ranks for note in location.notes if note.kind == "not_arrived"] == [(1,)]
+    unknown = np.full((0, 4), np.nan)
+    before_any = dict(steps=0, step_seconds=unknown, waited_seconds=unknown, states=states)
+    assert not [note for note in locate(job(**before_any)).notes if note.kind == "not_arrived"]
+
+
+def test_one_rank_alone_is_no_verdict_and_the_reason_is_not_its_steps() -> None:
+    location = locate(job(ranks=1))
+    assert location.verdict is Verdict.UNKNOWN
+    assert [note.kind for note in location.notes] == ["too_few_ranks"]
+
+
+def test_no_ranks_and_one_rank_are_no_verdict() -> None:
+    nobody = job(2)
+    empty = JobTimings(
+        **{
+            **vars(nobody),
+            "ranks": np.array([], dtype=np.int64),
+            "nodes": (),
+            "gpus": (),
+            "states": (),
+            "step_seconds": np.zeros((0, 0)),
+            "steps": np.array([], dtype=np.int64),
+            "phase_seconds": np.zeros((0, 0, 5)),
+            "waited_seconds": np.zeros((0, 0)),
+        }
+    )
+    assert locate(empty).verdict is Verdict.UNKNOWN
+    assert locate(job(1)).verdict is Verdict.UNKNOWN
+
+
+def test_a_job_whose_slow_rank_is_missing_is_not_called_healthy() -> None:
+    whole = job(8, slow=[dict(rank=7, phase="forward", by=0.1)])
+    seen = JobTimings(
+        **{
+            **vars(whole),
+            "ranks": whole.ranks[:7],
+            "nodes": whole.nodes[:7],
+            "gpus": whole.gpus[:7],
+            "states": whole.states[:7],
+            "step_seconds": whole.step_seconds[:, :7],
+            "phase_seconds": whole.phase_seconds[:, :7],
+            "waited_seconds": whole.waited_seconds[:, :7],
+        }
+    )
+    location = locate(seen)
+    assert location.verdict is Verdict.UNKNOWN and location.culprits == ()
+    assert [(note.kind, note.ranks) for note in location.notes] == [("partial", (7,)), ("unseen_ranks", ())]
+
+
+def test_gaps_in_the_timings_do_not_hide_the_culprit() -> None:
+    timings = job(8, slow=[dict(rank=3, phase="backward", by=0.1)])
+    hidden = np.random.default_rng(1).random((60, 8)) < 0.2
+    for values in (timings.step_seconds, timings.waited_seconds, timings.phase_seconds):
+        values[hidden] = np.nan
+    assert [culprit.ranks for culprit in locate(timings).culprits] == [(3,)]
+
+
+def test_the_findings_of_its_node_stand_beside_the_culprit() -> None:
+    location = locate(
+        job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node={"n1": NodeFindings(("GPU_THROTTLED",))})
+    )
+    assert location.culprits[0].findings == ("GPU_THROTTLED",)
+
+
+def test_a_finding_that_all_nodes_have_explains_nothing() -> None:
+    findings = {"n0": NodeFindings(("CLOCK_SKEW",)), "n1": NodeFindings(("CLOCK_SKEW", "GPU_THROTTLED"))}
+    location = locate(job(slow=[dict(rank=2, phase="forward", by=0.1)], findings_by_node=findings))
+    assert location.culprits[0].findings == ("GPU_THROTTLED",)
+
+
+def test_a_rank_that_died_is_the_culprit_and_those_that_waited_for_it_are_not() -> None:
+    waiting = RankState("died", 58, "backward", InFlight("all_reduce", "dp:0-3", 7, 2.0))
+    dead = RankState("died", 58, "forward", None)
+    location = locate(job(states=(waiting, waiting, dead, RUNNING)))
+    assert location.verdict is Verdict.FAIL
+    assert [(culprit.kind, culprit.ranks, culprit.since_step) for culprit in location.culprits] == [("dead", (2,), 59)]
+    assert {note.ranks for note in location.notes} == {(0,), (1,), (2,)}
+
+
+def test_a_rank_that_was_slow_and_then_died_is_told_once() -> None:
+    slow = job(slow=[dict(rank=2, phase="forward", by=0.1)])
+    gone = RankState("died", 59, None, None, end=RankEnd(1.0, exit_code=1, exception="ValueError"))
+    states = tuple(gone if rank == 2 else state for rank, state in enumerate(slow.states))
+    (culprit,) = locate(dataclasses.replace(slow, states=states)).culprits
+    assert (culprit.kind, culprit.ranks) == ("dead", (2,))
+    assert culprit.evidence[-1] == "before that it was slow in forward"
+
+
+def test_a_job_that_was_ended_from_outside_has_no_culprit() -> None:
+    location = locate(job(states=(RankState("died", 58, "forward", None),) * 4))
+    assert location.culprits == () and location.verdict == "unknown"
+    assert [note.kind for note in location.notes] == ["first_unseen", "ended"], "one may have died of itself"
+
+
+def test_many_ranks_and_many_slow_ones_are_judged_as_few_are() -> None:
+    """More ranks than one block, and slow ones on both sides of the seam between two blocks."""
+    places = (3, 8191, 8192, 8999)
+    slow = [dict(rank=rank, phase="forward", by=0.04 + 0.01 * number) for number, rank in enumerate(places)]
+    location = locate(job(9000, steps=16, slow=slow))
+    assert [culprit.ranks[0] for culprit in location.culprits] == list(reversed(places))
+    assert location.culprits[0].recoverable_ratio > 0 and len(location.culprits[0].victims) == 64

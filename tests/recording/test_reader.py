@@ -1,0 +1,194 @@
+"""Reading recordings: gaps are reported, and files that are no recording are refused in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.paths import DEMO_TRAINING
+from support.recordings import HEAD, lines, write
+
+from laggard.errors import UsageError
+from laggard.locate.verdict import locate
+from laggard.model import Verdict
+from laggard.recording.reader import read_recording
+
+
+def test_one_file_a_rank_and_one_for_all_give_the_same_verdict(tmp_path: Path) -> None:
+    directory = tmp_path / "recording"
+    directory.mkdir()
+    for rank, slow in ((0, 0.0), (1, 0.15)):
+        write(directory / f"rank-{rank}.jsonl", lines(rank, slow))
+    whole = write(tmp_path / "all.jsonl", lines(1, 0.15) + lines(0))
+    apart, together = (locate(read_recording([path]).timings) for path in (directory, whole))
+    assert apart == together
+    assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in apart.culprits] == [((1,), "forward", "n1")]
+
+
+def test_without_spans_the_rank_is_still_named(tmp_path: Path) -> None:
+    records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "span"]
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), None)]
+
+
+def test_without_step_records_a_steps_times_come_from_its_spans_and_collectives(tmp_path: Path) -> None:
+    records = [record for record in lines(0) + lines(1, 0.15) if record["kind"] != "step"]
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
+    assert [culprit.ranks for culprit in location.culprits] == [(1,)]
+
+
+def test_waited_is_taken_out_in_place_of_the_collectives_length(tmp_path: Path) -> None:
+    records = lines(0) + lines(1)
+    for record in records:
+        if record["kind"] == "collective":
+            record["waited"] = 0.0 if record["rank"] == 1 else 0.2
+    location = locate(read_recording([write(tmp_path / "t", records)]).timings)
+    assert [(culprit.ranks, culprit.phase) for culprit in location.culprits] == [((1,), "backward")]
+
+
+def test_unfinished_and_null_fields_are_normal(tmp_path: Path) -> None:
+    extra: list[dict[str, Any]] = [
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": 3,
+            "group": "g",
+            "op": "barrier",
+            "seq": 9,
+            "start": 1.0,
+            "end": None,
+        },
+        {
+            "kind": "collective",
+            "rank": 0,
+            "step": None,
+            "group": "g",
+            "op": "barrier",
+            "seq": 8,
+            "start": 1.0,
+            "end": 2.0,
+        },
+        {"kind": "rank", "rank": 0, "node": None, "gpu": None, "groups": None, "position": None},
+        {"kind": "something new", "of": "a later version"},
+    ]
+    location = locate(read_recording([write(tmp_path / "t", lines(0) + lines(1, 0.15) + extra)]).timings)
+    assert [culprit.ranks for culprit in location.culprits] == [(1,)]
+
+
+def test_a_last_line_that_is_cut_off_is_left_out_and_reported(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
+    path.write_text(path.read_text() + '{"kind": "step", "rank": 0, "st')
+    recording = read_recording([path])
+    assert [culprit.ranks for culprit in locate(recording.timings).culprits] == [(1,)]
+    assert len(recording.gaps) == 1 and "cut off" in recording.gaps[0]
+
+
+def test_no_steps_is_no_verdict(tmp_path: Path) -> None:
+    recording = read_recording([write(tmp_path / "t", lines(0, steps=0) + lines(1, steps=0))])
+    assert locate(recording.timings).verdict is Verdict.UNKNOWN
+    assert recording.gaps == ("no record carries a step",)
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"", "is empty"),
+        (b"\x00\xff\xfe", "is no recording"),
+        (b"root:x:0:0\n", "is no recording"),
+        (b'{"laggard_recording": 2}\n', "is no recording"),
+    ],
+)
+def test_files_that_are_no_recording_are_refused(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match=complaint.replace("(", r"\(")) as caught:
+        read_recording([path])
+    assert str(path) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@given(st.lists(st.binary(max_size=60), max_size=8))
+@settings(max_examples=200)
+def test_no_file_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, rows: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("fuzz") / "file"
+    path.write_bytes(json.dumps(HEAD).encode() + b"\n" + b"\n".join(rows))
+    try:
+        locate(read_recording([path]).timings)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just([]) | st.just({})
+
+
+@pytest.mark.slow
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"kind": st.sampled_from(["rank", "step", "span", "collective"])},
+            optional={
+                name: VALUES | st.integers(0, 3)
+                for name in (
+                    "rank",
+                    "step",
+                    "start",
+                    "end",
+                    "issued",
+                    "waited",
+                    "name",
+                    "node",
+                    "gpu",
+                    "groups",
+                    "world_size",
+                )
+            },
+        ),
+        max_size=8,
+    )
+)
+@settings(max_examples=200)
+def test_no_record_makes_it_crash(tmp_path_factory: pytest.TempPathFactory, records: list[dict[str, Any]]) -> None:
+    path = write(tmp_path_factory.mktemp("fuzz") / "file", records)
+    try:
+        locate(read_recording([path]).timings)
+    except UsageError as error:
+        assert "\n" not in str(error)
+
+
+def laggard(*words: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "laggard", *map(str, words)], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_answer_first(tmp_path: Path) -> None:
+    path = write(tmp_path / "t", lines(0) + lines(1, 0.15))
+    text = laggard("locate", "--trace", path)
+    assert text.returncode == 1 and text.stderr == ""
+    assert text.stdout.startswith("Rank 1 on n1 is slow in forward")
+    document = laggard("locate", "--trace", path, "--format", "json")
+    assert json.loads(document.stdout)["culprits"][0]["ranks"] == [1] and document.returncode == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "words",
+    [["--trace", "/nowhere"], ["--collector", "http://127.0.0.1:9"], ["--collector", "not a url"], ["--trase", "x"]],
+)
+def test_the_command_refuses_in_one_line(words: list[str]) -> None:
+    result = laggard("locate", *words)
+    assert result.returncode == 64 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and result.stderr.startswith("laggard: ")
+
+
+@pytest.mark.slow
+def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., Any], tmp_path: Path) -> None:
+    words = ["--steps", "14", "--slow-rank", "1", "--slow-phase", "backward", "--slow-by", "0.3"]
+    launch(DEMO_TRAINING, words, ranks=3, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
+    location = locate(read_recording([tmp_path / "recording"]).timings)
+    assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]
