@@ -35,7 +35,8 @@ MIB = 1 << 20
 
 WRITER = """
 import sys, time
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Lane
+from laggard.rankfile.writer import RankFileWriter
 identity = dict(job_id="bench", rank=int(sys.argv[2]), local_rank=int(sys.argv[2]), world_size=8, node="n0",
                 gpu="GPU-00000000-0000-0000-0000-000000000000", attempt=0,
                 wall_ns=time.time_ns(), monotonic_ns=time.perf_counter_ns())

@@ -10,7 +10,8 @@ import time
 import torch
 from figures import Figure, quartiles, show
 
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Lane
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import header, identify
 from laggard.trainer_hooks.output.rank_file import RankFileSink

@@ -28,7 +28,8 @@ from deepspeed.comm.torch import TorchBackend
 from figures import Figure, interleaved, quartiles, show, undisturbed
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Lane
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.groups import ProcessGroups
 from laggard.trainer_hooks.collectives.process_group import COLLECTIVE_METHODS, hook
 from laggard.trainer_hooks.device.collectives import DeviceCollectives

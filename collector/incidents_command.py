@@ -27,11 +27,12 @@ from laggard.collector.incidents.incident import (
 from laggard.collector.job_words import job_text, known_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer, by_uid
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, answer
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES, Verdict
 from laggard.terminal.output import show
 from laggard.terminal.parts import Line
+from laggard.text.users import by_uid
 from laggard.text.words import capital, counted, printable_line
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}

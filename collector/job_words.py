@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime, timezone
 
 from laggard import wire
-from laggard.collector.jobs.job import JobKey, is_numbered
+from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine, SummaryDocument
-from laggard.collector_client import answer, user_text
+from laggard.collector_client import answer
 from laggard.errors import UsageError
 from laggard.model import Verdict
+from laggard.text.job_names import MAX_CHARACTERS, is_numbered, minute_text
+from laggard.text.users import user_text
 from laggard.text.words import counted, printable_line
 
-_LONGEST = 300
 _MOST_OTHERS = 4
 _SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it
 
@@ -25,19 +25,8 @@ def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     short = short_text(job_id, owner, known)
     if not known or not _is_told_by_script(known):
         return short
-    started = f", started {_minute(known.started_at)}" if known.started_at else ""
-    return printable_line(f"{short}{started}, `--job {job_id}`", _LONGEST)
-
-
-def recorded_text(job_id: str | None, owner: int | None, script: str | None, started_at: float | None) -> str | None:
-    """The same of a recording, as far as it says so: `train.py, started 2026-11-25 07:24 UTC`; None where it says
-    nothing."""
-    name = script if script and (job_id is None or is_numbered(job_id)) else job_id or script
-    if not name:
-        return None
-    user = f" of {user_text(owner)}" if owner is not None else ""
-    started = f", started {_minute(started_at)}" if started_at else ""
-    return printable_line(f"{name}{user}{started}", _LONGEST)
+    started = f", started {minute_text(known.started_at)}" if known.started_at else ""
+    return printable_line(f"{short}{started}, `--job {job_id}`", MAX_CHARACTERS)
 
 
 def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
@@ -51,7 +40,7 @@ def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
     for line in running[:_MOST_OTHERS]:
         short = line.job_id[:_SHORT_NUMBER] if is_numbered(line.job_id) else line.job_id
         name = short_text(line.job_id, line.owner, line)
-        lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", _LONGEST))
+        lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", MAX_CHARACTERS))
     return lines + ([f"and {len(running) - _MOST_OTHERS} more"] if len(running) > _MOST_OTHERS else [])
 
 
@@ -59,7 +48,7 @@ def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     """`train.py of user ann`: where its whole name follows elsewhere."""
     user = f"user {known.user}" if known and known.user else user_text(owner)
     name = known.script if known and _is_told_by_script(known) else job_id
-    return printable_line(f"{name} of {user}", _LONGEST)
+    return printable_line(f"{name} of {user}", MAX_CHARACTERS)
 
 
 def _is_told_by_script(known: JobLine) -> bool:
@@ -77,7 +66,3 @@ def known_jobs(url: str) -> Mapping[JobKey, JobLine]:
 
 def by_key(summary: SummaryDocument) -> dict[JobKey, JobLine]:
     return {JobKey(line.owner, line.job_id): line for line in summary.jobs}
-
-
-def _minute(seconds: float) -> str:
-    return f"{datetime.fromtimestamp(seconds, timezone.utc):%Y-%m-%d %H:%M} UTC"

@@ -11,22 +11,21 @@ from typing import TypeVar
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector.job_words import by_key, job_text, recorded_text
+from laggard.collector.job_words import by_key, job_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import HeatDocument, NodeFindingsDocument, SummaryDocument, TimelineDocument
 from laggard.collector.web.heatmap import empty_heatmap, heatmap_document
 from laggard.collector.web.kept_page import ROWS, KeptPage, culprit_ranks, kept_html
 from laggard.collector.web.summary import recorded_summary
 from laggard.collector.web.timeline import timeline_document
-from laggard.collector_client import answer, user_text
+from laggard.collector_client import answer
 from laggard.errors import UsageError
-from laggard.locate.job_timings import JobTimings
 from laggard.model import Location
-from laggard.recommend.advice.decide import recommend
-from laggard.recommend.advice.profile import with_job
-from laggard.recommend.advice.situation import Situation
+from laggard.recommend.advice.by_timings import recommend_by_timings
 from laggard.recommend.advice.values import Recommendation
 from laggard.recording.judged import JudgedRecording
+from laggard.text.job_names import recorded_text
+from laggard.text.users import user_text
 from laggard.text.words import printable_line
 from laggard.wire.node_finding import NodeFinding
 
@@ -68,17 +67,13 @@ def recommendation_of_collector(url: str, job: str | None) -> Recommendation:
     return _ask(url, "recommendation", {"job": job} if job else {}, Recommendation)
 
 
-def recommendation_of_recording(location: Location, timings: JobTimings) -> Recommendation:
-    return recommend(with_job(Situation(), timings, location.culprits))
-
-
 def page_of_recording(judged: JudgedRecording, paths: Sequence[str]) -> KeptPage:
     location, timings = judged
     key = str(location.job_id)
     name = recorded_text(location.job_id, location.owner, timings.script, timings.started_at)
     return _without_collector(
         location,
-        recommendation_of_recording(location, timings),
+        recommend_by_timings(timings, location.culprits),
         heatmap_document(key, timings, rows=ROWS),
         timeline_document(key, timings, culprit_ranks(location)),
         f"From {', '.join(os.path.basename(os.path.normpath(path)) for path in paths[:3])}"

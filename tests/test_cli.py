@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 
 import pytest
@@ -22,3 +23,19 @@ def test_only_the_gate_runs_without_the_garbage_collector(
         assert gc.isenabled() == collects
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize(
+    "missing, words, extra",
+    [
+        ("numpy", ["locate", "--trace", "."], "locate"),
+        ("httpx", ["locate", "--collector", "127.0.0.1:1"], "collector"),
+        ("starlette", ["collector", "--check-config"], "collector"),
+    ],
+)
+def test_a_command_without_its_packages_names_the_extra(missing: str, words: list[str], extra: str) -> None:
+    script = f"import sys; sys.modules[{missing!r}] = None; from laggard.cli import main; sys.exit(main({words!r}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 64, done.stderr
+    said = f"laggard: this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'\n"
+    assert done.stderr == said

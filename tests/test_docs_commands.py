@@ -70,6 +70,7 @@ REVIEWED = {
     "kubectl taint nodes": FIRST_ANSWER,
     "make": "its targets are looked up in the Makefile",
     "pip install .": INSTALLED,
+    "pip install .[locate]": "make install-check installs each extra by itself",
     "pip install .[collector]": "make install-check installs each extra by itself",
     "pip install laggard[tune]": "make install-check installs each extra by itself",
     "pip install laggard[otlp]": "make install-check installs each extra by itself",

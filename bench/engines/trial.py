@@ -21,7 +21,7 @@ from laggard.model import Location
 from laggard.rankfile import RankFileReader
 from laggard.wire import decode, encode
 
-LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command", "laggard.recording.judged")
+LOCATE_IMPORTS = ("numpy", "laggard.collector.locate_command.recording")
 LOOK_SECONDS = 0.25
 ENDED_SECONDS = 4.0
 """After the end of a job a collector knows of it."""

@@ -35,9 +35,6 @@ from laggard.wire.ranks import RankRow, StepRow
 COLLECTIVES_SECONDS: Final = 30.0
 """For so long single collectives count; the agents are asked for them every ten seconds."""
 
-_NUMBER: Final = re.compile(  # torchrun's UUIDs, hashes, and the name that laggard makes of a rendezvous address
-    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}|[0-9a-f]{16,}|job-[0-9a-f]{12}"
-)
 _UID: Final = re.compile(r"[0-9]{1,10}")
 
 
@@ -56,11 +53,6 @@ class JobKey(NamedTuple):
         this form is found by its key alone, so that no job can pass for another user's."""
         owner, separator, name = text.partition(":")
         return cls(int(owner), name) if separator and name and _UID.fullmatch(owner) else None
-
-
-def is_numbered(job_id: str) -> bool:
-    """Whether a program made up the job's name: people know the job by its script."""
-    return _NUMBER.fullmatch(job_id) is not None
 
 
 @dataclasses.dataclass

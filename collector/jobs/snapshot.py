@@ -13,7 +13,7 @@ from msgspec import structs
 
 from laggard.collector.finding_places import NodeGpus, findings_by_node
 from laggard.collector.jobs.failing_nodes import failing_note
-from laggard.collector.jobs.job import Job, JobKey, is_numbered
+from laggard.collector.jobs.job import Job, JobKey
 from laggard.collector.jobs.not_held import NotHeld
 from laggard.collector.jobs.unseen import UnseenJob, UnseenOn, starting, starting_text, unseen_jobs
 from laggard.collector.jobs.window import JobWindows
@@ -23,6 +23,7 @@ from laggard.locate.job_timings import JobTimings, live_timings
 from laggard.locate.node_findings import NodeFindings
 from laggard.model import Location, Note, Verdict, Window
 from laggard.rankfile.fact_names import SCRIPT, STARTED
+from laggard.text.job_names import is_numbered
 from laggard.text.words import counted
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow

@@ -6,10 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from laggard.collector.jobs.job import JobKey, is_numbered
+from laggard.collector.jobs.job import JobKey
 from laggard.locate.unseen_note import unseen_note
 from laggard.model import Note
 from laggard.rankfile.unseen import UNSEEN
+from laggard.text.job_names import is_numbered
 from laggard.text.words import printable_line
 from laggard.wire.ranks import UnseenProcess
 

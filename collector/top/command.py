@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from laggard import wire
 from laggard.address import without_login
 from laggard.collector.web.documents import HeatDocument, SummaryDocument
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
 from laggard.errors import UsageError
 from laggard.model import EXIT_CODES
 from laggard.terminal.output import terminal_console
+from laggard.text.users import by_uid
 from laggard.wire.nodes import NodesDocument
 
 if TYPE_CHECKING:

@@ -54,7 +54,7 @@ from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, job_na
 from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
-from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.recommend import recommend
 from laggard.recording.writer import JobRecording
 from laggard.text.words import seconds_text
 from laggard.wire import encode

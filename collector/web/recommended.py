@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.web.situation import situation_of
-from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.values import Item
 
 log = logging.getLogger("laggard.collector")

@@ -12,9 +12,9 @@ from laggard.collector.fleet.outliers import fleet_lines
 from laggard.collector.incidents.incident import Incident, JobName
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web.documents import JobCounts, JobLine, SummaryDocument
-from laggard.collector_client import user_text
 from laggard.locate.describe import advice_lines, note_lines, sentence, support_lines
 from laggard.model import Location, Verdict
+from laggard.text.users import user_text
 
 FEW_JOBS: Final = 100
 """Jobs in a summary where nobody asks for more: some 40 kB."""

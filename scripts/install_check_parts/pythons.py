@@ -47,6 +47,7 @@ def check_pythons(wheel: Path, source: Path) -> None:
         with tempfile.TemporaryDirectory(prefix=f"laggard-python{version}-") as folder:
             laggard = _installed(program, f"{source}", f"{folder}/source")
             run(laggard, "--version")
+            _locates(_installed(program, f"{wheel}[locate]", f"{folder}/locate"), Path(folder))
             laggard = _installed(program, f"{wheel}[collector]", f"{folder}/wheel")
             judged = json.loads(run(laggard, "healthcheck", "--format", "json", most=2).stdout)
             run(laggard, "collector", "--check-config")
@@ -59,6 +60,17 @@ def _installed(program: str, what: str, folder: str) -> str:
     run(f"{folder}/bin/python", "-m", "pip", "install", "-q", what)
     run(f"{folder}/bin/python", "-m", "pip", "check")
     return f"{folder}/bin/laggard"
+
+
+def _locates(laggard: str, folder: Path) -> None:
+    """With numpy alone a recording is judged, and what asks a collector says which extra it lacks."""
+    step = '{"kind": "step", "rank": %d, "step": %d, "start": %d, "end": %d}'
+    lines = [step % (rank, number, number, number + 1) for rank in (0, 1) for number in range(9)]
+    (folder / "recording.jsonl").write_text("\n".join(['{"laggard_recording": 1}', *lines]) + "\n")
+    run(laggard, "locate", "--trace", folder / "recording.jsonl", most=2)
+    asked = subprocess.run([laggard, "locate"], capture_output=True, text=True, cwd="/")
+    if "laggard[collector]" not in asked.stderr:
+        sys.exit(f"install-check: laggard locate, without its extra: {asked.stderr}")
 
 
 def _agent_answers(laggard: str, folder: Path) -> str:

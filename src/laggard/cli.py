@@ -45,7 +45,11 @@ COMMANDS = (
     Command("metrics", "laggard.catalogue.metrics_command", "list the metrics of agents and collector"),
     Command("ring", "laggard.rings.command", "time and check all-reduces among GPUs and nodes; find the slow one"),
     Command("dashboards", "laggard.dashboards.command", "write Grafana's dashboards to files, or push them to Grafana"),
-    Command("locate", "laggard.collector.locate_command", "name the rank, link or host that is slow or hung, and why"),
+    Command(
+        "locate",
+        "laggard.collector.locate_command.command",
+        "name the rank, link or host that is slow or hung, and why",
+    ),
     Command("top", "laggard.collector.top.command", "watch the verdict, the ranks and the nodes in the terminal"),
     Command("incidents", "laggard.collector.incidents_command", "list the culprits that there are and were, over time"),
     Command("recommend", "laggard.recommend.command", "what to change, and what it should gain"),
@@ -54,6 +58,10 @@ COMMANDS = (
     Command("tune", "laggard.tune.command", "measure configurations of NCCL and DeepSpeed: fast, and right"),
     Command("tuner", "laggard.tuner.command", "NCCL's tuner tables: compiled from measurements, checked, simulated"),
 )
+
+
+EXTRAS = {"numpy": "locate", "optuna": "tune", **dict.fromkeys(("h11", "httpx", "starlette", "uvicorn"), "collector")}
+"""By package: the extra that installs it."""
 
 
 class CommandModule(Protocol):
@@ -93,8 +101,17 @@ def _exit_status(error: BaseException, words: list[str]) -> int:
         return 141
     if os.environ.get("LAGGARD_DEBUG"):
         raise error
+    if extra := _missing_extra(error):
+        text = f"this needs packages of the extra `{extra}`: pip install 'laggard[{extra}]'"
+        return _report_error(words, text, EXIT_USAGE)
     text = f"a defect in laggard: {type(error).__name__}: {error}; set LAGGARD_DEBUG=1 for the traceback"
     return _report_error(words, text, 2)
+
+
+def _missing_extra(error: BaseException) -> str | None:
+    """The extra that has the package for want of which a command ended."""
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return EXTRAS.get((name or "").partition(".")[0])
 
 
 def _run(words: list[str]) -> int:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import pwd
-import ssl
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
 from laggard.errors import UsageError
-from laggard.http.tls import ASKS_FOR_CERTIFICATE, ENV_CERT_FILE, client_context, tls_failure
 from laggard.text.words import printable_line
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 COLLECTOR_HELP = "the collector, as HOST:PORT or http://HOST:PORT (default: %(default)s)"
@@ -25,22 +24,6 @@ JOB_HELP = (
     "such a job; "
     "default: the job that progressed last"
 )
-
-
-def by_uid(job: str | None) -> str | None:
-    """The job's name with the uid in place of a user's name before it, as the collector knows it."""
-    user, separator, name = (job or "").partition(":")
-    try:
-        return f"{pwd.getpwnam(user).pw_uid}:{name}" if separator else job
-    except (KeyError, ValueError):  # a uid, or no user of this machine: part of the job's own name
-        return job
-
-
-def user_text(uid: int) -> str:
-    try:
-        return f"user {pwd.getpwuid(uid).pw_name}"
-    except (KeyError, OverflowError):  # not a user of this machine
-        return f"user {uid}"
 
 
 @contextlib.contextmanager
@@ -63,6 +46,8 @@ def answer(url: str, document: str, query: Mapping[str, str]) -> Iterator[httpx.
 def _no_answer_text(url: str, error: Exception) -> str:
     import httpx
 
+    from laggard.http.tls import ASKS_FOR_CERTIFICATE, tls_failure
+
     if failure := tls_failure(error):
         return f"the collector at {without_login(url)}: {failure}"
     if isinstance(error, (httpx.RemoteProtocolError, httpx.ReadError)):
@@ -73,11 +58,15 @@ def _no_answer_text(url: str, error: Exception) -> str:
 
 def _verify(url: str) -> ssl.SSLContext | bool:
     """What a collector over TLS is checked against; making it takes longer than to ask."""
+    from laggard.http.tls import client_context
+
     return client_context() if url.startswith("https:") else True
 
 
 def _refusal_text(url: str, found: httpx.Response) -> str:
     import httpx
+
+    from laggard.http.tls import ENV_CERT_FILE
 
     is_page = found.headers.get("content-type", "").startswith("text/html")  # a reverse proxy's own
     text = "" if is_page else printable_line(found.text, 1000)

@@ -40,6 +40,10 @@ class Severity(str, enum.Enum):
     INFO = "info"
 
 
+SEVERITIES = tuple(Severity)
+"""The gravest first."""
+
+
 class Fix(msgspec.Struct, frozen=True):
     """What a person should do. The commands are for people: laggard never runs them."""
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from laggard.collector.job_words import job_text, other_jobs, recorded_text, short_text
+from laggard.collector.job_words import job_text, other_jobs, short_text
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.web.documents import JobLine
 from laggard.model import Verdict
+from laggard.text.job_names import recorded_text
 
 UUID = "03323151-ff7e-41d6-958e-23a6d3593d8b"
 STARTED = f", started 2025-11-25 07:04 UTC, `--job {UUID}`"

@@ -17,8 +17,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from laggard.rankfile import Lane, RankCounters, RankFileError, RankFileReader, RankFileWriter, Step
+from laggard.rankfile import Lane, RankCounters, RankFileError, RankFileReader, Step
 from laggard.rankfile.layout import FILE_BYTES, LIVE_OFFSET, STEP_COUNT
+from laggard.rankfile.writer import RankFileWriter
 
 Start = Callable[..., Any]
 MS = 10**6
@@ -191,7 +192,7 @@ def small_file_system(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_file_system_is_an_error_at_the_start(small_file_system: Path, start_rank: Start) -> None:
     script = f"""
 import errno, sys, time
-from laggard.rankfile import RankFileWriter
+from laggard.rankfile.writer import RankFileWriter
 identity = dict(job_id="j", rank=0, local_rank=0, world_size=1, node="n", attempt=0, wall_ns=1, monotonic_ns=1)
 writers = []
 try:

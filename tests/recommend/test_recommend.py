@@ -12,7 +12,9 @@ from laggard.cli import main
 from laggard.deepspeed_config import find_problems, parse_config
 from laggard.model import Culprit, Report, Severity, Verdict
 from laggard.probes.probe import finding
-from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.by_timings import TIMING_RULES
+from laggard.recommend.advice.decide import decide
+from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.registry import RULES
 from laggard.recommend.advice.situation import JobProfile, ModelSize, Situation
 from laggard.recommend.advice.values import Gain, Item
@@ -540,3 +542,15 @@ def test_ranks_that_pause_now_and_then_collect_garbage_together() -> None:
     for kind, persistence in (("slow_compute", "persistent"), ("slow_input", "intermittent"), ("dead", "intermittent")):
         other = Culprit(kind, (1,), node="n1", recoverable_ratio=0.1, persistence=persistence)
         assert "garbage collection" not in keys_of(Situation(culprits=(other,))), (kind, persistence)
+
+
+def test_rules_that_are_not_loaded_for_timings_have_nothing_to_say_of_them() -> None:
+    """`laggard locate --trace` asks only the rules that need no more than a job's timings and culprits."""
+    culprits = tuple(Culprit(kind=kind, ranks=(0,), phase="input") for kind in ("slow_rank", "slow_link", "dead"))
+    profile = JobProfile(1.0, input_share=0.5, exposed_share=0.5, collectives={"all_reduce": (50.0, 1e3)})
+    known = Situation(profile=profile, ranks=64, nodes=8, culprits=culprits, data_parallel_groups=((0, 1),))
+    known = known._replace(node_of_rank={rank: f"n{rank // 8}" for rank in range(64)})
+    others = [rule for rule in RULES if rule not in TIMING_RULES]
+    assert len(others) == len(RULES) - len(TIMING_RULES)
+    assert [(rule.name, list(rule.judge(known))) for rule in others] == [(rule.name, []) for rule in others]
+    assert decide(known, TIMING_RULES) == recommend(known)

@@ -18,6 +18,7 @@ from support.recordings import HEAD, lines, write
 from laggard.errors import UsageError
 from laggard.locate.verdict import locate
 from laggard.model import Verdict
+from laggard.process_identity import own_identity
 from laggard.recording.reader import read_recording
 
 
@@ -192,3 +193,15 @@ def test_a_real_recording_names_the_rank_that_was_slowed(launch: Callable[..., A
     launch(DEMO_TRAINING, words, ranks=3, extra={"LAGGARD_RECORD_DIR": str(tmp_path / "recording")})
     location = locate(read_recording([tmp_path / "recording"]).timings)
     assert [(culprit.ranks, culprit.phase, culprit.node) for culprit in location.culprits] == [((1,), "backward", "n1")]
+
+
+def test_a_rank_that_told_of_anothers_end_outlived_it(tmp_path: Path) -> None:
+    """The launcher then killed it as well, so that neither recording has an end."""
+    saw = {"kind": "saw", "rank": 0, "of": 1, "state": "gone", "at_unix": 1000.0, "signal": "SIGKILL"}
+    gone = {**own_identity(), "start_ticks": 1}
+    for rank, more in ((0, [saw]), (1, [])):
+        head = {**HEAD, "ends": True, "process": gone}
+        records = [head, *({**line, "node": "n0"} if line["kind"] == "rank" else line for line in lines(rank)), *more]
+        (tmp_path / f"rank-{rank}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    location = locate(read_recording([tmp_path]).timings)
+    assert [(culprit.kind, culprit.ranks) for culprit in location.culprits] == [("dead", (1,))]

@@ -10,8 +10,9 @@ import os
 import sys
 import time
 
-from laggard.rankfile import BeatRecord, Lane, RankFileWriter
+from laggard.rankfile import BeatRecord, Lane
 from laggard.rankfile.layout import LANE_SHIFT, WORD_CURRENT, WORD_ISSUED, WORD_PHASE, WORD_PROGRESS
+from laggard.rankfile.writer import RankFileWriter
 
 MS = 10**6
 PHASES = (100 * MS, 200 * MS, 300 * MS, 100 * MS, 0, 0, 0, 0, 50 * MS)

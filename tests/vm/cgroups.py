@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from laggard import cli
-from laggard.rankfile import RankFileWriter
+from laggard.rankfile.writer import RankFileWriter
 
 ROOT = "/sys/fs/cgroup"
 JOB = f"{ROOT}/job"

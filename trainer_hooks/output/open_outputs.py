@@ -15,10 +15,10 @@ from typing import Final
 
 from laggard.environment import ENV_EXPORT, ENV_RECORD_DIR, rank_dir
 from laggard.errors import UsageError
-from laggard.rankfile import RankFileWriter
 from laggard.rankfile.directory import own_directory
 from laggard.rankfile.fact_names import SCRIPT, STARTED
 from laggard.rankfile.layout import STATE_LEFT, WORD_STATE
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.output.identity import Identity, header
 from laggard.trainer_hooks.output.local_ranks import LocalRanks

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Lane
 from laggard.rankfile.fact_names import GROUPS
 from laggard.rankfile.layout import GROUP_BYTES, LANE_COUNT
 from laggard.rankfile.members import MAX_NUMBERS, member_runs
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.record.facts import FACTS, Facts
 from laggard.trainer_hooks.record.records import StepRecord, Totals
 from laggard.trainer_hooks.record.step_timer import INPUT

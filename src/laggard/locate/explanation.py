@@ -15,9 +15,8 @@ from laggard.constants import SCRIPT_PHASES
 from laggard.locate.job_timings import JobTimings
 from laggard.locate.node_findings import NOTHING, NodeFindings, Place
 from laggard.locate.ring_request import ring_request
-from laggard.model import Culprit
+from laggard.model import SEVERITIES, Culprit
 from laggard.text.rank_end import left_early
-from laggard.text.report import SEVERITY_ORDER
 
 _COMPUTING = (
     "GPU_", "NVLINK_", "PCIE_", "FABRIC_", "CPU_", "NUMA_MISMATCH", "HUGE_SWAP", "IOMMU_ENABLED", "FLEET_OUTLIER",
@@ -39,7 +38,7 @@ _STOPPING = (
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
 _MOST_FOLLOWED = 3
-_LAST = len(SEVERITY_ORDER)
+_LAST = len(SEVERITIES)
 _TYPES = {it.code: it for it in FINDINGS}
 
 _ADVICE = {
@@ -110,7 +109,7 @@ def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> s
 
 def _gravest_first(codes: tuple[str, ...]) -> list[str]:
     """The codes by their usual severity; one that the catalogue does not have, as a newer agent's, comes last."""
-    return sorted(codes, key=lambda code: SEVERITY_ORDER.index(_TYPES[code].severity) if code in _TYPES else _LAST)
+    return sorted(codes, key=lambda code: SEVERITIES.index(_TYPES[code].severity) if code in _TYPES else _LAST)
 
 
 def _meaning(code: str) -> str:

@@ -45,7 +45,7 @@ class RankState(NamedTuple):
     its agent was asked for all this, relative to the last answer about the job; ages and durations are as of then.
     `end` is how a rank that died did so, None where nothing is known of that.
     `cpu_wait` is how long its threads waited for a CPU of late. `doubted`: its recording has no end: it died, or runs
-    where nobody can see that."""
+    where nobody can see that. `alive_at`: a time at which one without an end still lived, Unix seconds."""
 
     state: str  # running, finished, died, unknown
     step: int | None
@@ -57,6 +57,7 @@ class RankState(NamedTuple):
     end: RankEnd | None = None
     cpu_wait: CpuWait | None = None
     doubted: bool = False
+    alive_at: float | None = None
 
 
 class LastBeat(NamedTuple):

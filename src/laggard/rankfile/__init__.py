@@ -8,7 +8,6 @@ check (a torn cell, another version, a symlink) is an error and never data.
 
 from laggard.rankfile.layout import VERSION, BeatRecord, CollectiveInFlight, GroupState, Lane, RankCounters
 from laggard.rankfile.reader import Collective, RankFileError, RankFileReader, Step
-from laggard.rankfile.writer import RankFileWriter
 
 __all__ = [
     "VERSION",
@@ -20,6 +19,5 @@ __all__ = [
     "Lane",
     "RankFileError",
     "RankFileReader",
-    "RankFileWriter",
     "Step",
 ]

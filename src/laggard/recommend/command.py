@@ -9,15 +9,16 @@ from pathlib import Path
 
 from laggard import wire
 from laggard.address import without_login
-from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer, by_uid
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP, answer
 from laggard.errors import UsageError
-from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.situation import ModelSize
 from laggard.recommend.advice.values import Recommendation
 from laggard.recommend.describe import recommendation_lines
 from laggard.recommend.inputs import Inputs, read_inputs
 from laggard.terminal.output import show
 from laggard.terminal.progress import Progress, size_of, size_text
+from laggard.text.users import by_uid
 
 _CONFIG = "ds_config.json"
 

@@ -278,11 +278,12 @@ class _JobFacts:
     living: dict[int, bool]  # by rank, of those whose process runs: whether it is stopped
     doubted: set[int]  # of those that died, the ranks that may run where this machine cannot see it
     seen: dict[int, LastSeen]  # of those that are gone, by rank: how another of their machine saw them last
+    alive_at: dict[int, float]  # by rank, of those that told of others: when they did so last, Unix time
 
     @classmethod
     def of(cls, parts: Sequence[RecordedPart], tables: Tables) -> _JobFacts:
         job_id = next((part.job_id for part in parts if part.job_id is not None), None)
-        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {})
+        facts = cls(job_id, {}, {}, {}, {}, {}, {}, {}, {}, {}, set(), {}, {})
         is_over = any(part.end_lines or part.departed for part in parts)
         seen = seen_by_others(line for part in parts for line in part.saw)
         for part in parts:
@@ -299,6 +300,8 @@ class _JobFacts:
             )
             facts.came_to.update((rank, _came_to(part, tables, rank)) for rank in part.end_lines)
             facts.last_beats.update((rank, _last_beat(part, tables, rank)) for rank in part.without_end if part.beats)
+            for line in part.saw:
+                facts.alive_at[line.rank] = max(line.at_unix, facts.alive_at.get(line.rank, 0.0))
             facts.living.update(dict.fromkeys(part.living, part.writer.is_stopped))
             facts.doubted.update(() if is_over or part.writer.is_gone else part.killed)
             facts.lines.update(part.lines)
@@ -352,6 +355,7 @@ class _JobFacts:
                 beat=self.came_to.get(rank),
                 end=end,
                 doubted=rank in self.doubted and not (seen and seen.end),
+                alive_at=self.alive_at.get(rank),
             )
         if line is None:
             return RankState("finished", last_step, None, None, beat=self.came_to.get(rank), end=self.left.get(rank))

@@ -8,7 +8,6 @@ from typing import NamedTuple
 import msgspec
 
 from laggard.locate.job_timings import JobTimings
-from laggard.locate.slow.last_arrivals import locate_arrivals
 from laggard.locate.verdict import locate
 from laggard.model import Location, Note, Verdict, Window
 from laggard.recording.reader import read_recording
@@ -24,6 +23,8 @@ def judge_recording(paths: Sequence[str]) -> JudgedRecording:
     none."""
     recording = read_recording(paths)
     if recording.arrivals is not None:
+        from laggard.locate.slow.last_arrivals import locate_arrivals  # NCCL Inspector's logs alone have arrivals
+
         return JudgedRecording(locate_arrivals(recording.arrivals, recording.gaps), recording.timings)
     unseen = () if recording.unseen is None else (recording.unseen,)
     timings = recording.timings

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from laggard.errors import UsageError
-from laggard.recording.flight_recorder.reader import read_dumps
-from laggard.recording.inspector import read_inspector
 from laggard.recording.job import RecordedJob
 from laggard.recording.kinds import Kind, kind_of
-from laggard.recording.kineto.reader import read_traces
 from laggard.recording.lines import read_lines
 from laggard.recording.recorded_timings import RecordedTimings
 from laggard.recording.unseen_marks import read_marks, unseen_alone, unseen_of
@@ -43,7 +40,7 @@ def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
         if len(by_kind) > 1:
             raise UsageError(f"give files of one kind: there are {_found(by_kind)}")
         ((kind, files),) = by_kind.items()
-        found = _READERS[kind](files, gaps)
+        found = _read(kind, files, gaps)
         return dataclasses.replace(found, unseen=unseen_of(marks, found.timings.job_id)) if marks else found
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
@@ -58,17 +55,21 @@ def _read_lines(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
     return RecordedTimings(job.timings(), tuple(job.gaps), job.owner)
 
 
-def _read_metrics(files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
-    return read_inspector((), gaps)
+def _read(kind: Kind, files: Sequence[Path], gaps: list[str]) -> RecordedTimings:
+    """Reads files of one kind. Of the readers only theirs is imported: most recordings are laggard's own."""
+    if kind is Kind.LINES:
+        return _read_lines(files, gaps)
+    if kind is Kind.FLIGHT_RECORDER:
+        from laggard.recording.flight_recorder.reader import read_dumps
 
+        return read_dumps(files, gaps)
+    if kind is Kind.KINETO:
+        from laggard.recording.kineto.reader import read_traces
 
-_READERS = {
-    Kind.LINES: _read_lines,
-    Kind.FLIGHT_RECORDER: read_dumps,
-    Kind.KINETO: read_traces,
-    Kind.INSPECTOR: read_inspector,
-    Kind.INSPECTOR_METRICS: _read_metrics,
-}
+        return read_traces(files, gaps)
+    from laggard.recording.inspector import read_inspector
+
+    return read_inspector(files if kind is Kind.INSPECTOR else (), gaps)
 
 
 def _found(by_kind: dict[Kind, list[Path]]) -> str:

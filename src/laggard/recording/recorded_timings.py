@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from laggard.errors import UsageError
 from laggard.locate.job_timings import JobTimings
 from laggard.model import Note
-from laggard.nccl.inspector import Arrivals
 from laggard.text.words import counted
+
+if TYPE_CHECKING:
+    from laggard.nccl.inspector import Arrivals
 
 File = TypeVar("File")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-from laggard.model import Finding, ProbeResult, Report, Severity, Verdict
+from laggard.model import SEVERITIES, Finding, ProbeResult, Report, Severity, Verdict
 from laggard.terminal.parts import Line, Part, Table
 from laggard.text.words import ascii_line, counted
 
@@ -14,7 +14,6 @@ _LONGEST_ANSWER: Final = 1000
 _MOST_REASONS: Final = 4
 _VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
 _PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
-SEVERITY_ORDER: Final = (Severity.CRITICAL, Severity.WARNING, Severity.INFO)
 
 
 def render(report: Report, age_seconds: float | None = None, verbose: bool = False) -> str:
@@ -86,7 +85,7 @@ def headline(report: Report, age_seconds: float | None = None, longest: int = HE
 
 def by_severity(findings: Iterable[Finding]) -> list[Finding]:
     """Sorts findings, the critical ones first."""
-    return sorted(findings, key=lambda finding: SEVERITY_ORDER.index(finding.severity))
+    return sorted(findings, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def fit_headline(answer: str, tail: str, longest: int = HEADLINE_LENGTH) -> str:

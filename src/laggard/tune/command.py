@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-from laggard.recommend.advice.decide import recommend
+from laggard.recommend.advice.recommend import recommend
 from laggard.recommend.advice.situation import Situation
 from laggard.recommend.inputs import read_inputs
 from laggard.terminal.output import show as show_parts

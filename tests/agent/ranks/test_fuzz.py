@@ -20,8 +20,9 @@ from laggard.agent.ranks.reader import RankFiles
 from laggard.agent.ranks.row import Now, read_rank
 from laggard.collector.scrape.collectives_validation import validate_collectives
 from laggard.collector.scrape.validation import validate_ranks
-from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileWriter
+from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError
 from laggard.rankfile.layout import COUNTERS_FIXED, STEP_BODY
+from laggard.rankfile.writer import RankFileWriter
 from laggard.wire import encode
 from laggard.wire.collectives import CollectivesDocument
 

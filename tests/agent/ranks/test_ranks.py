@@ -27,9 +27,10 @@ from laggard.agent.ranks.row import Now
 from laggard.agent.ranks.validation import MAX_STEP_NS
 from laggard.catalogue.rank_metrics import MAX_PAIRS
 from laggard.collector.scrape.validation import validate_ranks
-from laggard.rankfile import BeatRecord, RankFileWriter
+from laggard.rankfile import BeatRecord
 from laggard.rankfile.fact_names import UNNAMED_COLLECTIVES, UNNAMED_REASONS
 from laggard.rankfile.layout import FILE_BYTES
+from laggard.rankfile.writer import RankFileWriter
 from laggard.wire import encode
 from laggard.wire.ranks import RanksDocument
 

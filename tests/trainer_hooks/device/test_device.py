@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 from support.lazy_device import Collective, LazyDevice, Meeting, Network, as_torch, takes
 
-from laggard.rankfile import Lane, RankFileReader, RankFileWriter
+from laggard.rankfile import Lane, RankFileReader
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_waits, instrument
 from laggard.trainer_hooks.device.collectives import DeviceCollectives

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from laggard.agent.ranks.reader import RankFiles
-from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader, RankFileWriter
+from laggard.rankfile import BeatRecord, GroupState, Lane, RankFileError, RankFileReader
 from laggard.rankfile.layout import (
     BEATS_OFFSET,
     FACTS_LIMIT,
@@ -25,6 +25,7 @@ from laggard.rankfile.layout import (
     SEQUENCE_MASK,
     WORD_PROGRESS,
 )
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.collectives.flight_recorder import FlightRecorderStatus
 from laggard.trainer_hooks.output import heartbeat as heartbeat_module
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
@@ -37,6 +38,7 @@ IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": 
 TRAINER = """
 import ctypes, os, signal, sys, time
 from laggard.rankfile import Lane
+from laggard.rankfile.writer import RankFileWriter
 from laggard.trainer_hooks.session import Session
 from laggard.trainer_hooks.record.facts import FACTS
 session = Session(); session.open(); recorder = session.recorder

@@ -15,7 +15,8 @@ from laggard.rankfile import RankFileReader
 
 START = """
 import json, os, sys
-from laggard.rankfile import Lane, RankFileWriter
+from laggard.rankfile import Lane
+from laggard.rankfile.writer import RankFileWriter
 from laggard.rankfile.layout import LANE_COUNT
 from laggard.trainer_hooks.collectives.group_counts import GroupCounts
 from laggard.trainer_hooks.collectives.process_group import CollectiveMethod, hook_calls, hook_waits, instrument

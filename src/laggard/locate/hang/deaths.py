@@ -135,7 +135,9 @@ def _death(timings: JobTimings, column: int, silent: frozenset[int]) -> _Death:
     end = state.end
     if end is None:
         victim = column not in silent if silent else state.in_flight is not None
-        return _Death(column, timings.nodes[column], -float("inf"), float("inf"), victim)
+        # One that told of another's end at the very time of that end outlived it.
+        earliest = -math.inf if state.alive_at is None else math.nextafter(state.alive_at, math.inf)
+        return _Death(column, timings.nodes[column], earliest, math.inf, victim)
     victim = told = end.signal == "SIGTERM" or (end.others_failed and not end.cause)
     if not (end.signal or end.exception or end.exit_code):  # gone: killed peers block in collectives
         victim = state.in_flight is not None

@@ -11,7 +11,7 @@ from msgspec import structs
 from laggard.locate.describe import culprit_text
 from laggard.model import Culprit, Severity
 from laggard.recommend.advice.files import recommended_files
-from laggard.recommend.advice.registry import RULES
+from laggard.recommend.advice.rule import Rule
 from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Gain, Item, Recommendation
 from laggard.text.words import capital, printable_line
@@ -36,10 +36,10 @@ _FABRIC_CODES: Final = frozenset(
 )
 
 
-def recommend(situation: Situation) -> Recommendation:
+def decide(situation: Situation, rules: Sequence[Rule]) -> Recommendation:
     blocked = _blocking_codes(situation)
     stands = [each for each in situation.culprits if each.kind in ("dead", "hung")]
-    found = list(_distinct(item for rule in RULES for item in rule.judge(situation)))
+    found = list(_distinct(item for rule in rules for item in rule.judge(situation)))
     items = [item for item in found if item.repairs or not (blocked or stands)]
     if stands:  # what a job that stands still would gain in speed is no reason to change anything
         items = [structs.replace(item, gain=Gain(item.gain.basis)) for item in items]

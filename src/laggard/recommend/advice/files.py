@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from laggard.nccl.variables import may_be_shown
 from laggard.recommend.advice.situation import Situation
 from laggard.recommend.advice.values import Item
 
@@ -34,6 +33,8 @@ def _variable_files(items: Sequence[Item], environment: Mapping[str, str]) -> di
     changes = {item.key: item.recommended for item in own}
     if not changes:
         return {}
+    from laggard.nccl.variables import may_be_shown  # a table that few recommendations need
+
     after = {name: value for name, value in environment.items() if name not in changes and may_be_shown(name)}
     after |= {name: str(value) for name, value in changes.items() if value is not None}
     removed = [name for name, value in changes.items() if value is None]

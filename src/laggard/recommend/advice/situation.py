@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from laggard.deepspeed_config import DeepSpeedConfig
 from laggard.model import Culprit, Finding
-from laggard.nccl.variable_table import Version
+
+if TYPE_CHECKING:
+    from laggard.deepspeed_config import DeepSpeedConfig
+    from laggard.nccl.variable_table import Version
 
 
 class JobProfile(NamedTuple):

@@ -1,0 +1,115 @@
+"""The verdict of a running collector, and what it holds of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from laggard import wire
+from laggard.address import without_login
+from laggard.collector.job_words import job_text, known_jobs, other_jobs, short_text
+from laggard.collector.jobs.job import JobKey
+from laggard.collector.keep import page_of_collector, recommendation_of_collector
+from laggard.collector.web.documents import JobLine
+from laggard.collector.web.kept_page import KeptPage
+from laggard.collector_client import answer
+from laggard.errors import UsageError
+from laggard.model import Location
+from laggard.terminal.parts import Line
+from laggard.text.users import by_uid
+
+if TYPE_CHECKING:
+    import httpx
+
+    from laggard.recommend.advice.values import Item
+
+
+class CollectorSource:
+    """A Source: the collector at `url`. `asked`: the job as the user named it; None: the collector chose one."""
+
+    def __init__(self, url: str, asked: str | None, location: Location) -> None:
+        self._url = url
+        self._asked = asked
+        self.location = location
+        self._known: Mapping[JobKey, JobLine] | None = None
+
+    @property
+    def recommend_words(self) -> Sequence[str]:
+        return ["--collector", self._url, *(["--job", self._asked] if self._asked else [])]
+
+    @property
+    def _job(self) -> str | None:
+        """The job as the collector knows it, whoever chose it."""
+        location = self.location
+        chosen = location.job_id if location.owner is None else f"{location.owner}:{location.job_id}"
+        return by_uid(self._asked) or chosen
+
+    @property
+    def _key(self) -> JobKey | None:
+        owner = self.location.owner
+        return None if owner is None else JobKey(owner, str(self.location.job_id))
+
+    def _known_jobs(self) -> Mapping[JobKey, JobLine]:
+        if self._known is None:
+            self._known = {} if self._key is None else known_jobs(self._url)
+        return self._known
+
+    def name_before(self) -> str:
+        """A reader could take the answer for another job's where the collector chose among several, and where the job
+        has ended."""
+        ended = any(note.kind == "ended" for note in self.location.notes)
+        known = self._known_jobs()
+        if self._asked or self._key is None or (len(known) < 2 and not ended):
+            return ""
+        name = short_text(self.location.job_id, self._key.owner, known.get(self._key))
+        return f"Job {name}{', ended' if ended else ''}: "
+
+    def changes(self) -> Sequence[Item]:
+        try:
+            return recommendation_of_collector(self._url, self._job).items
+        except UsageError:  # it gave the verdict, and has no recommendations, or has gone meanwhile
+            return ()
+
+    def job_lines(self) -> Iterator[Line]:
+        key, known = self._key, self._known_jobs()
+        if key is None:
+            return
+        yield Line(f"  Job {job_text(self.location.job_id, key.owner, known.get(key))}", "aside")
+        if not self._asked:
+            yield from (Line(f"{'    ' if place else '  '}{text}") for place, text in enumerate(other_jobs(known, key)))
+
+    def page(self) -> KeptPage:
+        return page_of_collector(self._url, self.location, self._job)
+
+    def record(self, directory: str) -> None:
+        """Writes DIRECTORY/job.jsonl, which `locate --trace DIRECTORY` judges as the collector does. Nothing is
+        overwritten: raises UsageError where the file is there already."""
+        path = Path(directory) / "job.jsonl"
+        with _answer(self._url, "recording", self._job) as found:
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with open(path, "xb") as file:
+                    for part in found.iter_bytes():
+                        file.write(part)
+            except FileExistsError:
+                raise UsageError(f"{path} is there already: give --record another directory") from None
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def ask(url: str, job: str | None) -> CollectorSource:
+    """Asks for the verdict on `job`; None: on the one that progressed last. Raises UsageError where no collector
+    answers at `url`."""
+    with _answer(url, "location", by_uid(job)) as found:
+        try:
+            location = wire.decode(found.read(), Location)
+        except wire.WireError as error:
+            raise UsageError(f"what answers at {without_login(url)} is not a laggard collector: {error}") from None
+    return CollectorSource(url, job, location)
+
+
+def _answer(url: str, document: str, job: str | None) -> AbstractContextManager[httpx.Response]:
+    """Asks for a document that is fresh, not up to 5 s old as of the last round. Raises UsageError."""
+    return answer(url, document, {"fresh": "1", **({"job": job} if job else {})})

@@ -1,0 +1,144 @@
+"""`laggard locate`: which rank is slow, from a running collector, from a recording or from Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from laggard import wire
+from laggard.collector_client import COLLECTOR_HELP, DEFAULT_URL, JOB_HELP
+from laggard.errors import UsageError
+from laggard.locate.describe import culprit_name, details, sentence
+from laggard.model import EXIT_CODES, Location
+from laggard.terminal.output import show
+from laggard.terminal.parts import Line
+from laggard.text.words import ascii_line, printable_line
+
+if TYPE_CHECKING:
+    from laggard.collector.locate_command.source import Source
+
+MAX_CHANGES = 3
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--collector", metavar="URL", default=DEFAULT_URL, help=COLLECTOR_HELP)
+    source.add_argument(
+        "--trace",
+        metavar="PATH",
+        nargs="+",
+        help="files or directories: a laggard recording, PyTorch Flight Recorder dumps, PyTorch profiler traces or NCCL"
+        " Inspector's logs",
+    )
+    source.add_argument(
+        "--prometheus",
+        metavar="URL",
+        help="a Prometheus that scrapes the agents, or Thanos, Mimir: coarser, for any number of ranks",
+    )
+    parser.add_argument(
+        "--at",
+        metavar="TIME",
+        help="with --prometheus: judge that moment, as 2026-11-23T04:00 (UTC) or Unix seconds (default: now)",
+    )
+    secret = parser.add_mutually_exclusive_group()
+    secret.add_argument("--bearer-token-file", metavar="FILE", help="with --prometheus: the token to log in with")
+    secret.add_argument("--basic-auth-file", metavar="FILE", help="with --prometheus: a file with USER:PASSWORD")
+    parser.add_argument(
+        "--record", metavar="DIR", help="also write what the collector holds of the job there, for `--trace DIR`"
+    )
+    parser.add_argument(
+        "--job",
+        "--job-id",
+        metavar="[USER:]NAME",
+        help=JOB_HELP,
+    )
+    parser.add_argument(
+        "--html", metavar="FILE", help="also write the answer as one page that loads nothing, to mail or to attach"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    parser.add_argument("stray", nargs="*", help=argparse.SUPPRESS)
+
+
+def main(arguments: argparse.Namespace) -> int:
+    _check_flags(arguments)
+    source = _source(arguments)
+    if arguments.html:
+        from laggard.collector.keep import write_page
+
+        write_page(arguments.html, source.page())
+        _tell(f"the page is in {arguments.html}")
+    if arguments.format == "json":
+        sys.stdout.buffer.write(wire.encode(source.location) + b"\n")
+    else:
+        show(list(_lines(source)))
+    return EXIT_CODES[source.location.verdict]
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
+    """Raises UsageError for flags that do not go together."""
+    if arguments.record and (arguments.trace or arguments.prometheus):
+        raise UsageError("--record copies from a collector: leave out --trace and --prometheus")
+    if arguments.stray:
+        paths = printable_line(shlex.join(arguments.stray), 200)
+        raise UsageError(f"unknown argument {paths}: did you mean --trace {paths}?")
+
+
+def _source(arguments: argparse.Namespace) -> Source:
+    """The place that was asked for, with its verdict; only what that needs is imported. Raises UsageError."""
+    if arguments.trace:
+        from laggard.collector.locate_command import recording
+
+        return recording.judge(arguments.trace, arguments.job)
+    asked = (arguments.at, arguments.bearer_token_file, arguments.basic_auth_file)
+    if arguments.prometheus:
+        from laggard.collector.locate_command import prometheus
+
+        return prometheus.ask(arguments.prometheus, arguments.job, *asked)
+    if any(asked):
+        raise UsageError("--at, --bearer-token-file and --basic-auth-file go with --prometheus URL")
+    from laggard.collector.locate_command import collector
+
+    source = collector.ask(arguments.collector, arguments.job)
+    if arguments.record:
+        source.record(arguments.record)
+        _tell(f"what the collector holds of the job is in {arguments.record}")
+    return source
+
+
+def _tell(text: str) -> None:
+    """Says to a person what was written; a script knows what it asked for."""
+    if sys.stderr.isatty():
+        print(f"laggard: {text}", file=sys.stderr)
+
+
+def _lines(source: Source) -> Iterator[Line]:
+    """The answer, what shows it, what to change, and which job that is."""
+    location = source.location
+    yield Line(f"{source.name_before()}{sentence(location)}", location.verdict.value)
+    for text in details(location):
+        yield Line(f"  {text}")
+    if location.culprits:
+        yield from _change_lines(source, location)
+    yield from source.job_lines()
+
+
+def _change_lines(source: Source, location: Location) -> Iterator[Line]:
+    """What to do besides looking at the culprits, which have said that: the recommendation's first changes."""
+    from laggard.recommend.advice.words import change_text, gain_text
+
+    if source.recommend_words is None:
+        return
+    names = set(map(culprit_name, location.culprits))
+    others = [item for item in source.changes() if item.key not in names]
+    for item in others[:MAX_CHANGES]:
+        yield Line(ascii_line(f"  What to change: {change_text(item)}. Gain: {gain_text(item.gain)}."))
+    if not others and any(culprit.kind in ("dead", "hung") for culprit in location.culprits):
+        return  # there is nothing to repair, and nothing is tuned in a job that stands still
+    left = len(others) - MAX_CHANGES
+    start = "How, and why" if others else "What to change, with what it gains"
+    more = f", and {left} more" if left > 0 else ""
+    command = printable_line(shlex.join(["laggard", "recommend", *source.recommend_words]), 300)
+    yield Line(f"  {start}{more}:", command=command)

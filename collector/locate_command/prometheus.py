@@ -1,0 +1,68 @@
+"""The verdict by Prometheus' counters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from laggard.collector.job_words import job_text
+from laggard.collector.keep import page_of_counters
+from laggard.collector.prometheus.client import Prometheus, authorization
+from laggard.collector.prometheus.verdict import locate_by_counters
+from laggard.collector.web.kept_page import KeptPage
+from laggard.errors import UsageError
+from laggard.model import Location
+from laggard.terminal.parts import Line
+from laggard.text.job_names import ended_job_prefix
+from laggard.text.users import by_uid
+
+if TYPE_CHECKING:
+    from laggard.recommend.advice.values import Item
+
+
+class PrometheusSource:
+    """A Source: the Prometheus at `url`, which knows no steps and no configuration."""
+
+    recommend_words: Sequence[str] | None = None
+
+    def __init__(self, url: str, asked: str | None, location: Location) -> None:
+        self._url = url
+        self._asked = asked
+        self.location = location
+
+    def name_before(self) -> str:
+        return "" if self._asked else ended_job_prefix(self.location)
+
+    def changes(self) -> Sequence[Item]:
+        return ()
+
+    def job_lines(self) -> Iterator[Line]:
+        if self.location.owner is not None:
+            yield Line(f"  Job {job_text(self.location.job_id, self.location.owner, None)}", "aside")
+
+    def page(self) -> KeptPage:
+        return page_of_counters(self.location, self._url)
+
+
+def ask(
+    url: str, job: str | None, at: str | None, token_file: str | None, basic_auth_file: str | None
+) -> PrometheusSource:
+    """Judges `job` at the moment `at`; None: the job that progressed last, now. Raises UsageError."""
+    moment = None if at is None else _moment(at)
+    prometheus = Prometheus(url, authorization(token_file, basic_auth_file))
+    try:
+        return PrometheusSource(url, job, locate_by_counters(prometheus, by_uid(job), moment))
+    finally:
+        prometheus.close()
+
+
+def _moment(text: str) -> float:
+    """Unix seconds. Raises UsageError."""
+    try:
+        if text.replace(".", "", 1).isdecimal():
+            return float(text)
+        found = datetime.fromisoformat(text.removesuffix("Z"))
+        return (found if found.tzinfo else found.replace(tzinfo=timezone.utc)).timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(f"--at {text} is no time: write 2026-11-23T04:00 (UTC) or Unix seconds") from None

@@ -1,0 +1,70 @@
+"""The verdict on a recording. Nothing of a collector or of its page is loaded, unless the page is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from laggard.errors import UsageError
+from laggard.model import Location
+from laggard.recording.judged import JudgedRecording, judge_recording
+from laggard.terminal.parts import Line
+from laggard.terminal.progress import Progress, size_of, size_text
+from laggard.text.job_names import ended_job_prefix, recorded_text
+
+if TYPE_CHECKING:
+    from laggard.collector.web.kept_page import KeptPage
+    from laggard.recommend.advice.values import Item
+
+
+class RecordingSource:
+    """A Source: files or directories, judged here. `asked`: the job that the user named."""
+
+    def __init__(self, paths: Sequence[str], asked: str | None, judged: JudgedRecording) -> None:
+        self._paths = paths
+        self._asked = asked
+        self._judged = judged
+
+    @property
+    def location(self) -> Location:
+        return self._judged.location
+
+    @property
+    def recommend_words(self) -> Sequence[str]:
+        return self._paths
+
+    def name_before(self) -> str:
+        return "" if self._asked else ended_job_prefix(self.location)
+
+    def changes(self) -> Sequence[Item]:
+        from laggard.recommend.advice.by_timings import recommend_by_timings
+
+        return recommend_by_timings(self._judged.timings, self.location.culprits).items
+
+    def job_lines(self) -> Iterator[Line]:
+        location, timings = self._judged
+        if text := recorded_text(location.job_id, location.owner, timings.script, timings.started_at):
+            yield Line(f"  Job {text}", "aside")
+
+    def page(self) -> KeptPage:
+        from laggard.collector.keep import page_of_recording
+
+        return page_of_recording(self._judged, self._paths)
+
+
+def judge(paths: Sequence[str], job: str | None) -> RecordingSource:
+    """Judges the recording at `paths`. Raises UsageError where there is none, or where it is not of `job`."""
+    with Progress() as progress:
+        size_bytes = size_of(paths)
+        progress.begin_reading(f"reading {size_text(size_bytes)}", size_bytes)
+        judged = judge_recording(paths)
+    _check_job(job, judged)
+    return RecordingSource(paths, job, judged)
+
+
+def _check_job(asked: str | None, judged: JudgedRecording) -> None:
+    """Raises UsageError where another job was asked for than the recording holds."""
+    held, script = judged.location.job_id, judged.timings.script
+    name = (asked or "").rpartition(":")[2] if asked != held else held
+    if asked and held and name not in (held, script) and not held.startswith(name or ""):
+        raise UsageError(f"the recording is of job {held}{f' ({script})' if script else ''}, not of {asked}")

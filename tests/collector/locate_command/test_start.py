@@ -1,0 +1,39 @@
+"""What `laggard locate --trace` loads: whoever reads a recording needs no daemon, no page and no HTTP."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.recordings import lines, write
+
+MAX_MODULES = 130
+
+SCRIPT = """
+import sys
+from laggard.cli import main
+before = set(sys.modules)
+status = main(["locate", "--trace", sys.argv[1]])
+own = [name for name in sys.modules if name.partition(".")[0] == "laggard"]
+others = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
+others -= {"laggard", "typing_extensions"}
+print("status", status, "modules", len(own), "of others", *sorted(name for name in others if not name.startswith("_")))
+print("stdlib", *sorted({"asyncio", "ssl", "http", "socket"} & set(sys.modules)))
+"""
+
+
+@pytest.fixture
+def slow_rank(tmp_path: Path) -> Path:
+    return write(tmp_path / "recording.jsonl", lines(0) + lines(1, 0.15))
+
+
+def test_it_loads_numpy_and_few_modules(slow_rank: Path) -> None:
+    done = subprocess.run([sys.executable, "-I", "-c", SCRIPT, str(slow_rank)], capture_output=True, text=True)
+    assert "Rank 1 on n1 is slow in forward" in done.stdout, done.stderr
+    told, stdlib = done.stdout.splitlines()[-2:]
+    words = told.split()
+    assert words[:2] == ["status", "1"] and words[4:] == ["of", "others", "msgspec", "numpy"], told
+    assert int(words[3]) <= MAX_MODULES, f"laggard locate --trace loads {words[3]} of laggard's modules"
+    assert stdlib == "stdlib", f"no network is needed: {stdlib}"
