@@ -14,8 +14,8 @@ from laggard.errors import UsageError
 from laggard.model import Verdict
 from laggard.text.words import counted, printable_line
 
-_LONGEST = 300
-_MOST_OTHERS = 4
+_MAX_LINE_CHARACTERS = 300
+_MAX_OTHERS = 4
 _SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it
 
 
@@ -26,7 +26,7 @@ def job_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     if not known or not _is_told_by_script(known):
         return short
     started = f", started {_minute(known.started_at)}" if known.started_at else ""
-    return printable_line(f"{short}{started}, `--job {job_id}`", _LONGEST)
+    return printable_line(f"{short}{started}, `--job {job_id}`", _MAX_LINE_CHARACTERS)
 
 
 def recorded_text(job_id: str | None, owner: int | None, script: str | None, started_at: float | None) -> str | None:
@@ -37,7 +37,7 @@ def recorded_text(job_id: str | None, owner: int | None, script: str | None, sta
         return None
     user = f" of {user_text(owner)}" if owner is not None else ""
     started = f", started {_minute(started_at)}" if started_at else ""
-    return printable_line(f"{name}{user}{started}", _LONGEST)
+    return printable_line(f"{name}{user}{started}", _MAX_LINE_CHARACTERS)
 
 
 def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
@@ -48,18 +48,18 @@ def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
     if not running:
         return [f"{counted(len(others), 'more job')}, ended: choose with --job"] if others else []
     lines = [f"{counted(len(running), 'more job')} that {'run' if len(running) > 1 else 'runs'}, choose with --job:"]
-    for line in running[:_MOST_OTHERS]:
+    for line in running[:_MAX_OTHERS]:
         short = line.job_id[:_SHORT_NUMBER] if is_numbered(line.job_id) else line.job_id
         name = short_text(line.job_id, line.owner, line)
-        lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", _LONGEST))
-    return lines + ([f"and {len(running) - _MOST_OTHERS} more"] if len(running) > _MOST_OTHERS else [])
+        lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", _MAX_LINE_CHARACTERS))
+    return lines + ([f"and {len(running) - _MAX_OTHERS} more"] if len(running) > _MAX_OTHERS else [])
 
 
 def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:
     """`train.py of user ann`: where its whole name follows elsewhere."""
     user = f"user {known.user}" if known and known.user else user_text(owner)
     name = known.script if known and _is_told_by_script(known) else job_id
-    return printable_line(f"{name} of {user}", _LONGEST)
+    return printable_line(f"{name} of {user}", _MAX_LINE_CHARACTERS)
 
 
 def _is_told_by_script(known: JobLine) -> bool:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from laggard.recommend.advice.values import Item
 
-MOST_CHANGES: Final = 3
+MAX_CHANGES: Final = 3
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -211,11 +211,11 @@ def _change_lines(arguments: argparse.Namespace, location: Location, timings: Jo
 
     names = set(map(culprit_name, location.culprits))
     others = [item for item in _recommended(arguments, location, timings) if item.key not in names]
-    for item in others[:MOST_CHANGES]:
+    for item in others[:MAX_CHANGES]:
         yield Line(ascii_line(f"  What to change: {change_text(item)}. Gain: {gain_text(item.gain)}."))
     if not others and any(culprit.kind in ("dead", "hung") for culprit in location.culprits):
         return  # there is nothing to repair, and nothing is tuned in a job that stands still
-    left = len(others) - MOST_CHANGES
+    left = len(others) - MAX_CHANGES
     start = "How, and why" if others else "What to change, with what it gains"
     more = f", and {left} more" if left > 0 else ""
     yield Line(f"  {start}{more}:", command=_recommend_command(arguments))

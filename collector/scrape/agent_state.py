@@ -144,7 +144,7 @@ class AgentState:
         return current.verdict.value if current else Verdict.UNKNOWN.value
 
 
-_MOST_REASONS = 2
+_MAX_REASONS = 2
 _REASON_CHARACTERS = 60
 
 
@@ -154,7 +154,7 @@ def _skipped(report: Report) -> str:
     )
     if not reasons:
         return ""
-    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_MOST_REASONS))
+    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_MAX_REASONS))
     return f"{reasons.total()} of {counted(len(report.probes), 'check')} skipped: {why}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
-from laggard.collector.web.chosen_nodes import MOST_SKIPPED_LINES, NodesAsked, nodes_document
+from laggard.collector.web.chosen_nodes import MAX_SKIPPED_LINES, NodesAsked, nodes_document
 from laggard.collector.web.tiles import tiles_document
 from laggard.wire import encode
 from laggard.wire.nodes import NodeRow, RingPairs
@@ -62,7 +62,7 @@ def test_why_checks_were_skipped_stands_once_for_all_nodes() -> None:
     assert whole - without <= 100, "a null for each row stands there as well"
     assert nodes_document(dataclasses.replace(plain, skipped=same), NodesAsked(limit=5)).skipped == kinds[:1]
     many = {row.url: f"{place} of 45 checks skipped" for place, row in enumerate(plain.nodes)}
-    assert len(nodes_document(dataclasses.replace(plain, skipped=many), NodesAsked()).skipped) == MOST_SKIPPED_LINES
+    assert len(nodes_document(dataclasses.replace(plain, skipped=many), NodesAsked()).skipped) == MAX_SKIPPED_LINES
 
 
 def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:
