@@ -57,8 +57,8 @@ class CpuWaits:
         self._looks: deque[ProcessTimes] = deque(maxlen=2)
 
     def sample(self, name: str, pid: int, owner: int = 0) -> CpuWait | None:
-        """Takes a sample of process `pid` of user `owner`, where the last is MIN_WINDOW_SECONDS old, and compares it with
-        one that is WINDOW_SECONDS old. None where there is none that is old enough, or the kernel does not count."""
+        """Takes a sample of process `pid` of user `owner`, where the last is MIN_WINDOW_SECONDS old, and compares it
+        with one that is WINDOW_SECONDS old. None where none is old enough, or the kernel does not count."""
         samples = self._samples.setdefault(name, deque(maxlen=_MAX_SAMPLES))
         if not samples or time.monotonic() - samples[-1].at >= MIN_WINDOW_SECONDS:
             now = self._read(pid)

@@ -27,10 +27,10 @@ _MAX_RINGS: Final = 512
 def plan_rings(
     nodes: Iterable[NodeRow], period_seconds: float, ring_nodes: int, suspects: Collection[str] = ()
 ) -> RingsDocument:
-    """Puts the nodes that are due into rings of `ring_nodes`, who has waited longest first; fewer than MIN_RING_NODES that are
-    left over take along others that are free, who have waited longest of those. A node that fails its checks is none
-    to compare others with, and is left out. `suspects`: those to which a job's slow link leads are as those that no
-    ring has measured yet."""
+    """Puts the nodes that are due into rings of `ring_nodes`, who has waited longest first; fewer than MIN_RING_NODES
+    that are left over take along others that are free, who have waited longest of those. A node that fails its checks
+    is none to compare others with, and is left out. `suspects`: those to which a job's slow link leads are as those
+    that no ring has measured yet."""
     rows = (structs.replace(row, ring_age_seconds=None) if row.node in suspects else row for row in nodes)
     named = {row.node: row for row in rows if row.node}
     answering = {name: row for name, row in named.items() if row.state == "up"}
