@@ -15,7 +15,7 @@ from laggard.text.job_names import MAX_CHARACTERS, is_numbered, minute_text
 from laggard.text.users import user_text
 from laggard.text.words import counted, printable_line
 
-_MOST_OTHERS = 4
+_MAX_OTHERS = 4
 _SHORT_NUMBER = 12  # letters of a launcher's number, which --job takes for it
 
 
@@ -37,11 +37,11 @@ def other_jobs(known: Mapping[JobKey, JobLine], shown: JobKey) -> list[str]:
     if not running:
         return [f"{counted(len(others), 'more job')}, ended: choose with --job"] if others else []
     lines = [f"{counted(len(running), 'more job')} that {'run' if len(running) > 1 else 'runs'}, choose with --job:"]
-    for line in running[:_MOST_OTHERS]:
+    for line in running[:_MAX_OTHERS]:
         short = line.job_id[:_SHORT_NUMBER] if is_numbered(line.job_id) else line.job_id
         name = short_text(line.job_id, line.owner, line)
         lines.append(printable_line(f"--job {short}: {name}: {line.sentence}", MAX_CHARACTERS))
-    return lines + ([f"and {len(running) - _MOST_OTHERS} more"] if len(running) > _MOST_OTHERS else [])
+    return lines + ([f"and {len(running) - _MAX_OTHERS} more"] if len(running) > _MAX_OTHERS else [])
 
 
 def short_text(job_id: str | None, owner: int, known: JobLine | None) -> str:

@@ -9,7 +9,7 @@ from laggard.probes.errors import Unknown
 
 T = TypeVar("T")
 
-_NAMED = 3
+_MAX_NAMED = 3
 
 
 class Unreadable(NamedTuple):
@@ -33,5 +33,5 @@ def raise_if_unreadable(unreadable: Iterable[Unreadable]) -> None:
     """Raises Unknown with the first reasons. A probe calls it last: it cannot vouch for what it did not read."""
     reasons = list(dict.fromkeys(each.reason for each in unreadable))
     if reasons:
-        more = f" (and {len(reasons) - _NAMED} more)" if len(reasons) > _NAMED else ""
-        raise Unknown("; ".join(reasons[:_NAMED]) + more)
+        more = f" (and {len(reasons) - _MAX_NAMED} more)" if len(reasons) > _MAX_NAMED else ""
+        raise Unknown("; ".join(reasons[:_MAX_NAMED]) + more)

@@ -18,13 +18,13 @@ from laggard import __version__
 from laggard.agent.ranks.reader import MAX_ASKED
 from laggard.agent.web.routes import LARGEST_ID, MAX_SINCE, ErrorBody
 from laggard.catalogue.findings import FINDINGS
-from laggard.collector.fleet.ring_plan import FEWEST, MOST
+from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES
 from laggard.collector.incidents.incident import MAX_LIMIT, IncidentsDocument
 from laggard.collector.web import documents, heatmap, timeline
 from laggard.collector.web.api import LARGEST_NUMBER, LARGEST_RANK, LARGEST_SINCE
-from laggard.collector.web.chosen_nodes import MOST_FOUND
+from laggard.collector.web.chosen_nodes import MAX_SEARCH_CHARACTERS
 from laggard.collector.web.newest_ring import NewestRing
-from laggard.collector.web.summary import MOST_JOBS
+from laggard.collector.web.summary import MAX_JOBS
 from laggard.model import Location, Report
 from laggard.recommend.advice.values import Recommendation
 from laggard.wire.collectives import CollectivesDocument
@@ -71,7 +71,7 @@ def one_of(names: tuple[str, ...]) -> Schema:
 JOB = asked("job", {"type": "string"}, "A job's key or id. Without it: the job that progressed last.")
 NODE = asked("node", {"type": "string"}, "A node's name.")
 OF_JOB = asked("job", {"type": "string"}, "Those of this job's nodes; with no name, of the job that progressed last.")
-FIND = asked("find", {"type": "string", "maxLength": MOST_FOUND}, "Those with this in their name.")
+FIND = asked("find", {"type": "string", "maxLength": MAX_SEARCH_CHARACTERS}, "Those with this in their name.")
 FRESH = asked(
     "fresh", {"type": "string"}, "1: the agents are asked again before the answer. 0, or nothing: they are not."
 )
@@ -140,7 +140,7 @@ COLLECTOR = {
         RingsDocument,
         (
             asked("hours", {**number(8760), "exclusiveMinimum": 0}, "Each node once in so many hours."),
-            asked("nodes", whole(MOST, FEWEST), "In rings of so many."),
+            asked("nodes", whole(MAX_RING_NODES, MIN_RING_NODES), "In rings of so many."),
         ),
         (400,),
     ),
@@ -151,7 +151,7 @@ COLLECTOR = {
     "/api/v1/summary": Question(
         "What the page shows first.",
         documents.SummaryDocument,
-        (JOB, asked("limit", whole(MOST_JOBS), "So many of the jobs."), FIND),
+        (JOB, asked("limit", whole(MAX_JOBS), "So many of the jobs."), FIND),
         (400,),
     ),
     "/api/v1/ranks": Question(

@@ -20,7 +20,7 @@ from laggard.http.client import get
 FIRST, MORE = 800, 2400
 OPEN = 40
 """So many are left half open, which is more than an agent has places."""
-MOST_GROWTH = 8 << 20
+MAX_GROWTH = 8 << 20
 """Of anonymous memory, for MORE clients: a handshake's state in OpenSSL takes some ten thousand bytes, and 2400 of them
 three times this."""
 SLACK = 8
@@ -131,7 +131,7 @@ def test_broken_handshakes_leave_neither_descriptors_nor_threads_nor_memory(
     after = settled(
         daemon, process, before._replace(descriptors=before.descriptors + SLACK, threads=before.threads + SLACK)
     )
-    assert after.memory - before.memory < MOST_GROWTH, (before, after)
+    assert after.memory - before.memory < MAX_GROWTH, (before, after)
     assert get(f"{daemon.url}/-/healthy", SECONDS, tls).body == b"healthy\n"
     assert "Traceback" not in daemon.said() and daemon.said().count("\n") < 12
 

@@ -25,7 +25,7 @@ from laggard.wire.idle_rings import RingTask
 from laggard.wire.nodes import RingPairs
 
 _INPUT: Final = 0
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _NICE: Final = 10
 _OOM_SCORE: Final = "1000"
 """Of all processes these are the first to end where memory is short."""
@@ -98,7 +98,7 @@ def _be_modest() -> None:
 
 def _read_line() -> bytes:
     data = bytearray()
-    while not data.endswith(b"\n") and len(data) < _MOST_BYTES:
+    while not data.endswith(b"\n") and len(data) < _MAX_BYTES:
         chunk = os.read(_INPUT, 1)  # and no byte more: what follows is the end
         if not chunk:
             raise SystemExit(0)

@@ -26,7 +26,7 @@ from laggard.wire.idle_rings import RingTask
 log = logging.getLogger("laggard.idle_rings")
 
 _RETRY_SECONDS: Final = 30.0
-_LEAST_SECONDS, _MOST_SECONDS = 1.0, 3600.0
+_MIN_ASK_SECONDS, _MAX_ASK_SECONDS = 1.0, 3600.0
 """Between two questions, whatever the collector says."""
 _LATEST_SECONDS: Final = 7200.0
 """What a ring may be planned ahead, and last."""
@@ -86,7 +86,7 @@ class IdleRings:
             log.warning("a ring is refused: %s", refusal)
         else:
             self._take_part(due.ring)
-        return min(max(due.ask_again_seconds, _LEAST_SECONDS), _MOST_SECONDS)
+        return min(max(due.ask_again_seconds, _MIN_ASK_SECONDS), _MAX_ASK_SECONDS)
 
     def _take_part(self, task: RingTask) -> None:
         log.info("a ring of %d nodes begins in %.0f s", len(task.nodes), task.begin_seconds)

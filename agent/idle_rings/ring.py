@@ -29,7 +29,7 @@ _LEAVE_SECONDS: Final = 0.4
 _END_SECONDS: Final = 30.0
 """How long the kernel is waited for, which ends a process on a GPU only once the driver lets go of it."""
 _EXTRA_SECONDS: Final = 15.0
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 
 
 class RingOutcome(NamedTuple):
@@ -124,7 +124,7 @@ def _watch(
             if selector.select(LOOK_SECONDS):
                 chunk = os.read(process.stdout.fileno(), 1 << 16)
                 data += chunk
-                if not chunk or data.endswith(b"\n") or len(data) > _MOST_BYTES:
+                if not chunk or data.endswith(b"\n") or len(data) > _MAX_BYTES:
                     return _outcome(process, bytes(data))
 
 

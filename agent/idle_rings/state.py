@@ -17,7 +17,7 @@ from laggard.wire import WireError, decode, encode
 
 OUTCOMES: Final = ("ok", "fail", "unknown", "job_came", "stopped")
 _NAME: Final = "idle_rings.json"
-_MOST_BYTES: Final = 1 << 16
+_MAX_BYTES: Final = 1 << 16
 
 
 class IdleRingsState(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class StateFolder:
     def read(self) -> IdleRingsState:
         try:
             with open(os.path.join(self.path, _NAME), "rb") as file:
-                return decode(file.read(_MOST_BYTES), IdleRingsState)
+                return decode(file.read(_MAX_BYTES), IdleRingsState)
         except (OSError, WireError):
             return IdleRingsState()
 

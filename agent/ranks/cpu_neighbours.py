@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from laggard.model import CpuNeighbour
 
-_MOST_PROCESSES: Final = 4096
-_MOST_CANDIDATES: Final = 16  # the busiest, of whose threads the cores are looked at
-_MOST_THREADS: Final = 64
-_MOST_NAMED: Final = 3
-_LEAST_SHARE: Final = 0.1  # of a core; who takes less holds nobody up
+_MAX_PROCESSES: Final = 4096
+_MAX_CANDIDATES: Final = 16  # the busiest, of whose threads the cores are looked at
+_MAX_THREADS: Final = 64
+_MAX_NAMED: Final = 3
+_MIN_CORE_SHARE: Final = 0.1  # of a core; who takes less holds nobody up
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _BUSY: Final = (0, 1, 2, 5, 6)  # user, nice, system, irq, softirq of a line of /proc/stat
 _STEAL: Final = 7
@@ -40,7 +40,7 @@ class CoreTimes(NamedTuple):
 
 def read_processes(at: float, proc: str = "/proc") -> ProcessTimes:
     """The CPU times of all processes that can be seen, of MOST_PROCESSES at most: the newest ones."""
-    pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MOST_PROCESSES]
+    pids = sorted((int(name) for name in os.listdir(proc) if name.isdigit()), reverse=True)[:_MAX_PROCESSES]
     seconds = {}
     for pid in pids:
         fields = _stat(f"{proc}/{pid}/stat")
@@ -71,21 +71,21 @@ def neighbours(
 ) -> tuple[CpuNeighbour, ...]:
     """Who took the most of `cores` between two looks, but process `pid` itself, a rank of user `owner`."""
     taken = {key: spent - before.seconds.get(key, 0.0) for key, spent in after.seconds.items() if key[0] != pid}
-    least = _LEAST_SHARE * (after.at - before.at)
+    least = _MIN_CORE_SHARE * (after.at - before.at)
     busiest = sorted((key for key, spent in taken.items() if spent >= least), key=taken.__getitem__, reverse=True)
     found = []
-    for key in busiest[:_MOST_CANDIDATES]:
+    for key in busiest[:_MAX_CANDIDATES]:
         share = _share_on(f"{proc}/{key[0]}/task", cores)
         if share * taken[key] >= least and (named := _named(key, share * taken[key], owner, proc)):
             found.append(named)
-    return tuple(sorted(found, key=lambda each: -each.seconds)[:_MOST_NAMED])
+    return tuple(sorted(found, key=lambda each: -each.seconds)[:_MAX_NAMED])
 
 
 def _share_on(tasks: str, cores: Collection[int]) -> float:
     """The share of a process's CPU time that its threads on `cores` have had."""
     total = on_cores = 0
     try:
-        threads = os.listdir(tasks)[:_MOST_THREADS]
+        threads = os.listdir(tasks)[:_MAX_THREADS]
     except OSError:
         return 0.0
     for thread in threads:

@@ -24,17 +24,17 @@ from laggard.wire.ranks import CpuWait
 WINDOW_SECONDS: Final = 5.0
 """Over so many seconds at least, where the rank has been seen for as long: for so long a rank of a live job is slow
 before it is accused, so that this is about that time, and the first verdict has it already."""
-LEAST_SECONDS: Final = 2.0
+MIN_WINDOW_SECONDS: Final = 2.0
 """Less says too little, and costs too much."""
-NEIGHBOURS_FROM: Final = 0.1
+NEIGHBOURS_WAIT_RATIO: Final = 0.1
 """Where the threads missed this share of the CPU time that they asked for, it is looked at who has it."""
 _LOOK_SECONDS: Final = 4.0
 """From one look at all processes of the machine to the next: with thousands of them it takes tens of milliseconds."""
-_LOOK_UNTIL_SECONDS: Final = 15.0
+_MAX_LOOK_AGE_SECONDS: Final = 15.0
 """What was seen so long ago is not compared with."""
-_MOST_SAMPLES: Final = 64
-_MOST_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
-_MOST_BYTES: Final = 16_384
+_MAX_SAMPLES: Final = 64
+_MAX_THREADS: Final = 64  # the oldest: those that train, and not those of a hundred loaders
+_MAX_BYTES: Final = 16_384
 _THROTTLED: Final = re.compile(r"^throttled_(usec|time) (\d+)$", re.MULTILINE)  # of version 2, in us; of 1, in ns
 
 
@@ -57,10 +57,10 @@ class CpuWaits:
         self._looks: deque[ProcessTimes] = deque(maxlen=2)
 
     def sample(self, name: str, pid: int, owner: int = 0) -> CpuWait | None:
-        """Takes a sample of process `pid` of user `owner`, where the last is LEAST_SECONDS old, and compares it with
-        one that is WINDOW_SECONDS old. None where there is none that is old enough, or the kernel does not count."""
-        samples = self._samples.setdefault(name, deque(maxlen=_MOST_SAMPLES))
-        if not samples or time.monotonic() - samples[-1].at >= LEAST_SECONDS:
+        """Takes a sample of process `pid` of user `owner`, where the last is MIN_WINDOW_SECONDS old, and compares it
+        with one that is WINDOW_SECONDS old. None where none is old enough, or the kernel does not count."""
+        samples = self._samples.setdefault(name, deque(maxlen=_MAX_SAMPLES))
+        if not samples or time.monotonic() - samples[-1].at >= MIN_WINDOW_SECONDS:
             now = self._read(pid)
             if now is None:
                 return None
@@ -68,14 +68,14 @@ class CpuWaits:
         while len(samples) > 1 and samples[-1].at - samples[1].at >= WINDOW_SECONDS:
             samples.popleft()
         wait = _between(samples[0], samples[-1])
-        if wait is None or wait.queued_seconds < NEIGHBOURS_FROM * (wait.running_seconds + wait.queued_seconds):
+        if wait is None or wait.queued_seconds < NEIGHBOURS_WAIT_RATIO * (wait.running_seconds + wait.queued_seconds):
             return wait
         return structs.replace(wait, neighbours=self._neighbours(pid, owner, samples[-1].at))
 
     def _neighbours(self, pid: int, owner: int, now: float) -> tuple[CpuNeighbour, ...]:
         """Who took the rank's cores between the last two looks, which all ranks share; the first look tells nothing."""
         try:
-            if self._looks and now - self._looks[-1].at > _LOOK_UNTIL_SECONDS:
+            if self._looks and now - self._looks[-1].at > _MAX_LOOK_AGE_SECONDS:
                 self._looks.clear()
             if not self._looks or now - self._looks[-1].at >= _LOOK_SECONDS:
                 self._looks.append(read_processes(now, self._proc))
@@ -93,7 +93,7 @@ class CpuWaits:
         tasks = f"{self._proc}/{pid}/task"
         threads = {}
         try:
-            for thread in sorted(os.listdir(tasks), key=int)[:_MOST_THREADS]:
+            for thread in sorted(os.listdir(tasks), key=int)[:_MAX_THREADS]:
                 running, queued, *_ = _read(f"{tasks}/{thread}/schedstat").split()
                 threads[thread] = int(running) / 1e9, int(queued) / 1e9
             cores = read_cores(os.sched_getaffinity(pid), self._proc)
@@ -105,7 +105,7 @@ class CpuWaits:
 
 def _between(first: _Times, last: _Times) -> CpuWait | None:
     seconds = last.at - first.at
-    if seconds < LEAST_SECONDS:
+    if seconds < MIN_WINDOW_SECONDS:
         return None
     nothing = (0.0, 0.0)
     pairs = [(first.threads.get(thread, nothing), times) for thread, times in last.threads.items()]
@@ -126,4 +126,4 @@ def _throttled(path: str) -> float:
 
 def _read(path: str) -> str:
     with open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+        return file.read(_MAX_BYTES).decode(errors="replace")

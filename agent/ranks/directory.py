@@ -22,7 +22,7 @@ MAX_ENTRIES: Final = 65_536
 MAX_STATS: Final = 4_096
 MAX_FILES: Final = 1_024
 MAX_DIRECTORIES: Final = 128
-MIN_OF_DIRECTORY: Final = 256
+MIN_SUBDIRECTORY_ENTRIES: Final = 256
 """Entries of a subdirectory that are looked at, however many subdirectories there are."""
 
 _MANY_ENTRIES: Final = 1_024
@@ -63,10 +63,10 @@ def list_files(directory: str, known: Collection[str], max_files: int = MAX_FILE
     names = _sample(directory, known, MAX_ENTRIES, MAX_STATS)
     sampled, left_out, marks = names.files, names.left_out, names.marks
     of_users = _user_directories(directory, names, known)
-    share = max(MIN_OF_DIRECTORY, MAX_ENTRIES // max(1, len(of_users)))
+    share = max(MIN_SUBDIRECTORY_ENTRIES, MAX_ENTRIES // max(1, len(of_users)))
     for path in of_users:
         with contextlib.suppress(OSError):  # vanished since, or not readable: its user's loss
-            inside = _sample(path, known, share, max(MIN_OF_DIRECTORY, MAX_STATS // len(of_users)))
+            inside = _sample(path, known, share, max(MIN_SUBDIRECTORY_ENTRIES, MAX_STATS // len(of_users)))
             sampled, left_out, marks = sampled + inside.files, left_out + inside.left_out, marks + inside.marks
     found = [entry for path in (*known, *sampled) if (entry := _stat(path))]
     ranked = sorted(found, key=lambda entry: (entry.path in known, entry.changed), reverse=True)

@@ -9,7 +9,7 @@ from laggard.model import RankEnd
 
 _KERNEL_SECONDS: Final = 0.05
 """By how much the kernel's report of an end may come late. Our own choice: the watching thread waits for its turn."""
-_MOST_CHARACTERS: Final = 64
+_MAX_CHARACTERS: Final = 64
 
 
 class LastMoment(NamedTuple):
@@ -73,6 +73,6 @@ def _noted(noted: Any, last: LastMoment) -> _Noted:
     return _Noted(
         code if type(code) is int and 0 <= code <= 255 else None,
         unix if unix is not None and 0.0 <= unix <= last.now_seconds else None,
-        name[:_MOST_CHARACTERS] if isinstance(name, str) else "",
+        name[:_MAX_CHARACTERS] if isinstance(name, str) else "",
         noted.get("others_failed") is True,
     )

@@ -17,7 +17,7 @@ from laggard.text.words import printable_line
 _BEFORE_SECONDS: Final = 30.0  # with its pid: a process in uninterruptible sleep dies late
 _SAME_TIME_SECONDS: Final = 10.0  # without a pid
 _CLOCK_SECONDS: Final = 2.0  # by which the log's clock may run ahead of CLOCK_MONOTONIC
-_MOST_CHARACTERS: Final = 200
+_MAX_CHARACTERS: Final = 200
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC  # PROC_PID_INIT_INO
 
 OUT_OF_MEMORY: Final = "out_of_memory"
@@ -53,10 +53,10 @@ def kernel_word(messages: Iterable[KernelMessage], pid: int, ended_at: float) ->
             continue
         for cause, pattern in _WITH_PID:
             if (found := pattern.search(message.text)) and int(found[1]) == pid:
-                by_pid = KernelWord(cause, printable_line(message.text, _MOST_CHARACTERS))
+                by_pid = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
         for cause, pattern in _WITHOUT_PID:
             if age <= _SAME_TIME_SECONDS and pattern.search(message.text):
-                by_time = KernelWord(cause, printable_line(message.text, _MOST_CHARACTERS))
+                by_time = KernelWord(cause, printable_line(message.text, _MAX_CHARACTERS))
     return by_pid or by_time
 
 

@@ -17,7 +17,7 @@ from laggard.agent.ranks.cgroup_files import cgroup_files
 _TOGETHER_SECONDS: Final = 1.0
 """For how long after the first end a second kill of the same moment waits for its process. Our own choice: who frees
 much memory ends a little later; a launcher's SIGKILL usually comes after a SIGTERM and more time than that."""
-_MOST_BYTES: Final = 16_384
+_MAX_BYTES: Final = 16_384
 
 
 class OomKills:
@@ -82,4 +82,4 @@ def count_oom_kills(paths: Iterable[str]) -> dict[str, int]:
 
 def _read(path: str) -> str:
     with open(path, "rb") as file:
-        return file.read(_MOST_BYTES).decode(errors="replace")
+        return file.read(_MAX_BYTES).decode(errors="replace")

@@ -29,7 +29,7 @@ from laggard.rankfile.fact_names import ENDING, GPU
 from laggard.rankfile.layout import FLIGHT_RECORDER
 from laggard.wire.ranks import BeatRow, CollectiveTotal, GroupProgress, InFlight, LaneProgress, RankRow, StepRow
 
-_MOST_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
+_MAX_BEAT_NS: Final = 10**9  # between two beats, whatever the file says
 _NO_COUNTERS: Final = RankCounters(0, -1, 0, 0, (0,) * len(PHASES), 0, 0, 0, 0, ())
 
 
@@ -164,7 +164,7 @@ def _last_moment(contents: _Contents, now: Now) -> LastMoment:
     """The last that the file itself tells of its writer: it lived until then, and at most a beat longer."""
     beat = contents.beat
     signs = (contents.progress_ns, beat.at_ns if beat else 0)
-    interval_ns = min(beat.interval_ns, _MOST_BEAT_NS) if beat else _MOST_BEAT_NS
+    interval_ns = min(beat.interval_ns, _MAX_BEAT_NS) if beat else _MAX_BEAT_NS
     offset = (now.wall_ns - now.monotonic_ns) / 1e9
     at = contents.unix_seconds(max(signs) + interval_ns, now)
     return LastMoment(at, interval_ns / 1e9, offset, now.wall_ns / 1e9)

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
-MOST_SOCKETS: Final = 1 << 17
+MAX_SOCKETS: Final = 1 << 17
 
 _HEADER: Final = struct.Struct("=IHHII")  # length, type, flags, sequence, port id
 _REQUEST: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from laggard.agent.sock_diag.inet_diag import (
-    MOST_SOCKETS,
+    MAX_SOCKETS,
     ListeningSocket,
     Reply,
     TcpSocket,
@@ -48,6 +48,6 @@ def _ask(message: Callable[[int], bytes], parse: Callable[[bytes], Reply[T]]) ->
                 reply = parse(netlink.recv(_BUFFER))
                 if reply.error:
                     raise OSError(reply.error, os.strerror(reply.error))
-                found += reply.sockets[: MOST_SOCKETS - len(found)]
+                found += reply.sockets[: MAX_SOCKETS - len(found)]
                 done = reply.done
     return found

@@ -18,7 +18,7 @@ from laggard.wire.traffic import JobTraffic
 WINDOWS: Final = 2
 """In how many windows in succession it must have been so: a checkpoint that is gathered by gloo is over by then."""
 
-_LEAST_PER_SECOND: Final = float(1 << 20)
+_MIN_BYTES_PER_SECOND: Final = float(1 << 20)
 """Less than 1 MiB/s is what stores, heartbeats and barriers exchange."""
 
 _FIX: Final = (
@@ -64,7 +64,7 @@ def falls_back(window: JobTraffic) -> bool:
     if window.rdma_bytes is None or not window.collective_bytes or window.seconds <= 0:
         return False
     rate = window.tcp_peer_bytes / window.seconds
-    return rate >= _LEAST_PER_SECOND and window.tcp_peer_bytes > window.rdma_bytes
+    return rate >= _MIN_BYTES_PER_SECOND and window.tcp_peer_bytes > window.rdma_bytes
 
 
 def not_known(window: JobTraffic) -> str:
@@ -72,7 +72,7 @@ def not_known(window: JobTraffic) -> str:
     if window.rdma_bytes is None or not window.collective_bytes or window.seconds <= 0 or falls_back(window):
         return ""
     rate = window.tcp_other_bytes / window.seconds
-    if rate >= _LEAST_PER_SECOND and window.tcp_other_bytes > window.rdma_bytes:
+    if rate >= _MIN_BYTES_PER_SECOND and window.tcp_other_bytes > window.rdma_bytes:
         return "the ranks exchange more over TCP than RDMA carries, with addresses that may be the job's nodes or not"
     return ""
 

@@ -14,7 +14,7 @@ from laggard.agent.sock_diag.inet_diag import TcpSocket, plain_address
 from laggard.rings.membership import expand_hosts
 
 VARIABLES: Final = frozenset({"SLURM_JOB_NODELIST", "SLURM_STEP_NODELIST", "MASTER_ADDR", "MASTER_PORT"})
-_MOST_NAMES: Final = 1024
+_MAX_NAMES: Final = 1024
 
 RESOLVE_SECONDS: Final = 5.0
 """For the names of one user's jobs, in one look."""
@@ -24,7 +24,7 @@ def named_hosts(variables: Mapping[str, str]) -> tuple[str, ...]:
     """Returns the names of the job's nodes that a rank's environment holds, this node's among them. Pure."""
     nodes = variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST") or ""
     master = variables.get("MASTER_ADDR", "")
-    return tuple(dict.fromkeys((*expand_hosts(nodes)[:_MOST_NAMES], *((master,) if master else ()))))
+    return tuple(dict.fromkeys((*expand_hosts(nodes)[:_MAX_NAMES], *((master,) if master else ()))))
 
 
 def addresses_of(

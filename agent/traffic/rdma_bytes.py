@@ -17,14 +17,14 @@ _COUNTERS: Final = (
     ("hw_counters/sent_pkts", 1024),
     ("hw_counters/rcvd_pkts", 1024),
 )
-_MOST_PORTS: Final = 256
+_MAX_PORTS: Final = 256
 
 
 def rdma_bytes(sys: str = "/sys") -> int | None:
     """Returns the sum over all ports that are up, sent and received; None where there is no such port, or no counter
     that can be read."""
     total, read = 0, False
-    for port in sorted(glob.glob(f"{glob.escape(sys)}/class/infiniband/*/ports/*"))[:_MOST_PORTS]:
+    for port in sorted(glob.glob(f"{glob.escape(sys)}/class/infiniband/*/ports/*"))[:_MAX_PORTS]:
         if "ACTIVE" not in _read(f"{port}/state"):
             continue
         for name, unit in _COUNTERS:

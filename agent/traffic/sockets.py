@@ -19,7 +19,7 @@ from laggard.probes.host.reader import with_reader
 
 T = TypeVar("T")
 
-_MOST_FILES: Final = 1 << 14
+_MAX_FILES: Final = 1 << 14
 _LINK: Final = re.compile(r"socket:\[(\d{1,12})\]")
 
 
@@ -61,7 +61,7 @@ def process_sockets(pid: int, proc: str = "/proc") -> ProcessSockets:
     """As far as this process may see them. Raises OSError."""
     network = os.stat(f"{proc}/{pid}/ns/net").st_ino
     inodes = set()
-    for name in os.listdir(f"{proc}/{pid}/fd")[:_MOST_FILES]:
+    for name in os.listdir(f"{proc}/{pid}/fd")[:_MAX_FILES]:
         with contextlib.suppress(OSError):
             link = _LINK.fullmatch(os.readlink(f"{proc}/{pid}/fd/{name}"))
             if link:

@@ -26,7 +26,7 @@ from laggard.wire.traffic import JobTraffic
 log = logging.getLogger("laggard.agent")
 
 INTERVAL_SECONDS: Final = 30.0
-_MOST_JOBS: Final = 64
+_MAX_JOBS: Final = 64
 _ASK_AGAIN_SECONDS: Final = 600.0
 """For names that nobody knew: a name service that is away takes seconds to say so."""
 
@@ -124,4 +124,4 @@ def _jobs_of_many_nodes(rows: Iterable[RankRow]) -> dict[Job, list[RankRow]]:
         if row.state == "running" and row.gpu is not None:
             jobs.setdefault((row.owner, row.job_id), []).append(row)
     many = {job: own for job, own in jobs.items() if max(row.world_size for row in own) > len(own)}
-    return dict(list(many.items())[:_MOST_JOBS])
+    return dict(list(many.items())[:_MAX_JOBS])

@@ -19,7 +19,7 @@ from simulator.network import transfer
 
 INPUT, FORWARD, BACKWARD, OPTIMIZER, OTHER = range(5)
 PHASES = ("input", "forward", "backward", "optimizer", None)  # OTHER: between the spans, told by no record
-MOST_PREDECESSORS = 3
+MAX_PREDECESSORS = 3
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
@@ -222,7 +222,7 @@ class Programme:
 
     `levels` are (first, middle, last): items first to middle compute or wait, middle to last are members of joints,
     each joint's side by side; `starts` are the joints' first members within the slice, `numbers` the joints' numbers
-    and `counts` their members. `before` is (items, MOST_PREDECESSORS), of indices into [items, the ranks' entries,
+    and `counts` their members. `before` is (items, MAX_PREDECESSORS), of indices into [items, the ranks' entries,
     -inf].
     """
 
@@ -240,7 +240,7 @@ class Programme:
         self.micro = np.array([item.micro for item in items])
         self.block = np.array([item.block for item in items])
         count, ranks = len(items), layout.world_size
-        self.before = np.full((count, MOST_PREDECESSORS), count + ranks)
+        self.before = np.full((count, MAX_PREDECESSORS), count + ranks)
         for index, item in enumerate(items):
             self.before[index, : len(item.predecessors)] = item.predecessors
             if not item.predecessors:

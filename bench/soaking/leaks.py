@@ -12,7 +12,7 @@ MEMORY_SHARE: Final = 0.05
 MEMORY_BYTES: Final = 3 << 20
 """What the last third of a life may take more than its middle third: a twentieth and 3 MiB."""
 DESCRIPTORS: Final = 8
-LEAST_SAMPLES: Final = 12
+MIN_SAMPLES: Final = 12
 """A life with fewer is too short to tell."""
 
 
@@ -28,7 +28,7 @@ def leaks(name: str, samples: Sequence[Sample]) -> list[str]:
     """What grew in the longest life, from the median of its middle third to that of its last; its first third is start
     and caches that fill. What cannot be told is said, too."""
     life = longest_life(samples)
-    if len(life) < LEAST_SAMPLES:
+    if len(life) < MIN_SAMPLES:
         return [f"{name} has {len(life)} samples in its longest life: too few to tell a leak"]
     third = len(life) // 3
     middle, last = life[third : 2 * third], life[2 * third :]

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from laggard.collector.fleet.ring_plan import FEWEST, plan_rings
+from laggard.collector.fleet.ring_plan import MIN_RING_NODES, plan_rings
 from laggard.wire.idle_rings import RingAsk, RingTask
 from laggard.wire.nodes import NodeRow
 
@@ -24,7 +24,7 @@ MEASURE_SECONDS: Final = 60.0
 _EXTRA_SECONDS: Final = 60.0
 """For the start of processes, and the first connections."""
 _SLACK_SECONDS: Final = 5.0
-_MOST_NONCES: Final = 1 << 16
+_MAX_NONCES: Final = 1 << 16
 _RETRY_SECONDS: Final = 600.0
 """How long after a ring its nodes are left alone, unless their agents tell that it measured them: a job came, or one of
 its nodes did not start."""
@@ -73,9 +73,9 @@ class IdleRings:
         with self._lock:
             if ask.nonce in self._nonces or not 16 <= len(ask.nonce) <= 64:
                 return "this question was asked before"
-            if len(self._nonces) >= _MOST_NONCES:
+            if len(self._nonces) >= _MAX_NONCES:
                 self._nonces = {nonce: at for nonce, at in self._nonces.items() if at > wall - 2 * CLOCK_SECONDS}
-            if len(self._nonces) >= _MOST_NONCES:
+            if len(self._nonces) >= _MAX_NONCES:
                 return "too many questions: ask again later"
             self._nonces[ask.nonce] = wall
         return ""
@@ -171,7 +171,7 @@ class IdleRings:
         age = row.ring_age_seconds
         if age is not None and age < self._settings.period_seconds and node not in suspects:
             return f"a ring measured the node {age / 3600:.1f} hours ago"
-        return f"{len(self._asked)} idle nodes ask, and a ring needs {FEWEST}, of which one is due"
+        return f"{len(self._asked)} idle nodes ask, and a ring needs {MIN_RING_NODES}, of which one is due"
 
 
 def _hosts(names: Sequence[str], urls: dict[str | None, str]) -> list[str]:

@@ -15,22 +15,22 @@ from msgspec import structs
 from laggard.model import Verdict
 from laggard.wire.nodes import NodeRow, RingsDocument
 
-FEWEST: Final = 3
+MIN_RING_NODES: Final = 3
 """Of fewer nodes a ring cannot tell which one is slow."""
 
-MOST: Final = 32
+MAX_RING_NODES: Final = 32
 """Among more, not all links are measured."""
 
-_MOST_RINGS: Final = 512
+_MAX_RINGS: Final = 512
 
 
 def plan_rings(
     nodes: Iterable[NodeRow], period_seconds: float, ring_nodes: int, suspects: Collection[str] = ()
 ) -> RingsDocument:
-    """Puts the nodes that are due into rings of `ring_nodes`, who has waited longest first; fewer than FEWEST that are
-    left over take along others that are free, who have waited longest of those. A node that fails its checks is none
-    to compare others with, and is left out. `suspects`: those to which a job's slow link leads are as those that no
-    ring has measured yet."""
+    """Puts the nodes that are due into rings of `ring_nodes`, who has waited longest first; fewer than MIN_RING_NODES
+    that are left over take along others that are free, who have waited longest of those. A node that fails its checks
+    is none to compare others with, and is left out. `suspects`: those to which a job's slow link leads are as those
+    that no ring has measured yet."""
     rows = (structs.replace(row, ring_age_seconds=None) if row.node in suspects else row for row in nodes)
     named = {row.node: row for row in rows if row.node}
     answering = {name: row for name, row in named.items() if row.state == "up"}
@@ -39,13 +39,13 @@ def plan_rings(
     free = sorted(answering.keys() - failing - busy, key=lambda name: (-_age(answering[name]), name))
     due = [name for name in free if _age(answering[name]) >= period_seconds]
     rings = [tuple(due[at : at + ring_nodes]) for at in range(0, len(due), ring_nodes)]
-    if rings and len(rings[-1]) < FEWEST:
+    if rings and len(rings[-1]) < MIN_RING_NODES:
         spare = [name for name in free if name not in rings[-1]]
         taken = spare if len(rings) == 1 else [name for name in spare if name not in due] or spare
-        rings[-1] = (*rings[-1], *taken[: FEWEST - len(rings[-1])])
+        rings[-1] = (*rings[-1], *taken[: MIN_RING_NODES - len(rings[-1])])
     return RingsDocument(
         period_seconds=period_seconds,
-        rings=tuple(ring for ring in rings[:_MOST_RINGS] if len(ring) >= FEWEST),
+        rings=tuple(ring for ring in rings[:_MAX_RINGS] if len(ring) >= MIN_RING_NODES),
         due=len(due),
         measured=sum(_age(row) < period_seconds for row in answering.values()),
         busy=len(busy),

@@ -17,7 +17,7 @@ from laggard.wire import WireError, decode, encode
 VERSION: Final = 1
 """Of the table, in the file's `user_version`."""
 
-FULL, ROOM = 0.9, 0.8
+FULL_SHARE, PRUNED_SHARE = 0.9, 0.8
 """From this share of max_bytes on, incidents are dropped until there is that."""
 
 _SQLITE_FULL: Final = 13
@@ -98,10 +98,10 @@ class IncidentDatabase:
             except sqlite3.OperationalError as error:
                 if getattr(error, "sqlite_errorcode", None) != _SQLITE_FULL and "full" not in str(error):
                     raise
-                self._make_room(ROOM / 2)
+                self._make_room(PRUNED_SHARE / 2)
                 self._store(rows)
-            if self._used() > FULL:
-                self._make_room(ROOM)
+            if self._used() > FULL_SHARE:
+                self._make_room(PRUNED_SHARE)
             self._connection.execute("PRAGMA incremental_vacuum").fetchall()
             return int(self._pragma("page_count")) * int(self._pragma("page_size"))
 

@@ -10,9 +10,9 @@ from laggard.text.words import counted, joined, natural, printable_line
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow
 
-_MOST_CODES: Final = 3  # of one node
-_MOST_KINDS: Final = 3  # of nodes with other findings
-_MOST_NAMES: Final = 4  # of nodes with the same findings
+_MAX_CODES: Final = 3  # of one node
+_MAX_KINDS: Final = 3  # of nodes with other findings
+_MAX_NAMES: Final = 4  # of nodes with the same findings
 _LONGEST_NAME: Final = 64
 
 
@@ -24,8 +24,8 @@ def failing_note(nodes: Sequence[NodeRow], findings: Sequence[NodeFinding]) -> N
         return None
     failing = sum(map(len, alike.values()))
     most = sorted(alike.items(), key=lambda item: (-len(item[1]), item[0]))
-    told = [f"{_codes_text(codes)} on {_names_text(names)}" for codes, names in most[:_MOST_KINDS]]
-    left = sum(len(names) for _, names in most[_MOST_KINDS:])
+    told = [f"{_codes_text(codes)} on {_names_text(names)}" for codes, names in most[:_MAX_KINDS]]
+    left = sum(len(names) for _, names in most[_MAX_KINDS:])
     told += [f"other findings on {counted(left, 'node')}"] if left else []
     them, verb = ("it", "fails") if failing == 1 else ("them", "fail")
     first = next((codes[0] for codes, _ in most if codes), "")
@@ -47,11 +47,11 @@ def _by_codes(rows: Sequence[NodeRow], findings: Sequence[NodeFinding]) -> Mappi
 
 
 def _codes_text(codes: Sequence[str]) -> str:
-    more = [f"{len(codes) - _MOST_CODES} more"] if len(codes) > _MOST_CODES else []
-    return joined([*codes[:_MOST_CODES], *more]) or "something without a code"
+    more = [f"{len(codes) - _MAX_CODES} more"] if len(codes) > _MAX_CODES else []
+    return joined([*codes[:_MAX_CODES], *more]) or "something without a code"
 
 
 def _names_text(names: Sequence[str]) -> str:
-    shown = [printable_line(name, _LONGEST_NAME) for name in sorted(names, key=natural)[:_MOST_NAMES]]
+    shown = [printable_line(name, _LONGEST_NAME) for name in sorted(names, key=natural)[:_MAX_NAMES]]
     more = [f"{len(names) - len(shown)} more"] if len(names) > len(shown) else []
     return joined([*shown, *more])

@@ -24,7 +24,7 @@ HOLD_SECONDS = 60.0
 REFUTING_SECONDS = 10.0
 """So long newer steps must last to refute it: what is slow now and then has healthy moments of seconds."""
 
-STILL_SLOW = 0.25
+REMAINING_COST_SHARE = 0.25
 """Of what the culprit cost, newer steps must show so much."""
 
 
@@ -95,9 +95,9 @@ def _is_refuted(culprit: Culprit, before: _Held, timings: JobTimings) -> bool:
         return False
     cost = culprit.recoverable_ratio or 0.0
     if culprit.kind == "slow_link":
-        return float(np.median(steps.duration[newer])) < (1 - (1 - STILL_SLOW) * cost) * before.step_seconds
+        return float(np.median(steps.duration[newer])) < (1 - (1 - REMAINING_COST_SHARE) * cost) * before.step_seconds
     lost = float(np.nanmean(np.nansum(steps.excess[newer][:, columns], axis=0)))
-    return lost < STILL_SLOW * cost * lasted
+    return lost < REMAINING_COST_SHARE * cost * lasted
 
 
 def _step_seconds(found: Location) -> float:

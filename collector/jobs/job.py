@@ -15,7 +15,7 @@ from laggard.locate.job_timings import (
     END,
     FIRST_PHASE,
     FIRST_STEPS,
-    MOST_WINDOW_STEPS,
+    MAX_WINDOW_STEPS,
     START,
     STEP,
     STEP_COLUMNS,
@@ -73,7 +73,7 @@ class RankWindow:
         """The steps by number, ascending."""
         return {step.step: step for step in step_rows(self.table)}
 
-    def ingest(self, steps: NDArray[np.float64], most: int = MOST_WINDOW_STEPS) -> bool:
+    def ingest(self, steps: NDArray[np.float64], most: int = MAX_WINDOW_STEPS) -> bool:
         """Adds those of a step_table() that are new, and keeps the last of all, `most` of them at most; a repeated step
         changes nothing. Returns whether the rank got any further."""
         last_before = self._last_step()

@@ -154,8 +154,8 @@ class ClusterSnapshot:
 
 
 _NAMED_JOBS = 8
-_LEAST_LETTERS = 6  # of a launcher's number that are taken for it: as git takes a commit's
-_LATEST = 1e11
+_MIN_PREFIX_CHARACTERS = 6  # of a launcher's number that are taken for it: as git takes a commit's
+_MAX_UNIX_SECONDS = 1e11
 """Unix seconds that a page can show as a date."""
 
 
@@ -165,7 +165,7 @@ def _names_of(each: UnseenOn) -> tuple[str, ...]:
 
 
 def _begins(job_id: str, text: str) -> bool:
-    return len(text.removeprefix("job-")) >= _LEAST_LETTERS and job_id.startswith(text)
+    return len(text.removeprefix("job-")) >= _MIN_PREFIX_CHARACTERS and job_id.startswith(text)
 
 
 def _name_text(job: JobSnapshot) -> str:
@@ -216,7 +216,7 @@ def _unseen_snapshot(job: UnseenJob) -> JobSnapshot:
 def _said(facts: Mapping[str, Any]) -> tuple[str, float | None]:
     """Script and start, from what a rank says: it may say anything."""
     script, started = facts.get(SCRIPT), facts.get(STARTED)
-    known = isinstance(started, int | float) and not isinstance(started, bool) and 0 < started < _LATEST
+    known = isinstance(started, int | float) and not isinstance(started, bool) and 0 < started < _MAX_UNIX_SECONDS
     return script if isinstance(script, str) else "", float(started) if known and started else None
 
 

@@ -14,8 +14,8 @@ from laggard.text.job_names import is_numbered
 from laggard.text.words import printable_line
 from laggard.wire.ranks import UnseenProcess
 
-_LONGEST: Final = 600
-_MOST_NAMED: Final = 4
+_MAX_LINE_CHARACTERS: Final = 600
+_MAX_NAMED: Final = 4
 
 
 class UnseenOn(NamedTuple):
@@ -75,11 +75,11 @@ def starting(found: Iterable[UnseenOn], known: Mapping[JobKey, bool]) -> Iterato
 def starting_text(found: Sequence[UnseenOn], ended: str) -> str:
     """Why there is no answer while they start. `ended`: the job that ended last; empty where there is none."""
     names = dict.fromkeys(_name(each) for each in found)
-    shown = ", ".join(list(names)[:_MOST_NAMED])
-    shown += f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    shown = ", ".join(list(names)[:_MAX_NAMED])
+    shown += f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     text = f"{shown} {'has' if len(names) == 1 else 'have'} begun and made no step yet"
     hint = f"; the job that ended last is {ended}: ask for it with --job" if ended else ""
-    return printable_line(text + hint, _LONGEST)
+    return printable_line(text + hint, _MAX_LINE_CHARACTERS)
 
 
 def _name(each: UnseenOn) -> str:

@@ -97,7 +97,7 @@ def _nothing(prometheus: Prometheus, name: str | None, wanted: queries.Job | Non
 def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str:
     """What the samples themselves tell, of the first ranks; why nothing can be told, where they are too old."""
     of_steps, of_seconds = (
-        list(prometheus.at(f"{queries.selector(metric, job, queries.A_FEW)}[10m]", now))
+        list(prometheus.at(f"{queries.selector(metric, job, queries.FIRST_RANKS)}[10m]", now))
         for metric in (queries.STEPS, queries.STEP_SECONDS)
     )
     times = np.concatenate([part.times for part in of_steps] or [np.zeros(0)])
@@ -108,7 +108,7 @@ def few_ranks(prometheus: Prometheus, job: queries.Job, now: float) -> Few | str
         return f"the newest sample of the job is {age} and says nothing about now"
     made, seconds = (sum(_gained(part) for part in parts) for parts in (of_steps, of_seconds))
     numbers = {int(number) for part in of_steps for number in rank_numbers(part.labels)}
-    query = f"group by (group) ({queries.selector(queries.COLLECTIVES, job, queries.A_FEW)})"
+    query = f"group by (group) ({queries.selector(queries.COLLECTIVES, job, queries.FIRST_RANKS)})"
     roles = frozenset(labels.group for part in prometheus.at(query, now) for labels in part.labels)
     ranks = tuple(sorted(number for number in numbers if number >= 0))
     step = seconds / made if made > 0 else 0.0

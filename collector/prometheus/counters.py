@@ -21,7 +21,7 @@ INTERVALS = 9
 
 _MAX_DIGITS = 8
 
-FIRST = 2
+FIRST_INTERVAL = 2
 """The number of the first interval where intervals stand for steps: earlier steps count as warm-up."""
 
 
@@ -178,7 +178,7 @@ def as_timings(job_id: str, counters: Counters, found: Intervals, world_size: in
     return JobTimings(
         job_id=job_id,
         world_size=world_size,
-        steps=np.arange(FIRST, FIRST + len(found.made)),
+        steps=np.arange(FIRST_INTERVAL, FIRST_INTERVAL + len(found.made)),
         ranks=counters.ranks,
         nodes=counters.machines,
         gpus=(None,) * count,

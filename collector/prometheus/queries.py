@@ -18,7 +18,7 @@ IN_FLIGHT = "laggard_rank_in_flight_seconds"
 UP = "laggard_rank_up"
 INFO = "laggard_rank_info"
 
-A_FEW = ("rank=~", "[0-9]|[1-9][0-9]")
+FIRST_RANKS = ("rank=~", "[0-9]|[1-9][0-9]")
 """The first hundred ranks."""
 
 

@@ -9,31 +9,31 @@ from numpy.typing import NDArray
 from laggard.collector.prometheus.counters import Counters, intervals
 from laggard.locate.slow.significance import SLOW_RATIO
 
-ALL = 2048
+MAX_UNSCREENED_RANKS = 2048
 """Jobs of so many ranks are looked at closely as a whole."""
 
 MAX_CANDIDATES = 1024
-PEERS = 512
+PEER_RANKS = 512
 
-STANDS_OUT = SLOW_RATIO / 2
+MIN_EXCESS_RATIO = SLOW_RATIO / 2
 """By so much of the step a rank has to exceed the median in half of the time to be looked at: all that are slow enough
 to be accused do."""
 
 
 def screened(counters: Counters) -> list[int]:
     """The numbers of the ranks to be looked at closely."""
-    if len(counters.ranks) <= ALL:
+    if len(counters.ranks) <= MAX_UNSCREENED_RANKS:
         return [int(rank) for rank in counters.ranks]
     found = intervals(counters)
     busy = found.work + found.input
     known = np.isfinite(busy).any(axis=1)
     if not known.any():
-        return [int(rank) for rank in counters.ranks[:: max(1, len(counters.ranks) // PEERS)]]
+        return [int(rank) for rank in counters.ranks[:: max(1, len(counters.ranks) // PEER_RANKS)]]
     excess = (busy[known] - np.nanmedian(busy[known], axis=1, keepdims=True)) / found.step[known, None]
     score = np.where(np.isfinite(excess), excess, -np.inf).max(axis=0)
     best = np.argsort(-score)[:MAX_CANDIDATES]
-    candidates = best[score[best] > STANDS_OUT]
-    spread = np.arange(0, len(counters.ranks), max(1, len(counters.ranks) // PEERS))
+    candidates = best[score[best] > MIN_EXCESS_RATIO]
+    spread = np.arange(0, len(counters.ranks), max(1, len(counters.ranks) // PEER_RANKS))
     chosen = np.unique(np.concatenate((candidates, _mates(counters, candidates), spread)))
     return [int(rank) for rank in counters.ranks[chosen]]
 

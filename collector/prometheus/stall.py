@@ -15,7 +15,7 @@ from laggard.locate.partial_verdict import PartialVerdict
 from laggard.model import MAX_NAMED_RANKS, Culprit, Note
 from laggard.text.words import counted, ranks_text
 
-MOST = 0.5
+STALLED_SHARE = 0.5
 """Where more of the ranks than this do not wait, it is not they that the others wait for."""
 
 CONFIDENCE = {"dead": 0.8, "hung": 0.7}
@@ -48,7 +48,7 @@ def stalled_by(ranks: Ranks, stalled_seconds: float) -> PartialVerdict:
     silent = runs & (ranks.beat_moved == 0)
     gone = seen & ~runs
     idle = runs & ~waits & ~silent & ~(ranks.progress_moved > 0)
-    if (waits & ~silent).sum() < (1 - MOST) * seen.sum():
+    if (waits & ~silent).sum() < (1 - STALLED_SHARE) * seen.sum():
         return PartialVerdict((), (_nobody_waits(stalled_seconds),))
     for suspects, kind, how in (
         (gone, "dead", "its process is gone"),

@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from laggard.collector.prometheus.counters import FIRST, INTERVALS, Floats, differences
+from laggard.collector.prometheus.counters import FIRST_INTERVAL, INTERVALS, Floats, differences
 from laggard.constants import PHASES
 from laggard.model import Culprit
 from laggard.text.words import phase_text, step_times_text
@@ -17,10 +17,10 @@ from laggard.text.words import phase_text, step_times_text
 MAX_RANKS = 64
 """So many suspects' phases are asked for, and so many of their peers'."""
 
-COARSE = 0.85
+COARSE_FACTOR = 0.85
 """Of the confidence that is left: averages over many steps hide which of them were slow, and no wait is looked at."""
 
-WAITS_LONGER = 0.5
+WAITS_LONGER_FACTOR = 0.5
 """Of the confidence that is left where a suspect waits longer than its peers do: who is waited for waits least."""
 
 _INPUT, _OPTIMIZER = PHASES.index("input"), PHASES.index("optimizer")
@@ -58,10 +58,10 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
     """The culprit with its phase, and with evidence in seconds a step."""
     own = [found.column[rank] for rank in culprit.ranks if rank in found.column]
     others = [found.column[rank] for rank in peers if rank in found.column]
-    since = slice(max(0, (culprit.since_step or FIRST) - FIRST), None)
+    since = slice(max(0, (culprit.since_step or FIRST_INTERVAL) - FIRST_INTERVAL), None)
     mine, theirs = _typical(found.phases[since][:, own]), _typical(found.phases[since][:, others])
     excess = (mine - theirs)[: PHASES.index("other")]
-    confidence = culprit.confidence * COARSE
+    confidence = culprit.confidence * COARSE_FACTOR
     evidence = [f"averages over {INTERVALS - since.start} of {INTERVALS} intervals that Prometheus holds"]
     kind, phase = culprit.kind, None
     if np.isfinite(excess).any():
@@ -73,7 +73,7 @@ def described(culprit: Culprit, found: Detail, peers: Sequence[int]) -> Culprit:
     waited, peers_waited = _middle(found.collectives[since][:, own]), _middle(found.collectives[since][:, others])
     if np.isfinite(waited) and np.isfinite(peers_waited):
         evidence.insert(1, f"waits {step_times_text(waited, peers_waited, 'collectives')}")
-        confidence *= WAITS_LONGER if waited > peers_waited else 1.0
+        confidence *= WAITS_LONGER_FACTOR if waited > peers_waited else 1.0
     sure = round(confidence, 2)
     return structs.replace(culprit, kind=kind, phase=phase, confidence=sure, evidence=tuple(evidence))
 

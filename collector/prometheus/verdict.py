@@ -17,7 +17,7 @@ from laggard.collector.prometheus.answer import Labels
 from laggard.collector.prometheus.choice import STALL_INTERVALS, Few, choose_job, few_ranks
 from laggard.collector.prometheus.client import Prometheus
 from laggard.collector.prometheus.counters import (
-    FIRST,
+    FIRST_INTERVAL,
     INTERVALS,
     Counters,
     Floats,
@@ -41,21 +41,21 @@ MAX_APART = 600.0
 """Seconds between two moments at most: for longer steps there is no verdict."""
 
 COARSE_INTERVALS = 2
-"""In so many intervals of COARSER times the length all ranks are screened."""
+"""In so many intervals of COARSE_LENGTH_RATIO times the length all ranks are screened."""
 
-COARSER = 4
+COARSE_LENGTH_RATIO = 4
 
-AT_ONCE = 3
+CONCURRENT_QUERIES = 3
 """So many queries are under way at once."""
 
-POSITIONS_UNKNOWN = 0.5
+POSITIONS_UNKNOWN_FACTOR = 0.5
 """Of the confidence that is left where ranks do different work by design, and which does which is not known here."""
 
 
 def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None) -> Location:
     """The verdict on the job of that key or name, by default the one that got on last, at a moment (Unix seconds; None:
     now). Raises UsageError where Prometheus does not answer, or the name is that of several users' jobs."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         found = choose_job(prometheus, job, at)
         if isinstance(found, Location):
             return found
@@ -64,7 +64,7 @@ def locate_by_counters(prometheus: Prometheus, job: str | None, at: float | None
 
 def locate_known(prometheus: Prometheus, job: queries.Job, now: float) -> Location:
     """The verdict on a job that Prometheus has samples of, now by the server's clock. Raises UsageError."""
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_QUERIES) as pool:
         return _Question(Reading(prometheus, pool, job, now), live=True).answer()
 
 
@@ -82,7 +82,7 @@ class _Question:
             return self._unknown("stale", few)
         if few.apart > MAX_APART:
             return self._unknown("too_few_steps", f"a step takes {seconds_text(few.step)}: too long for counters")
-        coarse = Moments(reading.now, COARSER * few.apart, COARSE_INTERVALS)
+        coarse = Moments(reading.now, COARSE_LENGTH_RATIO * few.apart, COARSE_INTERVALS)
         everyone = reading.counters(coarse, few.ranks)
         world = max((small_number(it.world_size) for it in reading.who(few.ranks).values()), default=0)
         location = self._stalled(everyone, few) if few.stands_still else self._slow(everyone, few, world)
@@ -125,7 +125,7 @@ class _Question:
         unlike = sorted({role for role in map(canonical_role, few.roles) if role and role != REPLICAS})
         notes = []
         if unlike:
-            culprits = [less_sure(culprit, POSITIONS_UNKNOWN) for culprit in culprits]
+            culprits = [less_sure(culprit, POSITIONS_UNKNOWN_FACTOR) for culprit in culprits]
             text = "ranks may differ by design, having groups of kind {}: who does what is not in Prometheus"
             notes.append(Note("positions_unknown", text.format(", ".join(unlike))))
         looked_at, asked = self._second_look(culprits, peers)
@@ -199,6 +199,6 @@ def _in_real_steps(culprit: Culprit, steps: Floats) -> Culprit:
     """The culprit with the job's own number of the step since which it is slow, in place of the interval's."""
     if culprit.since_step is None or not culprit.kind.startswith("slow"):
         return culprit
-    at = steps[max(0, min(culprit.since_step - FIRST, len(steps) - 1))]
+    at = steps[max(0, min(culprit.since_step - FIRST_INTERVAL, len(steps) - 1))]
     known = at[np.isfinite(at)]
     return structs.replace(culprit, since_step=int(np.median(known)) if known.size else None)

@@ -15,7 +15,7 @@ from laggard.collector.scrape.node_clock import NodeClock
 from laggard.collector.scrape.targets import Target
 from laggard.model import Finding, Report, Verdict
 from laggard.text.words import counted, printable_line
-from laggard.wire.nodes import MOST_RING_NODES, MOST_RING_PAIRS, NodeRow, RingPairs
+from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, NodeRow, RingPairs
 from laggard.wire.ranks import RanksDocument, UnseenProcess
 from laggard.wire.ras import RasSource
 
@@ -130,7 +130,7 @@ class AgentState:
             found = msgspec.convert(fact.get("pairs"), RingPairs | None) if isinstance(fact, dict) else None
         except msgspec.ValidationError:
             return None
-        if found is None or len(found.nodes) > MOST_RING_NODES or len(found.pairs) > MOST_RING_PAIRS:
+        if found is None or len(found.nodes) > MAX_RING_NODES or len(found.pairs) > MAX_RING_PAIRS:
             return None
         places = [place for first, second, _ in found.pairs for place in (first, second)]
         places += [*found.slow_nodes, *(place for link in found.slow_links for place in link)]
@@ -144,7 +144,7 @@ class AgentState:
         return current.verdict.value if current else Verdict.UNKNOWN.value
 
 
-_MOST_REASONS = 2
+_MAX_REASONS = 2
 _REASON_CHARACTERS = 60
 
 
@@ -154,7 +154,7 @@ def _skipped(report: Report) -> str:
     )
     if not reasons:
         return ""
-    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_MOST_REASONS))
+    why = ", ".join(f"{reason} ({count})" for reason, count in reasons.most_common(_MAX_REASONS))
     return f"{reasons.total()} of {counted(len(report.probes), 'check')} skipped: {why}"
 
 

@@ -16,7 +16,7 @@ from laggard.errors import UsageError
 from laggard.http.client import SPEAKS_TLS
 from laggard.http.tls import client_context, failure_text
 
-_CONNECTING: Final = 0.8
+_CONNECT_SHARE: Final = 0.8
 """Connecting gets so much of the time, so that a host that is off can be told from a slow agent."""
 _SECOND_ADDRESS_SECONDS: Final = 0.25
 """After so long the next address of a name is tried as well (RFC 8305, 5)."""
@@ -40,7 +40,7 @@ async def fetch(url: str, timeout_seconds: float, max_bytes: int, server_name: s
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_seconds
     try:
-        async with _connected(urlsplit(url), timeout_seconds * _CONNECTING, server_name) as streams:
+        async with _connected(urlsplit(url), timeout_seconds * _CONNECT_SHARE, server_name) as streams:
             if isinstance(streams, FetchFailure):
                 return streams
             return await asyncio.wait_for(_exchange(streams, urlsplit(url), max_bytes), deadline - loop.time())

@@ -18,7 +18,7 @@ from laggard.wire.collectives import RankCollectives
 LOOK_SECONDS: Final = 20.0
 """For so long after somebody looked at a rank its agent is asked; pages ask every few seconds."""
 
-MOST_RANKS: Final = 64
+MAX_RANKS: Final = 64
 """Of all readers together; those that were looked at last."""
 
 
@@ -44,7 +44,7 @@ class LookedRanks:
             for place in ((key, rank) for rank in ranks):
                 self._looked_at.pop(place, None)
                 self._looked_at[place] = now
-            for place in list(self._looked_at)[:-MOST_RANKS]:
+            for place in list(self._looked_at)[:-MAX_RANKS]:
                 del self._looked_at[place]
             return {rank: self._known[key, rank] for rank in ranks if (key, rank) in self._known}
 

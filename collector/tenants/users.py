@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 _KEPT_SECONDS: Final = 60.0
-_MOST_KEPT: Final = 4096
+_MAX_KEPT: Final = 4096
 
 
 class User(NamedTuple):
@@ -54,7 +54,7 @@ class Users:
         """Asks the user database, and waits for it."""
         found = self._of_database(name)
         with self._lock:
-            if len(self._kept) >= _MOST_KEPT:
+            if len(self._kept) >= _MAX_KEPT:
                 self._kept.clear()
             self._kept[name] = time.monotonic() + _KEPT_SECONDS, found
 

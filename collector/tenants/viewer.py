@@ -15,7 +15,7 @@ from laggard.text.words import printable_line
 _GROUP: Final = "@"
 """Begins the entries of `operators` that are groups."""
 
-_MOST_NAME: Final = 256
+_MAX_NAME_CHARACTERS: Final = 256
 _SHOWN: Final = 64
 
 _LOG_IN: Final = "say who you are: ask through the site's proxy, or show a certificate that names you"
@@ -102,7 +102,7 @@ class Admission:
 
     def _named(self, name: str, groups: Sequence[str] | None) -> Viewer:
         """`groups`: those that the proxy tells; None: the user database's count."""
-        if len(name) > _MOST_NAME or not name.isprintable():
+        if len(name) > _MAX_NAME_CHARACTERS or not name.isprintable():
             raise NotAdmitted(HTTPStatus.FORBIDDEN, "the user's name is too long, or holds what no name does")
         local = self._users.local(name)
         if self._operators & {name, local}:

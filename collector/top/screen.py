@@ -26,7 +26,7 @@ STEPS = 20
 _SHORTEST_BAR, _LONGEST_BAR = 10, 60  # cells of a rank's bar; the longest step fills them
 _NAMES = ("rank", "node", "state", "own", "waits")
 _WIDEST_NAME = 24
-_MOST_LINES = 6  # of evidence and notes, of jobs, of nodes
+_MAX_LINES = 6  # of evidence and notes, of jobs, of nodes
 _WIDTH = 200  # characters of a name at most
 _VERDICT_WORDS = {Verdict.OK: "no culprit", Verdict.FAIL: "has a culprit", Verdict.UNKNOWN: "cannot tell"}
 _VERDICT_STYLES = {verdict: STYLES[verdict.value] for verdict in (Verdict.OK, Verdict.FAIL, Verdict.UNKNOWN)}
@@ -82,8 +82,8 @@ def _known(values: Iterable[float | None]) -> list[float]:
 def _answer(summary: SummaryDocument) -> list[Wrapped]:
     age = "No agent has answered yet" if summary.age_seconds is None else f"As of {summary.age_seconds:.0f} s ago"
     lines = [Line(printable_line(summary.sentence, 1000), summary.location.verdict.value)]
-    lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MOST_LINES]]
-    lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MOST_LINES]]
+    lines += [Line(f"What to do: {printable_line(text, 1000)}") for text in summary.todo[:_MAX_LINES]]
+    lines += [Line(f"  {printable_line(text, 1000)}") for text in (*summary.evidence, *summary.notes)[:_MAX_LINES]]
     if len(summary.jobs) == 1 and summary.job:  # of several there is a list
         job = summary.jobs[0]
         lines.append(Line(f"  Job {job_text(job.job_id, job.owner, job)}", "aside"))
@@ -96,7 +96,7 @@ def _jobs(summary: SummaryDocument) -> list[Wrapped]:
     if len(summary.jobs) < 2:
         return []
     named = [job for job in summary.jobs if job.running or job.key == summary.job]
-    shown = sorted(named, key=lambda job: job.key != summary.job)[:_MOST_LINES]
+    shown = sorted(named, key=lambda job: job.key != summary.job)[:_MAX_LINES]
     lines = [_job(job, job.key == summary.job) for job in shown]
     total = max(len(summary.jobs), summary.counts.total)  # a summary has a part of many
     running = max(sum(job.running for job in summary.jobs), summary.counts.running) - sum(job.running for job in shown)
@@ -178,9 +178,9 @@ def _nodes(unwell: Sequence[NodeRow], count: int) -> list[Wrapped]:
     if not unwell:
         return [wrapped(Line(f"{counted(count, 'node')}, all well", "ok" if count else "unknown"))]
     lines = [wrapped(Line(f"{counted(count, 'node')}, {len(unwell)} not well:", "name"))]
-    lines += [_node(node) for node in unwell[:_MOST_LINES]]
-    if len(unwell) > _MOST_LINES:
-        lines.append(wrapped(Line(f"  and {len(unwell) - _MOST_LINES} more", "aside")))
+    lines += [_node(node) for node in unwell[:_MAX_LINES]]
+    if len(unwell) > _MAX_LINES:
+        lines.append(wrapped(Line(f"  and {len(unwell) - _MAX_LINES} more", "aside")))
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-MOST: Final = 64
+MAX_ANSWERS: Final = 64
 """Answers kept of one snapshot. The largest, a heat map, has about a megabyte."""
 
 
@@ -39,6 +39,6 @@ class SnapshotAnswers:
         with self._lock:
             if self._snapshot is not snapshot:
                 self._snapshot, self._answers = snapshot, {}
-            if key not in self._answers and len(self._answers) >= MOST:
+            if key not in self._answers and len(self._answers) >= MAX_ANSWERS:
                 del self._answers[next(iter(self._answers))]  # the oldest
             return self._answers.setdefault(key, _Answer())

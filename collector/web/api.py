@@ -19,13 +19,13 @@ from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from laggard.collector.fleet.drain_cap import drains_document
-from laggard.collector.fleet.ring_plan import FEWEST, MOST, plan_rings
+from laggard.collector.fleet.ring_plan import MAX_RING_NODES, MIN_RING_NODES, plan_rings
 from laggard.collector.incidents.incident import DEFAULT_LIMIT, MAX_LIMIT, query_for
 from laggard.collector.jobs.snapshot import ClusterSnapshot
 from laggard.collector.settings import CollectorSettings
 from laggard.collector.web.answers import SnapshotAnswers
 from laggard.collector.web.chosen_nodes import (
-    MOST_FOUND,
+    MAX_SEARCH_CHARACTERS,
     NodesAsked,
     findings_on,
     name_of,
@@ -50,7 +50,7 @@ from laggard.collector.web.newest_ring import newest_ring
 from laggard.collector.web.ring_suspects import ring_suspects
 from laggard.collector.web.situation import situation_of
 from laggard.collector.web.source import ClusterSource
-from laggard.collector.web.summary import FEW_JOBS, MOST_JOBS, JobsAsked, job_names, summary_document
+from laggard.collector.web.summary import DEFAULT_JOBS, MAX_JOBS, JobsAsked, job_names, summary_document
 from laggard.collector.web.tiles import tiles_document
 from laggard.collector.web.timeline import MAX_RANKS, mean_own_seconds, timeline_document
 from laggard.model import Note
@@ -110,8 +110,10 @@ class Api:
         """`?limit=N`: the N of them that need attention most; `?job=`, `?node=NAME`, `?find=TEXT`: of these alone."""
         snapshot, asked = self.source.snapshot, request.query_params
         limit = _whole(asked.get("limit", ""), LARGEST_RANK)
-        if ("limit" in asked and limit is None) or len(asked.get("find", "")) > MOST_FOUND:
-            return PlainTextResponse(f"limit is a number of nodes, find up to {MOST_FOUND} characters\n", 400)
+        if ("limit" in asked and limit is None) or len(asked.get("find", "")) > MAX_SEARCH_CHARACTERS:
+            return PlainTextResponse(
+                f"limit is a number of nodes, find up to {MAX_SEARCH_CHARACTERS} characters\n", 400
+            )
         chosen = _chosen(snapshot, request)
         return _json(nodes_document(snapshot, NodesAsked(limit, chosen.nodes, asked.get("find", ""), chosen.job)))
 
@@ -137,9 +139,11 @@ class Api:
 
     def rings(self, request: Request) -> Response:
         hours = _number(request.query_params.get("hours", "24"), 8760)
-        size = _whole(request.query_params.get("nodes", "8"), MOST)
-        if not hours or size is None or size < FEWEST:
-            return PlainTextResponse(f"hours is a number up to 8760, nodes one from {FEWEST} to {MOST}\n", 400)
+        size = _whole(request.query_params.get("nodes", "8"), MAX_RING_NODES)
+        if not hours or size is None or size < MIN_RING_NODES:
+            return PlainTextResponse(
+                f"hours is a number up to 8760, nodes one from {MIN_RING_NODES} to {MAX_RING_NODES}\n", 400
+            )
         suspects = ring_suspects(self.source, 3600 * hours)
         return _json(plan_rings(self.source.snapshot.nodes, 3600 * hours, size, suspects))
 
@@ -173,9 +177,11 @@ class Api:
     def summary(self, request: Request) -> Response:
         """`?limit=N`: N of the jobs; `?find=TEXT`: those with this in their name, user or script."""
         asked = request.query_params
-        limit, find = _whole(asked.get("limit", str(FEW_JOBS)), MOST_JOBS), asked.get("find", "")
-        if limit is None or len(find) > MOST_FOUND:
-            return PlainTextResponse(f"limit is up to {MOST_JOBS} jobs, find up to {MOST_FOUND} characters\n", 400)
+        limit, find = _whole(asked.get("limit", str(DEFAULT_JOBS)), MAX_JOBS), asked.get("find", "")
+        if limit is None or len(find) > MAX_SEARCH_CHARACTERS:
+            return PlainTextResponse(
+                f"limit is up to {MAX_JOBS} jobs, find up to {MAX_SEARCH_CHARACTERS} characters\n", 400
+            )
         snapshot, interval = self.source.snapshot, self.settings.interval_seconds
         return _json(summary_document(snapshot, job_name(request), interval, JobsAsked(limit, find)))
 

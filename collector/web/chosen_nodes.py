@@ -14,10 +14,10 @@ from laggard.text.words import natural
 from laggard.wire.node_finding import NodeFinding
 from laggard.wire.nodes import NodeRow, NodesDocument
 
-MOST_FOUND: Final = 200
+MAX_SEARCH_CHARACTERS: Final = 200
 """Characters of what is looked for."""
 
-MOST_SKIPPED_LINES: Final = 256
+MAX_SKIPPED_LINES: Final = 256
 """Of 200 characters at most."""
 
 _STATES: Final = ("garbage", "down", "slow", "waiting", "up")
@@ -66,7 +66,7 @@ def nodes_document(snapshot: ClusterSnapshot, asked: NodesAsked) -> NodesDocumen
 def skipped_lines(rows: Iterable[NodeRow], skipped: Mapping[str, str]) -> tuple[str, ...]:
     """Each line once, the most frequent first: nodes of one kind skip the same checks for the same reasons."""
     counts = Counter(line for row in rows if (line := skipped.get(row.url)))
-    return tuple(line for line, _ in counts.most_common(MOST_SKIPPED_LINES))
+    return tuple(line for line, _ in counts.most_common(MAX_SKIPPED_LINES))
 
 
 def findings_on(findings: Iterable[NodeFinding], nodes: Collection[str] | None) -> tuple[NodeFinding, ...]:

@@ -19,7 +19,7 @@ from laggard.rings.place import read_token_file
 from laggard.wire import WireError, decode, encode
 from laggard.wire.idle_rings import RingAsk, RingDue
 
-_MOST_BYTES: Final = 4096
+_MAX_BYTES: Final = 4096
 _OFF: Final = "no ring is ever due here: this collector has no ring_token_file\n"
 _REFUSED: Final = "another token than the collector's\n"
 
@@ -58,6 +58,6 @@ async def _body(request: Request) -> bytes:
     data = bytearray()
     async for chunk in request.stream():
         data += chunk
-        if len(data) > _MOST_BYTES:
-            raise WireError(f"more than {_MOST_BYTES} bytes")
+        if len(data) > _MAX_BYTES:
+            raise WireError(f"more than {_MAX_BYTES} bytes")
     return bytes(data)

@@ -8,7 +8,7 @@ from typing import Final
 from laggard.collector.web.documents import NewestRing
 from laggard.wire.nodes import NodeRow, RingPairs
 
-MOST_NODES: Final = 48
+MAX_NODES: Final = 48
 """Nodes in the matrix: the accused, then those in its slowest pairs."""
 
 
@@ -23,13 +23,13 @@ def newest_ring(rows: Iterable[NodeRow]) -> NewestRing:
 
 
 def _part(ring: RingPairs) -> RingPairs:
-    """The ring with MOST_NODES nodes at most, in the order that they had."""
-    if len(ring.nodes) <= MOST_NODES:
+    """The ring with MAX_NODES nodes at most, in the order that they had."""
+    if len(ring.nodes) <= MAX_NODES:
         return ring
     accused = [*ring.slow_nodes, *(place for link in ring.slow_links for place in link)]
     slowest = sorted(ring.pairs, key=lambda pair: pair[2] or 0.0)
     wanted = dict.fromkeys([*accused, *(place for first, second, _ in slowest for place in (first, second))])
-    chosen = sorted(list(wanted)[:MOST_NODES])
+    chosen = sorted(list(wanted)[:MAX_NODES])
     place = {old: new for new, old in enumerate(chosen)}
     return RingPairs(
         nodes=tuple(ring.nodes[old] for old in chosen),

@@ -13,11 +13,11 @@ from laggard.collector.web.documents import CollectiveSpan, CollectiveWait, Grou
 from laggard.constants import OPS
 from laggard.locate.job_timings import START, STEP, JobTimings
 
-MOST_SPANS: Final = 256
+MAX_SPANS: Final = 256
 """Of one rank in one document: those in which it waited the longest."""
 
-_MOST_WAITS: Final = 6
-_MOST_GROUPS: Final = 8
+_MAX_WAITS: Final = 6
+_MAX_GROUPS: Final = 8
 
 
 class RankCollective(NamedTuple):
@@ -97,7 +97,7 @@ def _in_step(
 def spans_of(found: Sequence[RankCollective]) -> tuple[CollectiveSpan, ...]:
     """The longest waits of those whose time is known, in the order of their begin."""
     known = [it for it in found if it.start is not None and it.end is not None]
-    longest = sorted(known, key=lambda it: -it.waited)[:MOST_SPANS]
+    longest = sorted(known, key=lambda it: -it.waited)[:MAX_SPANS]
     return tuple(
         CollectiveSpan(it.column, it.op, it.group, it.peer, round(it.start, 6), round(it.end, 6), round(it.waited, 6))
         for it in sorted(longest, key=lambda it: (it.column, it.start))
@@ -111,7 +111,7 @@ def waits_of(found: Iterable[RankCollective]) -> tuple[CollectiveWait, ...]:
     for it in found:
         totals[it.op, it.group].append(it.waited)
     waits = [CollectiveWait(op, group, len(each), round(sum(each), 6)) for (op, group), each in totals.items()]
-    return tuple(sorted((it for it in waits if it.seconds), key=lambda wait: -wait.seconds)[:_MOST_WAITS])
+    return tuple(sorted((it for it in waits if it.seconds), key=lambda wait: -wait.seconds)[:_MAX_WAITS])
 
 
 def group_waits(by_rank: Mapping[int, Sequence[RankCollective]]) -> tuple[GroupWait, ...]:
@@ -121,7 +121,7 @@ def group_waits(by_rank: Mapping[int, Sequence[RankCollective]]) -> tuple[GroupW
         for it in found:
             totals[it.op, it.group, it.peer][rank].append(it.waited)
     waits = [_group_wait(*place, ranks) for place, ranks in totals.items()]
-    return tuple(sorted((it for it in waits if it.longest), key=lambda wait: -wait.longest)[:_MOST_GROUPS])
+    return tuple(sorted((it for it in waits if it.longest), key=lambda wait: -wait.longest)[:_MAX_GROUPS])
 
 
 def _group_wait(op: str, group: str, peer: int | None, ranks: Mapping[int, Sequence[float]]) -> GroupWait:

@@ -27,11 +27,11 @@ AGAIN_SECONDS: Final = 60.0
 BUDGET_SECONDS: Final = 0.2
 """For one answer; the job that is under way is finished."""
 
-MOST_JOBS: Final = 512
+MAX_JOBS: Final = 512
 """That are looked at. Where more run, each user has as many as any other who has so many."""
 
-MOST_ITEMS: Final = 8
-"""Of one job: those that promise most. With MOST_JOBS the metrics have 8192 series at most."""
+MAX_ITEMS: Final = 8
+"""Of one job: those that promise most. With MAX_JOBS the metrics have 8192 series at most."""
 
 LONGEST_KEY: Final = 128
 """Characters of what is to be changed, which may have a host's name in it."""
@@ -83,12 +83,12 @@ def _chosen(snapshot: ClusterSnapshot) -> list[JobKey]:
         if job.running:
             turns.append((before[job.key.owner], job.key))
             before[job.key.owner] += 1
-    return [key for _, key in sorted(turns, key=lambda turn: turn[0])[:MOST_JOBS]]
+    return [key for _, key in sorted(turns, key=lambda turn: turn[0])[:MAX_JOBS]]
 
 
 def _items(snapshot: ClusterSnapshot, key: JobKey) -> tuple[Item, ...]:
     try:
-        return recommend(situation_of(snapshot, str(key))).items[:MOST_ITEMS]
+        return recommend(situation_of(snapshot, str(key))).items[:MAX_ITEMS]
     except Exception:  # the other metrics do not suffer by it
         log.exception("a defect in laggard: no recommendation for job %s in the metrics", key)
         return ()

@@ -16,16 +16,16 @@ from laggard.locate.describe import advice_lines, note_lines, sentence, support_
 from laggard.model import Location, Verdict
 from laggard.text.users import user_text
 
-FEW_JOBS: Final = 100
+DEFAULT_JOBS: Final = 100
 """Jobs in a summary where nobody asks for more: some 40 kB."""
 
-MOST_JOBS: Final = 4096
+MAX_JOBS: Final = 4096
 
 
 class JobsAsked(NamedTuple):
     """`limit`: so many jobs. `find`: those whose name, user or script contains it, in capitals or not."""
 
-    limit: int = FEW_JOBS
+    limit: int = DEFAULT_JOBS
     find: str = ""
 
 

@@ -54,7 +54,7 @@ OPERATOR: Final = frozenset((GATE, "/api/v1/rings", "/api/v1/targets"))
 _FLEET: Final = "is about the whole cluster: ask an operator, or be one (operators in the collector's settings)"
 _UNLISTED: Final = "is in no list of who may ask it, a defect in laggard"
 
-_MOST_VIEWERS: Final = 256
+_MAX_VIEWERS: Final = 256
 
 _LOOKUPS: Final = 4
 _LOOKUP_SECONDS: Final = 5.0
@@ -121,7 +121,7 @@ class TenantApp:
     def _app_of(self, viewer: Viewer) -> ASGIApp:
         """The application of one user. Those of a round are dropped with it: what they keep of answers is old then."""
         snapshot = self._source.snapshot
-        if snapshot is not self._made_for or len(self._apps) >= _MOST_VIEWERS:
+        if snapshot is not self._made_for or len(self._apps) >= _MAX_VIEWERS:
             self._apps, self._made_for = {}, snapshot
         if viewer not in self._apps:
             routes = self._make_routes(TenantSource(self._source, viewer), self._settings)

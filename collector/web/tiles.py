@@ -14,17 +14,17 @@ from laggard.collector.web.documents import TilesDocument, TileSpan
 from laggard.text.words import natural
 from laggard.wire.nodes import NodeRow
 
-MOST_TILES: Final = 8192
-MOST_CODES: Final = 4
+MAX_TILES: Final = 8192
+MAX_CODES: Final = 4
 """Codes of findings that a tile names."""
 
 _NUMBERED: Final = re.compile(r"([^.]*?)(\d{1,9})([^.\d]*(?:\..*)?)")
 
 
 def tiles_document(rows: Iterable[NodeRow]) -> TilesDocument:
-    """In the order of names. Of more than MOST_TILES nodes those that need attention are among those shown."""
+    """In the order of names. Of more than MAX_TILES nodes those that need attention are among those shown."""
     ordered = worst_first(rows)
-    shown = sorted(ordered[:MOST_TILES], key=lambda row: natural(name_of(row)))
+    shown = sorted(ordered[:MAX_TILES], key=lambda row: natural(name_of(row)))
     spans: list[TileSpan] = []
     for row in shown:
         tile = _tile(row)
@@ -37,7 +37,7 @@ def tiles_document(rows: Iterable[NodeRow]) -> TilesDocument:
 
 def _tile(row: NodeRow) -> TileSpan:
     name, tone = name_of(row), tone_of(row)
-    codes = row.findings[:MOST_CODES]
+    codes = row.findings[:MAX_CODES]
     numbered = _NUMBERED.fullmatch(name)
     if numbered is None:
         return TileSpan(name, -1, -1, 0, "", tone, codes)

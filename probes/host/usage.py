@@ -11,7 +11,7 @@ from typing import Final
 from laggard.probes.host.kernel import Usage
 
 _SECONDS: Final = 0.5  # of the two that a probe has
-_MOST_FILES: Final = 200_000
+_MAX_FILES: Final = 200_000
 _BLOCK_BYTES: Final = 512  # of st_blocks (stat(2))
 
 
@@ -23,7 +23,7 @@ def read_usage(point: str) -> Usage:
     linked: set[int] = set()
     folders, files, complete = deque([point]), 0, True
     while folders:
-        if files >= _MOST_FILES or time.monotonic() > deadline:
+        if files >= _MAX_FILES or time.monotonic() > deadline:
             complete = False
             break
         try:
@@ -38,7 +38,7 @@ def read_usage(point: str) -> Usage:
                     taken[str(about.st_uid)] += about.st_blocks * _BLOCK_BYTES
                     if stat.S_ISDIR(about.st_mode):
                         folders.append(entry.path)
-                    if files >= _MOST_FILES or time.monotonic() > deadline:
+                    if files >= _MAX_FILES or time.monotonic() > deadline:
                         break
         except OSError:
             complete = False

@@ -26,12 +26,12 @@ from laggard.probes.rdma.model.nics import read_nics
 T = TypeVar("T")
 
 _INFINIBAND = "/sys/class/infiniband"
-_MOST_NAMED: Final = 4
+_MAX_NAMED: Final = 4
 _WORST_FIRST: Final = tuple(Severity)
-_MOST_FINDINGS: Final = 64
+_MAX_FINDINGS: Final = 64
 """Any user can make as many as they like, and those of the machine's other probes must have room beside them."""
 
-_MOST_UNKNOWN: Final = 64
+_MAX_UNKNOWN: Final = 64
 """Names that nobody knows: for each the known name that it resembles is looked for, which takes a millisecond."""
 
 
@@ -63,9 +63,9 @@ def check(host: Host, thresholds: NcclThresholds) -> Iterator[Finding | Fact]:
     for path, conf in {rank.conf_path: rank.conf for rank in ranks.processes}.items():
         found += _judge_conf(path, conf)
     found.sort(key=lambda each: _WORST_FIRST.index(each.severity))
-    yield from found[:_MOST_FINDINGS]
-    if len(found) > _MOST_FINDINGS:
-        yield Fact("not_listed", f"{len(found) - _MOST_FINDINGS} more findings")
+    yield from found[:_MAX_FINDINGS]
+    if len(found) > _MAX_FINDINGS:
+        yield Fact("not_listed", f"{len(found) - _MAX_FINDINGS} more findings")
     _raise_if_unread(host, ranks)
     if ranks.left_out:
         raise Unknown(f"there was no time or room for {_processes(ranks.left_out)}")
@@ -81,8 +81,8 @@ def _raise_if_unread(host: Host, ranks: RankProcesses) -> None:
         text = f"the environment of {_processes(len(ranks.unread))} is not for this user to read"
         raise Unknown(f"{text}, and which of them train is not known ({error}); {why}") from None
     if unread:
-        named = ", ".join(map(str, unread[:_MOST_NAMED]))
-        more = f" and {len(unread) - _MOST_NAMED} more" if len(unread) > _MOST_NAMED else ""
+        named = ", ".join(map(str, unread[:_MAX_NAMED]))
+        more = f" and {len(unread) - _MAX_NAMED} more" if len(unread) > _MAX_NAMED else ""
         whose = "a process that trains" if len(unread) == 1 else f"{len(unread)} processes that train"
         raise Unknown(f"the environment of {whose} ({named}{more}) is not for this user to read; {why}")
 
@@ -114,7 +114,7 @@ def _environments(host: Host, etc: NcclConf, ranks: RankProcesses) -> list[NcclE
 
 def _with_few_unknown(environments: list[NcclEnvironment]) -> list[NcclEnvironment]:
     names = dict.fromkeys(name for each in environments for name in each.settings if not may_be_shown(name))
-    dropped = frozenset(list(names)[_MOST_UNKNOWN:])
+    dropped = frozenset(list(names)[_MAX_UNKNOWN:])
     if not dropped:
         return environments
     return [

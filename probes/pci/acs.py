@@ -24,7 +24,7 @@ from laggard.probes.pci.rules.acs_faults import (
 )
 from laggard.probes.probe import Fact, Probe, Thresholds, finding
 
-_MOST_PAIRS: Final = 8
+_MAX_PAIRS: Final = 8
 _FIX: Final = (
     "Turn ACS off where the machine runs no virtual machines: in the firmware (often with VT-d or the IOMMU), or at "
     "each boot with the kernel parameter `pci=disable_acs_redir=...`, or with setpci as below, which lasts until the "
@@ -101,7 +101,7 @@ def _fault_finding(tree: PciTree, fault: AcsFault) -> Finding:
             "set": acs_names(control),
             "wrong": acs_names(fault.bits),
             "lacking": acs_names(fault.missing),
-            "between": [list(pair) for pair in fault.pairs[:_MOST_PAIRS]],
+            "between": [list(pair) for pair in fault.pairs[:_MAX_PAIRS]],
             "pairs": len(fault.pairs),
         },
         fix=fix,

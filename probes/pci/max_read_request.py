@@ -18,7 +18,7 @@ _FIX = (
     "Set it in bits 14:12 of the device's control register, 5 for 4096 bytes and 2 for 512, with setpci as below "
     "(until the next boot), or permanently in the firmware or the NIC's own settings."
 )
-_FEWEST_PEERS = 3
+_MIN_PEERS = 3
 
 
 class ReadRequestThresholds(Thresholds, frozen=True):
@@ -53,7 +53,7 @@ def judge(devices: Iterable[PciDevice], thresholds: ReadRequestThresholds) -> It
     for device, express in known:
         size = express.read_request_bytes
         same_model = [other.read_request_bytes for peer, other in known if peer.hardware == device.hardware]
-        peers = majority(same_model, _FEWEST_PEERS)
+        peers = majority(same_model, _MIN_PEERS)
         if size < thresholds.least_bytes:
             yield _finding(device, express, thresholds.least_bytes, "below the value at reset", Severity.WARNING)
         elif peers is not None and size < peers:

@@ -24,7 +24,7 @@ from laggard.probes.unreadable import Unreadable, raise_if_unreadable
 _CARRIER_DOWNS: Final = "carrier_down_count"
 _LINK_DOWNS: Final = ("counters/link_downed", "hw_counters/link_downed", _CARRIER_DOWNS)
 """Counters of the same events: of the port, of rxe's port, and of the network device."""
-_LEAST_DOWNS = 1
+_MIN_DOWNS = 1
 
 
 class RdmaErrorThresholds(RdmaThresholds, frozen=True):
@@ -123,7 +123,7 @@ def _judge_flaps(
         increase for name in _LINK_DOWNS if (increase := _increase(counters, history, name, thresholds.flap_seconds))
     ]
     downs = max((increase.per(thresholds.flap_seconds) for increase in increases), default=0.0)
-    if downs < _LEAST_DOWNS:
+    if downs < _MIN_DOWNS:
         return
     increase = max(increases, key=lambda increase: increase.count)
     yield finding(

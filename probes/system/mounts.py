@@ -28,7 +28,7 @@ _DEAD = frozenset(
     )
 )
 _DENIED = frozenset(os.strerror(number) for number in (errno.EACCES, errno.EPERM))  # a user's own FUSE mount
-_MOST_SERVERS = 64
+_MAX_SERVERS = 64
 _FIX = (
     "Check the server and the network to it. If it stays away: `umount -l` hides the mount from new processes; those "
     "that hang in it end when the server is back, or with the machine."
@@ -52,11 +52,11 @@ def check(host: Host, thresholds: RemoteMountThresholds) -> Iterator[Finding | F
     servers: dict[str, list[str]] = {}
     for mount in judged:
         servers.setdefault(mount.source, []).append(mount.point)
-    if len({mount.source for mount in judged if not mount.of_user}) > _MOST_SERVERS:
+    if len({mount.source for mount in judged if not mount.of_user}) > _MAX_SERVERS:
         raise Unknown(f"{len(servers)} servers are more than are asked at a time")
-    if len(servers) > _MOST_SERVERS:
-        yield Fact("not_asked", f"{len(servers) - _MOST_SERVERS} file systems that users have mounted")
-        servers = dict(list(servers.items())[:_MOST_SERVERS])
+    if len(servers) > _MAX_SERVERS:
+        yield Fact("not_asked", f"{len(servers) - _MAX_SERVERS} file systems that users have mounted")
+        servers = dict(list(servers.items())[:_MAX_SERVERS])
         judged = [mount for mount in judged if mount.source in servers]
     replies = host.statvfs_replies(servers, thresholds.answer_seconds)
     unexplained: dict[str, str] = {}  # errors by mount point

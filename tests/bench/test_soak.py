@@ -16,7 +16,7 @@ import soak
 from msgspec import to_builtins
 from soaking.clocks import Clock
 from soaking.daemons import Daemon, Sample
-from soaking.leaks import LEAST_SAMPLES, leaks
+from soaking.leaks import MIN_SAMPLES, leaks
 
 from laggard.collector.incidents.database import IncidentDatabase, read_incidents
 from laggard.collector.incidents.incident import Incident, IncidentQuery
@@ -43,7 +43,7 @@ def test_descriptors_that_stay_open_are_a_leak() -> None:
 
 
 def test_a_life_that_is_too_short_is_not_called_flat() -> None:
-    (said,) = leaks("agent", life([40] * (LEAST_SAMPLES - 1)))
+    (said,) = leaks("agent", life([40] * (MIN_SAMPLES - 1)))
     assert "too few to tell" in said
 
 

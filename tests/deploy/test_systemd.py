@@ -25,7 +25,7 @@ from laggard.probes.nccl.model.last_ring import LAST_RING_PATH
 from laggard.service_manager import supervised, watchdog_seconds
 
 UNITS = REPOSITORY / "deploy" / "systemd" / "system"
-MOST_EXPOSED = {
+MAX_EXPOSURE = {
     "laggard-agent.service": 1.7,
     "laggard-collector.service": 1.5,
     "laggard-idle-rings.service": 1.8,
@@ -47,7 +47,7 @@ def with_a_program(unit: Path, folder: Path) -> Path:
 
 
 @needs_systemd
-@pytest.mark.parametrize("name", MOST_EXPOSED)
+@pytest.mark.parametrize("name", MAX_EXPOSURE)
 def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -> None:
     unit = with_a_program(UNITS / name, tmp_path)
     units = [str(unit), shutil.copy(UNITS / "laggard-reader.socket", tmp_path)]
@@ -59,7 +59,7 @@ def test_systemd_takes_the_unit_and_finds_it_closed(name: str, tmp_path: Path) -
     )
     score = re.search(r"Overall exposure level for \S+: ([\d.]+)", judged.stdout)
     assert score is not None, judged.stdout + judged.stderr
-    assert float(score[1]) <= MOST_EXPOSED[name]
+    assert float(score[1]) <= MAX_EXPOSURE[name]
 
 
 def directives(unit: str) -> dict[str, str]:

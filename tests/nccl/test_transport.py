@@ -12,7 +12,7 @@ from support.nccl_logs import log_expectations, log_text
 
 from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 from laggard.nccl.log.reader import parse_nccl_log
-from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOG_STATES, MOST_BYTES, Transport
+from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, LOG_STATES, MAX_BYTES, Transport
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.rank_findings import TransportJudgement, judge_rank_transports
 
@@ -159,7 +159,7 @@ TRANSPORTS = st.builds(
 @given(TRANSPORTS)
 def test_any_report_fits_and_stays_the_same_when_sent_again(value: Transport) -> None:
     text = value.to_json()
-    assert len(text.encode()) <= MOST_BYTES
+    assert len(text.encode()) <= MAX_BYTES
     got = Transport.from_json(text)
     assert Transport.from_json(got.to_json()) == got
     assert (got.log, got.uverbs) == (value.log, value.uverbs)
@@ -219,7 +219,7 @@ def test_whatever_a_rank_writes_is_read_or_rejected_in_one_line(junk: Any, drop:
         judge_rank_transports("1", [got], WITH_RDMA)
 
 
-@pytest.mark.parametrize("size", [MOST_BYTES + 1, 1 << 24])
+@pytest.mark.parametrize("size", [MAX_BYTES + 1, 1 << 24])
 def test_a_document_that_is_too_long_is_rejected_unread(size: int) -> None:
     with pytest.raises(ValueError, match="bytes"):
         Transport.from_json("[" * size)

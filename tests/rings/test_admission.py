@@ -190,7 +190,7 @@ def test_a_proof_is_for_one_node_and_one_connection() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100 + b"\n", b"a" * (messages.MOST_BYTES + 2)]
+    "words", [b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 100 + b"\n", b"a" * (messages.MAX_BYTES + 2)]
 )
 def test_who_says_something_else_is_left_out(words: bytes) -> None:
     async def test(coordinator: Coordinator, port: int) -> None:

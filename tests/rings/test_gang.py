@@ -56,5 +56,5 @@ def test_who_did_not_come_is_named_and_what_accuses_nobody_is_told_to_all() -> N
 def test_a_share_fits_into_a_message_however_much_was_found() -> None:
     many = [found("RING_FAILED", f"node {number}", said="x" * 300, partners=["p" * 80] * 8) for number in range(64)]
     whole = ring(*many, accused={0: tuple(range(64))}, absent=tuple("a" * 1000 for _ in range(100)), unknown="u" * 9999)
-    assert len(messages.line(End(1, "why", share_of(whole, 0)))) < messages.MOST_BYTES
-    assert len(messages.line(End(1, "why", share_of(whole, 1)))) < messages.MOST_BYTES
+    assert len(messages.line(End(1, "why", share_of(whole, 0)))) < messages.MAX_BYTES
+    assert len(messages.line(End(1, "why", share_of(whole, 1)))) < messages.MAX_BYTES

@@ -14,7 +14,7 @@ from laggard.cli import main
 from laggard.nccl.tuner.build import Measurement, build_rows, choose_bands
 from laggard.nccl.tuner.lint import find_line_problems, find_one_channel
 from laggard.nccl.tuner.plugin import Message, choose, possible_cells, turning_sizes
-from laggard.nccl.tuner.table import COLLECTIVES, MOST_BYTES, read_lines, render_row, rows_of
+from laggard.nccl.tuner.table import COLLECTIVES, MAX_BYTES, read_lines, render_row, rows_of
 
 LARGEST = 8 << 30
 ALL_REDUCE_ONLY = (
@@ -78,7 +78,7 @@ def test_what_the_plugin_makes_of_odd_fields() -> None:
     rows = rows_of(read_lines(text))
     assert [row.line for row in rows] == [1, 2, 3]
     assert rows[0][1:] == ("allreduce", 0, 10, "ring", "simple", 2, -1, -1, -1, -1)
-    assert rows[1][1:7] == ("allgather", 1, MOST_BYTES, "ring", "ll", 3)
+    assert rows[1][1:7] == ("allgather", 1, MAX_BYTES, "ring", "ll", 3)
     assert rows[2][1:7] == ("allgather", 0, 50, "ring", "ll", 5)
 
 
@@ -91,14 +91,14 @@ def test_channels_of_minus_one_are_one_and_of_zero_are_nccls() -> None:
     text = "allreduce,0,100,ring,ll,-1,-1,-1\nallreduce,101,200,ring,ll,0,-1,-1\nallreduce,201,300,ring,ll,1,-1,-1\n"
     assert [chosen(text, "allreduce", size)[1] for size in (50, 150, 250)] == [1, 0, 1]
     ranges = [each for each in find_one_channel(read_lines(text)) if each.collective == "allreduce"]
-    assert [(each.min_bytes, each.max_bytes, each.line) for each in ranges] == [(0, 100, 1), (301, MOST_BYTES, None)]
+    assert [(each.min_bytes, each.max_bytes, each.line) for each in ranges] == [(0, 100, 1), (301, MAX_BYTES, None)]
 
 
 def test_lint_names_the_messages_without_a_row() -> None:
     ranges = find_one_channel(read_lines(ALL_REDUCE_ONLY))
     own = {(each.collective, each.min_bytes, each.max_bytes) for each in ranges if each.ranks == 32}
-    assert ("allreduce", 0, 65536) in own and ("allreduce", 4294967296, MOST_BYTES) in own
-    assert {("allgather", 0, MOST_BYTES), ("broadcast", 0, MOST_BYTES)} <= own
+    assert ("allreduce", 0, 65536) in own and ("allreduce", 4294967296, MAX_BYTES) in own
+    assert {("allgather", 0, MAX_BYTES), ("broadcast", 0, MAX_BYTES)} <= own
     assert any(each.nodes == 1 and each.ranks == 8 for each in ranges)  # the job's other communicators
 
 
@@ -180,7 +180,7 @@ def test_the_fastest_setting_with_right_results_wins_and_ties_change_nothing() -
     bands = choose_bands(measurements)["allreduce"]
     assert [(band.min_bytes, band.max_bytes, band.best.algorithm) for band in bands] == [
         (0, 65536, "tree"),
-        (65537, MOST_BYTES, "ring"),
+        (65537, MAX_BYTES, "ring"),
     ]
 
 

@@ -19,11 +19,11 @@ from laggard.trainer_hooks.record.native_waits import Wait
 from laggard.trainer_hooks.record.recorder import Recorder, clock
 
 _WAITS_LIMIT: Final = 4096  # between two checks
-_REMEMBERED: Final = 0.75  # of the share of earlier checks, at each later one
-_MANY: Final = (
+_DECAY: Final = 0.75  # of the share of earlier checks, at each later one
+_MANY_UNSEEN: Final = (
     2.0  # three checks in a row with unseen waits, or most of them for longer: not what happens once or twice
 )
-_FEW: Final = 0.5
+_FEW_UNSEEN: Final = 0.5
 
 
 class FunctionalWaits:
@@ -79,8 +79,8 @@ class FunctionalWaits:
         """At the end of a step: since the last one C++ made so many collectives outside of DDP. Sets the fact where it
         does so again and again and nobody is seen to wait for them."""
         unseen, self._count = made > self._count, 0
-        self._unseen = self._unseen * _REMEMBERED + unseen
-        if self._unseen > _MANY:
+        self._unseen = self._unseen * _DECAY + unseen
+        if self._unseen > _MANY_UNSEEN:
             self._facts.set(UNSEEN_WAITS, True)
-        elif self._unseen < _FEW:
+        elif self._unseen < _FEW_UNSEEN:
             self._facts.set(UNSEEN_WAITS, None)

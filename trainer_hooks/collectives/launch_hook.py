@@ -14,7 +14,7 @@ from laggard.trainer_hooks.collectives.flight_recorder_entries import GroupEntri
 from laggard.trainer_hooks.record.recorder import clock
 
 _HOOK_ID: Final = 0x1A66A2D  # hooks of one group are told apart by it
-_KEPT: Final = 4096  # launches
+_MAX_LAUNCHES: Final = 4096  # launches
 _NO_COLLECTIVES: Final = ("send", "recv", "split", "new_window", "unknown")
 
 
@@ -22,7 +22,9 @@ class LaunchHook:
     """The launches of one process group from here on. Raises AttributeError where torch has no such hook."""
 
     def __init__(self, group: Any) -> None:
-        self._launches: deque[tuple[int, Any, int]] = deque(maxlen=_KEPT)  # when, torch's name of the operation, bytes
+        self._launches: deque[tuple[int, Any, int]] = deque(
+            maxlen=_MAX_LAUNCHES
+        )  # when, torch's name of the operation, bytes
         self._unregister = group.unregister_pre_hook
         self._since = clock()
         group.register_pre_hook(_HOOK_ID, self._launched)
@@ -39,7 +41,7 @@ class LaunchHook:
     def entries(self, since: int) -> GroupEntries:
         """The collectives launched after `since` on the recorder's clock, as read_entries() has them."""
         launches = list(self._launches)
-        first = launches[0][0] if len(launches) == _KEPT else self._since
+        first = launches[0][0] if len(launches) == _MAX_LAUNCHES else self._since
         names = [(str(name).rpartition(".")[2].lower(), size) for at, name, size in launches if at > since]
         return GroupEntries(
             [RecordedCollective(operation(name), size) for name, size in names if name not in _NO_COLLECTIVES],

@@ -31,8 +31,8 @@ log = logging.getLogger("laggard")
 clock = time.perf_counter_ns
 
 _POLL_MASK: Final = 63  # of the number of collectives: polled every 64, because phases can be long
-_RECENT: Final = 1024  # collectives
-_WAIT_IN_CALL: Final = 2000
+_RECENT_COLLECTIVES: Final = 1024  # collectives
+_WAIT_IN_CALL_NS: Final = 2000
 """Nanoseconds of the host's in which nothing is launched: a wait that comes so soon after the call is part of it."""
 
 
@@ -77,7 +77,7 @@ class DeviceCollectives(DevicePhases):
         self._calls_before = 0  # this step
         self.captured = 0  # collectives that went into graphs, and are not recorded
         self.pending: PendingWork[_PendingCollective] = PendingWork(self._never_ended)
-        self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT)  # word, launch on the host, bytes
+        self._recent: deque[tuple[int, int, int]] = deque(maxlen=_RECENT_COLLECTIVES)  # word, launch on the host, bytes
         self._mark_launches = mark_launches
         self._last = (0, 0)  # word and launch of the last collective that went to the device
         self._calls = 0
@@ -196,7 +196,7 @@ class DeviceCollectives(DevicePhases):
         if get_ident() != self._home and not self._device.runs_backward():
             return self._wait_on_other_thread(batch, work, original, *args)
         last, began = batch[-1], clock()
-        in_call = last.arrival is not None and began - last.returned < _WAIT_IN_CALL
+        in_call = last.arrival is not None and began - last.returned < _WAIT_IN_CALL_NS
         before = last.arrival if in_call else self.mark()
         if before is None:
             self.release(*_marks(batch, before))

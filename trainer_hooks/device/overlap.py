@@ -9,7 +9,7 @@ from typing import Final
 
 from laggard.trainer_hooks.record.events import Launch
 
-_LIMIT: Final = 1024  # collectives that are kept, because the main stream may still wait for them
+_MAX_COLLECTIVES: Final = 1024  # collectives that are kept, because the main stream may still wait for them
 
 
 class OverlappedCollective:
@@ -37,7 +37,7 @@ class OverlappedCollectives:
 
     def add(self, collective: OverlappedCollective) -> None:
         self._kept.append(collective)
-        if len(self._kept) > _LIMIT:
+        if len(self._kept) > _MAX_COLLECTIVES:
             self._log_once(self._kept.popleft())
 
     def main_stream_waited(self, began: int, ended: int) -> None:

@@ -20,7 +20,7 @@ log = logging.getLogger("laggard")
 
 clock = time.perf_counter_ns
 
-_SAME_BOUNDARY: Final = 2000
+_SAME_BOUNDARY_NS: Final = 2000
 """Nanoseconds of the host's in which nothing is launched and no stream is changed: such calls take longer. Where a
 phase begins so soon after the last one, one mark stands for both."""
 
@@ -40,7 +40,7 @@ class DevicePhases:
 
     def enter(self, now: int, phase: int, work: int) -> None:
         """The training thread enters `phase`, at `now` on the host's clock. `work`: as Recorder.enter."""
-        mark = self.timeline.left if now - self._left_at < _SAME_BOUNDARY else None
+        mark = self.timeline.left if now - self._left_at < _SAME_BOUNDARY_NS else None
         if mark is None:
             mark = self.mark()
         if mark is not None:

@@ -32,7 +32,7 @@ _PARAMETERS: Final = (
     "bucket_ranks",
     "output_bucket",
 )
-_AGREE_WITHIN: Final = datetime.timedelta(minutes=2)
+_AGREEMENT_TIMEOUT: Final = datetime.timedelta(minutes=2)
 """Ranks come to their first step at different times: a model is read from storage."""
 _SEGMENT_BYTES: Final = 1 << 20
 """gloo/allreduce.h: AllreduceOptions::kMaxSegmentSize, and two segments a rank at least."""
@@ -244,7 +244,7 @@ def _agreed(group: Any, key: str, problem: str) -> str:
     store.set(f"{key}/{dist.get_rank()}", problem or "able")
     keys = [f"{key}/{member}" for member in members]
     try:
-        store.wait(keys, _AGREE_WITHIN)
+        store.wait(keys, _AGREEMENT_TIMEOUT)
     except RuntimeError:
         return problem or "not all ranks ask for it: set LAGGARD_REDUCE_SCATTER for each"
     answers = [store.get(each).decode() for each in keys]

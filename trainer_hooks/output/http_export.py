@@ -22,7 +22,7 @@ from laggard.trainer_hooks.output.exposition import CONTENT_TYPE, render_metrics
 from laggard.trainer_hooks.output.identity import Identity
 from laggard.trainer_hooks.record.recorder import Recorder
 
-MOST_CLIENTS: Final = 4
+MAX_CLIENTS: Final = 4
 
 
 def serve_metrics(address: str, identity: Identity, recorder: Recorder) -> str:
@@ -38,7 +38,7 @@ def serve_metrics(address: str, identity: Identity, recorder: Recorder) -> str:
         return Response(HTTPStatus.OK, CONTENT_TYPE, render_metrics(identity, recorder).encode(), NO_PAGE)
 
     url = url_of(listener)
-    server = Server(listener, _report_defects(handle), _error_response, MOST_CLIENTS)
+    server = Server(listener, _report_defects(handle), _error_response, MAX_CLIENTS)
     server.start()
     atexit.register(_stop_server_of, os.getpid(), server)
     os.register_at_fork(after_in_child=listener.close)  # else a worker that outlives the rank would keep the port

@@ -17,7 +17,7 @@ MAX_BYTES: Final = 1 << 30
 """The most bytes of one rank's recording: a day of a thousand collectives a minute. Later lines are counted as lost."""
 
 _NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-_MOST_QUEUED: Final = 64 << 20  # bytes, while the disk is slow or stuck
+_MAX_QUEUED_BYTES: Final = 64 << 20  # bytes, while the disk is slow or stuck
 
 
 class LineFile:
@@ -89,7 +89,7 @@ class LineFile:
         with self._queueing:
             if not self._stopped and self._size + len(data) > self._max_bytes:
                 self._stop_writing(f"it has {self._size} bytes, and the limit is {self._max_bytes}")
-            if not self._stopped and sum(map(len, self._queue)) + len(data) > _MOST_QUEUED:
+            if not self._stopped and sum(map(len, self._queue)) + len(data) > _MAX_QUEUED_BYTES:
                 self._stop_writing("its disk is too slow")
             if self._stopped:
                 self.lost += len(lines)

@@ -35,7 +35,7 @@ from laggard.trainer_hooks.record.recorder import Recorder
 
 log = logging.getLogger("laggard")
 
-_MOST_LETTERS: Final = 120  # of a script's name
+_MAX_CHARACTERS: Final = 120  # of a script's name
 
 
 def open_outputs(recorder: Recorder, identity: Identity, training_thread: Callable[[], int] = get_ident) -> None:
@@ -73,7 +73,7 @@ def script_name() -> str | None:
     path = (getattr(sys, "argv", None) or [""])[0]
     folder, name = os.path.split(path)
     name = os.path.basename(folder) if name == "__main__.py" else name
-    return None if name.startswith("-") else name[:_MOST_LETTERS] or None
+    return None if name.startswith("-") else name[:_MAX_CHARACTERS] or None
 
 
 def _open_rank_file(recorder: Recorder, identity: Identity) -> RankFileWriter | None:

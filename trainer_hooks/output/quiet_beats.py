@@ -15,13 +15,13 @@ from laggard.trainer_hooks.output.local_ranks import LocalRanks
 from laggard.trainer_hooks.output.recording import RecordingSink
 from laggard.trainer_hooks.record.hot_path_state import HotPathState
 
-_FIRST_SECONDS: Final = 1.0  # without a step: most jobs' steps are shorter, and their recordings have no such line
-_MOST_SECONDS: Final = 5.0  # between two lines: a job whose steps take minutes gets 10 MB a day
+_MIN_SECONDS: Final = 1.0  # without a step: most jobs' steps are shorter, and their recordings have no such line
+_MAX_SECONDS: Final = 5.0  # between two lines: a job whose steps take minutes gets 10 MB a day
 
 
 class QuietBeats:
-    """Takes the beats of one rank, and writes a line about one that comes _FIRST_SECONDS after the last step or later.
-    The next follows when half as much time again has passed, at least _FIRST_SECONDS, at most _MOST_SECONDS."""
+    """Takes the beats of one rank, and writes a line about one that comes _MIN_SECONDS after the last step or later.
+    The next follows when half as much time again has passed, at least _MIN_SECONDS, at most _MAX_SECONDS."""
 
     def __init__(self, sink: RecordingSink, live: HotPathState, others: LocalRanks) -> None:
         self._sink = sink
@@ -41,11 +41,11 @@ class QuietBeats:
         self._others.remember()
         since = self._sink.quiet_since_ns
         if since != self._since:
-            self._since, self._due = since, _FIRST_SECONDS
+            self._since, self._due = since, _MIN_SECONDS
         quiet = (beat.at_ns - since) / 1e9
         if quiet < self._due:
             return
-        interval = min(max(_FIRST_SECONDS, quiet / 2), _MOST_SECONDS)
+        interval = min(max(_MIN_SECONDS, quiet / 2), _MAX_SECONDS)
         self._due = quiet + interval
         phase = self._live.words[WORD_PHASE]
         self._sink.write_at_once(

@@ -21,8 +21,8 @@ from laggard.trainer_hooks.record.facts import FACTS
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
 
 _SETTLE_SECONDS: Final = 0.3  # three times as long as the file's thread takes to come round
-_LEAST_NS: Final = 10_000
-_LEAST_SHARE: Final = 0.01
+_MIN_NS: Final = 10_000
+_MIN_SHARE: Final = 0.01
 
 
 class RecordingSink:
@@ -139,7 +139,7 @@ class RecordingSink:
     def _own(self, record: StepRecord) -> dict[str, Any]:
         """The own times of a step that waited longer than its collectives say, as for functional ones: where it did is
         in no line."""
-        if record.waited - self._waited < max(_LEAST_NS, record.waited * _LEAST_SHARE):
+        if record.waited - self._waited < max(_MIN_NS, record.waited * _MIN_SHARE):
             return {}
         own = {name: seconds / 1e9 for name, seconds in zip(PHASES, record.phases, strict=True)}
         return {"own": own, "waited": record.waited / 1e9}

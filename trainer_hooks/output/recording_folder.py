@@ -17,13 +17,13 @@ from typing import Any, Final
 from laggard.process_identity import GONE, own_start, state_of
 from laggard.trainer_hooks.output.identity import Identity
 
-MOST_RUNS: Final = 1000
+MAX_RUNS: Final = 1000
 """In one folder; a run beyond is not recorded."""
 
 _RANK_FILE = re.compile(r"rank-(\d{1,7})(?:\.(\d{1,7}))?\.jsonl")
 _CLOCKS_SECONDS: Final = 5.0  # by which the clock of a file server may be behind
-_MOST_FILES: Final = 8  # of other ranks that are looked into: in a folder of another run all are of that
-_MOST_ENTRIES: Final = 10_000
+_MAX_FILES: Final = 8  # of other ranks that are looked into: in a folder of another run all are of that
+_MAX_ENTRIES: Final = 10_000
 _HEAD_BYTES: Final = 4096
 
 
@@ -35,11 +35,11 @@ def folder_of_run(directory: str, identity: Identity) -> str:
     """`directory`, or `directory`/run-2 and so on: the first without another run's recording. Raises OSError;
     FileExistsError where another process of this run records under this rank's number."""
     began = own_start()
-    names = (directory, *(os.path.join(directory, f"run-{number}") for number in range(2, MOST_RUNS + 1)))
+    names = (directory, *(os.path.join(directory, f"run-{number}") for number in range(2, MAX_RUNS + 1)))
     for folder in names:
         if not _holds_another_run(folder, identity, began):
             return folder
-    raise FileExistsError(0, f"it holds {MOST_RUNS} runs: name another folder")
+    raise FileExistsError(0, f"it holds {MAX_RUNS} runs: name another folder")
 
 
 def _holds_another_run(folder: str, identity: Identity, began: float | None) -> bool:
@@ -48,7 +48,7 @@ def _holds_another_run(folder: str, identity: Identity, began: float | None) -> 
         if not _is_of_another_run(own, identity, began):
             raise FileExistsError(0, f"another process of this job records there as rank {identity.rank}")
         return True
-    others = itertools.islice(_rank_files(folder), _MOST_FILES)
+    others = itertools.islice(_rank_files(folder), _MAX_FILES)
     earliest = None if began is None else began - _CLOCKS_SECONDS
     return any(
         attempt > identity.attempt
@@ -68,7 +68,7 @@ def _rank_files(folder: str) -> Iterator[tuple[str, int]]:
     """The ranks' files, each with its attempt."""
     try:
         with os.scandir(folder) as entries:
-            for entry in itertools.islice(entries, _MOST_ENTRIES):
+            for entry in itertools.islice(entries, _MAX_ENTRIES):
                 found = _RANK_FILE.fullmatch(entry.name)
                 if found:
                     yield entry.path, int(found[2] or 0)

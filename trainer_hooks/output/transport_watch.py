@@ -15,7 +15,7 @@ from laggard.trainer_hooks.record.facts import FACTS, Facts
 log = logging.getLogger("laggard")
 
 _BEATS_PER_CHECK: Final = 15
-_MOST_EMPTY_CHECKS: Final = 8  # in a row, after which a process is taken not to use NCCL
+_MAX_EMPTY_CHECKS: Final = 8  # in a row, after which a process is taken not to use NCCL
 
 
 class TransportWatch:
@@ -43,12 +43,12 @@ class TransportWatch:
     def beat(self) -> None:
         """Sets the fact TRANSPORT at every 15th beat. Gives up on a process that loads no NCCL, and after an error."""
         self._beats += 1
-        if self._empty_checks >= _MOST_EMPTY_CHECKS or self._beats % _BEATS_PER_CHECK != 1:
+        if self._empty_checks >= _MAX_EMPTY_CHECKS or self._beats % _BEATS_PER_CHECK != 1:
             return
         try:
             self._check()
         except Exception:
-            self._empty_checks = _MOST_EMPTY_CHECKS
+            self._empty_checks = _MAX_EMPTY_CHECKS
 
     def _check(self) -> None:
         from laggard.nccl.observe import PrivateLog, observe

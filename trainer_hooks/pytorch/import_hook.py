@@ -20,7 +20,7 @@ from laggard.trainer_hooks.wrapping import suppress_errors
 
 Act = Callable[[Any], None]
 
-_MOST_FRAMES: Final = 2000  # of the stack, looked at for the execution of a module
+_MAX_FRAMES: Final = 2000  # of the stack, looked at for the execution of a module
 
 _acts: dict[str, list[Act]] = {}
 _unseen: set[str] = set()  # names in _acts: not executed yet, as far as is known
@@ -109,7 +109,7 @@ def _is_under_way(module: Any) -> bool:
     """Whether this thread executes the module, or is about to, without the import system."""
     frame: FrameType | None = sys._getframe()
     names = getattr(module, "__dict__", None)
-    for _ in range(_MOST_FRAMES):
+    for _ in range(_MAX_FRAMES):
         if frame is None:
             return False
         if frame.f_globals is names and frame.f_code.co_name == "<module>":

@@ -26,8 +26,8 @@ from laggard.trainer_hooks.record.records import Sink, StepRecord, Totals
 from laggard.trainer_hooks.record.step_timer import OPTIMIZER, StepTimer
 
 BEFORE_STEPS: Final = -1  # the step of collectives before the first forward
-_RECENT: Final = 64  # blocks of collectives that are remembered
-_AT_ONCE: Final = 1024 * EVENT_NUMBERS
+_RECENT_BLOCKS: Final = 64  # blocks of collectives that are remembered
+_BATCH_NUMBERS: Final = 1024 * EVENT_NUMBERS
 _BLOCK: Final = RECORDS_PER_BLOCK * EVENT_NUMBERS
 
 
@@ -55,7 +55,7 @@ class Aggregator:
         self._timer = StepTimer()
         self._block: list[int] = []  # collectives of the step that the sinks have not been given yet
         self._draining: list[int] = []  # the portion of the events that is being counted
-        self._recent: deque[list[int]] = deque(maxlen=_RECENT)
+        self._recent: deque[list[int]] = deque(maxlen=_RECENT_BLOCKS)
         self._flushed: tuple[int, ...] = ()
         self._lock = threading.Lock()
         self._handlers: dict[int, Callable[..., None]] = {
@@ -143,8 +143,8 @@ class Aggregator:
 
     def _portions(self) -> Iterator[list[int]]:
         events = self._events
-        for _ in range(len(events) // _AT_ONCE + 1):  # what is appended meanwhile comes next time
-            self._draining = portion = events[:_AT_ONCE]
+        for _ in range(len(events) // _BATCH_NUMBERS + 1):  # what is appended meanwhile comes next time
+            self._draining = portion = events[:_BATCH_NUMBERS]
             del events[: len(portion)]  # in place: the hot path holds this list
             yield portion
         self._draining = []

@@ -22,7 +22,7 @@ _OTHERS_FAILED: Final = re.compile(
     re.IGNORECASE,
 )
 _NETWORK_TYPES: Final = ("DistBackendError", "DistNetworkError", "DistStoreError", "BrokenPipeError", "TimeoutError")
-_MOST_CHARACTERS: Final = 4096
+_MAX_CHARACTERS: Final = 4096
 _ON_FAILURE: Final[list[Callable[[], None]]] = []
 _ON_DEPARTURE: Final[list[Callable[[], None]]] = []
 
@@ -97,5 +97,5 @@ def _exception(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SystemExit):
         return {}
     name = type(error).__name__
-    others_failed = name in _NETWORK_TYPES or _OTHERS_FAILED.search(str(error)[:_MOST_CHARACTERS]) is not None
+    others_failed = name in _NETWORK_TYPES or _OTHERS_FAILED.search(str(error)[:_MAX_CHARACTERS]) is not None
     return {"exception": name[:64], "others_failed": others_failed}

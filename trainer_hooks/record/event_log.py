@@ -26,9 +26,9 @@ from laggard.trainer_hooks.record.hot_path_state import HotPathState
 from laggard.trainer_hooks.record.periodic_thread import PeriodicThread
 from laggard.trainer_hooks.record.records import Sink
 
-_DRAIN_ALONE: Final = 256 * EVENT_NUMBERS  # at this length the training thread drains where no other thread does,
-_DRAIN_TOO: Final = 16384 * EVENT_NUMBERS  # at this one also where the other thread is behind,
-_GIVE_UP: Final = 16 * _DRAIN_TOO  # and at this one events are lost where nobody can drain
+_DRAIN_NUMBERS: Final = 256 * EVENT_NUMBERS  # at this length the training thread drains where no other thread does,
+_HELP_DRAIN_NUMBERS: Final = 16384 * EVENT_NUMBERS  # at this one also where the other thread is behind,
+_MAX_NUMBERS: Final = 16 * _HELP_DRAIN_NUMBERS  # and at this one events are lost where nobody can drain
 
 
 class EventLog:
@@ -58,9 +58,9 @@ class EventLog:
 
     def drain_if_needed(self) -> None:
         """Drains the list where no other thread does, or where the other is behind. For the training thread."""
-        if self.background is not None and len(self._events) < _DRAIN_TOO:
+        if self.background is not None and len(self._events) < _HELP_DRAIN_NUMBERS:
             return
-        if not self.drain(0) and len(self._events) >= _GIVE_UP:  # another thread is stuck in a sink
+        if not self.drain(0) and len(self._events) >= _MAX_NUMBERS:  # another thread is stuck in a sink
             self.totals.lost += len(self)
             self._events.clear()
             self.step_abandoned(self._live.step)
@@ -71,7 +71,7 @@ class EventLog:
 
     def _append_and_drain(self, numbers: Iterable[int]) -> None:
         self._events.extend(numbers)
-        if len(self._events) >= _DRAIN_ALONE:
+        if len(self._events) >= _DRAIN_NUMBERS:
             self.drain_if_needed()
 
     def phase_entered(self, now: int, phase: int, work: int) -> None:

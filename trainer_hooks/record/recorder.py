@@ -51,7 +51,7 @@ __all__ = [
 clock = time.perf_counter_ns
 
 FIRST_STEPS: Final = 16  # in each of these a device is searched for and the native check made; later in one step of
-ONE_STEP_OF: Final = 8
+STEPS_PER_SAMPLE: Final = 8
 _CLOSE_SECONDS: Final = 1.0  # that the end waits for a sink which another thread is stuck in
 
 FindDevice = Callable[["Recorder"], DeviceTimer | None]
@@ -205,20 +205,20 @@ class Recorder:
         self._depth, self.step_will_end = 0, False
         live, events = self.live, self.events
         try:
-            if self._found_native or live.step < FIRST_STEPS or live.step % ONE_STEP_OF == 0:
+            if self._found_native or live.step < FIRST_STEPS or live.step % STEPS_PER_SAMPLE == 0:
                 self._found_native = self._native_check()
             pending = live.pending
             if pending.key or pending.others or pending.batches or pending.dropped:
                 pending.expire(live.step)
             finished, live.step = live.step, next_step
-            self._searched = next_step >= FIRST_STEPS and next_step % ONE_STEP_OF != 0
+            self._searched = next_step >= FIRST_STEPS and next_step % STEPS_PER_SAMPLE != 0
             if live.device is None:
                 events.append((STEP_ENDED, next_step, 0, 0, 0))
             else:
                 live.device.end_step(finished, next_step)
         except Exception:
             self.totals.errors += 1
-        if events.background is None or next_step % ONE_STEP_OF == 0:
+        if events.background is None or next_step % STEPS_PER_SAMPLE == 0:
             events.drain_if_needed()
 
     def add_step(self, record: StepRecord) -> None:

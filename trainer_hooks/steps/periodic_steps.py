@@ -11,10 +11,10 @@ from laggard.rankfile.layout import LANE_SHIFT
 from laggard.trainer_hooks.record.records import RECORD_NUMBERS, StepRecord, Totals
 from laggard.trainer_hooks.steps.period import smallest_period
 
-_LEAST: Final = 192
+_MIN_COLLECTIVES: Final = 192
 """Collectives without a step, before a period is searched. Half of them must repeat with it, because three equal ones
 in a row occur within many a step."""
-_KEPT: Final = 4096  # collectives; a step of more than a third of them is not found
+_MAX_KEPT: Final = 4096  # collectives; a step of more than a third of them is not found
 _PATIENCE_NS: Final = 1_800_000_000_000
 """How long an engine or an optimizer that was made may take for its first step. Layers of one size repeat their
 collectives within it, as those of ZeRO stage 3 and FSDP do: these are no steps."""
@@ -55,12 +55,12 @@ class PeriodicSteps:
             word, issued, _, waited, size = numbers[place : place + RECORD_NUMBERS]
             self._kept.append((issued, waited, word >> LANE_SHIFT, size))
         self._kept.sort()
-        if len(self._kept) >= _LEAST and not self._is_early():
+        if len(self._kept) >= _MIN_COLLECTIVES and not self._is_early():
             self._add_steps()
-        del self._kept[: max(0, len(self._kept) - _KEPT)]
+        del self._kept[: max(0, len(self._kept) - _MAX_KEPT)]
 
     def _add_steps(self) -> None:
-        period = smallest_period([entry[2:] for entry in self._kept], least=_LEAST // 2)
+        period = smallest_period([entry[2:] for entry in self._kept], least=_MIN_COLLECTIVES // 2)
         if period is None or all(self._is_copying(entry[2]) for entry in self._kept[-period:]):
             return
         start = self._first_repetition(period)

@@ -36,12 +36,12 @@ ReadNamed = Callable[[str, str], str]
 SECONDS: Final = 1.2
 """For all processes together: who asks the reader waits a little longer."""
 
-_MOST_VALUE: Final = 4096
-_MOST_PATH: Final = 200
-_MOST_OF_PROCESS: Final = 16 << 10  # characters of names and values
-_MOST_CHARACTERS: Final = 4 << 20  # of all processes, a fourth of what the reader may answer
-_MOST_FILES: Final = 1 << 14
-_MOST_LINES: Final = 16  # of a settings file, that have no effect
+_MAX_VALUE_CHARACTERS: Final = 4096
+_MAX_PATH_CHARACTERS: Final = 200
+_MAX_PROCESS_CHARACTERS: Final = 16 << 10  # characters of names and values
+_MAX_CHARACTERS: Final = 4 << 20  # of all processes, a fourth of what the reader may answer
+_MAX_FILES: Final = 1 << 14
+_MAX_LINES: Final = 16  # of a settings file, that have no effect
 _REFUSED: Final = "laggard's reader may not read it either"
 
 
@@ -119,7 +119,7 @@ def read_own_rank_processes(host: Host, read_named: ReadNamed | None = None, sec
             unread.append(int(pid))
             continue
         room += _characters(found) if found else 0
-        if room > _MOST_CHARACTERS:
+        if room > _MAX_CHARACTERS:
             left_out += 1
             break
         processes += [found] if found else []
@@ -152,7 +152,7 @@ def _rank_process(host: Host, pid: str, read: ReadNamed) -> RankProcess | None:
         int(pid),
         _shown({name: value for name, value in merged.items() if _NAME.fullmatch(name)}),
         conf,
-        printable_line(conf_path, _MOST_PATH),
+        printable_line(conf_path, _MAX_PATH_CHARACTERS),
         _version(host, pid),
         etc is not None,
     )
@@ -180,16 +180,18 @@ def _read_conf(host: Host, pid: str, path: str, read: ReadNamed) -> NcclConf | N
 
 def _told(conf: NcclConf) -> NcclConf:
     settings = _shown({name: value for name, value in conf.settings.items() if _NAME.fullmatch(name)})
-    ineffective = ((number, printable_line(reason, _MOST_PATH)) for number, reason in conf.ineffective[:_MOST_LINES])
+    ineffective = (
+        (number, printable_line(reason, _MAX_PATH_CHARACTERS)) for number, reason in conf.ineffective[:_MAX_LINES]
+    )
     return NcclConf(settings, tuple(ineffective))
 
 
 def _shown(variables: Mapping[str, str]) -> dict[str, str]:
     """The variables, known ones first, as far as there is room; without the values that may be secrets."""
     shown: dict[str, str] = {}
-    room = _MOST_OF_PROCESS
+    room = _MAX_PROCESS_CHARACTERS
     for name in sorted(variables, key=lambda name: not may_be_shown(name)):
-        value = variables[name][:_MOST_VALUE] if may_be_shown(name) else ""
+        value = variables[name][:_MAX_VALUE_CHARACTERS] if may_be_shown(name) else ""
         room -= len(name) + len(value)
         if room < 0:
             break
@@ -198,7 +200,7 @@ def _shown(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _holds_a_gpu(host: Host, pid: str) -> bool:
-    for number in host.entries(f"/proc/{pid}/fd")[:_MOST_FILES]:
+    for number in host.entries(f"/proc/{pid}/fd")[:_MAX_FILES]:
         try:
             if _HOLDS.fullmatch(host.read_link(f"/proc/{pid}/fd/{number}")):
                 return True

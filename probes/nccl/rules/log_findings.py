@@ -20,8 +20,8 @@ from laggard.probes.nccl.rules.variable_findings import judge_environment
 from laggard.probes.nccl.rules.variable_rules import VariableContext
 from laggard.probes.nccl.rules.version_findings import judge_versions
 
-_MOST_WARNINGS = 16
-_MOST_HOSTS = 1000
+_MAX_WARNINGS = 16
+_MAX_HOSTS = 1000
 
 
 class LogJudgement(NamedTuple):
@@ -77,7 +77,7 @@ def _nic_kinds(processes: Iterable[NcclProcess]) -> dict[str, str]:
     found: dict[str, str] = {}
     for process in processes:
         layers = sorted(_link_layers((process,)))
-        if process.host and process.network and len(found) < _MOST_HOSTS:
+        if process.host and process.network and len(found) < _MAX_HOSTS:
             found[process.host] = "/".join(layers) if process.network == "IB" and layers else process.network
     return found
 
@@ -110,7 +110,7 @@ def _facts(log: NcclLog, job: NcclJob) -> dict[str, Any]:
         "networks": _distinct(process.network for process in job.processes),
         "libfabric_protocols": _distinct(process.protocol for process in job.processes),
         "channels": dict(count_job_channels(job)),
-        "warnings": _distinct(text for process in job.processes for text in process.warnings)[:_MOST_WARNINGS],
+        "warnings": _distinct(text for process in job.processes for text in process.warnings)[:_MAX_WARNINGS],
     }
 
 

@@ -21,7 +21,7 @@ _WRONG_DATA = re.compile(r"p2p: .*\b(?:write|read) mismatch\b")
 _RANKS = re.compile(r"rank\(s\) (\{[^}]{0,120}\}(?: \(N=\d+\))?)")
 _DIFFERS = re.compile(r"\bmismatch\b|\bdiffer from\b|inconsistent link speeds|corrected volatile errors at or above")
 
-_MOST = 32
+_MAX_FINDINGS = 32
 
 
 class _Rule(NamedTuple):
@@ -65,7 +65,7 @@ def judge_own_diagnostics(processes: Sequence[NcclProcess]) -> tuple[Finding, ..
     """Returns one finding for each line that reports something wrong, each text once."""
     texts = dict.fromkeys(line for process in processes for line in process.diagnostics)
     tagged = dict.fromkeys(match[1] for text in texts if (match := _TAGGED.match(text)))
-    return tuple(each for text in tagged for each in _judge(text))[:_MOST]
+    return tuple(each for text in tagged for each in _judge(text))[:_MAX_FINDINGS]
 
 
 def _judge(text: str) -> Iterator[Finding]:

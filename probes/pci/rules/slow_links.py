@@ -15,7 +15,7 @@ from laggard.majority import majority
 from laggard.model import Severity
 from laggard.probes.pci.model.tree import PciDevice, PciTree
 
-_FEWEST_PEERS: Final = 3
+_MIN_PEERS: Final = 3
 
 
 class PcieLink(NamedTuple):
@@ -140,7 +140,7 @@ def _gpu_speed(link: PcieLink, peers: float) -> Iterator[SlowLink]:
 def _majority(link: PcieLink, others: tuple[PcieLink, ...], value: Callable[[PcieLink], float]) -> float:
     """Returns the value of most of the link's peers, itself included; 0 without a majority of at least three."""
     peers = [other for other in others if other.peer_key == link.peer_key]
-    return majority((value(other) for other in peers), _FEWEST_PEERS) or 0
+    return majority((value(other) for other in peers), _MIN_PEERS) or 0
 
 
 def _speed(link: PcieLink) -> float:

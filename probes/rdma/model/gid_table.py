@@ -11,7 +11,7 @@ from laggard.probes.host.host import Host
 from laggard.probes.rdma.model.port import Port
 
 V2: Final = "RoCE v2"  # gid_attrs/types/N; the other is "IB/RoCE v1" (sysfs-class-infiniband)
-_MOST_ENTRIES: Final = 64
+_MAX_ENTRIES: Final = 64
 _GAP: Final = 8
 """Tables have 256 entries and are filled from the start: after so many empty entries the search ends."""
 _GID = re.compile(r"[0-9a-f]{4}(?::[0-9a-f]{4}){7}")
@@ -44,7 +44,7 @@ def read_gids(host: Host, port: Port) -> tuple[Gid, ...]:
     """Returns the entries in use. Raises Unknown where the table cannot be read."""
     found: list[Gid] = []
     empty = 0
-    for index in range(_MOST_ENTRIES):
+    for index in range(_MAX_ENTRIES):
         try:
             text = host.read(f"{port.folder}/gids/{index}")
         except NotFound:

@@ -10,7 +10,7 @@ from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.probes.probe import finding
 
-_MOST_JSON: Final = 1 << 20
+_MAX_JSON_CHARACTERS: Final = 1 << 20
 
 
 def recognise(content: FileContent) -> bool:
@@ -34,7 +34,7 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
 
 def read_json(text: str) -> Any:
     """Returns the document; None for what is none, or is too large for a configuration."""
-    if not text.lstrip().startswith("{") or len(text) > _MOST_JSON:
+    if not text.lstrip().startswith("{") or len(text) > _MAX_JSON_CHARACTERS:
         return None
     try:
         return json.loads(text)

@@ -14,18 +14,18 @@ from laggard.terminal.parts import Line
 from laggard.text.report import by_severity
 from laggard.text.words import ascii_line, capital, counted
 
-MOST_COLUMNS: Final = 100
+MAX_COLUMNS: Final = 100
 """Longer lines are hard to read, however wide the terminal is."""
-_FEWEST_COLUMNS: Final = 40
+_MIN_COLUMNS: Final = 40
 _LONGEST_VALUE: Final = 400
 
 
 def terminal_columns() -> int:
     """Returns how wide the text is to be: as wide as the terminal, within limits."""
-    return max(_FEWEST_COLUMNS, min(MOST_COLUMNS, shutil.get_terminal_size((MOST_COLUMNS, 24)).columns))
+    return max(_MIN_COLUMNS, min(MAX_COLUMNS, shutil.get_terminal_size((MAX_COLUMNS, 24)).columns))
 
 
-def render_diagnosis(diagnosis: Diagnosis, columns: int = MOST_COLUMNS) -> str:
+def render_diagnosis(diagnosis: Diagnosis, columns: int = MAX_COLUMNS) -> str:
     rows = (row for line in diagnosis_lines(diagnosis) for row in _wrapped(line, columns))
     return "".join(f"{row}\n" for row in rows)
 

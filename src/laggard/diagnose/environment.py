@@ -16,7 +16,8 @@ _NAME = re.compile(r"[A-Z_][A-Z0-9_]*")
 _MIN_SHARE = 0.6  # of the lines; the others continue values, or are functions of the shell
 _SAMPLE_LINES = 400
 _SAMPLE_CHARACTERS = 1 << 18
-_MOST_JSON = 1 << 20  # larger than the kernel lets an environment be; parsed JSON takes up to seventy times its length
+_MAX_JSON_CHARACTERS = 1 << 20
+"""More than the kernel lets an environment have; parsed JSON takes up to seventy times its length."""
 
 
 def recognise(content: FileContent) -> bool:
@@ -57,7 +58,7 @@ def _unquoted(value: str) -> str:
 
 def _from_json(text: str) -> dict[str, str]:
     """Returns the variables of an object whose keys are names of variables, or of such an object one level below."""
-    if len(text) > _MOST_JSON:
+    if len(text) > _MAX_JSON_CHARACTERS:
         return {}
     try:
         tree = json.loads(text)

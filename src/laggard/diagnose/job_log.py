@@ -9,13 +9,13 @@ from laggard.diagnose import nccl_log
 from laggard.diagnose.file_content import FileContent
 from laggard.diagnose.file_format import FileFormat, FileJudgement, KnownHardware
 from laggard.diagnose.job.findings import judge_job
-from laggard.diagnose.job.progress import ENOUGH_LINES, ProgressReader, what_is_known
+from laggard.diagnose.job.progress import MIN_TRAINING_LINES, ProgressReader, what_is_known
 from laggard.diagnose.job.reader import JobEvidence, JobLogReader
 from laggard.nccl.log.reader import NcclLogReader
 from laggard.probes.nccl.model.job import HardwareFacts
 from laggard.probes.nccl.rules.log_findings import judge_nccl_log
 
-_MOST_RANKS_TOLD: Final = 64
+_MAX_RANKS_TOLD: Final = 64
 
 
 def recognise(content: FileContent) -> bool:
@@ -70,7 +70,7 @@ def recognise_training(content: FileContent) -> bool:
     reader = ProgressReader()
     for piece in content.pieces():
         reader.feed(piece)
-        if reader.training_lines >= ENOUGH_LINES:
+        if reader.training_lines >= MIN_TRAINING_LINES:
             return True
     return False
 

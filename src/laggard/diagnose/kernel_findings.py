@@ -24,8 +24,8 @@ RELEVANT: Final = (
 
 _MANY_CORRECTED: Final = 10
 """Corrected memory errors come singly; ten in one log are a module that fails."""
-_FEWEST_FLAPS: Final = 2
-_MOST_DEVICES: Final = 64
+_MIN_FLAPS: Final = 2
+_MAX_DEVICES: Final = 64
 
 _KILLED = re.compile(r"(?:Memory cgroup out|Out) of memory: Killed process (\d+) \(([^)]{1,40})\)")
 _CRASHED = re.compile(r"((?:python|pt_|ray|torch)[\w.:-]{0,40})\[(\d+)\]: segfault at")
@@ -104,7 +104,7 @@ def _links(messages: Iterable[str]) -> Iterator[Finding]:
             fix = "Check the cable, the transceiver and the switch's port, unless somebody set the port down."
             summary = "lost its link, and did not get it back in this log"
             yield _finding("RDMA_NETDEV_DOWN", device, summary, lines, fix, commands, Severity.WARNING)
-        elif lines.times >= _FEWEST_FLAPS:
+        elif lines.times >= _MIN_FLAPS:
             summary = f"lost its link {lines.times} times and got it back"
             fix = "Clean or replace the cable and its transceivers; look at the switch's port."
             yield _finding("RDMA_LINK_FLAPPING", device, summary, lines, fix, commands, Severity.WARNING)
@@ -126,7 +126,7 @@ def _servers(messages: Iterable[str]) -> Iterator[Finding]:
 
 
 def _count(found: dict[_Key, _Lines], key: _Key, text: str, number: int = 1) -> None:
-    if key in found or len(found) < _MOST_DEVICES:
+    if key in found or len(found) < _MAX_DEVICES:
         found[key] = _Lines(found.get(key, _Lines(0, "")).times + number, text)
 
 

@@ -11,15 +11,15 @@ from laggard.probes.probe import finding
 from laggard.text.words import counted
 
 _SAMPLE = 1 << 16
-_FEWEST_FIELDS = 6
+_MIN_FIELDS = 6
 _MIN_SHARE = 0.6
-_MOST = 8
+_MAX_SHOWN = 8
 
 
 def recognise(content: FileContent) -> bool:
     lines = [line for line in read_lines(content.text[:_SAMPLE]) if line.fields[0].lower() != "collective_type"]
     known = sum(
-        len(line.fields) >= _FEWEST_FIELDS
+        len(line.fields) >= _MIN_FIELDS
         and line.fields[0].lower() in COLLECTIVES
         and (line.fields[3].lower() in ALGORITHMS or line.fields[4].lower() in PROTOCOLS)
         for line in lines
@@ -40,7 +40,7 @@ def judge(content: FileContent, hardware: KnownHardware) -> FileJudgement:
                 "NCCL_TUNER_TABLE",
                 "a tuner table",
                 f"has {counted(len(problems), 'line')} that mean something else: line {first.line}: {first.text}",
-                evidence={"lines": [f"line {each.line}: {each.text}" for each in problems[:_MOST]]},
+                evidence={"lines": [f"line {each.line}: {each.text}" for each in problems[:_MAX_SHOWN]]},
                 fix="Correct these lines; `laggard tuner simulate` shows which row each message gets.",
             )
         )
@@ -57,7 +57,7 @@ def _one_channel(ranges: tuple[OneChannel, ...]) -> Finding:
         evidence={
             "ranges": [
                 f"{each.collective} of {each.min_bytes} to {each.max_bytes} B, {each.nodes} nodes, {each.ranks} ranks"
-                for each in ranges[:_MOST]
+                for each in ranges[:_MAX_SHOWN]
             ],
             "cause": "no row matches" if first.line is None else f"line {first.line} has channels -1",
             "count": len(ranges),

@@ -13,7 +13,7 @@ _BEGINNINGS: Final = {
     b"\x7fELF": "is a program or a core dump",
 }
 _TAR: Final = (257, b"ustar")
-_MOST_BINARY: Final = 0.1
+_BINARY_SHARE: Final = 0.1
 
 
 def what_is_known(content: FileContent, known_formats: str) -> str:
@@ -36,4 +36,4 @@ def what_is_known(content: FileContent, known_formats: str) -> str:
 
 def _is_binary(data: bytes) -> bool:
     strange = sum(byte < 32 and byte not in b"\t\n\r\x1b\x08\x0c" for byte in data)
-    return strange > _MOST_BINARY * len(data)
+    return strange > _BINARY_SHARE * len(data)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # ssl is slow to import, and most addresses are plain
     import ssl
 
 MAX_BYTES: Final = 4 << 20
-_MOST_REASON: Final = 300
+_MAX_REASON_BYTES: Final = 300
 _MISDIRECTED: Final = "421"
 """A daemon that is asked under a name that it does not have says so, and what to do about it."""
 SPEAKS_TLS: Final = "it speaks TLS: write https:// before its name"
@@ -155,7 +155,7 @@ def _parse(data: bytes, request: _Request) -> ClientResponse:
         raise NoResponse(SPEAKS_TLS)
     if words[1] != "200":
         told = request.body_counts and (request.body is not None or words[1] == _MISDIRECTED)
-        reason = _one_line(body[:_MOST_REASON]) if told else ""
+        reason = _one_line(body[:_MAX_REASON_BYTES]) if told else ""
         raise NoResponse(f"HTTP {words[1]}" + (f": {reason}" if reason else ""))
     fields = (line.partition(":") for line in lines)
     headers = {name.strip().lower(): value.strip() for name, _, value in fields}

@@ -19,7 +19,7 @@ from laggard.kubernetes.streaks import Streaks
 
 log = logging.getLogger("laggard.kubernetes")
 
-_MOST_REMEMBERED: Final = 1 << 12
+_MAX_REMEMBERED_TAINTS: Final = 1 << 12
 
 
 class Taints:
@@ -34,7 +34,7 @@ class Taints:
         self._settings = settings
         self._limits = Limits(settings.max_tainted_ratio, settings.max_taints_per_hour, settings.min_answering_ratio)
         # Unix time, as it is on the node, and monotonic seconds: a clock that is set ages no taint.
-        self._set_at: deque[tuple[int, float]] = deque(maxlen=_MOST_REMEMBERED)
+        self._set_at: deque[tuple[int, float]] = deque(maxlen=_MAX_REMEMBERED_TAINTS)
 
     @property
     def writes(self) -> bool:

@@ -37,7 +37,7 @@ _STOPPING = (
 
 _MEASURED_BY_RINGS = ("RING_SLOW", "RING_FAILED")
 _OTHER_REASONS = ("slow_link", "hung")
-_MOST_FOLLOWED = 3
+_MAX_FOLLOWED_CULPRITS = 3
 _LAST = len(SEVERITIES)
 _TYPES = {it.code: it for it in FINDINGS}
 
@@ -99,7 +99,7 @@ def advice(culprit: Culprit, findings: tuple[str, ...] = (), sure: int = 0) -> s
         return _first_look(culprit)
     is_direct = culprit.stopped or culprit.kind == "dead" or bool(culprit.neighbours)
     ordered = (*_gravest_first(findings[:sure]), *_gravest_first(findings[sure:]))
-    first, *others = ordered[:_MOST_FOLLOWED]
+    first, *others = ordered[:_MAX_FOLLOWED_CULPRITS]
     then = f"; then {', '.join(others)}" if others else ""
     if is_direct:
         return f"{_first_look(culprit)}; then {first}{_meaning(first)} (laggard findings explain {first}){then}"

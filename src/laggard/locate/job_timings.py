@@ -28,14 +28,14 @@ WINDOW_SECONDS = 20.0
 """Of shorter steps, those of so many seconds are kept: what slows a rank for a moment lasts seconds, and many short
 steps within one moment are no better evidence than one."""
 
-MOST_WINDOW_STEPS = 1365
+MAX_WINDOW_STEPS = 1365
 """And never more: as many as a rank file holds."""
 
 
 def window_length(durations: Floats) -> int:
     """How many of the last steps are kept, of which `durations` (seconds, nan where unknown) are the lengths, ascending
-    by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MOST_WINDOW_STEPS."""
-    backwards = np.cumsum(np.nan_to_num(durations[: -MOST_WINDOW_STEPS - 1 : -1]))
+    by step: WINDOW_SECONDS of them, at least WINDOW_STEPS, at most MAX_WINDOW_STEPS."""
+    backwards = np.cumsum(np.nan_to_num(durations[: -MAX_WINDOW_STEPS - 1 : -1]))
     return max(WINDOW_STEPS, int(np.searchsorted(backwards, WINDOW_SECONDS)) + 1)
 
 

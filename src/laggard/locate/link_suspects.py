@@ -16,7 +16,7 @@ from laggard.locate.slow.steps import Steps
 from laggard.rankfile.members import members_of, size_of
 from laggard.wire.ranks import RankRow
 
-MIN_TRANSFER = 0.02
+MIN_TRANSFER_SHARE = 0.02
 """The least share of a step that transfers take where a slow link is worth a question."""
 
 MAX_RANKS = 64
@@ -29,7 +29,7 @@ def link_suspects(timings: JobTimings, rows: Mapping[int, RankRow]) -> tuple[int
     if steps is None or not timings.waits_recorded or len(set(timings.nodes)) < 2:
         return ()
     least = np.fmin.reduce(steps.waited, axis=1)
-    if not float(np.median(least / steps.duration)) > MIN_TRANSFER:
+    if not float(np.median(least / steps.duration)) > MIN_TRANSFER_SHARE:
         return ()
     if len(timings.ranks) <= MAX_RANKS:
         return tuple(timings.ranks.tolist())

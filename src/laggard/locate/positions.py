@@ -34,7 +34,7 @@ _ROLE_WORDS = (  # the first that fits: an expert's data-parallel group is one o
 
 _STEADY_ROLES = {PIPELINE, TENSOR, "cp"}
 
-FEW_PEERS = 4
+MIN_PEERS = 4
 
 Key = tuple[tuple[str, int], ...]
 
@@ -89,7 +89,7 @@ NOWHERE = Place({}, ())
 
 
 def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[np.int32]:
-    """[R]: a number for each rank, the same for ranks that do the same work. Where fewer than FEW_PEERS do, the ranks
+    """[R]: a number for each rank, the same for ranks that do the same work. Where fewer than MIN_PEERS do, the ranks
     of a tensor group count as peers of each other, too: they compute equal parts of the same layers."""
     keys = [tuple(sorted(place.index_by_role(rank).items())) for rank, place in zip(ranks, places, strict=True)]
     counts = Counter(keys)
@@ -97,7 +97,7 @@ def position_classes(ranks: Sequence[int], places: Sequence[Place]) -> NDArray[n
     smallest: dict[Key, int] = {}
     for key, stage in zip(keys, stages, strict=True):
         smallest[stage] = min(counts[key], smallest.get(stage, counts[key]))
-    chosen = [stage if smallest[stage] < FEW_PEERS else key for key, stage in zip(keys, stages, strict=True)]
+    chosen = [stage if smallest[stage] < MIN_PEERS else key for key, stage in zip(keys, stages, strict=True)]
     numbers: dict[Key, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in chosen], np.int32)
 

@@ -10,14 +10,14 @@ from laggard.model import Culprit
 
 _NODES: Final = 4
 """A ring in pairs needs three nodes, and a fourth so that each suspect meets two others."""
-_MOST_SUSPECTS: Final = 8
+_MAX_SUSPECTS: Final = 8
 _NAME: Final = re.compile(r"[A-Za-z0-9][\w.-]{0,80}")
 
 
 def ring_request(culprit: Culprit, nodes: Iterable[str | None]) -> str:
     """Returns what to run to measure the machines of `culprit` against each other and others of the job's `nodes`;
     empty where the job has fewer than three, or a name is none that a shell takes as it is."""
-    suspects = list(culprit.machines[:_MOST_SUSPECTS])
+    suspects = list(culprit.machines[:_MAX_SUSPECTS])
     others = sorted({node for node in nodes if node} - set(suspects))
     chosen = [*suspects, *others[: max(2, _NODES - len(suspects))]]
     if not suspects or len(chosen) < 3 or not all(map(_NAME.fullmatch, chosen)):

@@ -18,7 +18,7 @@ _CHOICE: Final = re.compile(
 )
 _ALGORITHMS: Final = ("TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT")
 _PROTOCOLS: Final = ("LL", "LL128", "SIMPLE")
-_MOST_CHOICES: Final = 10_000
+_MAX_CHOICES: Final = 10_000
 _SHOWN: Final = 200
 
 
@@ -79,7 +79,7 @@ def find_choices(lines: Iterable[str]) -> tuple[dict[str, str], set[int], set[in
         if match := _CHANNELS.search(line):
             collective.add(int(match[1]))
             pairs.add(int(match[2]))
-        elif len(choices) < _MOST_CHOICES and (match := _CHOICE.search(line)):
+        elif len(choices) < _MAX_CHOICES and (match := _CHOICE.search(line)):
             channels = f", {int(match[6]) - int(match[5]) + 1} channels" if match[5] else ""
             name = f"{match[1]} of {match[2]} B" if match[1] else f"{match[2]} B"
             choices[name] = f"{_name(match[3], _ALGORITHMS)}/{_name(match[4], _PROTOCOLS)}{channels}"

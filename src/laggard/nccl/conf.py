@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 ETC: Final = "/etc/nccl.conf"
-_MOST_CHARACTERS = 1023  # that NCCL's buffers hold of a name and of a value
+_MAX_CHARACTERS = 1023  # that NCCL's buffers hold of a name and of a value
 
 
 class NcclConf(NamedTuple):
@@ -35,7 +35,7 @@ def parse_conf(text: str) -> NcclConf:
         if reason:
             ineffective.append((number, reason))
         else:
-            settings.setdefault(name[:_MOST_CHARACTERS], value[:_MOST_CHARACTERS])
+            settings.setdefault(name[:_MAX_CHARACTERS], value[:_MAX_CHARACTERS])
     return NcclConf(settings, tuple(ineffective))
 
 

@@ -22,13 +22,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, Final, NamedTuple
 
-MOST_RECORDS: Final = 2_000_000
+MAX_RECORDS: Final = 2_000_000
 """Collectives of one rank each: 12 bytes. Further ones are counted and not kept."""
 
-_MOST_MEMBERS: Final = 1 << 17
-_MOST_LINE: Final = 64 << 10
-_MOST_TEXT: Final = 256
-_MOST_NUMBER: Final = 1 << 53
+_MAX_MEMBERS: Final = 1 << 17
+_MAX_LINE_CHARACTERS: Final = 64 << 10
+_MAX_TEXT_CHARACTERS: Final = 256
+_MAX_NUMBER: Final = 1 << 53
 
 _WAITED_IN: Final = ("AllReduce", "AllGather", "ReduceScatter")
 """The operations in which every rank waits for the last. The root of a broadcast, and others of a reduce, do not."""
@@ -103,7 +103,7 @@ class InspectorLog:
     def __init__(self) -> None:
         self.records = 0
         self.not_kept = 0
-        """Records beyond MOST_RECORDS."""
+        """Records beyond MAX_RECORDS."""
         self.torn = 0
         """Lines that are no JSON object, or an impossible one."""
         self.host_clock = 0
@@ -118,8 +118,8 @@ class InspectorLog:
         for line in lines:
             if line.strip():
                 self._add(line)
-        if len(self._rest) > _MOST_LINE:
-            self._rest = self._rest[:_MOST_LINE]
+        if len(self._rest) > _MAX_LINE_CHARACTERS:
+            self._rest = self._rest[:_MAX_LINE_CHARACTERS]
 
     def end(self) -> None:
         """Ends a file: a line without its line feed is what was being written."""
@@ -143,7 +143,7 @@ class InspectorLog:
 
     def _keep(self, key: tuple[Member, str], number: int, microseconds: int) -> None:
         kept = self.times.get(key)
-        if self.records - self.not_kept > MOST_RECORDS or (kept is None and len(self.times) >= _MOST_MEMBERS):
+        if self.records - self.not_kept > MAX_RECORDS or (kept is None and len(self.times) >= _MAX_MEMBERS):
             self.not_kept += 1
             return
         if kept is None:
@@ -154,7 +154,7 @@ class InspectorLog:
 
 def is_inspector_line(line: str) -> bool:
     """Returns whether a line is one of Inspector's."""
-    if not line.startswith("{") or "inspector_output_format_version" not in line[:_MOST_LINE]:
+    if not line.startswith("{") or "inspector_output_format_version" not in line[:_MAX_LINE_CHARACTERS]:
         return False
     try:
         return "header" in json.loads(line)
@@ -164,7 +164,7 @@ def is_inspector_line(line: str) -> bool:
 
 def _record(line: str) -> tuple[Member, str, int, int, str] | None:
     """The collective in a line; None for a send or receive. Raises ValueError, KeyError or TypeError."""
-    if len(line) >= _MOST_LINE:
+    if len(line) >= _MAX_LINE_CHARACTERS:
         raise ValueError("too long")
     tree = json.loads(line)
     header, made = tree["header"], tree["metadata"]
@@ -182,13 +182,13 @@ def _record(line: str) -> tuple[Member, str, int, int, str] | None:
 
 
 def _number(value: Any, least: int = 0) -> int:
-    if type(value) is not int or not least <= value <= _MOST_NUMBER:
+    if type(value) is not int or not least <= value <= _MAX_NUMBER:
         raise ValueError("no number")
     return value
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _MOST_TEXT or not value.isprintable():
+    if not isinstance(value, str) or len(value) > _MAX_TEXT_CHARACTERS or not value.isprintable():
         raise ValueError("no text")
     return value
 
@@ -302,7 +302,7 @@ def gaps_of(log: InspectorLog, arrivals: Arrivals) -> Iterator[str]:
     if log.host_clock:
         yield f"{log.host_clock} records have the host's clock and tell nothing"
     if log.not_kept:
-        yield f"{log.not_kept} records beyond the first {MOST_RECORDS} were left out"
+        yield f"{log.not_kept} records beyond the first {MAX_RECORDS} were left out"
     if arrivals.incomplete:
         yield (
             f"{arrivals.incomplete} of {arrivals.communicators} communicators cannot be compared: give the files of "

@@ -9,7 +9,7 @@ import re
 from laggard.nccl.variables import version_of_code
 
 _LIBRARY = re.compile(r" (/.*/libnccl\.so[.0-9]*)(?: \(deleted\))?$", re.MULTILINE)
-_MOST_MAPS = 16 << 20
+_MAX_MAPS_BYTES = 16 << 20
 
 
 def loaded_version(proc: str) -> str:
@@ -32,7 +32,7 @@ def loaded_version(proc: str) -> str:
 def _library_path(proc: str) -> str:
     try:
         with open(f"{proc}/maps", encoding="utf-8", errors="surrogateescape") as file:
-            match = _LIBRARY.search(file.read(_MOST_MAPS))
+            match = _LIBRARY.search(file.read(_MAX_MAPS_BYTES))
     except OSError:
         return ""
     return match[1] if match else ""

@@ -26,9 +26,9 @@ __all__ = ["PrivateLog", "Transport", "observe", "prepare_log"]
 
 _PROC = "/proc/self"
 _UVERBS = "/dev/infiniband/uverbs"
-_MOST_VARIABLES = 64
-_MOST_CHARACTERS = 256
-_MOST_DESCRIPTORS = 65536
+_MAX_VARIABLES = 64
+_MAX_CHARACTERS = 256
+_MAX_DESCRIPTORS = 65536
 
 
 def observe(log: PrivateLog | None, environ: Mapping[str, str], rank: int | None = None) -> Transport:
@@ -55,14 +55,14 @@ def nccl_variables(environ: Mapping[str, str], without: tuple[str, ...] = ()) ->
     names, bounded in number and length. Returns nothing else of the environment, and no value that only the ranks may
     know."""
     own = [name for name in environ if name.startswith("NCCL_") and may_be_shown(name)]
-    reported = [name for name in sorted(own) if name not in without][:_MOST_VARIABLES]
-    return tuple((name, environ[name][:_MOST_CHARACTERS]) for name in reported)
+    reported = [name for name in sorted(own) if name not in without][:_MAX_VARIABLES]
+    return tuple((name, environ[name][:_MAX_CHARACTERS]) for name in reported)
 
 
 def count_open_uverbs(proc: str) -> int | None:
     """How many descriptors of RDMA devices a process has open; None: they cannot be counted. `proc`: /proc/self."""
     try:
-        numbers = os.listdir(f"{proc}/fd")[:_MOST_DESCRIPTORS]
+        numbers = os.listdir(f"{proc}/fd")[:_MAX_DESCRIPTORS]
     except OSError:
         return None
     return sum(_read_link(f"{proc}/fd/{number}").startswith(_UVERBS) for number in numbers)

@@ -28,9 +28,9 @@ from laggard.nccl.log.reader import NcclLogReader
 LOG_SETTINGS: Final = ("NCCL_DEBUG", "NCCL_DEBUG_FILE", "NCCL_DEBUG_SUBSYS")
 """The variables that prepare_log() sets."""
 _SUBSYSTEMS: Final = "INIT,NET,ENV"
-_MOST_AT_ONCE: Final = 4 << 20
-_MOST_ON_DISK: Final = 8 << 20
-_MOST_CONF_CHARACTERS = 1 << 16
+_MAX_READ_BYTES: Final = 4 << 20
+_MAX_FILE_BYTES: Final = 8 << 20
+_MAX_CONF_CHARACTERS = 1 << 16
 _PREFIX: Final = "nccl-"
 _PRUNE_AFTER_SECONDS: Final = 60.0  # longer than it takes from the creation of a folder to its lock
 
@@ -99,7 +99,7 @@ def _set_by_user(environ: MutableMapping[str, str], etc_conf: str) -> bool:
 def _conf(path: str) -> dict[str, str]:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            return dict(parse_conf(file.read(_MOST_CONF_CHARACTERS)).settings)
+            return dict(parse_conf(file.read(_MAX_CONF_CHARACTERS)).settings)
     except (OSError, ValueError):
         return {}
 
@@ -122,12 +122,12 @@ class PrivateLog:
         try:
             with open(self._path, "rb") as file:
                 file.seek(self._offset)
-                data = file.read(_MOST_AT_ONCE)
+                data = file.read(_MAX_READ_BYTES)
         except OSError:
             data = b""
         self._offset += len(data)
         self._reader.feed(self._decode(data).replace("\0", ""))
-        if self._offset > _MOST_ON_DISK and len(data) < _MOST_AT_ONCE:
+        if self._offset > _MAX_FILE_BYTES and len(data) < _MAX_READ_BYTES:
             self._free()
         processes = self._reader.log().processes
         return max(processes, key=lambda process: (process.pid == self._pid, process.started), default=None)

@@ -17,7 +17,7 @@ _OPERATION: Final = re.compile(
     r"\b(all_?reduce|all_?gather|reduce_?scatter|broadcast|reduce|all_?to_?all|sendrecv)(_perf)?\b"
 )
 _LAUNCHER: Final = re.compile(r"^(?:\[\d+(?:,\d+)?\](?:<std\w+>)?:?\s*|\d+: )")
-_MOST_ROWS: Final = 10_000
+_MAX_ROWS: Final = 10_000
 
 
 class TestRow(NamedTuple):
@@ -44,7 +44,7 @@ def is_tests_output(text: str) -> bool:
 
 def parse_tests_output(text: str) -> TestsOutput:
     lines = [_LAUNCHER.sub("", line) for line in text.splitlines()]
-    rows = [row for line in lines if (row := _row(line))][:_MOST_ROWS]
+    rows = [row for line in lines if (row := _row(line))][:_MAX_ROWS]
     named = [match for line in lines if (match := _RANK.match(line))]
     hosts = {match[2] for match in named}
     return TestsOutput(_operation(lines), len({match[1] for match in named}), len(hosts), tuple(rows))

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from laggard.nccl.log.model import HINTS, Communicator, Connection, Hint, NcclProcess
 
-MOST_BYTES: Final = 4096
+MAX_BYTES: Final = 4096
 """The most bytes that the JSON takes, in UTF-8."""
 
 LOG_READ: Final = "read"
@@ -36,8 +36,8 @@ _KEPT_LONGEST: Final = (
     "NCCL_P2P_LEVEL",
 )
 """Variables that the agent's findings depend on: they are cut last."""
-_MOST_TEXT = 160
-_MOST_VALUE = 256
+_MAX_TEXT_CHARACTERS = 160
+_MAX_VALUE_CHARACTERS = 256
 
 
 class Transport(NamedTuple):
@@ -59,12 +59,12 @@ class Transport(NamedTuple):
     """The rank in the job, where the caller knows it; None: the rank in the process's largest communicator counts."""
 
     def to_json(self) -> str:
-        """The value as JSON of at most MOST_BYTES. Where it is longer, the least useful parts are cut first, and the
+        """The value as JSON of at most MAX_BYTES. Where it is longer, the least useful parts are cut first, and the
         document's field `cut` is then true."""
         document = _document(self)
         for shorten in _SHORTENERS:
             text = json.dumps(document, separators=(",", ":"))  # ASCII: a character is a byte
-            if len(text) <= MOST_BYTES:
+            if len(text) <= MAX_BYTES:
                 return text
             document["cut"] = True
             shorten(document)
@@ -73,8 +73,8 @@ class Transport(NamedTuple):
     @staticmethod
     def from_json(text: str | bytes) -> Transport:
         """The value that to_json() wrote. Raises ValueError for any other text, with the reason in one line."""
-        if len(text) > MOST_BYTES:
-            raise ValueError(f"the transport document has {len(text)} bytes; at most {MOST_BYTES} are allowed")
+        if len(text) > MAX_BYTES:
+            raise ValueError(f"the transport document has {len(text)} bytes; at most {MAX_BYTES} are allowed")
         try:
             return _transport(json.loads(text))
         except (KeyError, TypeError, IndexError, RecursionError, UnicodeDecodeError) as error:
@@ -91,7 +91,7 @@ def _document(transport: Transport) -> dict[str, Any]:
         "version": transport.nccl_version[:32],
         "source": transport.version_source,
         "rank": transport.rank,
-        "variables": [[name, value[:_MOST_VALUE]] for name, value in variables],
+        "variables": [[name, value[:_MAX_VALUE_CHARACTERS]] for name, value in variables],
         "uverbs": transport.uverbs,
         "log": transport.log,
         "network": process.network[:80],
@@ -103,9 +103,9 @@ def _document(transport: Transport) -> dict[str, Any]:
         "world": [world.identity[:24], *world[1:6], world.bus_id[:24], world.complete] if world else None,
         "ways": [[*way[:6], [list(pair) for pair in way.pairs[:8]]] for way in process.connections],
         "links": [list(link) for link in process.links if world and world.bus_id in link[:2]][:16],
-        "hints": [[hint.kind, hint.text[:_MOST_TEXT], hint.times] for hint in process.hints],
-        "read": [[name, value[:_MOST_VALUE]] for name, value in process.variables],
-        "warnings": [text[:_MOST_TEXT] for text in process.warnings[:4]],
+        "hints": [[hint.kind, hint.text[:_MAX_TEXT_CHARACTERS], hint.times] for hint in process.hints],
+        "read": [[name, value[:_MAX_VALUE_CHARACTERS]] for name, value in process.variables],
+        "warnings": [text[:_MAX_TEXT_CHARACTERS] for text in process.warnings[:4]],
     }
 
 
@@ -118,7 +118,7 @@ def _drop_devices(document: dict[str, Any]) -> None:
     document["ways"] = [[*key[:2], None, *key[2:], channels, []] for key, channels in total.items()][:24]
 
 
-def _truncate(name: str, most: int, length: int = _MOST_VALUE) -> Callable[[dict[str, Any]], None]:
+def _truncate(name: str, most: int, length: int = _MAX_VALUE_CHARACTERS) -> Callable[[dict[str, Any]], None]:
     """A function that keeps `most` items of the document's list `name`, and `length` characters of each text."""
 
     def shorten(document: dict[str, Any]) -> None:

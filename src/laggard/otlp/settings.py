@@ -12,7 +12,7 @@ from laggard.errors import UsageError
 from laggard.otlp.message import load
 
 _MAX_FILE_BYTES: Final = 1 << 16
-_MOST_HEADERS: Final = 16
+_MAX_HEADERS: Final = 16
 _HEADER: Final = re.compile(r"([A-Za-z0-9!#$%&'*+.^_`|~-]+):[ \t]*([ -~]+)")
 _OWN: Final = ("host", "content-length", "content-type", "content-encoding", "connection", "transfer-encoding")
 
@@ -56,8 +56,8 @@ def read_headers(path: str) -> dict[str, str]:
         raise UsageError(f"otlp_headers_file {path} is not ASCII text") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     found = [_HEADER.fullmatch(line) for line in lines]
-    if not lines or len(lines) > _MOST_HEADERS or not all(found):
-        raise UsageError(f"otlp_headers_file {path} has to have 1 to {_MOST_HEADERS} lines of the form NAME: VALUE")
+    if not lines or len(lines) > _MAX_HEADERS or not all(found):
+        raise UsageError(f"otlp_headers_file {path} has to have 1 to {_MAX_HEADERS} lines of the form NAME: VALUE")
     headers = {each[1]: each[2] for each in found if each}
     if any(name.lower() in _OWN for name in headers):
         raise UsageError(f"otlp_headers_file {path} sets one of the headers that laggard sets: {', '.join(_OWN)}")

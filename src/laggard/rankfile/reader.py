@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 from laggard.rankfile import layout
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux
-_MOST_CHARACTERS = 256  # of one text
-_MOST_DEPTH = 6  # of the facts
+_MAX_CHARACTERS = 256  # of one text
+_MAX_DEPTH = 6  # of the facts
 _STEPS_AT_ONCE = 128
 
 T = TypeVar("T")
@@ -283,7 +283,7 @@ def _facts(cell: bytes) -> tuple[int, dict[str, Any]] | None:
     found: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         found = json.loads(unpacked[1][layout.FACTS_HEAD.size :], parse_constant=_reject_constant)
-    return (unpacked[0], _bounded(found, _MOST_DEPTH)) if isinstance(found, dict) else None
+    return (unpacked[0], _bounded(found, _MAX_DEPTH)) if isinstance(found, dict) else None
 
 
 def _reject_constant(name: str) -> None:
@@ -336,7 +336,7 @@ def _text(field: bytes) -> str:
 
 def _printable(text: str) -> str:
     """`text`, bounded and without control characters: it goes into labels, pages and terminals."""
-    text = text[:_MOST_CHARACTERS]
+    text = text[:_MAX_CHARACTERS]
     if text.isprintable():  # nearly always: a rank has some three hundred texts, which are read again and again
         return text
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -19,7 +19,7 @@ from laggard.recommend.runs import Configuration, by_platform
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_POINTS: Final = 3
+MIN_POINTS: Final = 3
 """A line through two points has no residuals: they bound the crossing, and say nothing about the noise."""
 _DRAWS: Final = 4000
 _LEVELS: Final = (0.05, 0.95)
@@ -101,7 +101,7 @@ def _crossover(
 def _crossing(pairs: Sequence[tuple[Configuration, Configuration]], points: Sequence[Comparison]) -> tuple[Bounds, str]:
     if all(point.ratio > 1 for point in points) or all(point.ratio <= 1 for point in points):
         return Bounds(None, None, None), "one_side"
-    if len({point.grad_accum for point in points}) < FEWEST_POINTS:
+    if len({point.grad_accum for point in points}) < MIN_POINTS:
         return Bounds(None, float(points[0].grad_accum), float(points[-1].grad_accum)), "bracket"
     accumulation = np.array([low.grad_accum for low, _ in pairs], float)
     extra = np.array([_step_seconds(high) - _step_seconds(low) for low, high in pairs])

@@ -18,17 +18,17 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 MIN_SHARE: Final = 0.6
-"""The share of the rows that a relation must hold for, to be one; and never fewer than FEWEST_ROWS."""
-FEWEST_ROWS: Final = 3
-CLOSE: Final = 0.01
+"""The share of the rows that a relation must hold for, to be one; and never fewer than MIN_ROWS."""
+MIN_ROWS: Final = 3
+KEPT_DEVIATION: Final = 0.01
 """Rows that keep a relation do so within this share: rounding, and times that were taken apart."""
-WRONG: Final = 0.015
+BROKEN_DEVIATION: Final = 0.015
 """A row that is further off than this breaks it. Between the two nothing is said."""
-TREND_CLOSE: Final = 0.3
-TREND_WRONG: Final = 1.0
+TREND_KEPT_DEVIATION: Final = 0.3
+TREND_BROKEN_DEVIATION: Final = 1.0
 """A row that is more than twice or less than half of what the others' power law expects."""
-MOST_COLUMNS: Final = 12
-MOST_ERRORS: Final = 50
+MAX_COLUMNS: Final = 12
+MAX_ERRORS: Final = 50
 _LARGEST: Final = 1e30
 """Products of several larger numbers, and quotients of smaller ones than its inverse, are no numbers."""
 
@@ -64,7 +64,7 @@ def find_table_errors(columns: Mapping[str, Sequence[float | None]]) -> tuple[Ta
     name; None: no number in that row."""
     arrays = {
         name: np.array([np.nan if value is None else value for value in values], float)
-        for name, values in list(columns.items())[:MOST_COLUMNS]
+        for name, values in list(columns.items())[:MAX_COLUMNS]
     }
     arrays = {name: np.where(_is_usual(values), values, np.nan) for name, values in arrays.items()}
     arrays = {name: values for name, values in arrays.items() if len(np.unique(values[np.isfinite(values)])) > 1}
@@ -79,9 +79,9 @@ def find_table_errors(columns: Mapping[str, Sequence[float | None]]) -> tuple[Ta
             continue
         told.add(names)
         measured = arrays[relation.result]
-        for place in np.flatnonzero(off > (WRONG if relation.sign != "^" else TREND_WRONG)):
+        for place in np.flatnonzero(off > (BROKEN_DEVIATION if relation.sign != "^" else TREND_BROKEN_DEVIATION)):
             found.setdefault(int(place), TableError(int(place), relation, measured[place], expected[place]))
-    return tuple(found[place] for place in sorted(found))[:MOST_ERRORS]
+    return tuple(found[place] for place in sorted(found))[:MAX_ERRORS]
 
 
 class _Candidate(NamedTuple):
@@ -146,8 +146,8 @@ def _trends(arrays: Mapping[str, Floats]) -> list[_Candidate]:
         level = np.exp(np.median(np.log(values) - slope * steps))
         expected = level * np.exp(slope * steps)
         off = np.maximum(values / expected, expected / values) - 1
-        kept = off <= TREND_CLOSE
-        if kept.mean() > MIN_SHARE and len(values) >= FEWEST_ROWS:
+        kept = off <= TREND_KEPT_DEVIATION
+        if kept.mean() > MIN_SHARE and len(values) >= MIN_ROWS:
             found.append(_Candidate(Relation(name, (swept,), "^", float(slope)), float(kept.mean()), expected, off))
     return found
 
@@ -158,7 +158,7 @@ def _is_swept(values: Floats) -> bool:
 
 
 def _nice(scale: float) -> float:
-    return 1.0 if abs(scale - 1) < CLOSE / 2 else scale
+    return 1.0 if abs(scale - 1) < KEPT_DEVIATION / 2 else scale
 
 
 def _triples(arrays: Mapping[str, Floats]) -> list[tuple[str, str, str]]:
@@ -168,16 +168,16 @@ def _triples(arrays: Mapping[str, Floats]) -> list[tuple[str, str, str]]:
 def _kept(relation: Relation, expected: Floats, off: Floats) -> list[_Candidate]:
     """Returns the relation where most rows keep it."""
     known = np.isfinite(off)
-    kept = off[known] <= CLOSE
-    if kept.sum() < max(FEWEST_ROWS, MIN_SHARE * known.sum()):
+    kept = off[known] <= KEPT_DEVIATION
+    if kept.sum() < max(MIN_ROWS, MIN_SHARE * known.sum()):
         return []
     return [_Candidate(relation, float(kept.mean()), expected, off)]
 
 
 def _varies(measured: Floats, off: Floats) -> bool:
     """Returns whether the rows that keep a relation have different results: else any column could be a part of it."""
-    own = measured[np.isfinite(off) & (off <= CLOSE)]
-    return len(own) > 1 and bool(np.ptp(own) > 3 * CLOSE * np.abs(own).max())
+    own = measured[np.isfinite(off) & (off <= KEPT_DEVIATION)]
+    return len(own) > 1 and bool(np.ptp(own) > 3 * KEPT_DEVIATION * np.abs(own).max())
 
 
 def _off(measured: Floats, expected: Floats) -> Floats:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final, NamedTuple
 
-LEAST_BYTES: Final = 128 << 10
-MOST_BYTES: Final = 2 << 20
+MIN_BYTES: Final = 128 << 10
+MAX_BYTES: Final = 2 << 20
 
 
 class TwoLevels(NamedTuple):
@@ -25,7 +25,7 @@ class TwoLevels(NamedTuple):
 
 
 def is_latency_bound(size_bytes: float, nodes: int) -> bool:
-    return nodes > 1 and LEAST_BYTES <= size_bytes <= MOST_BYTES
+    return nodes > 1 and MIN_BYTES <= size_bytes <= MAX_BYTES
 
 
 def ring_seconds(size_bytes: float, cluster: TwoLevels) -> float:

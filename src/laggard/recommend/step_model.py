@@ -23,7 +23,7 @@ _DRAWS: Final = 300
 _LEVELS: Final = (0.05, 0.95)
 _SEED: Final = 20251117
 _RANK_TOLERANCE: Final = 1e-9
-_MOST_TURNS: Final = 200
+_MAX_ITERATIONS: Final = 200
 
 
 class Parameter(NamedTuple):
@@ -149,7 +149,7 @@ def solve_nonnegative(design: Floats, target: Floats) -> Floats:
     scaled = design / np.where(sizes > 0, sizes, 1.0)
     x = np.zeros(scaled.shape[1])
     active = np.zeros(len(x), bool)
-    for _ in range(_MOST_TURNS):
+    for _ in range(_MAX_ITERATIONS):
         gradient = scaled.T @ (target - scaled @ x)
         gradient[active] = -np.inf
         best = int(np.argmax(gradient))

@@ -21,9 +21,9 @@ from laggard.recommend.runs import Configuration, Run, merge_repeats, speed
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_RUNS: Final = 4
+MIN_RUNS: Final = 4
 """With fewer nothing tells a wrong run from a right one."""
-MOST_RUNS: Final = 100
+MAX_RUNS: Final = 100
 """Time grows with the cube: tables with more runs are judged in parts."""
 MIN_DEVIATION: Final = np.log(1.2)
 """A run within a fifth of the surface is no outlier, however smooth the others are."""
@@ -34,7 +34,7 @@ _WRONG_SHARE: Final = 0.03
 """How many runs are wrong, before anything is known."""
 _WRONG_SPREAD: Final = 2.0
 """Standard deviation of the logarithm of what a wrong run is off by."""
-_LEAST_WEIGHT: Final = 1e-4
+_MIN_WEIGHT: Final = 1e-4
 _NOISES: Final = (0.01, 0.02, 0.04, 0.08)
 """Relative noise of a run's speed: the one is taken with which the runs predict one another best."""
 _ROUGHNESS: Final = (0.5, 1.0, 2.0, 4.0)
@@ -77,7 +77,7 @@ def find_outliers(runs: Sequence[Run]) -> tuple[Outlier, ...]:
 
 def _parts(runs: Sequence[Configuration]) -> list[list[Configuration]]:
     """Splits a large table so that each part still spans it."""
-    count = -(-len(runs) // MOST_RUNS)
+    count = -(-len(runs) // MAX_RUNS)
     ordered = sorted(runs, key=lambda run: (run.platform, run.stage, run.micro_batch, run.grad_accum, str(run.others)))
     return [ordered[start::count] for start in range(count)]
 
@@ -85,7 +85,7 @@ def _parts(runs: Sequence[Configuration]) -> list[list[Configuration]]:
 def _outliers_of(configurations: Sequence[Configuration]) -> list[Outlier]:
     """Judges each run of each configuration by what the other configurations predict: repeats would vouch for one
     another, and their closeness is not that of the surface."""
-    if len(configurations) < FEWEST_RUNS:
+    if len(configurations) < MIN_RUNS:
         return []
     values = np.log([speed(each) for each in configurations])
     parts = _covariances(configurations)
@@ -156,7 +156,7 @@ def _fit(values: Floats, parts: tuple[Floats, Floats], noise: float, rough: floa
         right = np.log(1 - _WRONG_SHARE) + _log_density(values - predicted, variance)
         wrong = np.log(_WRONG_SHARE) + _log_density(values - predicted, variance + _WRONG_SPREAD**2)
         either = np.logaddexp(right, wrong)
-        updated = np.maximum(np.exp(right - either), _LEAST_WEIGHT)
+        updated = np.maximum(np.exp(right - either), _MIN_WEIGHT)
         if tried == noise and np.allclose(updated, weights, atol=1e-3):
             break
         weights = updated

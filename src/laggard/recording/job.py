@@ -53,7 +53,7 @@ CLOCK_SECONDS = 0.05
 
 _MAX_SAW = 4096
 """Lines of one part about other ranks: a rank sees at most 64, each of which is stopped and goes on a few times."""
-_MOST_LETTERS = 120  # of a script's name
+_MAX_CHARACTERS = 120  # of a script's name
 
 
 @dataclasses.dataclass
@@ -472,7 +472,7 @@ def _first_phases(rows: Sequence[RankSteps], alone: NDArray[np.bool_]) -> NDArra
 
 def _text(value: object) -> str | None:
     """A name in a file, of a length that can be shown."""
-    return printable_line(value, _MOST_LETTERS) or None if isinstance(value, str) else None
+    return printable_line(value, _MAX_CHARACTERS) or None if isinstance(value, str) else None
 
 
 def _moment(value: object) -> float | None:

@@ -21,8 +21,8 @@ WHAT_IS_READ = "laggard recordings, PyTorch Flight Recorder dumps, PyTorch profi
 NO_RECORDING = f'is no recording: {WHAT_IS_READ} are read (a laggard recording begins with {{"laggard_recording": 1}})'
 
 _RUN = re.compile(r"run-([1-9]\d{0,5})")
-_MOST_ENTRIES = 100_000
-_MOST_FOLDERS = 64  # that are looked into, and files of each, for where a recording may be
+_MAX_ENTRIES = 100_000
+_MAX_FOLDERS = 64  # that are looked into, and files of each, for where a recording may be
 
 
 def read_recording(paths: Sequence[str | Path]) -> RecordedTimings:
@@ -101,7 +101,7 @@ def _recognised(path: Path, gaps: list[str]) -> list[tuple[Path, Kind]]:
 
 def _newest_run(path: Path, gaps: list[str]) -> Path:
     """The folder of the newest run that was recorded into `path`: the hooks put a second run into `path`/run-2."""
-    found = (_RUN.fullmatch(entry.name) for entry in itertools.islice(path.iterdir(), _MOST_ENTRIES))
+    found = (_RUN.fullmatch(entry.name) for entry in itertools.islice(path.iterdir(), _MAX_ENTRIES))
     newest = max((int(each[1]) for each in found if each), default=0)
     folder = path / f"run-{newest}"
     if not newest or not folder.is_dir():
@@ -118,7 +118,7 @@ def _files_in(path: Path) -> list[tuple[Path, Kind | None]]:
 def _only_folder(path: Path, gaps: list[str]) -> Path:
     """The one folder in `path` that holds a recording; `path` where there is none. Raises UsageError where there are
     several."""
-    inside = itertools.islice((entry for entry in sorted(path.iterdir()) if entry.is_dir()), _MOST_FOLDERS)
+    inside = itertools.islice((entry for entry in sorted(path.iterdir()) if entry.is_dir()), _MAX_FOLDERS)
     holding = [folder for folder in inside if not folder.name.startswith(".") and _holds_recording(folder)]
     if len(holding) > 1:
         raise UsageError(f"{path} holds several recordings, choose one: {_few([str(folder) for folder in holding])}")
@@ -129,7 +129,7 @@ def _only_folder(path: Path, gaps: list[str]) -> Path:
 
 def _holds_recording(folder: Path) -> bool:
     with contextlib.suppress(OSError):
-        files = itertools.islice((entry for entry in folder.iterdir() if entry.is_file()), _MOST_FOLDERS)
+        files = itertools.islice((entry for entry in folder.iterdir() if entry.is_file()), _MAX_FOLDERS)
         return any(kind_of(entry) is not None for entry in files)
     return False
 

@@ -9,7 +9,7 @@ from laggard.recommend.campaign import find_best, find_gains, find_winners
 from laggard.recommend.crossover import Crossover, find_crossovers
 from laggard.recommend.relations import find_table_errors
 from laggard.recommend.runs import Configuration, Run, merge_repeats, speed
-from laggard.recommend.surface import FEWEST_RUNS, Outlier, find_outliers
+from laggard.recommend.surface import MIN_RUNS, Outlier, find_outliers
 from laggard.reports.documents import (
     BestConfiguration,
     CampaignDocument,
@@ -28,7 +28,7 @@ _REMARKS: Final = ("seed", "trial", "run", "run_id", "repeat", "rep", "attempt",
 """Columns that tell runs of one configuration apart."""
 UNKNOWN: Final = -1
 """Of a stage, micro-batch or accumulation: not in the table."""
-_MOST: Final = 1 << 30
+_MAX_WHOLE: Final = 1 << 30
 
 
 def read_runs(table: Table, partly: bool = False) -> tuple[tuple[Run, ...], tuple[Row, ...]]:
@@ -50,8 +50,8 @@ def read_runs(table: Table, partly: bool = False) -> tuple[tuple[Run, ...], tupl
                 row.line,
                 row.text("platform"),
                 _whole(row, "stage", 0, 3, partly),
-                _whole(row, "micro_batch", 1, _MOST, partly),
-                _whole(row, "grad_accum", 1, _MOST, partly),
+                _whole(row, "micro_batch", 1, _MAX_WHOLE, partly),
+                _whole(row, "grad_accum", 1, _MAX_WHOLE, partly),
                 known if isinstance(known, float) else None,
                 _row_values(row),
                 tuple((name, row.cells[name]) for name in settings),
@@ -86,7 +86,7 @@ def campaign_document(table: Table, within: float) -> CampaignDocument:
         gains=gains_of(configurations),
         out_of_memory=tuple(dict(run.row) for run in runs if run.samples_per_second is None),
         errors=cell_errors(table),
-        notes=campaign_notes(configurations, outliers, empty, within, FEWEST_RUNS),
+        notes=campaign_notes(configurations, outliers, empty, within, MIN_RUNS),
     )
 
 

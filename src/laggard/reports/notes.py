@@ -19,10 +19,10 @@ _UNITS: Final = {
     2048.0: "tokens a second of sequences of 2048",
     4096.0: "tokens a second of sequences of 4096",
 }
-_UNIT_WITHIN: Final = 0.3
-_IMPOSSIBLE: Final = 1.05
+_UNIT_TOLERANCE: Final = 0.3
+_MAX_GROWTH_RATIO: Final = 1.05
 """A larger micro-batch at no more accumulation cannot be faster by more than its own growth, but for noise."""
-_MOST_LINES: Final = 20
+_MAX_LINES: Final = 20
 
 
 def campaign_notes(
@@ -108,7 +108,7 @@ def _impossible(configurations: Sequence[Configuration], flagged: set[int]) -> I
         ordered = sorted(group, key=lambda each: each.micro_batch)
         for small, large in itertools.pairwise(ordered):
             growth = large.micro_batch / small.micro_batch
-            if large.grad_accum <= small.grad_accum and speed(large) > speed(small) * growth * _IMPOSSIBLE:
+            if large.grad_accum <= small.grad_accum and speed(large) > speed(small) * growth * _MAX_GROWTH_RATIO:
                 lines = (small.runs[0].line, large.runs[0].line)
                 text = (
                     f"{_lines(lines)} contradict each other: {growth:g} times the micro-batch cannot be "
@@ -141,12 +141,12 @@ def _unit_notes(outliers: Sequence[Outlier]) -> Iterator[TableNote]:
     for outlier in outliers:
         ratio = max(outlier.ratio, 1 / outlier.ratio)
         factor = min(_UNITS, key=lambda factor: abs(ratio / factor - 1))
-        if abs(ratio / factor - 1) <= _UNIT_WITHIN:
+        if abs(ratio / factor - 1) <= _UNIT_TOLERANCE:
             side = "above" if outlier.ratio > 1 else "below"
             text = f"line {outlier.run.line} is {ratio:.0f} times {side} what is expected: is it in {_UNITS[factor]}?"
             yield TableNote("unit", text, (outlier.run.line,))
 
 
 def _lines(lines: Sequence[int]) -> str:
-    shown = ", ".join(map(str, lines[:_MOST_LINES])) + (" ..." if len(lines) > _MOST_LINES else "")
+    shown = ", ".join(map(str, lines[:_MAX_LINES])) + (" ..." if len(lines) > _MAX_LINES else "")
     return f"line {shown}" if len(lines) == 1 else f"lines {shown}"

@@ -23,8 +23,8 @@ from laggard.reports.table import Row, Table
 
 _GROUPS: Final = ("platform", "network", "model", "stage", "config", "sharding", "precision")
 """Columns that make rows of a table of scaling incomparable."""
-_MOST: Final = 1 << 30
-_SUPERLINEAR: Final = 1.3
+_MAX_WHOLE: Final = 1 << 30
+_SUPERLINEAR_RATIO: Final = 1.3
 
 
 def portability_document(table: Table, within: float) -> PortabilityDocument:
@@ -75,7 +75,7 @@ def scaling_document(table: Table) -> ScalingDocument:
 
 def _point(row: Row) -> Point:
     speed = row.speed("samples_per_second")
-    nodes, gpus = row.whole("nodes", 1, _MOST), row.whole("gpus", 1, _MOST)
+    nodes, gpus = row.whole("nodes", 1, _MAX_WHOLE), row.whole("gpus", 1, _MAX_WHOLE)
     if gpus < nodes:
         row.fail(f"{gpus} gpus on {nodes} nodes: gpus counts those of all nodes together")
     group = ", ".join(filter(None, (row.text(name) for name in _GROUPS)))
@@ -113,7 +113,7 @@ def _scaling_notes(points: Sequence[Point], rows: Sequence[ScalingRow]) -> Itera
         if len(per_node) > 1:
             yield TableNote("uneven", f"nodes have different numbers of GPUs{_of(group)}: factors are by GPU")
     for row in rows:
-        if row.step_factor is not None and row.step_factor > _SUPERLINEAR:
+        if row.step_factor is not None and row.step_factor > _SUPERLINEAR_RATIO:
             text = (
                 f"at {row.nodes} nodes a GPU does {row.step_factor:.2f} times what it does on fewer{_of(row.group)}: "
                 "a number or a unit may be wrong"

@@ -14,11 +14,11 @@ _RIGHT: Final = 170
 _TOP: Final = 40
 _BOTTOM: Final = 50
 _ACROSS: Final = _WIDTH - _LEFT - _RIGHT
-_MOST_DOTS: Final = 100
+_MAX_DOTS: Final = 100
 _COLOURS: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000")
 """Okabe and Ito's: told apart by readers who see few colours, too."""
-MOST_SERIES: Final = 24
-MOST_CHARTS: Final = 24
+MAX_SERIES: Final = 24
+MAX_CHARTS: Final = 24
 _LABEL_CHARACTERS: Final = 24
 
 
@@ -51,7 +51,7 @@ class _Axes(NamedTuple):
 
 def render_charts(charts: Sequence[Chart]) -> str:
     """Returns one SVG document with the charts below one another."""
-    shown = charts[:MOST_CHARTS]
+    shown = charts[:MAX_CHARTS]
     height = _HEIGHT * max(1, len(shown))
     body = "\n".join(line for place, chart in enumerate(shown) for line in _chart(chart, place * _HEIGHT))
     return (
@@ -65,8 +65,8 @@ def _chart(chart: Chart, offset: int) -> Iterator[str]:
     yield "<g>"
     yield _words(_LEFT, offset + 22, chart.title, 'font-size="15" font-weight="bold"')
     yield from _frame(chart, axes, offset)
-    for place, series in enumerate(chart.series[:MOST_SERIES]):
-        dots = not (chart.over_time and len(series.points) > _MOST_DOTS)
+    for place, series in enumerate(chart.series[:MAX_SERIES]):
+        dots = not (chart.over_time and len(series.points) > _MAX_DOTS)
         yield from _line(series, axes, _colour(place), dots)
         at = offset + _TOP + 14 * place
         yield f'<rect x="{_WIDTH - _RIGHT + 14}" y="{at}" width="10" height="10" fill="{_colour(place)}"/>'

@@ -22,8 +22,8 @@ _DELIMITERS: Final = ",;\t"
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,30}(?:\.[0-9]{0,30})?|\.[0-9]{1,30})(?:[eE][+-]?[0-9]{1,3})?")
 _OUT_OF_MEMORY: Final = re.compile(r"oom|out[\s_-]*of[\s_-]*memory", re.IGNORECASE)
 _NOT_MEASURED: Final = ("", "-", "n/a", "na", "nan", "none", "null", "?")
-_LEAST: Final = 1e-12
-_MOST: Final = 1e18
+_MIN_MAGNITUDE: Final = 1e-12
+_MAX_MAGNITUDE: Final = 1e18
 _CELL_CHARACTERS: Final = 60
 
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
         if not _NUMBER.fullmatch(text) or float(text) in (float("inf"), float("-inf")):
             self.fail(f"{column} is {_shown(text)}: {_advice(text)}")
         value = float(text)
-        if value and not _LEAST <= abs(value) <= _MOST:
+        if value and not _MIN_MAGNITUDE <= abs(value) <= _MAX_MAGNITUDE:
             self.fail(f"{column} is {_shown(text)}: nothing that is measured of a training is that far from 1")
         return value
 

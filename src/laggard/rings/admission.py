@@ -10,7 +10,7 @@ from laggard.rings.messages import Hello
 from laggard.rings.options import first_difference
 from laggard.text.words import printable_line
 
-MOST_RANKS: Final = 1024
+MAX_RANKS: Final = 1024
 """Of one node."""
 
 
@@ -27,8 +27,8 @@ def refusal(hello: Hello, present: Mapping[int, Hello], nodes: int, token: str, 
     if hello.index in present:
         other = printable_line(present[hello.index].node, 80)
         return f"{other} is node {hello.index} already: give each node a --node-rank of its own"
-    if not 1 <= hello.ranks <= MOST_RANKS:
-        return f"it has {hello.ranks} ranks: 1 to {MOST_RANKS} are possible"
+    if not 1 <= hello.ranks <= MAX_RANKS:
+        return f"it has {hello.ranks} ranks: 1 to {MAX_RANKS} are possible"
     for index, other_hello in sorted(present.items())[:1]:
         difference = _difference(hello, other_hello)
         if difference:

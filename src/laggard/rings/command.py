@@ -22,7 +22,7 @@ from laggard.rings.place import add_place, check_join_seconds, find_place, read_
 from laggard.rings.run import run_node
 from laggard.terminal.output import show
 
-_MOST_LOCAL_RANKS: Final = 64
+_MAX_LOCAL_RANKS: Final = 64
 _LARGEST: Final = 1 << 36
 _SWEEP_SECONDS: Final = 20.0
 _PAIRS_SECONDS: Final = 120.0
@@ -153,8 +153,8 @@ def _environment(source: str | None) -> dict[str, str]:
 
 
 def _check_bounds(arguments: argparse.Namespace) -> None:
-    if arguments.local_ranks is not None and not 1 <= arguments.local_ranks <= _MOST_LOCAL_RANKS:
-        raise UsageError(f"--local-ranks {arguments.local_ranks} is not between 1 and {_MOST_LOCAL_RANKS}")
+    if arguments.local_ranks is not None and not 1 <= arguments.local_ranks <= _MAX_LOCAL_RANKS:
+        raise UsageError(f"--local-ranks {arguments.local_ranks} is not between 1 and {_MAX_LOCAL_RANKS}")
     if arguments.deadline is not None and arguments.deadline < 10:
         raise UsageError(f"--deadline {arguments.deadline:g}: a ring needs 10 seconds or more")
     check_join_seconds(arguments)

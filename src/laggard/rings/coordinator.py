@@ -47,9 +47,9 @@ from laggard.wire.codec import WireError
 _HELLO_SECONDS: Final = 5.0
 _OWN_SECONDS: Final = 5.0
 """For how long the other nodes wait for the leading one, which starts its processes at the same time."""
-_MOST_CONNECTIONS: Final = 4096
+_MAX_CONNECTIONS: Final = 4096
 _BACKLOG: Final = 1024
-_MOST_REFUSALS: Final = 4
+_MAX_REFUSALS: Final = 4
 _CAUSE_SECONDS: Final = 1.5
 """How long after the first failure others may come, of which one is the cause: a death is told by the kernel at once,
 but on two ways."""
@@ -124,7 +124,7 @@ class Coordinator:
                 f"name an address of this machine, on which node {self.lead} runs"
             ) from None
         self._server = await asyncio.start_server(
-            self._serve, sock=listener, limit=messages.MOST_BYTES, backlog=_BACKLOG
+            self._serve, sock=listener, limit=messages.MAX_BYTES, backlog=_BACKLOG
         )
         return int(listener.getsockname()[1])
 
@@ -252,7 +252,7 @@ class Coordinator:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         link = Link(reader, writer)
         task = asyncio.current_task()
-        if task is None or len(self._connections) >= _MOST_CONNECTIONS:
+        if task is None or len(self._connections) >= _MAX_CONNECTIONS:
             writer.close()
             return
         self._connections.add(task)
@@ -323,13 +323,13 @@ class Coordinator:
     def _absent_nodes(self) -> tuple[str, ...]:
         """The names of who did not come, and who was refused, which tells whom it may have been."""
         missing = [self.name(index) for index in range(self._place.nodes) if index not in self.nodes]
-        return (*missing, *dict.fromkeys(self._refused[-_MOST_REFUSALS:]))
+        return (*missing, *dict.fromkeys(self._refused[-_MAX_REFUSALS:]))
 
     def _who_is_missing(self) -> str:
         missing = [index for index in range(self._place.nodes) if index not in self.nodes]
         shown = [str(index) + (f" ({self.node_name(index)})" if self.node_name(index) else "") for index in missing]
         names = ", ".join(shown[:16]) + (f" and {len(missing) - 16} more" if len(missing) > 16 else "")
-        refused = "; ".join(dict.fromkeys(self._refused[-_MOST_REFUSALS:]))
+        refused = "; ".join(dict.fromkeys(self._refused[-_MAX_REFUSALS:]))
         return (
             f"{len(self.nodes)} of {self._place.nodes} nodes came: node{'s' * (len(missing) > 1)} {names} did not"
             + (f" ({refused})" if refused else "")

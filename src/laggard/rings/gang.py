@@ -16,8 +16,8 @@ from laggard.rings.document import Ring
 from laggard.rings.messages import NodeShare
 from laggard.text.words import printable_line
 
-_MOST_FINDINGS: Final = 8
-_MOST_LINES: Final = 32
+_MAX_FINDINGS: Final = 8
+_MAX_LINES: Final = 32
 _LINE_LENGTH: Final = 300
 """The bounds keep the message under its 64 KiB."""
 
@@ -30,8 +30,8 @@ def share_of(ring: Ring, number: int) -> NodeShare:
     others += ring.left
     others += [f"{each.code} {each.device} {each.summary}" for each in ring.findings if each not in own]
     return NodeShare(
-        findings=tuple(map(_of_one_node, own[:_MOST_FINDINGS])),
-        others=tuple(printable_line(line, _LINE_LENGTH) for line in others[:_MOST_LINES]),
+        findings=tuple(map(_of_one_node, own[:_MAX_FINDINGS])),
+        others=tuple(printable_line(line, _LINE_LENGTH) for line in others[:_MAX_LINES]),
         unknown=printable_line(ring.unknown, _LINE_LENGTH),
         judged=len(ring.nodes),
     )

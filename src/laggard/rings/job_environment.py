@@ -7,7 +7,7 @@ from typing import Final
 
 from laggard.errors import UsageError
 
-_MOST_BYTES: Final = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 _OWN: Final = ("LAGGARD_", "PYTHON", "TORCHELASTIC_", "SLURM_", "PMI", "OMPI_", "VIRTUAL_ENV")
 """Prefixes of what says who this process is and which Python it runs, and nothing of how NCCL is to work."""
 _OWN_NAMES: Final = frozenset(
@@ -21,13 +21,13 @@ def read_job_environment(source: str) -> dict[str, str]:
     path = f"/proc/{source}/environ" if source.isdecimal() else source
     try:
         with open(path, "rb") as file:
-            data = file.read(_MOST_BYTES + 1)
+            data = file.read(_MAX_BYTES + 1)
     except PermissionError:
         raise UsageError(f"--env-from {source}: only its user and root may read {path}") from None
     except OSError as error:
         raise UsageError(f"--env-from {source}: {path}: {error.strerror}") from None
-    variables = parse_environment(data[:_MOST_BYTES])
-    if len(data) > _MOST_BYTES or not variables:
+    variables = parse_environment(data[:_MAX_BYTES])
+    if len(data) > _MAX_BYTES or not variables:
         raise UsageError(f"--env-from {source}: {path} holds no environment")
     return variables
 

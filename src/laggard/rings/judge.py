@@ -13,7 +13,7 @@ from laggard.rings.messages import Computed, Measured
 from laggard.rings.outliers import centre_of, slow_outliers
 
 _LIMITS: Final = ActiveThresholds()
-_BLUNT: Final = 2.0
+_BLUNT_RATIO: Final = 2.0
 """Where only a device this many times slower than the others would stand out, the comparison says too little."""
 _FIX_FAILED: Final = (
     "Keep jobs off the node, run `laggard healthcheck --active` on it, and find the one at fault with "
@@ -74,7 +74,7 @@ def judge_compute(computed: Mapping[int, Computed], names: Mapping[int, str]) ->
 def is_blunt(computed: Mapping[int, Computed]) -> bool:
     """Whether the devices' speeds are so uneven that only one which is many times slower would stand out."""
     centre = centre_of(1 / each.per_second for each in computed.values() if each.per_second > 0)
-    return centre is not None and centre.limit > _BLUNT * centre.seconds
+    return centre is not None and centre.limit > _BLUNT_RATIO * centre.seconds
 
 
 def severity_of_ratio(ratio: float) -> Severity:

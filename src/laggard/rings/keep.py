@@ -12,7 +12,7 @@ from laggard.environment import ENV_STATE_DIR
 from laggard.probes.nccl.model.last_ring import LAST_RING_PATH, LastRing
 from laggard.rings.document import Ring
 from laggard.rings.messages import NodeShare
-from laggard.wire.nodes import MOST_RING_NODES, MOST_RING_PAIRS, RingPairs
+from laggard.wire.nodes import MAX_RING_NODES, MAX_RING_PAIRS, RingPairs
 
 
 def keep_share(share: NodeShare, path: str = LAST_RING_PATH, pairs: RingPairs | None = None) -> None:
@@ -36,7 +36,7 @@ def pairs_of(ring: Ring | None) -> RingPairs | None:
     pairs = ring.pairs if ring is not None else None
     if ring is None or pairs is None or not pairs.matrix:
         return None
-    if len(ring.nodes) > MOST_RING_NODES or len(pairs.matrix) > MOST_RING_PAIRS:
+    if len(ring.nodes) > MAX_RING_NODES or len(pairs.matrix) > MAX_RING_PAIRS:
         return None
     place = {node.number: index for index, node in enumerate(ring.nodes)}
     measured = [it for it in pairs.matrix if it.nodes[0] in place and it.nodes[1] in place]

@@ -178,7 +178,7 @@ class Member:
         reason, until = "nobody answers", time.monotonic() + seconds
         while time.monotonic() < until:
             try:
-                opening = asyncio.open_connection(host, port, limit=messages.MOST_BYTES)
+                opening = asyncio.open_connection(host, port, limit=messages.MAX_BYTES)
                 return Link(*await asyncio.wait_for(opening, min(5.0, seconds)))
             except asyncio.TimeoutError:
                 reason = "no answer"

@@ -14,7 +14,7 @@ from laggard.errors import UsageError
 _PORTS: Final = range(20000, 30000)
 """Where SLURM's job gets its port from: below the ephemeral ones (32768 and above)."""
 
-_MOST_HOSTS: Final = 1 << 16
+_MAX_HOSTS: Final = 1 << 16
 
 
 class Membership(NamedTuple):
@@ -152,7 +152,7 @@ def expand_hosts(nodes: str) -> tuple[str, ...]:
     for word in re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", nodes):
         parts = re.split(r"[\[\]]", word)
         choices = [_numbers(part) if at % 2 else [part] for at, part in enumerate(parts)]
-        if math.prod(map(len, choices)) + len(hosts) > _MOST_HOSTS:
+        if math.prod(map(len, choices)) + len(hosts) > _MAX_HOSTS:
             return ()
         hosts += map("".join, itertools.product(*choices))
     return tuple(hosts)
@@ -165,7 +165,7 @@ def _numbers(text: str) -> list[str]:
         match = re.fullmatch(r"(\d{1,18})-(\d{1,18})", word)
         first, last = (int(match[1]), int(match[2])) if match else (0, 0)
         width = len(match[1]) if match else 0
-        run = range(first, min(last, first + _MOST_HOSTS) + 1)
+        run = range(first, min(last, first + _MAX_HOSTS) + 1)
         numbers += [f"{number:0{width}}" for number in run] if match else [word]
     return numbers
 

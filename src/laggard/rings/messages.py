@@ -15,7 +15,7 @@ from laggard.model import Finding
 from laggard.rings.options import RingOptions
 from laggard.wire.codec import decode, encode
 
-MOST_BYTES: Final = 1 << 16
+MAX_BYTES: Final = 1 << 16
 """The most bytes that a line may have."""
 
 

@@ -16,11 +16,11 @@ from laggard.probes.active.measuring.rates import ActiveThresholds
 
 K = TypeVar("K")
 
-FEWEST: Final = 3
+MIN_MEASURED: Final = 3
 """Of fewer, none can be said to be the odd one."""
 DEVIATIONS: Final = 4.0
 _MAD_TO_SIGMA: Final = 1.4826
-_LEAST_RATIO: Final = 1 / ActiveThresholds().slow_ratio
+_MIN_RATIO: Final = 1 / ActiveThresholds().slow_ratio
 
 
 class Centre(NamedTuple):
@@ -34,11 +34,11 @@ def centre_of(seconds: Iterable[float], deviations: float = DEVIATIONS) -> Centr
     """Returns None where there are too few finite times. `deviations`: of the limit; fewer where more evidence than
     one time follows."""
     logs = sorted(math.log(value) for value in seconds if 0 < value < math.inf)
-    if len(logs) < FEWEST:
+    if len(logs) < MIN_MEASURED:
         return None
     middle = _lower_median(logs)
     sigma = _MAD_TO_SIGMA * _lower_median(sorted(abs(value - middle) for value in logs))
-    return Centre(math.exp(middle), math.exp(middle + max(math.log(_LEAST_RATIO), deviations * sigma)))
+    return Centre(math.exp(middle), math.exp(middle + max(math.log(_MIN_RATIO), deviations * sigma)))
 
 
 def slow_outliers(seconds: Mapping[K, float]) -> dict[K, float]:

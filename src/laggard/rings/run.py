@@ -21,9 +21,9 @@ from laggard.terminal.progress import Bar
 
 _END_SECONDS: Final = 5.0
 """Of the deadline, kept for telling all nodes."""
-_FEWEST: Final = 2
+_MIN_GANG_NODES: Final = 2
 """With how many nodes a gang begins, at least."""
-_SHARE_FOR_SECOND: Final = 0.3
+_SECOND_NODE_SHARE: Final = 0.3
 """Of the time that is left, for how long node 1 is waited for where node 0 did not come; the rest is for measuring."""
 LEAVES: Final = "it was told to end, as a job came"
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -107,7 +107,7 @@ async def _node(member: Member, join_seconds: float) -> Ended:
 async def _without_node_0(member: Member, place: Membership, join_seconds: float) -> Ended:
     """The others meet at node 1, which names node 0 among those that did not come."""
     left = member.settings.deadline - time.monotonic()
-    seconds = min(join_seconds, _SHARE_FOR_SECOND * left)
+    seconds = min(join_seconds, _SECOND_NODE_SHARE * left)
     if place.number == 1:
         return await _lead_and_take_part(member, place, seconds)
     end = await member.take_part(place.host, place.port, seconds, lead=1)
@@ -154,7 +154,7 @@ async def _lead(member: Member, coordinator: Coordinator, join_seconds: float) -
     until = settings.deadline - _END_SECONDS
     try:
         progress.show(0.0, f"waiting for {settings.place.nodes} nodes")
-        await coordinator.gather(min(until, began + join_seconds), _FEWEST if settings.options.gang else None)
+        await coordinator.gather(min(until, began + join_seconds), _MIN_GANG_NODES if settings.options.gang else None)
         ring = await Session(coordinator, settings.options, progress, until).run()
     except NotAllCame as error:
         ring = broken_ring(f"{error}", time.monotonic() - began)

@@ -23,10 +23,10 @@ from laggard.terminal.progress import Bar
 _JOIN_SECONDS: Final = 60.0
 _COMPUTE_SECONDS: Final = {"cpu": 0.1, "cuda": 0.5}
 """Of the warm-up, and of the measurement after it."""
-_LONGER: Final = {"cpu": 2.0, "cuda": 1.0}
+_GROWTH_RATIO: Final = {"cpu": 2.0, "cuda": 1.0}
 """How much longer each further measurement is: what disturbs a CPU lasts for longer than a tenth of a second."""
 _COMPUTE_PATIENCE: Final = 60.0
-_MOST_COMPUTES: Final = 6
+_MAX_COMPUTES: Final = 6
 """How often a device that looks slow is measured before it is called slow."""
 _PAIR_BYTES: Final = {"cpu": 1 << 20, "cuda": 64 << 20}
 """Large enough that the rate counts and the latency does not, and small enough for a link at a tenth of its rate."""
@@ -123,10 +123,10 @@ class Session:
         one that is slow: noise only makes slower, and the best counts.
         CPUs that are one machine's take turns, each rank's GPU is its own."""
         ranks = set(range(self.coordinator.world))
-        for attempt in range(_MOST_COMPUTES):
+        for attempt in range(_MAX_COMPUTES):
             for turn in self._turns(ranks):
                 self.progress.show(0.0, f"computing, {len(self.computed)} of {self.coordinator.world}")
-                await self._compute_once(turn, _COMPUTE_SECONDS[self.device] * _LONGER[self.device] ** attempt)
+                await self._compute_once(turn, _COMPUTE_SECONDS[self.device] * _GROWTH_RATIO[self.device] ** attempt)
             names = {rank: self._device_name(rank) for rank in self.computed}
             findings, self.slow_ranks, unknown = judge.judge_compute(self.computed, names)
             is_blunt = judge.is_blunt(self.computed)

@@ -61,7 +61,7 @@ class WorkerProcess:
     async def report(self) -> Report:
         """Waits for the next report. Raises WorkerEnded."""
         if self._reader is None:
-            self._reader = asyncio.StreamReader(limit=messages.MOST_BYTES)
+            self._reader = asyncio.StreamReader(limit=messages.MAX_BYTES)
             file = os.fdopen(self._reports, "rb", buffering=0)
             protocol = asyncio.StreamReaderProtocol(self._reader)
             self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, file)

@@ -14,7 +14,7 @@ from rich.text import Text
 from laggard.terminal.parts import Line, Part, Table
 from laggard.terminal.rows import rows
 
-MOST_COLUMNS: Final = 100
+MAX_COLUMNS: Final = 100
 """Longer lines of prose are hard to read, however wide the terminal is. Tables take what there is."""
 
 STYLES: Final = {
@@ -55,7 +55,7 @@ class Wrapped:
 
     def rows(self, width: int) -> list[tuple[int, int]]:
         """Where each begins and ends."""
-        return list(rows(self.text.plain, min(width, MOST_COLUMNS), self.indent, cell_len))
+        return list(rows(self.text.plain, min(width, MAX_COLUMNS), self.indent, cell_len))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         for number, (begin, end) in enumerate(self.rows(options.max_width)):
@@ -97,7 +97,7 @@ class _Following:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         text = self.line.text
-        if cell_len(text.plain) + 1 + cell_len(self.command) <= min(options.max_width, MOST_COLUMNS):
+        if cell_len(text.plain) + 1 + cell_len(self.command) <= min(options.max_width, MAX_COLUMNS):
             yield text.copy().append(" ").append(self.command, style="cyan")
         else:
             yield self.line

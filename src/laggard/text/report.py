@@ -11,7 +11,7 @@ from laggard.text.words import ascii_line, counted
 
 HEADLINE_LENGTH: Final = 80
 _LONGEST_ANSWER: Final = 1000
-_MOST_REASONS: Final = 4
+_MAX_REASONS: Final = 4
 _VERDICT_ORDER: Final = (Verdict.FAIL, Verdict.UNKNOWN, Verdict.OK, Verdict.SKIPPED)
 _PROBE_STYLES: Final = {Verdict.FAIL: "critical", Verdict.UNKNOWN: "warning", Verdict.OK: "", Verdict.SKIPPED: "aside"}
 
@@ -134,8 +134,8 @@ def _skipped_line(probes: Iterable[ProbeResult]) -> str:
     for probe in probes:
         alike.setdefault(probe.reason or "no reason given", []).append(probe.name)
     most = sorted(alike.items(), key=lambda item: -len(item[1]))
-    told = [f"{reason} ({names[0] if len(names) == 1 else len(names)})" for reason, names in most[:_MOST_REASONS]]
-    more = ["..."] if len(most) > _MOST_REASONS else []
+    told = [f"{reason} ({names[0] if len(names) == 1 else len(names)})" for reason, names in most[:_MAX_REASONS]]
+    more = ["..."] if len(most) > _MAX_REASONS else []
     return f"{sum(map(len, alike.values()))} skipped: {', '.join(told + more)}"
 
 

@@ -16,7 +16,7 @@ from laggard.errors import UsageError
 Value = str | int | bool | None
 Configuration = Mapping[str, Value]
 
-_MOST_COUNTED: Final = 200_000
+_MAX_COUNTED: Final = 200_000
 
 
 class Parameter(NamedTuple):
@@ -103,7 +103,7 @@ def check_space(space: Space) -> None:
     broken = [each.text for each in space.constraints if not each.holds(space.default)]
     if broken:
         raise UsageError(f"the default itself breaks `{broken[0]}`: change the default or the constraint")
-    if next((each for each in itertools.islice(configurations(space), _MOST_COUNTED) if each != space.default), None):
+    if next((each for each in itertools.islice(configurations(space), _MAX_COUNTED) if each != space.default), None):
         return
     raise UsageError("no configuration but the default is allowed: there is nothing to tune")
 

@@ -23,7 +23,7 @@ _STUDENT_95: Final = (
 """Two-sided 95 % quantiles of Student's t for 1 to 20 degrees of freedom; above, 2.086 is a little too wide."""
 
 
-_FEWEST_TRIMMED: Final = 6
+_MIN_TRIMMED: Final = 6
 _TRIMMED: Final = 0.2
 _NORMAL_MEDIAN: Final = 0.6745
 """Of the absolute value of a standard normal variable."""
@@ -91,7 +91,7 @@ def trimmed_mean(values: Sequence[float]) -> float:
 
 def _cut(values: Sequence[float]) -> int:
     """Returns how many values are left out at each end."""
-    return 0 if len(values) < _FEWEST_TRIMMED else int(_TRIMMED * len(values))
+    return 0 if len(values) < _MIN_TRIMMED else int(_TRIMMED * len(values))
 
 
 def without_spikes(logs: Sequence[float], noise: float) -> list[float]:
@@ -120,14 +120,14 @@ class Drift(NamedTuple):
     repeats: int
 
 
-_FEWEST_REPEATS: Final = 6
+_MIN_REPEATS: Final = 6
 _DRIFT: Final = 0.03
 
 
 def drift_of(default_seconds: Sequence[float]) -> Drift | None:
     """Returns the drift where the default's repeats, in their order, became slower or faster by more than chance and
     more than 3 %; None: there is none, or too few repeats to tell."""
-    if len(default_seconds) < _FEWEST_REPEATS:
+    if len(default_seconds) < _MIN_REPEATS:
         return None
     logs = [math.log(each) for each in default_seconds]
     middle = len(logs) // 2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-MOST_RING_NODES = 256
-MOST_RING_PAIRS = 4096
+MAX_RING_NODES = 256
+MAX_RING_PAIRS = 4096
 """Of one ring, that are told of: about 200 kB."""
 
 

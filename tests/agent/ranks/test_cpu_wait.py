@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from laggard.agent.ranks.cpu_wait import LEAST_SECONDS, CpuWaits
+from laggard.agent.ranks.cpu_wait import MIN_WINDOW_SECONDS, CpuWaits
 
 
 @pytest.mark.slow
@@ -30,7 +30,7 @@ def test_two_processes_on_one_core_wait_for_each_other() -> None:
         ):
             assert time.monotonic() < until, found
             time.sleep(0.1)
-        assert found.seconds >= LEAST_SECONDS and found.throttled_seconds == 0.0, found
+        assert found.seconds >= MIN_WINDOW_SECONDS and found.throttled_seconds == 0.0, found
         assert both[0].pid not in [each.pid for each in found.neighbours]
     finally:
         for process in both:

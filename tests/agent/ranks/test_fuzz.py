@@ -28,11 +28,13 @@ from laggard.wire.collectives import CollectivesDocument
 
 PARTS = ("identity", "lanes", "counters", "steps", "collectives", "beat", "words")
 NODE = "n0"
-MOST = 2**63 - 1
+MAX_INT64 = 2**63 - 1
 SECOND = 10**9
 sound = st.integers(0, 20 * SECOND)
 numbers = st.one_of(
-    sound, st.sampled_from([0, -1, 1, 2**48, 2**53, 2**62, MOST, -MOST - 1]), st.integers(-MOST - 1, MOST)
+    sound,
+    st.sampled_from([0, -1, 1, 2**48, 2**53, 2**62, MAX_INT64, -MAX_INT64 - 1]),
+    st.integers(-MAX_INT64 - 1, MAX_INT64),
 )
 words = st.one_of(st.text(max_size=100), st.sampled_from(["all_reduce", "send", "dp:0-3", "\x00", "\u202e"]))
 peers = st.one_of(st.integers(-1, 7), st.integers(-(2**31), 2**31 - 1))

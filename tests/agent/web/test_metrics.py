@@ -28,7 +28,7 @@ Start = Callable[..., Any]
 GOLDEN = Path(__file__).with_name("metrics.txt")
 PROMTOOL = shutil.which("promtool")
 HOSTILE = 'a"b\\c\nd{}'
-MOST_SERIES = 500
+MAX_SERIES = 500
 
 
 def probe(name: str, verdict: Verdict = Verdict.OK) -> ProbeResult:
@@ -135,7 +135,7 @@ def test_names_labels_and_limits() -> None:
     )
     promtool(body.decode())
     found = series(body.decode())
-    assert len(found) <= MOST_SERIES
+    assert len(found) <= MAX_SERIES
     assert found["laggard_agent_probe_round_seconds",] == 2.5 and found["laggard_connections_turned_away_total",] == 3
     assert found["process_resident_memory_bytes",] > 1e6
     labels = {metric.name: sorted(metric.labels) for metric in METRICS}

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from laggard.collector.fleet.ring_plan import FEWEST, plan_rings
+from laggard.collector.fleet.ring_plan import MIN_RING_NODES, plan_rings
 from laggard.wire.nodes import NodeRow
 
 DAY = 86400.0
@@ -48,8 +48,8 @@ def test_every_node_that_is_due_is_in_a_ring_and_in_no_two_but_to_fill_the_last(
     plan = plan_rings([row(number) for number in range(nodes)], DAY, size)
     members = [name for ring in plan.rings for name in ring]
     assert set(members) == {f"n{number:02}" for number in range(nodes)}
-    assert all(FEWEST <= len(set(ring)) == len(ring) <= size for ring in plan.rings)
-    assert len(members) - nodes <= FEWEST - 1
+    assert all(MIN_RING_NODES <= len(set(ring)) == len(ring) <= size for ring in plan.rings)
+    assert len(members) - nodes <= MIN_RING_NODES - 1
 
 
 def test_a_fleet_is_covered_in_a_period_whoever_is_busy_in_between() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from laggard.collector.prometheus.counters import Counters
-from laggard.collector.prometheus.screening import ALL, MAX_CANDIDATES, PEERS, screened
+from laggard.collector.prometheus.screening import MAX_CANDIDATES, MAX_UNSCREENED_RANKS, PEER_RANKS, screened
 
 RANKS = 16_384
 STEP = 0.2
@@ -28,18 +28,18 @@ def test_a_rank_that_stands_out_comes_with_its_machine_and_with_others() -> None
     busy = noisy()
     busy[1, 9001] += 0.03 * STEP
     found = screened(counters(busy))
-    assert set(range(9000, 9008)) <= set(found) and PEERS <= len(found) < PEERS + 32
+    assert set(range(9000, 9008)) <= set(found) and PEER_RANKS <= len(found) < PEER_RANKS + 32
     assert found == sorted(set(found))
 
 
 def test_all_of_a_small_job() -> None:
-    assert screened(counters(noisy(ALL), ALL)) == list(range(ALL))
+    assert screened(counters(noisy(MAX_UNSCREENED_RANKS), MAX_UNSCREENED_RANKS)) == list(range(MAX_UNSCREENED_RANKS))
 
 
 def test_where_all_differ_the_slowest_are_looked_at() -> None:
     busy = noisy(deviation=0.05)
     found = screened(counters(busy))
-    assert int(busy.max(axis=0).argmax()) in found and len(found) <= 2 * MAX_CANDIDATES + PEERS + 1
+    assert int(busy.max(axis=0).argmax()) in found and len(found) <= 2 * MAX_CANDIDATES + PEER_RANKS + 1
 
 
 def test_ranks_without_counters_are_passed_over() -> None:
@@ -47,4 +47,4 @@ def test_ranks_without_counters_are_passed_over() -> None:
     busy[:, 5] = np.nan
     busy[1, 100] += 0.01
     assert 100 in screened(counters(busy))
-    assert len(screened(counters(np.nan * busy))) >= PEERS
+    assert len(screened(counters(np.nan * busy))) >= PEER_RANKS

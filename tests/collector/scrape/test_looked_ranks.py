@@ -10,7 +10,7 @@ import pytest
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.window import JobWindows
 from laggard.collector.scrape.collective_rounds import Wanted
-from laggard.collector.scrape.looked_ranks import LOOK_SECONDS, MOST_RANKS, LookedRanks
+from laggard.collector.scrape.looked_ranks import LOOK_SECONDS, MAX_RANKS, LookedRanks
 from laggard.wire import encode
 from laggard.wire.collectives import CollectiveLane, CollectiveRow, CollectivesDocument, RankCollectives
 
@@ -51,7 +51,7 @@ def test_many_readers_are_bounded_and_a_job_that_is_over_is_not_asked(make: Any)
     for rank in range(128):
         looked.look(KEY, [rank], 10.0)
     (wanted,) = looked.wanted([AGENT], 11.0)
-    assert wanted.ranks == {AGENT: tuple(range(128 - MOST_RANKS, 128))}, "those that were looked at last"
+    assert wanted.ranks == {AGENT: tuple(range(128 - MAX_RANKS, 128))}, "those that were looked at last"
     over = LookedRanks(_windows(make, state="finished"))
     over.look(KEY, [0], 10.0)
     assert over.wanted([AGENT], 11.0) == []

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from laggard.collector.web.answers import MOST, SnapshotAnswers
+from laggard.collector.web.answers import MAX_ANSWERS, SnapshotAnswers
 
 
 def test_an_answer_is_made_once_a_snapshot() -> None:
@@ -48,6 +48,6 @@ def test_what_fails_is_tried_again_and_the_oldest_go() -> None:
     with pytest.raises(ZeroDivisionError):
         answers.get(snapshot, "a", lambda: 1 / 0)
     assert answers.get(snapshot, "a", lambda: 5) == 5
-    for number in range(MOST):
+    for number in range(MAX_ANSWERS):
         answers.get(snapshot, number, lambda: 0)
     assert answers.get(snapshot, "a", lambda: 6) == 6

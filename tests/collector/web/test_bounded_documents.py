@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 from support.large_cluster import OUTSIDE, made_snapshot, served, with_findings, with_jobs
 
-from laggard.collector.web.chosen_nodes import MOST_SKIPPED_LINES, NodesAsked, nodes_document
+from laggard.collector.web.chosen_nodes import MAX_SKIPPED_LINES, NodesAsked, nodes_document
 from laggard.collector.web.tiles import tiles_document
 from laggard.wire import encode
 from laggard.wire.nodes import NodeRow, RingPairs
@@ -22,7 +22,7 @@ VIEWS = {
     "fleet": ["summary?job=", "tiles", "nodes?limit=100", "rings/newest", "incidents?limit=50", "findings?limit=100"],
     "node": ["summary?job=", "nodes?limit=100&node=gpu-0050", "findings?limit=100&node=gpu-0050", "incidents?limit=50"],
 }
-MOST_BYTES = 160_000
+MAX_BYTES = 160_000
 """Of all answers of a view together, but for the heat map and the timeline, whose size does not depend on nodes or
 jobs."""
 
@@ -39,7 +39,7 @@ def collector() -> Iterator[httpx.Client]:
 @pytest.mark.parametrize("view", VIEWS)
 def test_a_view_of_4096_nodes_and_jobs_is_small(collector: httpx.Client, view: str) -> None:
     sizes = {path: len(collector.get(path).raise_for_status().content) for path in VIEWS[view]}
-    assert sum(sizes.values()) < MOST_BYTES, sizes
+    assert sum(sizes.values()) < MAX_BYTES, sizes
 
 
 def test_why_checks_were_skipped_stands_once_for_all_nodes() -> None:
@@ -62,7 +62,7 @@ def test_why_checks_were_skipped_stands_once_for_all_nodes() -> None:
     assert whole - without <= 100, "a null for each row stands there as well"
     assert nodes_document(dataclasses.replace(plain, skipped=same), NodesAsked(limit=5)).skipped == kinds[:1]
     many = {row.url: f"{place} of 45 checks skipped" for place, row in enumerate(plain.nodes)}
-    assert len(nodes_document(dataclasses.replace(plain, skipped=many), NodesAsked()).skipped) == MOST_SKIPPED_LINES
+    assert len(nodes_document(dataclasses.replace(plain, skipped=many), NodesAsked()).skipped) == MAX_SKIPPED_LINES
 
 
 def test_what_is_left_out_is_counted_and_found(collector: httpx.Client) -> None:

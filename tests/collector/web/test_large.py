@@ -17,7 +17,7 @@ STEPS = 60
 HIDE_TILES = "document.querySelectorAll('#tiles a:nth-child(n+100)').forEach((tile) => (tile.hidden = true))"
 """Those beyond the first are like them, and axe-core takes 2 ms for each."""
 
-MOST_BYTES = 1_500_000
+MAX_BYTES = 1_500_000
 """Of everything that a view loads and asks for at first, whatever the size of the job: the heat map has most of it."""
 
 
@@ -48,7 +48,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 def _opened(browser: Any, cluster: Cluster, address: str, ready: str) -> tuple[Browsed, Any]:
     browsed = Browsed(browser, cluster.url + address, ready)
     sizes = browsed.page.evaluate("performance.getEntriesByType('resource').map((it) => it.transferSize)")
-    assert 0 < sum(sizes) < MOST_BYTES, f"{address} takes {sum(sizes)} bytes"
+    assert 0 < sum(sizes) < MAX_BYTES, f"{address} takes {sum(sizes)} bytes"
     return browsed, browsed.page
 
 

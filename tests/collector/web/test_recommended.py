@@ -10,7 +10,7 @@ import pytest
 from laggard.collector.jobs.job import JobKey
 from laggard.collector.jobs.snapshot import ClusterSnapshot, JobSnapshot
 from laggard.collector.web import recommended
-from laggard.collector.web.recommended import AGAIN_SECONDS, MOST_JOBS, Recommended
+from laggard.collector.web.recommended import AGAIN_SECONDS, MAX_JOBS, Recommended
 from laggard.locate.job_timings import build_timings
 from laggard.model import Culprit, Location, Verdict, Window
 
@@ -63,9 +63,9 @@ def test_each_is_looked_at_once_a_minute_and_an_answer_has_a_time(monkeypatch: p
 
 
 def test_a_user_with_thousands_of_jobs_leaves_room_for_another() -> None:
-    many = [a_job(f"{number}", owner=1) for number in range(MOST_JOBS + 9)]
+    many = [a_job(f"{number}", owner=1) for number in range(MAX_JOBS + 9)]
     chosen = recommended._chosen(a_snapshot(*many, a_job("only", owner=2)))
-    assert len(chosen) == MOST_JOBS and JobKey(2, "only") in chosen
+    assert len(chosen) == MAX_JOBS and JobKey(2, "only") in chosen
 
 
 def test_a_recommendation_that_fails_costs_no_other_metric(

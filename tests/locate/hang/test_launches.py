@@ -14,7 +14,7 @@ from laggard.agent.ras.asker import SETTLE_SECONDS, SPREAD_SECONDS, RasAsker
 from laggard.collector.jobs.launched_jobs import RasAnswer, launched_jobs
 from laggard.collector.scrape.validation import validate_ranks
 from laggard.locate.describe import sentence
-from laggard.locate.hang.launches import HUNG_SECONDS, STILL_SECONDS, locate_launches
+from laggard.locate.hang.launches import HUNG_SECONDS, STANDSTILL_SECONDS, locate_launches
 from laggard.locate.node_findings import NodeFindings
 from laggard.model import Location, Verdict
 from laggard.wire import encode
@@ -104,7 +104,7 @@ def test_a_rank_that_is_behind_while_nothing_goes_on_is_hung(watch: Watch) -> No
 
 def test_before_that_it_is_named_and_not_accused(watch: Watch) -> None:
     job = watch([world(9, 9, 8, 9)])
-    early = job.after(STILL_SECONDS)
+    early = job.after(STANDSTILL_SECONDS)
     assert (early.verdict, early.culprits, kinds(early)) == (Verdict.UNKNOWN, (), ["not_arrived", "launches_only"])
     assert early.notes[0].ranks == (2,)
     assert "8 collectives of 9" in early.notes[0].text

@@ -122,7 +122,7 @@ def test_one_users_processes_do_not_push_out_anothers(
     flood = [start(large) for _ in range(4)]
     honest = start({"NCCL_ALGO": "Ring"})
     monkeypatch.setattr(Host, "process_user", lambda self, pid: "1" if int(pid) == honest else "2")
-    monkeypatch.setattr(running_ranks, "_MOST_CHARACTERS", 40_000)
+    monkeypatch.setattr(running_ranks, "_MAX_CHARACTERS", 40_000)
     found = read_own_rank_processes(Host(), seconds=60.0)
     own = {it.pid: it for it in found.processes if it.pid in (honest, *flood)}
     assert own[honest].environment == {"NCCL_ALGO": "Ring"}
@@ -148,7 +148,7 @@ def test_where_processes_were_left_out_the_answer_is_unknown(
 ) -> None:
     root = machine_of(copy_of("hgx_h100"), [{"NCCL_ALGO": "Ring"}] * 3)
     assert report_of(root, capsys)[1]["probes"][0]["verdict"] == "ok"
-    monkeypatch.setattr(running_ranks, "_MOST_CHARACTERS", 20)
+    monkeypatch.setattr(running_ranks, "_MAX_CHARACTERS", 20)
     (probe,) = report_of(root, capsys)[1]["probes"]
     assert (probe["verdict"], probe["reason"]) == ("unknown", "there was no time or room for 2 processes")
 

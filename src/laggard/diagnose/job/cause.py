@@ -9,10 +9,10 @@ from typing import Final, NamedTuple
 from laggard.diagnose.job.events import Event, Weight, WorkStatus, Writer
 from laggard.diagnose.job.reader import JobEvidence
 
-_SURVIVED: Final = 200
+_SURVIVING_LINES: Final = 200
 """So many lines of progress after a failure show that the training went on. What stood in a rank's output buffer, at
 most 8 KiB, comes out at its end and is less."""
-_MOST_NAMED: Final = 8
+_MAX_NAMED: Final = 8
 
 
 class Cause(NamedTuple):
@@ -61,7 +61,7 @@ def _last_failures(evidence: JobEvidence) -> list[Event]:
         following = [event.place.progress for event in events[1:]] + [evidence.progress[file]]
         start = 0
         for place, (event, after) in enumerate(zip(events, following, strict=True)):
-            if after - event.place.progress >= _SURVIVED:
+            if after - event.place.progress >= _SURVIVING_LINES:
                 start = place + 1
         kept += events[start:]
     return kept
@@ -197,7 +197,7 @@ def consequences(cause: Cause) -> list[str]:
     grouped: dict[tuple[str, str], list[Event]] = {}
     for event in (*cause.same, *cause.later):
         grouped.setdefault((event.code, event.kind), []).append(event)
-    return [_consequence(events) for events in list(grouped.values())[:_MOST_NAMED]]
+    return [_consequence(events) for events in list(grouped.values())[:_MAX_NAMED]]
 
 
 def _consequence(events: Sequence[Event]) -> str:

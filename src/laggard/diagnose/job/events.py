@@ -66,5 +66,5 @@ class WorkStatus(NamedTuple):
     completed: int | None = None
 
 
-MOST_EVENTS: Final = 20_000
+MAX_EVENTS: Final = 20_000
 """Of one job. A process that repeats itself is counted, not kept."""

@@ -12,8 +12,8 @@ import re
 from datetime import datetime
 from typing import Final, NamedTuple
 
-MOST_LINE: Final = 2000
-_MOST_HEADS: Final = 12
+MAX_LINE_CHARACTERS: Final = 2000
+_MAX_HEADS: Final = 12
 
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]{0,200}\x07")
 _DATE = r"(\d{4})[-/](\d\d)[-/](\d\d)[T _](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z| ?[+-]\d\d:?\d\d)?"
@@ -60,13 +60,13 @@ class LineParser:
     """Parses lines. Heads nest in any order: a pod's date before srun's number before torch's rank."""
 
     def parse(self, raw: str) -> JobLine:
-        text = raw[:MOST_LINE].rstrip()
+        text = raw[:MAX_LINE_CHARACTERS].rstrip()
         if "\x1b" in text:
             text = _COLOURS.sub("", text)
         found: dict[str, object] = {}
         if text.startswith("{"):
             text = _unwrap_json(text, found)
-        for _ in range(_MOST_HEADS):
+        for _ in range(_MAX_HEADS):
             rest = _strip_one(text, found)
             if rest is None:
                 break

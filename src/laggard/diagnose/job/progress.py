@@ -11,10 +11,10 @@ PROGRESS_WORDS: Final = ("loss", "it/s", "s/it")
 _LOSS: Final = re.compile(r"\bloss\b['\"]?\s{0,3}[:=]?\s{0,3}-?\d", re.IGNORECASE)
 _COUNT: Final = re.compile(r"\b(?:step|iter(?:ation)?|epoch|batch|lr|learning_rate)\b", re.IGNORECASE)
 _SPEED: Final = re.compile(r"\d\s?(?:it/s|s/it)\b")
-ENOUGH_LINES: Final = 3
+MIN_TRAINING_LINES: Final = 3
 """So many lines of a training make a text a training's output."""
-_MOST_LOOKED_AT: Final = 512
-_MOST_SHOWN: Final = 100
+_MAX_CANDIDATES: Final = 512
+_MAX_SHOWN_CHARACTERS: Final = 100
 
 
 class LastProgress(NamedTuple):
@@ -31,14 +31,14 @@ class ProgressReader:
         self.lines = 0
         self.last: LastProgress | None = None
         self.training_lines = 0
-        """Counted up to ENOUGH_LINES."""
+        """Counted up to MIN_TRAINING_LINES."""
         self._looked_at = 0
 
     def feed(self, piece: str) -> None:
         at = max(piece.rfind(word) for word in PROGRESS_WORDS)
         if at >= 0:
             start, end = _line_around(piece, at)
-            text = printable_line(piece[start : min(end, start + 400)], _MOST_SHOWN)
+            text = printable_line(piece[start : min(end, start + 400)], _MAX_SHOWN_CHARACTERS)
             self.last = LastProgress(self.lines + piece.count("\n", 0, at) + 1, text)
             self._count_training_lines(piece)
         self.lines += piece.count("\n") + (not piece.endswith("\n"))
@@ -47,7 +47,7 @@ class ProgressReader:
         """Looks at the first lines that have one of the words: of everyday texts with these there may be millions."""
         for word in PROGRESS_WORDS:
             at = piece.find(word)
-            while at >= 0 and self._looked_at < _MOST_LOOKED_AT and self.training_lines < ENOUGH_LINES:
+            while at >= 0 and self._looked_at < _MAX_CANDIDATES and self.training_lines < MIN_TRAINING_LINES:
                 start, end = _line_around(piece, at)
                 line = piece[max(start, at - 400) : min(end, at + 400)]
                 self._looked_at += 1

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from laggard.diagnose.job.events import MOST_EVENTS, Event, Place, Weight, WorkStatus, Writer
+from laggard.diagnose.job.events import MAX_EVENTS, Event, Place, Weight, WorkStatus, Writer
 from laggard.diagnose.job.exits import read_exit
-from laggard.diagnose.job.lines import MOST_LINE, JobLine, LineParser
+from laggard.diagnose.job.lines import MAX_LINE_CHARACTERS, JobLine, LineParser
 from laggard.diagnose.job.progress import PROGRESS_WORDS
 from laggard.diagnose.job.rules import EXCEPTION_NAME, NAN_LOSS, RULES, WEAK_TEXT, Rule
 
@@ -22,19 +22,19 @@ _WORDS: Final = (
     "Process name", "ode failure", "NET/OFI Request", "not connected", "nan", "NaN", "NAN", "Illegal", "Duplicate",
 )  # fmt: skip
 """Each line that a rule matches has one of these."""
-_MOST_STREAMS: Final = 8192
-_MOST_SHAPES: Final = 8192
-_MOST_RANKS: Final = 1 << 18
-_MOST_STATUSES: Final = 1 << 15
+_MAX_STREAMS: Final = 8192
+_MAX_SHAPES: Final = 8192
+_MAX_RANKS: Final = 1 << 18
+_MAX_STATUSES: Final = 1 << 15
 _LOOK_BACK: Final = 1 << 13
-_MOST_LOCATED: Final = 256
-_MOST_REPEATED: Final = 64
-_DULL: Final = 64
+_MAX_LOCATED_EVENTS: Final = 256
+_MAX_REPEATS: Final = 64
+_DULL_LINES: Final = 64
 """So many lines of one shape that say nothing: the next ones are not looked at."""
 
-_SHAPE: Final = 200
+_SHAPE_CHARACTERS: Final = 200
 """Lines of the same first characters, numbers aside, have one shape."""
-_DENSE: Final = 8
+_LINES_PER_CANDIDATE: Final = 8
 """Where one of so many lines has a word, lines are looked at one by one."""
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -112,23 +112,23 @@ class JobLogReader:
             counted = start
             known = self._known()
             self._read(piece, start, end)
-            if known == self._known() and len(self._dull) < _MOST_SHAPES and not _STATUS_WORDS.search(shape):
+            if known == self._known() and len(self._dull) < _MAX_SHAPES and not _STATUS_WORDS.search(shape):
                 self._dull[shape] = self._dull.get(shape, 0) + 1
         self._progress[-1] += _count_progress(piece, counted, len(piece))
         self._offset += len(piece)
         if not self._dense:
-            self._dense = candidates > piece.count("\n") // _DENSE
+            self._dense = candidates > piece.count("\n") // _LINES_PER_CANDIDATE
 
     def _is_dull(self, shape: str) -> bool:
-        return self._dull.get(shape, 0) >= _DULL and not self._tracebacks
+        return self._dull.get(shape, 0) >= _DULL_LINES and not self._tracebacks
 
     def _interesting(self, piece: str) -> Iterator[tuple[int, int]]:
         """As _candidates(), line by line and without dull lines: faster where very many lines have one of the words."""
         start = 0
         for line, shape in zip(piece.split("\n"), _shapes(piece).split("\n"), strict=True):
-            if self._is_dull(shape[:_SHAPE]):
+            if self._is_dull(shape[:_SHAPE_CHARACTERS]):
                 pass
-            elif len(line) > MOST_LINE or "\r" in line:
+            elif len(line) > MAX_LINE_CHARACTERS or "\r" in line:
                 yield from ((start + first, start + last) for first, last in _candidates(line))
             elif any(word in line for word in _WORDS):
                 yield start, start + len(line)
@@ -154,7 +154,7 @@ class JobLogReader:
         )
 
     def _note_ranks(self, piece: str) -> None:
-        if "ank" in piece and len(self._ranks) < _MOST_RANKS:
+        if "ank" in piece and len(self._ranks) < _MAX_RANKS:
             self._ranks.update(map(int, set(_RANK_SEEN.findall(piece))))
         if "world" in piece or "WORLD" in piece or "anks" in piece:
             sizes = [int(size) for size in _WORLD_SIZE.findall(piece)]
@@ -198,7 +198,7 @@ class JobLogReader:
             weak = WEAK_TEXT.search(line.text)
             kind, weight = ("peer_gone", Weight.SUMMARY) if weak else ("exception", Weight.FAILED)
             event = Event("JOB_EXCEPTION", kind, weight, line.text[:400], line.text, place, _writer(line))
-        located = len(self._events) < _MOST_LOCATED
+        located = len(self._events) < _MAX_LOCATED_EVENTS
         if located and event.kind.startswith("nccl") and (reason := self._last_error(piece, end, line)):
             event = event._replace(summary=f"{event.summary}: {reason}")
         if raised and located:
@@ -217,7 +217,7 @@ class JobLogReader:
         self._add(event)
 
     def _add(self, event: Event) -> None:
-        if len(self._events) < MOST_EVENTS:
+        if len(self._events) < MAX_EVENTS:
             self._events.append(event)
         else:
             self._dropped += 1
@@ -226,10 +226,10 @@ class JobLogReader:
         """Counts an event of this kind and process. Returns whether there were so many that it need not be kept."""
         key = (kind, line.stream)
         count = self._repeated.get(key, 0) + 1
-        if len(self._repeated) < _MOST_STATUSES or key in self._repeated:
+        if len(self._repeated) < _MAX_STATUSES or key in self._repeated:
             self._repeated[key] = count
-        self._dropped += count > _MOST_REPEATED
-        return count > _MOST_REPEATED
+        self._dropped += count > _MAX_REPEATS
+        return count > _MAX_REPEATS
 
     def _rule_for(self, text: str) -> Rule | None:
         """The first rule that matches. Lines that differ in numbers alone have the same, unless the numbers count."""
@@ -237,13 +237,13 @@ class JobLogReader:
         if counts := _NUMBERS_THAT_COUNT.findall(text[:300]):
             shape += " ".join(counts)
         if shape not in self._shapes:
-            if len(self._shapes) >= _MOST_SHAPES:
+            if len(self._shapes) >= _MAX_SHAPES:
                 self._shapes.clear()
             self._shapes[shape] = next((rule for rule in RULES if rule.pattern.match(text)), None)
         return self._shapes[shape]
 
     def _note_status(self, text: str) -> None:
-        if len(self._statuses) >= _MOST_STATUSES:
+        if len(self._statuses) >= _MAX_STATUSES:
             return
         if "last enqueued" in text and (match := _STATUS.search(text)):
             group, rank = _group_name(match[1]), int(match[2])
@@ -269,7 +269,7 @@ class JobLogReader:
     def _open_traceback(self, piece: str, start: int, line: JobLine, place: Place) -> None:
         before = next(iter(self._lines_before(piece, start, 1)), None)
         ends_nothing = before is not None and before.stream == line.stream and _NOT_RAISED.match(before.text)
-        if len(self._tracebacks) >= _MOST_STREAMS:
+        if len(self._tracebacks) >= _MAX_STREAMS:
             self._tracebacks.clear()
         self._tracebacks[line.stream] = place._replace(offset=-1) if ends_nothing else place
 
@@ -308,19 +308,19 @@ def _candidates(piece: str) -> list[tuple[int, int]]:
     for word in _WORDS:
         at = piece.find(word)
         while at >= 0:
-            start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MOST_LINE), at)) + 1
+            start = max(piece.rfind("\n", 0, at), piece.rfind("\r", max(0, at - MAX_LINE_CHARACTERS), at)) + 1
             end = piece.find("\n", at)
             end = len(piece) if end < 0 else end
-            turn = piece.find("\r", at, min(end, at + MOST_LINE))
+            turn = piece.find("\r", at, min(end, at + MAX_LINE_CHARACTERS))
             end = turn if turn >= 0 else end
-            found[max(start, at - MOST_LINE)] = end
+            found[max(start, at - MAX_LINE_CHARACTERS)] = end
             at = piece.find(word, end)
     return sorted(found.items())
 
 
 def _shape(line: str) -> str:
     """The beginning of a line, with 0 for each number."""
-    return _NUMBER.sub("0", line[:MOST_LINE])[:_SHAPE]
+    return _NUMBER.sub("0", line[:MAX_LINE_CHARACTERS])[:_SHAPE_CHARACTERS]
 
 
 def _shapes(piece: str) -> str:

@@ -27,13 +27,13 @@ from laggard.text.words import ranks_text, seconds_text
 
 SAME_FAILURE_SECONDS = 1.0
 """A rank that died of itself so long after a victim may still be the cause: the kernel reports a death late."""
-CLOCKS_SECONDS = 0.5
+CLOCK_SKEW_SECONDS = 0.5
 """By how much the clocks of two nodes are taken to differ: chrony and NTP keep them far closer."""
 _WRITE_SECONDS = 0.1
 """How often the hooks write a recording."""
 _MIN_AFTER_SECONDS = 0.0005
 """Less is 0 ms for people."""
-_MOST_NOTES = 32
+_MAX_NOTES = 32
 _WHO_TELLS = (
     "the launcher's log names the first that failed, the kernel's log who was out of memory, and with an agent on each "
     "node laggard tells it"
@@ -53,7 +53,7 @@ class _Death(NamedTuple):
     told: bool = False
 
     def may_precede(self, other: _Death) -> bool:
-        allowance = 0.0 if self.node == other.node else CLOCKS_SECONDS
+        allowance = 0.0 if self.node == other.node else CLOCK_SKEW_SECONDS
         return self.earliest <= other.latest + allowance
 
 
@@ -70,13 +70,13 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     first = _explained(timings, _first(deaths))
     left = _left_before(timings, deaths, first)
     if few(left):
-        told = tuple(_note(timings, death, deaths[:1]) for death in deaths[:_MOST_NOTES])
-        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MOST_NOTES]), told)
+        told = tuple(_note(timings, death, deaths[:1]) for death in deaths[:_MAX_NOTES])
+        return PartialVerdict(tuple(left_culprit(timings, each, deaths[0].latest) for each in left[:_MAX_NOTES]), told)
     if _whole_job_ended(timings, deaths, first):
         return PartialVerdict(notes=_ended_notes(timings, deaths))
     first = _recorded_least(timings, first)
     rest = [death for death in deaths if death not in first]
-    notes = tuple(_note(timings, death, first) for death in (*first, *rest)[:_MOST_NOTES])
+    notes = tuple(_note(timings, death, first) for death in (*first, *rest)[:_MAX_NOTES])
     notes = (extra_note(timings, left), *notes) if left else notes
     if not left and (_was_over(timings, deaths) or _waited_for_another(timings, deaths)):
         return PartialVerdict(notes=notes)
@@ -96,7 +96,7 @@ def dead_ranks(timings: JobTimings) -> PartialVerdict:
     culprits = [
         _culprit(timings, death, first, deaths, of_machine) for death, of_machine in _by_machine(timings, first, deaths)
     ]
-    return PartialVerdict(tuple(culprits[:_MOST_NOTES]), notes)
+    return PartialVerdict(tuple(culprits[:_MAX_NOTES]), notes)
 
 
 def _called_otherwise(
@@ -126,7 +126,7 @@ def _left_before(timings: JobTimings, deaths: Sequence[_Death], first: Sequence[
 
 def _ended_before(timings: JobTimings, column: int, death: _Death) -> bool:
     end = timings.states[column].end
-    allowance = 0.0 if timings.nodes[column] == death.node else CLOCKS_SECONDS
+    allowance = 0.0 if timings.nodes[column] == death.node else CLOCK_SKEW_SECONDS
     return end is not None and end.at_seconds - end.uncertain_seconds <= death.latest + allowance
 
 

@@ -36,7 +36,7 @@ from laggard.model import Culprit, Location, Note, Verdict, Window
 from laggard.text.words import counted, ranks_text, seconds_text
 from laggard.wire.ras import RasCommunicator, RasRank
 
-STILL_SECONDS = 20.0
+STANDSTILL_SECONDS = 20.0
 """For how long no count may have changed before anybody is named: at least two answers, whatever their interval."""
 
 HUNG_SECONDS = 180.0
@@ -110,12 +110,12 @@ def _ranks_behind(job: LaunchedJob) -> PartialVerdict:
 
 
 def _is_still(it: RasCommunicator) -> bool:
-    return it.readings > 1 and it.unchanged_seconds >= STILL_SECONDS and not it.starting and not it.ending
+    return it.readings > 1 and it.unchanged_seconds >= STANDSTILL_SECONDS and not it.starting and not it.ending
 
 
 def _has_stopped(rank: RasRank) -> bool:
     """Whether the device launches nothing in other communicators either."""
-    return rank.readings > 1 and rank.unchanged_seconds >= STILL_SECONDS
+    return rank.readings > 1 and rank.unchanged_seconds >= STANDSTILL_SECONDS
 
 
 def _wait(it: RasCommunicator) -> _Wait | None:

@@ -28,10 +28,10 @@ from laggard.locate.links.channels import (
 SEND, RECV = OPS.index("send"), OPS.index("recv")
 PAIR_ROLE, ROUND_TRIP_ROLE = "pair", "round trip"
 
-TIMES_COPY = 3.0
+COPY_TIME_RATIO = 3.0
 """A receive that takes so many times as long as the copy that its send was waited for data that were on the way."""
 
-RECEIVER_FIRST = 0.9
+RECEIVER_BLOCKED_SHARE = 0.9
 """A receiver that came before the send is blocked for the whole transfer, and for this share of a round trip's half."""
 
 
@@ -107,9 +107,9 @@ def _copied(
     of a receive that waited. None where sends last as long as transfers."""
     copied = (collectives.end - collectives.start)[messages.send]
     waited = blocked_seconds(collectives)[messages.recv]
-    trips = _trips(collectives, messages, waited > TIMES_COPY * copied)
+    trips = _trips(collectives, messages, waited > COPY_TIME_RATIO * copied)
     known = np.flatnonzero(np.isfinite(trips.seconds))
-    if not len(known) or float(np.median(trips.seconds[known])) <= TIMES_COPY * float(np.median(copied)):
+    if not len(known) or float(np.median(trips.seconds[known])) <= COPY_TIME_RATIO * float(np.median(copied)):
         return None
     _, at = np.unique(trips.kind, return_index=True)
     at = at[known]
@@ -134,7 +134,7 @@ def _trips(collectives: Collectives, messages: _Messages, ended: NDArray[np.bool
     total = sum(_at_least(kind, np.where(goes, way, np.inf), len(first)) for goes in (there, back))
     seconds = np.where(np.isfinite(total), np.maximum(total, 0.0) / 2, np.nan)
     waits = [-_at_least(kind, np.where(goes, -blocked, 0.0), len(first)) for goes in (there, back)]
-    return _Trips(kind, seconds, np.minimum(*waits) >= RECEIVER_FIRST * seconds)
+    return _Trips(kind, seconds, np.minimum(*waits) >= RECEIVER_BLOCKED_SHARE * seconds)
 
 
 def _at_least(kind: Numbers, values: Times, count: int) -> Times:

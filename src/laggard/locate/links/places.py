@@ -11,10 +11,10 @@ from laggard.locate.job_timings import JobTimings
 from laggard.locate.links.channels import Channel
 from laggard.locate.slow.peers import node_numbers
 
-MISFITS = 0.25
+MISFIT_SHARE = 0.25
 """Of the channels that go through a place, so many may be fast."""
 
-EQUAL = 1e-9
+ROUNDING_TOLERANCE = 1e-9
 """Sums that differ by less, relatively, differ by rounding."""
 
 
@@ -53,12 +53,12 @@ def explain(
         explained = place.channels & tested & slow.keys()
         fast = len(_fast(place, tested - slow.keys(), equals))
         affected = len(explained) + fast
-        if not explained or fast > MISFITS * affected:
+        if not explained or fast > MISFIT_SHARE * affected:
             continue
         worth = sum(slow[number] for number in explained) * (1 - fast / affected)
-        if worth > most * (1 + EQUAL):
+        if worth > most * (1 + ROUNDING_TOLERANCE):
             best, most = [place], worth
-        elif worth > most * (1 - EQUAL) and place.kind == best[0].kind:
+        elif worth > most * (1 - ROUNDING_TOLERANCE) and place.kind == best[0].kind:
             best.append(place)
     if not best:
         return None

@@ -29,15 +29,15 @@ from laggard.model import MAX_NAMED_RANKS, Culprit
 from laggard.text.words import counted, ranks_text, seconds_text
 
 MIN_CHANNELS = 3
-"""So many equal channels are needed to tell the slow one, unless it is slower than the other by TIMES_THE_OTHER."""
+"""So many equal channels are needed to tell the slow one, unless it is slower than the other by CHANNEL_PAIR_RATIO."""
 
-TIMES_THE_OTHER = 2.0
+CHANNEL_PAIR_RATIO = 2.0
 """Two healthy ways of one kind do not differ by so much, so that the slower one of two is slow."""
 
 COST_RATIO = 0.01
 """What is slow makes the channels of one rank, taken together, longer by so much of the step."""
 
-WORTH = 0.005
+MIN_RECOVERABLE_RATIO = 0.005
 """Where the replay says that a faster one would save less of the step, as where its collectives wait in a queue behind
 others, it makes nobody wait: it is no culprit of a slow job."""
 
@@ -50,11 +50,11 @@ TRANSFER_RATIO = 0.15
 MAX_LINKS = 4
 """So many places are named at most."""
 
-COLLATERAL = 0.3
+MIN_COST_SHARE = 0.3
 """What a channel costs of what the slowest does, so that it counts as slow itself: waiting for a slow link shows in
 what its ends do elsewhere."""
 
-UNEXPLAINED = 0.25
+MAX_UNEXPLAINED_SHARE = 0.25
 """Where places do not explain a larger share of what slow channels cost, the network as a whole is uneven."""
 
 
@@ -80,7 +80,7 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
     channels, categories = channels_and_categories(timings, collectives, steps.numbers)
     findings = _test(_with_links(categories, channels, timings), steps)
     cost = {number: each.slowdown.excess for number, each in findings.slow.items()}
-    left = {number: each for number, each in cost.items() if each >= COLLATERAL * max(cost.values())}
+    left = {number: each for number, each in cost.items() if each >= MIN_COST_SHARE * max(cost.values())}
     whole, tested = sum(left.values()), findings.tested - (cost.keys() - left.keys())
     culprits = list[Culprit]()
     while left and len(culprits) < MAX_LINKS:
@@ -91,9 +91,11 @@ def slow_links(timings: JobTimings, collectives: Collectives, steps: Steps) -> t
             culprits.append(_culprit(timings, steps, channels, findings, found.with_all(cost.keys())))
         tested -= found.explained
         left = {number: each for number, each in left.items() if number not in found.explained}
-    if sum(left.values()) > UNEXPLAINED * whole:
+    if sum(left.values()) > MAX_UNEXPLAINED_SHARE * whole:
         return ()
-    worth = [each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= WORTH]
+    worth = [
+        each for each in culprits if each.recoverable_ratio is None or each.recoverable_ratio >= MIN_RECOVERABLE_RATIO
+    ]
     return tuple(sorted(worth, key=lambda culprit: -(culprit.recoverable_ratio or 0.0)))
 
 
@@ -150,7 +152,7 @@ def _slow_channel(category: Category, excess: Floats, equals: Floats, place: int
     own, typical = median(category.least[:, place]), median(equals[:, place])
     spread = deviation(median_over_steps(category.most[:, others] - equals[:, place, None]))
     found = slowdown(excess[:, place], steps.duration, excess[:, others], spread, CHANNEL_COST_RATIO)
-    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else TIMES_THE_OTHER - 1
+    least = TRANSFER_RATIO if len(others) + 1 >= MIN_CHANNELS else CHANNEL_PAIR_RATIO - 1
     if found is None or found.excess < least * typical:
         return None
     return SlowChannel(found, own / max(typical, 1e-9), excess[:, place], own, typical)

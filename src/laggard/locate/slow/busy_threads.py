@@ -13,10 +13,10 @@ from laggard.locate.own_threads import OwnThreads
 from laggard.model import Culprit
 from laggard.text.words import seconds_text
 
-BUSY: Final = 0.1
+BUSY_SHARE: Final = 0.1
 """Threads beside the training that run for this share of the time more than those of the peers may be the cause."""
 
-LATE_SECONDS: Final = 0.002
+WAKE_DELAY_SECONDS: Final = 0.002
 """And are, where a sleeping thread then wakes so much later than it does in the peers: Python's lock is handed over
 after 5 ms at the earliest where somebody computes (sys.getswitchinterval)."""
 
@@ -48,7 +48,7 @@ def _explained(culprit: Culprit, told: Mapping[int, OwnThreads | None], usual: O
 
 
 def _holds_up(found: OwnThreads, usual: OwnThreads) -> bool:
-    return found.busy - usual.busy >= BUSY and found.late_seconds - usual.late_seconds >= LATE_SECONDS
+    return found.busy - usual.busy >= BUSY_SHARE and found.late_seconds - usual.late_seconds >= WAKE_DELAY_SECONDS
 
 
 def _evidence(found: OwnThreads, usual: OwnThreads) -> str:

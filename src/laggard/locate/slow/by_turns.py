@@ -17,7 +17,7 @@ from laggard.locate.slow.steps import Steps
 from laggard.model import MAX_NAMED_RANKS, Note
 from laggard.text.words import ranks_text
 
-CLEARLY: Final = 4.0
+CLEAR_COST_RATIO: Final = 4.0
 """One that costs so many times as much as the next is a culprit all the same."""
 
 
@@ -29,7 +29,7 @@ def without_turns(steps: Steps, slow: Sequence[Slow]) -> list[Slow]:
         own = sorted((each for each in slow if members >= set(each.columns)), key=_cost, reverse=True)
         if len(own) < 2 or {column for each in own for column in each.columns} != members:
             continue
-        first = own[:1] if _cost(own[0]) >= CLEARLY * _cost(own[1]) else []
+        first = own[:1] if _cost(own[0]) >= CLEAR_COST_RATIO * _cost(own[1]) else []
         kept = [each for each in kept if each not in own or each in first]
     return kept
 

@@ -26,16 +26,16 @@ SCRIPTS = frozenset(PHASES.index(name) for name in SCRIPT_PHASES)
 MAX_COMPARED = 64
 """With so many peers a culprit's phases are compared at most."""
 
-WITHOUT_PHASES = 0.9
+NO_PHASES_FACTOR = 0.9
 """Of the confidence that is left where no phase is known: a wait that no record tells of would look like work."""
 
-ONE_PEER = 0.95
+ONE_PEER_FACTOR = 0.95
 """Of the confidence that is left with a single peer: that this one is faster than it should be is not ruled out."""
 
 PAST = "in its first steps"
 """With which a rank is compared whose work nobody else does."""
 
-ALONE = 0.25
+PEER_TIME_RATIO = 0.25
 """Peers that take less of a rank's time for something leave it to that rank."""
 
 
@@ -142,7 +142,7 @@ def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
     """Whose fault it is, by the phase. What rank 0 alone does between the steps, and what one rank alone does in a
     phase that scripts leave to one rank, is the script's choice. Where its peers do it, too, and faster, it is the
     machine's."""
-    alone = compared.peer_count > 0 and compared.peers < ALONE * compared.own and not each.whole_host
+    alone = compared.peer_count > 0 and compared.peers < PEER_TIME_RATIO * compared.own and not each.whole_host
     if alone and compared.phase in SCRIPTS or _does_more_between(timings, each, compared):
         return "uneven_work"
     if each.whole_host or compared.phase == BETWEEN_STEPS or compared.phase in SCRIPTS:
@@ -153,7 +153,7 @@ def _kind(timings: JobTimings, each: Slow, compared: _Comparison) -> str:
 def _does_more_between(timings: JobTimings, each: Slow, compared: _Comparison) -> bool:
     """Whether it is rank 0, which takes longer between the steps, and there alone: a slow CPU would slow its passes."""
     is_rank_zero = len(each.columns) == 1 and int(timings.ranks[each.columns[0]]) == 0
-    there_alone = compared.elsewhere < ALONE * (compared.own - compared.peers)
+    there_alone = compared.elsewhere < PEER_TIME_RATIO * (compared.own - compared.peers)
     return compared.phase == BETWEEN_STEPS and is_rank_zero and compared.peer_count > 0 and there_alone
 
 
@@ -228,8 +228,8 @@ def _medians(values: Floats, columns: NDArray[np.int64]) -> Floats:
 
 def _confidence(steps: Steps, each: Slow, compared: _Comparison) -> float:
     whole = confidence(each.margin)
-    whole *= 1.0 if steps.phased else WITHOUT_PHASES
-    return round(whole * (1.0 if compared.peer_count > 1 else ONE_PEER), 2)
+    whole *= 1.0 if steps.phased else NO_PHASES_FACTOR
+    return round(whole * (1.0 if compared.peer_count > 1 else ONE_PEER_FACTOR), 2)
 
 
 def _evidence(steps: Steps, each: Slow, compared: _Comparison) -> tuple[str, ...]:

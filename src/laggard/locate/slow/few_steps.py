@@ -9,7 +9,7 @@ from laggard.locate.slow.steps import steps_needed
 from laggard.model import Note
 from laggard.text.words import counted
 
-LEAST_DIFFERENCE = 0.05
+MIN_WAIT_DIFFERENCE = 0.05
 """By so much of the time the rank that waited least has to have waited less than the next. Our own choice: a single
 garbage collection is as much of a step, so that it is a hint and no more."""
 
@@ -23,7 +23,7 @@ def least_wait_notes(timings: JobTimings) -> tuple[Note, ...]:
     shares = waited[known] / seconds[known]
     order = np.argsort(shares, kind="stable")
     least, second = float(shares[order[0]]), float(shares[order[1]])
-    if second - least < LEAST_DIFFERENCE:
+    if second - least < MIN_WAIT_DIFFERENCE:
         return ()
     rank = int(timings.ranks[known[order[0]]])
     text = (

@@ -13,16 +13,16 @@ from laggard.model import HIDDEN, CpuNeighbour, Culprit
 from laggard.text.words import printable_line, seconds_text
 from laggard.wire.ranks import CpuWait
 
-_NAMED: Final = 3
-_MOST_COMMAND: Final = 32
+_MAX_NAMED: Final = 3
+_MAX_COMMAND_CHARACTERS: Final = 32
 
-HELD_UP = 0.1
+CPU_WAIT_RATIO = 0.1
 """Where a rank's threads got so much less CPU time than they asked for, its host may be what is slow. Our choice."""
-TIMES_PEERS = 2.0
+CPU_WAIT_PEER_RATIO = 2.0
 """It is where they missed so many times as much for each second that they ran as their peers' threads ..."""
-MORE_THAN_PEERS = 0.25
+CPU_WAIT_PEER_EXCESS = 0.25
 """... or, on a machine that is full, by this share more; what all have makes none of them slower than the others."""
-OF_ITS_COST = 0.5
+CPU_WAIT_COST_SHARE = 0.5
 """And where what they missed more than their peers' is at least this share of what the culprit costs."""
 
 
@@ -70,13 +70,13 @@ def _explained(timings: JobTimings, columns: dict[int, int], culprit: Culprit, u
 
 def _is_held_up(missed: _Missed, usual: _Missed | None, cost: float) -> bool:
     """Whether the want of a CPU is what makes threads slower than their peers' by `cost`, a share of the time."""
-    if _share(missed) < HELD_UP:
+    if _share(missed) < CPU_WAIT_RATIO:
         return False
     if usual is None:
         return True
     more = missed.total - usual.total
-    at_the_same_work = missed.total * usual.running >= TIMES_PEERS * usual.total * missed.running
-    return more >= OF_ITS_COST * cost and (at_the_same_work or more >= MORE_THAN_PEERS * usual.total)
+    at_the_same_work = missed.total * usual.running >= CPU_WAIT_PEER_RATIO * usual.total * missed.running
+    return more >= CPU_WAIT_COST_SHARE * cost and (at_the_same_work or more >= CPU_WAIT_PEER_EXCESS * usual.total)
 
 
 def _missed(wait: CpuWait) -> _Missed:
@@ -92,8 +92,8 @@ def _share(missed: _Missed) -> float:
 
 def _named(wait: CpuWait) -> tuple[CpuNeighbour, ...]:
     """Whom the evidence names: processes of this machine, where those held the threads up."""
-    others = wait.throttled_seconds > HELD_UP * wait.seconds or wait.stolen_seconds > wait.queued_seconds
-    return () if others else wait.neighbours[:_NAMED]
+    others = wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds or wait.stolen_seconds > wait.queued_seconds
+    return () if others else wait.neighbours[:_MAX_NAMED]
 
 
 def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
@@ -105,7 +105,7 @@ def neighbours_text(neighbours: Sequence[CpuNeighbour]) -> str:
 def _evidence(wait: CpuWait, usual: _Missed | None, neighbours: Sequence[CpuNeighbour]) -> str:
     """What held the threads up, for how long, and who."""
     of = f"of {seconds_text(wait.seconds)}"
-    if wait.throttled_seconds > HELD_UP * wait.seconds:
+    if wait.throttled_seconds > CPU_WAIT_RATIO * wait.seconds:
         return f"its cgroup's CPU quota held it back for {seconds_text(wait.throttled_seconds)} {of}"
     if wait.stolen_seconds > wait.queued_seconds:
         taken = seconds_text(wait.stolen_seconds)
@@ -119,5 +119,5 @@ def _neighbour(each: CpuNeighbour) -> str:
     """`process 4711 (stress) of user 0 ran 3.1 s`"""
     if each.owner == HIDDEN:
         return f"another user's process ran {seconds_text(each.seconds)}"
-    command = f" ({printable_line(each.command, _MOST_COMMAND)})" if each.command else ""
+    command = f" ({printable_line(each.command, _MAX_COMMAND_CHARACTERS)})" if each.command else ""
     return f"process {each.pid}{command} of user {each.owner} ran {seconds_text(each.seconds)}"

@@ -19,7 +19,7 @@ from laggard.locate.job_timings import Floats
 from laggard.locate.slow.medians import median, median_over_steps
 from laggard.locate.slow.peers import node_numbers
 from laggard.locate.slow.pieces import Piece, pieces
-from laggard.locate.slow.ranks import MOST, Slow
+from laggard.locate.slow.ranks import MACHINE_SHARE, Slow
 from laggard.locate.slow.significance import SLOW_RATIO, typical_noise
 from laggard.locate.slow.steps import Steps
 
@@ -45,12 +45,12 @@ does in forward in place of backward makes it no slower."""
 MIN_EPISODES = 3
 """So often a rank must be slow, with other steps in between: one disturbance of several steps is one episode."""
 
-COMMON = 0.25
+COMMON_SHARE = 0.25
 """A step in which a greater share of the ranks is slow, on several machines, is no rank's own: a checkpoint, say."""
 
 EIGHTHS = 8
 
-NEGLIGIBLE = 1e-6
+NEGLIGIBLE_SHARE = 1e-6
 """Smaller shares of the probability that is allowed decide nothing."""
 
 LIVE_CHANCE = 1e-4
@@ -134,10 +134,10 @@ def _hits(steps: Steps, piece: Piece) -> NDArray[np.bool_]:
 
 def _are_common(hits: NDArray[np.bool_], machine: NDArray[np.int64]) -> NDArray[np.bool_]:
     """[S]: in which steps many ranks were slow, and not most of them on one machine, which may have a habit."""
-    many: NDArray[np.bool_] = hits.sum(axis=1) > COMMON * hits.shape[1]
+    many: NDArray[np.bool_] = hits.sum(axis=1) > COMMON_SHARE * hits.shape[1]
     for step in np.flatnonzero(many):
         by_machine = np.bincount(machine[hits[step]])
-        many[step] = bool(by_machine.max() < MOST * by_machine.sum())
+        many[step] = bool(by_machine.max() < MACHINE_SHARE * by_machine.sum())
     return many
 
 
@@ -192,7 +192,7 @@ def _is_rarer(count: int, least: int, rate: float, chance: float) -> bool:
     for number in range(least, count + 1):
         term = math.exp(_log_choose(count, number) + number * math.log(rate) + (count - number) * math.log1p(-rate))
         total += term
-        if total >= chance or term < NEGLIGIBLE * chance:
+        if total >= chance or term < NEGLIGIBLE_SHARE * chance:
             break
     return total < chance
 
@@ -213,7 +213,7 @@ def _by_machine(columns: Sequence[int], machine: NDArray[np.int64]) -> Iterator[
     for column in columns:
         by_machine.setdefault(int(machine[column]), []).append(column)
     for number, members in by_machine.items():
-        if len(members) > 1 and len(sizes) > 1 and len(members) >= MOST * sizes[number]:
+        if len(members) > 1 and len(sizes) > 1 and len(members) >= MACHINE_SHARE * sizes[number]:
             yield members
         else:
             yield from ([column] for column in members)

@@ -23,10 +23,10 @@ LIVE_SECONDS = 5.0
 """And of a live job, on which a verdict is drawn each second: a rare moment comes in some hour. Beside ten processes
 that came and went, two ranks on two cores were held up for up to 4 s at a time."""
 
-LONGER = 2
+MOMENT_LENGTH_RATIO = 2
 """And so many times as long as an earlier moment."""
 
-EXCEPTIONS = 16
+RANKS_PER_EXCEPTION = 16
 """Of so many ranks one may have had such a moment: by chance, or as it is a culprit itself."""
 
 MAX_COMPARED = 64
@@ -38,13 +38,14 @@ def is_brief(steps: int, seconds: float, live: bool) -> bool:
 
 
 def outlasts_moments(excess: Floats, since: int, level: float) -> bool:
-    """Whether no part of the window before step index `since` looks alike: no median above `level` over a LONGER-th of
-    the steps from `since` on, in any of the series `excess` [S, N], or in few of many."""
-    width = max(1, (len(excess) - since) // LONGER)
+    """Whether no part of the window before step index `since` looks alike: no median above `level` over as many steps
+    as there are from `since` on, divided by MOMENT_LENGTH_RATIO, in any of the series `excess` [S, N], or in few of
+    many."""
+    width = max(1, (len(excess) - since) // MOMENT_LENGTH_RATIO)
     count = since // width
     if not count:
         return True
     some = excess[since - count * width : since, :: max(1, excess.shape[1] // MAX_COMPARED)]
     earlier = np.moveaxis(some.reshape(count, width, -1), 1, 2)
     had = (last_axis_median(earlier) > level).any(axis=0)
-    return bool(had.sum() <= some.shape[1] // EXCEPTIONS)
+    return bool(had.sum() <= some.shape[1] // RANKS_PER_EXCEPTION)

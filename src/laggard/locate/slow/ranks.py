@@ -26,7 +26,7 @@ from laggard.locate.slow.significance import (
 )
 from laggard.locate.slow.steps import Steps
 
-MOST = 0.75
+MACHINE_SHARE = 0.75
 """Where so many of a machine's ranks are slow, and its median rank is, the machine is the culprit."""
 
 MAX_CANDIDATES = 256
@@ -35,19 +35,19 @@ MAX_CANDIDATES = 256
 MAX_ROUNDS = 8
 """How often the others are compared again after culprits were taken out of their peers."""
 
-HAS_PHASE = 0.005
+MIN_PHASE_SHARE = 0.005
 """A rank whose phase takes less of the step does not have that phase."""
 
-ALIKE = 0.5
+ALIKE_EXCESS_RATIO = 0.5
 """Ranks of one machine that have so much of each other's excess have the same cause."""
 
-FEW_SLOW, FEW_ALIKE = 2, 3
+MIN_SLOW_RANKS, MIN_ALIKE_RANKS = 2, 3
 """With so many slow ranks, or so many alike of which one is slow, a machine is named."""
 
-NOTICEABLE = 0.02
+CULPRIT_SHARE = 0.02
 """The median of peers of which culprits are a smaller share is as good as that without them."""
 
-FEW_PEERS = 3
+MIN_PEERS = 3
 """Where a rank has fewer peers, the spread is that of the ranks in other positions about their own peers."""
 
 MAX_COMPARED = 64
@@ -113,15 +113,15 @@ def _merged_by_machine(steps: Steps, found: Sequence[Slow], machine: NDArray[np.
         by_cause.setdefault((int(machine[each.columns[0]]), _slowest_phase(steps, each)), []).append(each)
     for (host, phase), group in by_cause.items():
         mates = np.flatnonzero(machine == host)
-        floor = HAS_PHASE * float(np.median(steps.duration))
+        floor = MIN_PHASE_SHARE * float(np.median(steps.duration))
         having = mates[median_over_steps(steps.phases[:, mates, phase]) > floor]
         if group[0].whole_host or len(mates) == len(machine) or len(having) < 2:
             yield from group
             continue
         excess = _excesses_elsewhere(steps, having, phase, min(each.since for each in group), machine)
         own = np.isin(having, [each.columns[0] for each in group])
-        alike = own | (excess > ALIKE * float(np.min(excess[own])))
-        if len(group) < FEW_SLOW and alike.sum() < FEW_ALIKE or alike.sum() < MOST * len(having):
+        alike = own | (excess > ALIKE_EXCESS_RATIO * float(np.min(excess[own])))
+        if len(group) < MIN_SLOW_RANKS and alike.sum() < MIN_ALIKE_RANKS or alike.sum() < MACHINE_SHARE * len(having):
             yield from group
             continue
         yield _machine_of(steps, group, having[alike], mates)
@@ -170,7 +170,7 @@ def _disturbed(steps: Steps, culprits: NDArray[np.bool_], new: Sequence[Slow]) -
     """[R]: the ranks whose peers' median the new culprits may have moved: those of classes of which they are a
     noticeable share."""
     number = steps.peers.number
-    moved = np.bincount(number, culprits) > NOTICEABLE * np.bincount(number)
+    moved = np.bincount(number, culprits) > CULPRIT_SHARE * np.bincount(number)
     touched = np.zeros(len(moved), np.bool_)
     touched[[number[column] for each in new for column in each.columns]] = True
     found: NDArray[np.bool_] = (moved & touched)[number]
@@ -215,7 +215,7 @@ def _slow_ranks(steps: Steps, medians: _Medians, culprits: NDArray[np.bool_]) ->
         others = np.flatnonzero(same & ~culprits)
         others = others[others != column]
         ratio = CHANGED_RATIO if steps.past.alone[column] else SLOW_RATIO
-        spread = _spread(steps, others) if len(others) >= FEW_PEERS else deviation(medians.whole[~same & ~culprits])
+        spread = _spread(steps, others) if len(others) >= MIN_PEERS else deviation(medians.whole[~same & ~culprits])
         compared = steps.excess[:, others[:: max(1, len(others) // MAX_SERIES)]]
         spread = float(np.fmax(spread, steps.past.error[column]))
         found = slowdown(steps.excess[:, column], steps.duration, compared, spread, ratio)
@@ -243,7 +243,7 @@ def _slow_hosts(
     best: Slow | None = None
     by_machine = _Grouped(machine)
     some = range(0, len(count), max(1, len(count) // MAX_COMPARED))
-    for host in np.flatnonzero((share >= MOST) & (count >= 2)).tolist():
+    for host in np.flatnonzero((share >= MACHINE_SHARE) & (count >= 2)).tolist():
         columns = by_machine.columns(host)
         columns = columns[~culprits[columns]]
         series = last_axis_median(steps.excess[:, columns])
@@ -261,7 +261,7 @@ def _slow_hosts(
 def _most_are_slow(steps: Steps, columns: NDArray[np.int64], found: Slowdown) -> bool:
     """Whether most ranks of a machine have at least half of its excess: one that is slow by far is not its machine."""
     typical = median_over_steps(steps.excess[found.since :, columns])
-    return bool((typical > found.excess / 2).mean() >= MOST)
+    return bool((typical > found.excess / 2).mean() >= MACHINE_SHARE)
 
 
 class _Grouped:

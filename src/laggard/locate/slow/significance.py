@@ -37,12 +37,12 @@ SLOW_RATIO = 0.025
 STANDARD_ERRORS = 5.0
 SPREADS = 6.0
 
-BESIDE_HEALTHY = 0.8
+HEALTHY_NOISE_RATIO = 0.8
 """A healthy rank may itself be half of SLOW_RATIO slower, three standard deviations of what GPUs differ by; an excess
 beyond that takes four standard errors of noise in place of five."""
 
 MAX_SERIES = 64
-CLEARER = 4
+MIN_ONSET_GAIN = 4
 """So many more steps must fall on the right side of a change in the window for it to be the onset."""
 
 
@@ -83,7 +83,7 @@ def slowdown(
         errors = student(max(1, others.shape[1]) * len(excess) / alike - 1)
         noise = errors * MEDIAN_ERROR * sigma * (alike / known) ** 0.5
         healthy = ratio / 2 * float(np.median(duration[-length:]))
-        threshold = max(floor, noise, healthy + BESIDE_HEALTHY * noise)
+        threshold = max(floor, noise, healthy + HEALTHY_NOISE_RATIO * noise)
         if typical > threshold:
             typical = median(excess[since:])
             return Slowdown(since, typical, typical / threshold)
@@ -142,7 +142,7 @@ def _onset(excess: Floats, typical: float) -> int:
     slow = np.where(np.isfinite(excess), np.where(excess > typical / 2, 1, -1), 0)
     gained = np.concatenate(([0], np.cumsum(-slow)))[: len(excess) - MIN_STEPS + 1]
     best = int(gained.argmax())
-    return best if gained[best] >= CLEARER else 0
+    return best if gained[best] >= MIN_ONSET_GAIN else 0
 
 
 def confidence(margin: float) -> float:

@@ -19,10 +19,10 @@ NAMED_SHARE = 0.5
 """Where phases are named that hold so much of the own time, time that belongs to none of them accuses nobody: it may be
 a wait that no record tells of, or rank 0 writing its log."""
 
-STALL_TIMES = 20.0
+STALL_RATIO = 20.0
 """A step so many times as long as most is a stall: one of 150 s would drown what each of a thousand others loses."""
 
-MOST_STALLED = 0.02
+MAX_STALLED_SHARE = 0.02
 """Where more of the steps are so long, or more than one of few, the job is like that, as by a checkpoint each time."""
 
 
@@ -50,8 +50,8 @@ class Steps:
 
     def stalled(self) -> NDArray[np.bool_]:
         """[S]: the few steps that do not stand for the others by their length."""
-        found = self.duration > STALL_TIMES * median(self.duration)
-        few = found.sum() <= max(1, MOST_STALLED * len(found))
+        found = self.duration > STALL_RATIO * median(self.duration)
+        few = found.sum() <= max(1, MAX_STALLED_SHARE * len(found))
         return found if few else np.zeros_like(found)
 
     def without(self, culprits: NDArray[np.bool_], ranks: NDArray[np.bool_]) -> Steps:

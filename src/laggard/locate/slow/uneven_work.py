@@ -24,20 +24,20 @@ from laggard.text.words import ranks_text, step_times_text, times_text
 MIN_MORE_WORK: Final = 1.02
 """A rank whose model gets so many times the elements that its peers' get has more to do."""
 
-TIME_BY_WORK: Final = 1.5
+TIME_EXPONENT: Final = 1.5
 """Time grows with the work to a power of no more than this: attention's with the square of a sequence's length, all
 else in proportion. Our choice."""
 
-TIME_ERROR: Final = 1.1
+TIME_ERROR_RATIO: Final = 1.1
 """And by so much more, since times are noisy."""
 
-EQUAL_UPDATE: Final = 1.05
+MAX_UPDATE_RATIO: Final = 1.05
 """An update that takes no longer than this, in its peers' times, is as fast as theirs."""
 
 MIN_UPDATE_SHARE: Final = 0.01
 """An update that takes less of the step tells nothing."""
 
-ALIKE: Final = 2.0
+MAX_EXCESS_RATIO: Final = 2.0
 """Forward and backward are longer by the same factor where one's excess over 1 is at most so many times the other's."""
 
 SMALL_SHARE: Final = 0.1
@@ -102,7 +102,7 @@ def _seen(work: Floats) -> Floats:
 
 def _by_elements(works: tuple[float, float], longer: float) -> tuple[str, ...]:
     more = works[0] / works[1]
-    if more < MIN_MORE_WORK or longer > TIME_ERROR * more**TIME_BY_WORK:
+    if more < MIN_MORE_WORK or longer > TIME_ERROR_RATIO * more**TIME_EXPONENT:
         return ()
     return (f"its model gets {works[0]:,.0f} elements a step, its peers' {works[1]:,.0f}: {times_text(more)} as many",)
 
@@ -112,7 +112,11 @@ def _by_update(own: Floats, peers: Floats, step: float) -> tuple[str, ...]:
     if min(peers[_FORWARD], peers[_BACKWARD]) <= 0 or peers[_OPTIMIZER] < MIN_UPDATE_SHARE * step:
         return ()
     longer = own[_FORWARD] / peers[_FORWARD] - 1, own[_BACKWARD] / peers[_BACKWARD] - 1
-    if min(longer) <= 0 or max(longer) > ALIKE * min(longer) or own[_OPTIMIZER] > EQUAL_UPDATE * peers[_OPTIMIZER]:
+    if (
+        min(longer) <= 0
+        or max(longer) > MAX_EXCESS_RATIO * min(longer)
+        or own[_OPTIMIZER] > MAX_UPDATE_RATIO * peers[_OPTIMIZER]
+    ):
         return ()
     update = step_times_text(float(own[_OPTIMIZER]), float(peers[_OPTIMIZER]), "optimizer")
     return (

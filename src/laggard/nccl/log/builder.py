@@ -8,16 +8,16 @@ from typing import Any, Final
 from laggard.nccl.log.channels import merge
 from laggard.nccl.log.model import Communicator, Connection, Hint, NcclProcess, SlowTransfers
 
-_MOST_CHANNELS: Final = 2048
+_MAX_CHANNEL_LINES: Final = 2048
 """Different channel lines of one process. Further ones are counted without their pair of ranks."""
-_MOST_COMMUNICATORS = 64
-_MOST_VARIABLES = 128
-_MOST_WARNINGS = 16
-_MOST_LINKS = 1024
-_MOST_NAMES = 16
-_MOST_DIAGNOSTICS = 256
-_MOST_DEVICES = 64
-_MOST_TEXT = 300
+_MAX_COMMUNICATORS = 64
+_MAX_VARIABLES = 128
+_MAX_WARNINGS = 16
+_MAX_LINKS = 1024
+_MAX_NAMES = 16
+_MAX_DIAGNOSTICS = 256
+_MAX_DEVICES = 64
+_MAX_TEXT_CHARACTERS = 300
 _FIXED_FIELDS = ("rank", "ranks", "identity")
 """Fields of a communicator that do not change while it exists."""
 
@@ -55,7 +55,7 @@ class ProcessBuilder:
 
     def add_channel(self, text: str, connection: Connection) -> None:
         """Adds a channel line whose text is not in `channel_lines`."""
-        if len(self.channel_lines) < _MOST_CHANNELS:
+        if len(self.channel_lines) < _MAX_CHANNEL_LINES:
             self.channel_lines[text] = 1
             self._connections[text] = connection
         else:
@@ -63,39 +63,39 @@ class ProcessBuilder:
             self._without_pairs[without_pair] = self._without_pairs.get(without_pair, 0) + 1
 
     def add_plugin(self, name: str) -> None:
-        if len(self._plugins) < _MOST_NAMES:
-            self._plugins[name[:_MOST_TEXT]] = None
+        if len(self._plugins) < _MAX_NAMES:
+            self._plugins[name[:_MAX_TEXT_CHARACTERS]] = None
 
     def add_network_tried(self, network: str) -> None:
-        if len(self._networks_tried) < _MOST_NAMES:
-            self._networks_tried[network[:_MOST_TEXT]] = None
+        if len(self._networks_tried) < _MAX_NAMES:
+            self._networks_tried[network[:_MAX_TEXT_CHARACTERS]] = None
 
     def set_variable(self, name: str, value: str) -> None:
-        if len(self.variables) < _MOST_VARIABLES:
-            self.variables[name] = value[:_MOST_TEXT]
+        if len(self.variables) < _MAX_VARIABLES:
+            self.variables[name] = value[:_MAX_TEXT_CHARACTERS]
 
     def set_link(self, one: str, other: str, distance: str) -> None:
-        if len(self.links) < _MOST_LINKS:
+        if len(self.links) < _MAX_LINKS:
             self.links[one, other] = distance
 
     def add_hint(self, kind: str, text: str) -> None:
         self.hint_lines += 1
-        first, count = self._hints.get(kind, (text[:_MOST_TEXT], 0))
+        first, count = self._hints.get(kind, (text[:_MAX_TEXT_CHARACTERS], 0))
         self._hints[kind] = first, count + 1
 
     def add_warning(self, text: str) -> None:
-        if len(self._warnings) < _MOST_WARNINGS:
-            self._warnings[text[:_MOST_TEXT]] = None
+        if len(self._warnings) < _MAX_WARNINGS:
+            self._warnings[text[:_MAX_TEXT_CHARACTERS]] = None
 
     def add_slow_transfer(self, device: str, stalled: bool, nanoseconds: int, text: str) -> None:
-        before = self._slow.get((device, stalled)) or SlowTransfers(device, stalled, 0, 0, text[:_MOST_TEXT])
-        if before.lines or len(self._slow) < _MOST_DEVICES:
+        before = self._slow.get((device, stalled)) or SlowTransfers(device, stalled, 0, 0, text[:_MAX_TEXT_CHARACTERS])
+        if before.lines or len(self._slow) < _MAX_DEVICES:
             longest = max(before.longest_ns, nanoseconds)
             self._slow[device, stalled] = before._replace(lines=before.lines + 1, longest_ns=longest)
 
     def add_diagnostic(self, text: str) -> None:
-        if len(self._diagnostics) < _MOST_DIAGNOSTICS:
-            self._diagnostics[text[:_MOST_TEXT]] = None
+        if len(self._diagnostics) < _MAX_DIAGNOSTICS:
+            self._diagnostics[text[:_MAX_TEXT_CHARACTERS]] = None
 
     def update_communicator(self, pointer: str, fields: Mapping[str, Any]) -> None:
         """Adds what one line shows of a communicator, as fields of Communicator. NCCL may use a pointer again for
@@ -106,7 +106,7 @@ class ProcessBuilder:
             self._communicators[f"{pointer}#{self._replaced}"] = before
             before = None
         self._communicators[pointer] = (before or Communicator("", 0, 0))._replace(**fields)
-        if len(self._communicators) > _MOST_COMMUNICATORS:  # the smallest tells least about the job
+        if len(self._communicators) > _MAX_COMMUNICATORS:  # the smallest tells least about the job
             del self._communicators[min(self._communicators, key=lambda one: self._communicators[one].ranks)]
 
     def build(self) -> NcclProcess:

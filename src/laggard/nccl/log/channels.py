@@ -12,7 +12,7 @@ from typing import Final
 
 from laggard.nccl.log.model import Connection
 
-MOST_PAIRS: Final = 64
+MAX_PAIRS: Final = 64
 
 _PAIR = re.compile(r"(\d{1,9})\[[^\]]*\] -> (\d{1,9})\[[^\]]*\](?: \[(send|receive)\])?")
 _ONE_END = re.compile(r"(\d{1,9}) \[(send|receive)\]")  # COLLNET: the other end is a switch
@@ -55,7 +55,7 @@ def merge(counts: Iterable[tuple[Connection, int]]) -> tuple[Connection, ...]:
         sums[key] = sums.get(key, 0) + count
         pairs.setdefault(key, set()).update(connection.pairs)
     keys = sorted(sums, key=_order)
-    return tuple(Connection(*key, sums[key], tuple(sorted(pairs[key])[:MOST_PAIRS])) for key in keys)
+    return tuple(Connection(*key, sums[key], tuple(sorted(pairs[key])[:MAX_PAIRS])) for key in keys)
 
 
 def _order(key: _Key) -> tuple[str, str, int, str, bool]:

@@ -22,8 +22,8 @@ _TORN_PREFIX = re.compile(r"\d:\d+(?: \[-?\d+\])? ?$")
 _VERSION = re.compile(r"(?:^|[\s\])}>|:\"])NCCL version (\d\.\d{1,3}\.\d{1,3})[\w.]{0,40}\+\w")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _REPEATED = re.compile(r" ?\[repeated \d+x across cluster\].*$")
-_MOST_PREFIXES = 1 << 16
-_MOST_PREFIX = 512
+_MAX_PREFIXES = 1 << 16
+_MAX_PREFIX_CHARACTERS = 512
 
 Writer = tuple[str, int]
 """Host and pid of the process that wrote a line; ("", 0): the line names neither."""
@@ -53,14 +53,14 @@ class PrefixCache:
         writers = self._writers
         if prefix in writers:
             return writers[prefix]
-        if len(writers) >= _MOST_PREFIXES:  # lines with dates in front: no prefix comes twice
+        if len(writers) >= _MAX_PREFIXES:  # lines with dates in front: no prefix comes twice
             writers.clear()
         writers[prefix] = found = _writer(prefix)
         return found
 
 
 def _writer(prefix: str) -> Writer | None:
-    end = prefix[-_MOST_PREFIX:]  # a search is quadratic in the longest word
+    end = prefix[-_MAX_PREFIX_CHARACTERS:]  # a search is quadratic in the longest word
     match = _WRITER.search(end)
     if match:
         return match[1], int(match[2])
@@ -68,7 +68,7 @@ def _writer(prefix: str) -> Writer | None:
 
 
 def _diag_writer(prefix: str) -> Writer:
-    match = _DIAG_WRITER.search(prefix[-_MOST_PREFIX:])
+    match = _DIAG_WRITER.search(prefix[-_MAX_PREFIX_CHARACTERS:])
     return (match[1], int(match[2])) if match else NO_WRITER
 
 
@@ -101,7 +101,7 @@ def version_in(line: str) -> str:
 
 def _prefix_start(line: str, low: int, high: int) -> int:
     """Where between `low` and `high` the prefix of the next line begins; `high` where it names no process."""
-    match = _WRITER.search(line[:high], max(low, high - _MOST_PREFIX))
+    match = _WRITER.search(line[:high], max(low, high - _MAX_PREFIX_CHARACTERS))
     return match.start() if match else high
 
 

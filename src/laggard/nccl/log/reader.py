@@ -8,7 +8,7 @@
 The reader knows every form of NCCL 2.7 to 2.30 and what 2.32.3 adds, behind the prefixes of any launcher (see
 lines.py), with the lines of many processes in any order and torn by one another. Nothing in a log is an error: the
 reader drops lines of a form it does not know. The number of processes bounds the memory; the reader keeps
-MOST_PROCESSES of them.
+MAX_PROCESSES of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from laggard.nccl.log.lines import LogLine, PrefixCache, Writer, lines_in, versi
 from laggard.nccl.log.messages import parse_message
 from laggard.nccl.log.model import NcclLog
 
-MOST_PROCESSES: Final = 16384
-_MOST_LINE = 1 << 16
+MAX_PROCESSES: Final = 16384
+_MAX_LINE_CHARACTERS = 1 << 16
 _PIECE = 1 << 20
 _NCCL: Final = " NCCL "
 _PLAIN: Final = {"INFO ": "INFO", "WARN ": "WARN"}
@@ -45,7 +45,7 @@ class NcclLogReader:
         """Reads the next piece."""
         for start in range(0, len(text), _PIECE):
             *whole, self._rest = (self._rest + text[start : start + _PIECE]).split("\n")
-            self._rest = self._rest[-_MOST_LINE:]
+            self._rest = self._rest[-_MAX_LINE_CHARACTERS:]
             for line in whole:
                 if "NCCL" in line:
                     self._read(line)
@@ -71,7 +71,7 @@ class NcclLogReader:
 
     def _read(self, text: str) -> None:
         found = False
-        for line in self._split(text[:_MOST_LINE].rstrip("\r")):
+        for line in self._split(text[:_MAX_LINE_CHARACTERS].rstrip("\r")):
             found = True
             self._lines += 1
             builder = self._builder(line.writer)
@@ -96,11 +96,11 @@ class NcclLogReader:
         return lines_in(text, self._prefixes)
 
     def _builder(self, writer: Writer) -> ProcessBuilder | None:
-        """The writer's builder; None for a process beyond the first MOST_PROCESSES."""
+        """The writer's builder; None for a process beyond the first MAX_PROCESSES."""
         builder = self._builders.get(writer)
         if builder is None:
-            if len(self._builders) >= MOST_PROCESSES:
-                if len(self._dropped) < MOST_PROCESSES:
+            if len(self._builders) >= MAX_PROCESSES:
+                if len(self._dropped) < MAX_PROCESSES:
                     self._dropped.add(writer)
                 return None
             builder = self._builders[writer] = ProcessBuilder(*writer)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from laggard.nccl.tuner.plugin import NCCLS_OWN
-from laggard.nccl.tuner.table import COLLECTIVES, MOST_BYTES, TunerRow
+from laggard.nccl.tuner.table import COLLECTIVES, MAX_BYTES, TunerRow
 
 TIE: Final = 0.02
 """nccl-tests' times repeat within about this much: a setting must win by more to be changed to."""
@@ -59,7 +59,7 @@ def _bands(sizes: dict[int, dict[tuple[str, str, int], Measurement]], tie: float
     bands: list[Band] = []
     ordered = sorted(sizes)
     for place, size in enumerate(ordered):
-        end = math.isqrt(max(size, 1) * ordered[place + 1]) if place + 1 < len(ordered) else MOST_BYTES
+        end = math.isqrt(max(size, 1) * ordered[place + 1]) if place + 1 < len(ordered) else MAX_BYTES
         best = _best(sizes[size], bands[-1].best if bands else None, tie)
         if bands and _setting(bands[-1].best) == _setting(best):
             bands[-1] = bands[-1]._replace(max_bytes=end)
@@ -89,6 +89,6 @@ def build_rows(bands: dict[str, Sequence[Band]], nodes: int, ranks: int) -> tupl
     ]
     for collective in COLLECTIVES:
         rows.append(TunerRow(0, collective, 0, SMALL_BYTES, "ring", "ll", NCCLS_OWN))
-        rows.append(TunerRow(0, collective, 0, MOST_BYTES, "ring", "simple", NCCLS_OWN))
-        rows.append(TunerRow(0, collective, 0, MOST_BYTES, "ring", "ll", NCCLS_OWN))
+        rows.append(TunerRow(0, collective, 0, MAX_BYTES, "ring", "simple", NCCLS_OWN))
+        rows.append(TunerRow(0, collective, 0, MAX_BYTES, "ring", "ll", NCCLS_OWN))
     return tuple(row._replace(line=place) for place, row in enumerate(rows, 1))

@@ -11,8 +11,8 @@ from laggard.nccl.tuner.table import (
     ALGORITHMS,
     ANY,
     COLLECTIVES,
-    MOST_BYTES,
-    MOST_LINE,
+    MAX_BYTES,
+    MAX_LINE_CHARACTERS,
     PROTOCOLS,
     TunerLine,
     TunerRow,
@@ -22,8 +22,8 @@ from laggard.nccl.tuner.table import (
 _FIELDS: Final = range(8, 11)
 _NUMBERS: Final = ("min_bytes", "max_bytes", "channels", "nNodes", "nRanks", "numPipeOps", "regBuff")
 _HEADER: Final = "collective_type"
-_MOST: Final = 100
-MOST_ROWS: Final = 2000
+_MAX_PROBLEMS: Final = 100
+MAX_ROWS: Final = 2000
 """Beyond that many rows the search for messages without a row would take long; the plugin's own would too."""
 
 
@@ -47,13 +47,13 @@ class OneChannel(NamedTuple):
 def find_line_problems(lines: Sequence[TunerLine]) -> tuple[LineProblem, ...]:
     """Returns what is wrong with single lines, in their order."""
     found = [problem for line in lines for problem in _problems(line)]
-    return tuple(sorted((*found, *_shadowed(rows_of(lines[:MOST_ROWS])))))[:_MOST]
+    return tuple(sorted((*found, *_shadowed(rows_of(lines[:MAX_ROWS])))))[:_MAX_PROBLEMS]
 
 
 def find_one_channel(lines: Sequence[TunerLine]) -> tuple[OneChannel, ...]:
     """Returns the ranges that run on one channel, for each collective and each communicator that rows name, and for one
     that none names: a job has others than the one that was tuned."""
-    rows = rows_of(lines[:MOST_ROWS])
+    rows = rows_of(lines[:MAX_ROWS])
     if not rows:
         return ()
     named = sorted({(row.nodes, row.ranks) for row in rows if ANY not in (row.nodes, row.ranks) and row.nodes > 0})
@@ -61,7 +61,7 @@ def find_one_channel(lines: Sequence[TunerLine]) -> tuple[OneChannel, ...]:
     for nodes, ranks in [*named[:8], _unnamed(named)]:
         for collective in COLLECTIVES:
             found += _ranges(rows, collective, nodes, ranks)
-    return tuple(found)[:_MOST]
+    return tuple(found)[:_MAX_PROBLEMS]
 
 
 def _unnamed(named: Sequence[tuple[int, int]]) -> tuple[int, int]:
@@ -74,7 +74,7 @@ def _unnamed(named: Sequence[tuple[int, int]]) -> tuple[int, int]:
 
 def _ranges(rows: Sequence[TunerRow], collective: str, nodes: int, ranks: int) -> Iterator[OneChannel]:
     offered = possible_cells(collective, nodes, ranks)
-    sizes = [*turning_sizes(rows, collective, MOST_BYTES), MOST_BYTES + 1]
+    sizes = [*turning_sizes(rows, collective, MAX_BYTES), MAX_BYTES + 1]
     start: int | None = None
     line: int | None = None
     for size, following in zip(sizes, sizes[1:], strict=False):
@@ -85,8 +85,8 @@ def _ranges(rows: Sequence[TunerRow], collective: str, nodes: int, ranks: int) -
             start = None
         if choice.one_channel_by_accident and start is None:
             start, line = size, own
-        if following > MOST_BYTES and start is not None:
-            yield OneChannel(collective, nodes, ranks, start, MOST_BYTES, line)
+        if following > MAX_BYTES and start is not None:
+            yield OneChannel(collective, nodes, ranks, start, MAX_BYTES, line)
 
 
 def _problems(line: TunerLine) -> Iterator[LineProblem]:
@@ -99,8 +99,10 @@ def _problems(line: TunerLine) -> Iterator[LineProblem]:
     if len(fields) not in _FIELDS:
         yield LineProblem(line.number, f"{len(fields)} fields in place of 8 to 10: the plugin drops or cuts the line")
         return
-    if len(line.text) > MOST_LINE:
-        yield LineProblem(line.number, f"longer than {MOST_LINE} characters: the plugin in C reads it as two lines")
+    if len(line.text) > MAX_LINE_CHARACTERS:
+        yield LineProblem(
+            line.number, f"longer than {MAX_LINE_CHARACTERS} characters: the plugin in C reads it as two lines"
+        )
     if not all(fields):
         yield LineProblem(line.number, "an empty field: the plugin in C leaves it out and shifts those that follow")
         return

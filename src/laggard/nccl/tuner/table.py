@@ -16,13 +16,13 @@ from typing import Final, NamedTuple
 COLLECTIVES: Final = ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
 ALGORITHMS: Final = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")
 PROTOCOLS: Final = ("ll", "ll128", "simple")
-MOST_BYTES: Final = (1 << 64) - 1
+MAX_BYTES: Final = (1 << 64) - 1
 """size_t's largest value."""
 ANY: Final = -1
-MOST_LINE: Final = 255
+MAX_LINE_CHARACTERS: Final = 255
 """Characters that C's fgets takes at once."""
 _REQUIRED: Final = 8
-_MOST_FIELDS: Final = 10
+_MAX_FIELDS: Final = 10
 _INT: Final = re.compile(r"[ \t\n\v\f\r]*([+-]?[0-9]+)")
 
 
@@ -66,7 +66,7 @@ def rows_of(lines: Sequence[TunerLine]) -> tuple[TunerRow, ...]:
 
 def _read_line(number: int, text: str) -> TunerLine:
     written = tuple(field.strip(" \t") for field in text.rstrip("\r").split(","))
-    fields = tuple(field.strip(" \t") for field in text.split(",") if field)[:_MOST_FIELDS]  # strtok joins empty ones
+    fields = tuple(field.strip(" \t") for field in text.split(",") if field)[:_MAX_FIELDS]  # strtok joins empty ones
     return TunerLine(number, text, written, _row(number, fields) if len(fields) >= _REQUIRED else None)
 
 
@@ -89,7 +89,7 @@ def _word(text: str, known: Sequence[str], otherwise: str) -> str:
 def _size(text: str) -> int:
     """Returns what strtoull makes of a text: `1M` is 1, a negative number wraps, a larger one is the largest."""
     number = _number(text)
-    return number % (1 << 64) if -MOST_BYTES <= number <= MOST_BYTES else MOST_BYTES
+    return number % (1 << 64) if -MAX_BYTES <= number <= MAX_BYTES else MAX_BYTES
 
 
 def _int(text: str) -> int:

@@ -14,7 +14,7 @@ from laggard.model import Culprit
 from laggard.recommend.advice.situation import JobProfile, Situation
 
 _INPUT: Final = PHASES.index("input")
-_FEWEST_STEPS: Final = 4
+_MIN_STEPS: Final = 4
 
 
 def with_job(known: Situation, timings: JobTimings, culprits: Sequence[Culprit]) -> Situation:
@@ -36,7 +36,7 @@ def with_job(known: Situation, timings: JobTimings, culprits: Sequence[Culprit])
 def profile_of(timings: JobTimings) -> JobProfile | None:
     """Returns None where fewer than four steps are known."""
     seconds = timings.step_seconds
-    if not timings.steps_recorded or np.isfinite(seconds).any(axis=1).sum() < _FEWEST_STEPS:
+    if not timings.steps_recorded or np.isfinite(seconds).any(axis=1).sum() < _MIN_STEPS:
         return None
     step = _median(seconds)
     if not step > 0:

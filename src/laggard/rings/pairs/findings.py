@@ -27,7 +27,7 @@ _FIX_WRONG: Final = (
     "Keep jobs off it: gradients that it passes on are wrong without any error. The faulty part is a GPU's memory, a "
     "NIC or a driver."
 )
-_MOST_PAIRS_IN_EVIDENCE: Final = 8
+_MAX_PAIRS_IN_EVIDENCE: Final = 8
 
 
 class PairsJudged(NamedTuple):
@@ -94,8 +94,8 @@ def _slow_node(ring: _Ring, node: int, ratio: float) -> Finding:
     partners = [ring.name(pair[0] if pair[1] == node else pair[1]) for pair in own]
     if math.isinf(ratio):
         text = f"failed with each of {counted(len(own), 'node')}: {_error(ring, own)}"
-        return ring_failed(ring.name(node), text, {"partners": partners[:_MOST_PAIRS_IN_EVIDENCE]})
-    return _slow(ring, ring.name(node), ratio, _FIX_NODE, {"partners": partners[:_MOST_PAIRS_IN_EVIDENCE]}, len(own))
+        return ring_failed(ring.name(node), text, {"partners": partners[:_MAX_PAIRS_IN_EVIDENCE]})
+    return _slow(ring, ring.name(node), ratio, _FIX_NODE, {"partners": partners[:_MAX_PAIRS_IN_EVIDENCE]}, len(own))
 
 
 def _slow_link(ring: _Ring, pair: Pair, ratio: float) -> Finding:
@@ -107,7 +107,7 @@ def _slow_link(ring: _Ring, pair: Pair, ratio: float) -> Finding:
     best = node_bests({other: min(seconds) for other, seconds in ring.measured.times.items()})
     evidence = {
         "nodes": list(pair),
-        "seconds": [round(seconds, 6) for seconds in times[:_MOST_PAIRS_IN_EVIDENCE]],
+        "seconds": [round(seconds, 6) for seconds in times[:_MAX_PAIRS_IN_EVIDENCE]],
         "best_seconds_of_the_nodes": [round(best[node], 6) for node in pair],
     }
     return _slow(ring, device, ratio, _FIX_LINK, evidence, 1)
@@ -138,7 +138,7 @@ def _wrong(ring: _Ring) -> list[tuple[Finding, tuple[int, ...]]]:
     nodes, links = culprits_of(ring.measured.wrong)
     accused: dict[str, tuple[int, ...]] = {ring.name(node): (node,) for node in nodes}
     accused |= {f"the link between {ring.name(one)} and {ring.name(other)}": (one, other) for one, other in links}
-    evidence = {"pairs": [list(pair) for pair in sorted(ring.measured.wrong)][:_MOST_PAIRS_IN_EVIDENCE]}
+    evidence = {"pairs": [list(pair) for pair in sorted(ring.measured.wrong)][:_MAX_PAIRS_IN_EVIDENCE]}
     text = "gave wrong results in an all-reduce of two nodes"
     return [
         (finding("RING_FAILED", device, text, evidence=evidence, fix=_FIX_WRONG), own)

@@ -3,7 +3,8 @@
 Who is slow so far is paired with a node that is known to be good, a new one while there is one, and a link that was
 slow is measured again. All others meet somebody new, in the order of a round-robin tournament. Nodes are told apart
 after a few rounds, however many there are: each round halves, or better, who may be at fault. Links are another matter:
-N nodes have N (N - 1) / 2 of them, N / 2 of which a round measures. Up to MOST_FOR_ALL_LINKS nodes all are measured.
+N nodes have N (N - 1) / 2 of them, N / 2 of which a round measures. All are measured of up to MAX_NODES_FOR_ALL_LINKS
+nodes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Final
 
 from laggard.rings.pairs.judge import Judgement, Pair, Times, good_partners
 
-MOST_FOR_ALL_LINKS: Final = 32
+MAX_NODES_FOR_ALL_LINKS: Final = 32
 _CONFIRMING_ROUNDS: Final = 8
 _CATCHING_UP_ROUNDS: Final = 4
 """For the links that the tournament left out while their nodes were confirming something."""
@@ -23,7 +24,7 @@ _CATCHING_UP_ROUNDS: Final = 4
 def exploring_rounds(nodes: int) -> int:
     """Returns in how many rounds nodes meet others just to be measured: all of them, or, of many nodes, about twice
     the logarithm of their number, so that no node has met slow ones alone."""
-    if nodes <= MOST_FOR_ALL_LINKS:
+    if nodes <= MAX_NODES_FOR_ALL_LINKS:
         return nodes - 1 + nodes % 2
     return 2 * math.ceil(math.log2(nodes))
 
@@ -36,7 +37,7 @@ def next_round(nodes: Sequence[int], times: Times, judgement: Judgement, done: i
         return []
     free = set(nodes)
     pairs = list(_confirm(free, times, judgement))
-    if done < exploring + (_CATCHING_UP_ROUNDS if len(nodes) <= MOST_FOR_ALL_LINKS else 0):
+    if done < exploring + (_CATCHING_UP_ROUNDS if len(nodes) <= MAX_NODES_FOR_ALL_LINKS else 0):
         pairs += _explore(nodes, free - set(judgement.slow_nodes), times, done)
     return sorted(pairs)
 
@@ -81,7 +82,7 @@ def _tournament(nodes: Sequence[int], number: int) -> Iterator[Pair]:
 
 
 def _any_pairs(nodes: Sequence[int]) -> Iterator[Pair]:
-    if len(nodes) <= MOST_FOR_ALL_LINKS:
+    if len(nodes) <= MAX_NODES_FOR_ALL_LINKS:
         for place, one in enumerate(nodes):
             for other in nodes[place + 1 :]:
                 yield _pair(one, other)

@@ -15,7 +15,7 @@ from laggard.nccl.private_log import LOG_SETTINGS
 from laggard.nccl.transport import LOG_EMPTY, LOG_OF_THE_USER, LOG_READ, Transport
 from laggard.rings.messages import Observed
 
-_MOST_LOG_BYTES: Final = 16 << 20
+_MAX_LOG_BYTES: Final = 16 << 20
 _RDMA: Final = "/sys/class/infiniband"
 
 
@@ -49,7 +49,7 @@ def has_rdma(path: str = _RDMA) -> bool | None:
 def _logged(path: str) -> NcclProcess | None:
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
-            log = parse_nccl_log(file.read(_MOST_LOG_BYTES))
+            log = parse_nccl_log(file.read(_MAX_LOG_BYTES))
     except OSError:
         return None
     return max(log.processes, key=lambda process: process.started, default=None)

@@ -12,8 +12,8 @@ from laggard.rings.results import measured
 from laggard.rings.worker.collectives import Exchange, is_measurable
 from laggard.rings.worker.group import Group
 
-_FEWEST: Final = 2
-_MOST: Final = 1000
+_MIN_EXCHANGES: Final = 2
+_MAX_EXCHANGES: Final = 1000
 _RUN_ID_CHARACTERS = 64
 
 
@@ -79,11 +79,11 @@ class Rank:
         """Checks the result, which warms up as well; measures; and checks again, since faults come with load."""
         exchange = Exchange(group, op, size_bytes)
         wrong = exchange.check()
-        taken = group.timed(exchange.run, _FEWEST)
-        while (spent := group.largest(sum(taken))) < seconds and len(taken) < _MOST:
+        taken = group.timed(exchange.run, _MIN_EXCHANGES)
+        while (spent := group.largest(sum(taken))) < seconds and len(taken) < _MAX_EXCHANGES:
             next_part = int(len(taken) * (seconds - spent) / max(spent, 1e-9) / 2)  # halves: what follows may be slower
             if not next_part:
                 break
-            taken += group.timed(exchange.run, min(next_part, _MOST - len(taken)))
+            taken += group.timed(exchange.run, min(next_part, _MAX_EXCHANGES - len(taken)))
         wrong += exchange.check()
         return measured(op, exchange.counts.size_bytes, taken, wrong)

@@ -9,7 +9,7 @@ from laggard.rings.messages import Learn, Publish
 
 _KEY: Final = "laggard/ring/coordinator"
 _CONNECT_SECONDS: Final = 30.0
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 
 def publish(torch: Any, command: Publish) -> None:
@@ -18,7 +18,7 @@ def publish(torch: Any, command: Publish) -> None:
 
 def learn(torch: Any, command: Learn) -> str:
     value: bytes = _store(torch, command.host, command.port, command.seconds).get(_KEY)
-    return value[:_MOST_CHARACTERS].decode(errors="replace")
+    return value[:_MAX_CHARACTERS].decode(errors="replace")
 
 
 def _store(torch: Any, host: str, port: int, seconds: float) -> Any:

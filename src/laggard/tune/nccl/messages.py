@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 MEASURED: Final = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "all_to_all")
 """Operations that nccl-tests has a program for."""
-_ENOUGH: Final = 0.95
+_TIME_SHARE: Final = 0.95
 """Of the time in collectives: messages beyond that are left out."""
-MOST_MESSAGES: Final = 6
+MAX_MESSAGES: Final = 6
 _SMALLEST: Final = 1024
 
 
@@ -82,8 +82,8 @@ def profile_of(collectives: Collectives, rank_steps: int, source: str) -> Profil
     if not whole:
         raise UsageError(f"{source} has no collective of {_SMALLEST} B or more that ended: give --messages")
     kept, share = [], 0.0
-    for time, name, size, count in rows[:MOST_MESSAGES]:
-        if share >= _ENOUGH:
+    for time, name, size, count in rows[:MAX_MESSAGES]:
+        if share >= _TIME_SHARE:
             break
         kept.append(Message(name, size, count / rank_steps))
         share += time / whole

@@ -7,12 +7,12 @@ from typing import Final
 
 from laggard.tune.outcome import Status
 from laggard.tune.search.board import Board
-from laggard.tune.search.plan import FEWEST_ROUNDS, Finalist, Found, Part, Plan, Proposal, Settings, Steps
+from laggard.tune.search.plan import MIN_ROUNDS, Finalist, Found, Part, Plan, Proposal, Settings, Steps
 from laggard.tune.space import changes, key
 from laggard.tune.statistics import Comparison, Word, compare
 
 FINALISTS: Final = 3
-_MOST_REPLACED: Final = 6
+_MAX_REPLACEMENTS: Final = 6
 Times = dict[str, list[float]]
 """Seconds by configuration, one a round."""
 
@@ -26,10 +26,10 @@ def confirm(board: Board, plan: Plan, best: Settings) -> Steps:
         rounds += 1
         if any(board.mean(each) is None for each in finalists):
             failures += 1
-            more = failures < _MOST_REPLACED
+            more = failures < _MAX_REPLACEMENTS
             right = [each for each in finalists if board.mean(each) is not None]
             finalists, rounds, times = (_finalists(board, best), 0, Times()) if more else (right, rounds, times)
-        elif rounds >= FEWEST_ROUNDS:
+        elif rounds >= MIN_ROUNDS:
             finalists = _still_open(finalists, times, plan)
             if _is_decided(board, finalists, times, plan):
                 break

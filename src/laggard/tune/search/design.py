@@ -25,12 +25,12 @@ from laggard.tune.space import Parameter, Space, is_active, key, normal
 _DEFAULT_FIRST: Final = 3
 _DEFAULT_EVERY: Final = 12
 """After so many trials the default is measured again: the machine may have changed."""
-_MOST_DUELS: Final = 5
+_MAX_DUELS: Final = 5
 _PASSES: Final = 3
-_MOST_RESTARTS: Final = 3
+_MAX_RESTARTS: Final = 3
 _BRANCHES: Final = 2
 _PATIENCE: Final = 12
-_MOST_PAIRED: Final = 5
+_MAX_PAIRED_VARIABLES: Final = 5
 _SMALL_GROUP: Final = 24
 """Combinations of a group's values that are looked at all."""
 
@@ -67,7 +67,7 @@ class Search:
 
     def _explore(self) -> Part:
         yield from self._try(self.plan.starts, "model")
-        for _ in range(_MOST_RESTARTS):
+        for _ in range(_MAX_RESTARTS):
             self._fell_back = False
             yield from self._all_groups()
             if not self._fell_back:
@@ -145,7 +145,7 @@ class Search:
             repeats = [self.board.repeats(each) for each in (candidate, self.best)]
             error = self.board.noise() * math.sqrt(sum(1 / each for each in repeats))
             sure = abs(new - old) > 2.5 * error
-            if new - old > error or sure or min(repeats) >= _MOST_DUELS or self.left() <= 0:
+            if new - old > error or sure or min(repeats) >= _MAX_DUELS or self.left() <= 0:
                 if new < old - (0 if sure else error):
                     self.best = dict(candidate)
                 return
@@ -278,7 +278,7 @@ class Search:
 
     def _two_changes(self) -> Iterable[Settings]:
         """Yields pairs of changes of what matters."""
-        for one, two in itertools.combinations(self._important()[:_MOST_PAIRED], 2):
+        for one, two in itertools.combinations(self._important()[:_MAX_PAIRED_VARIABLES], 2):
             for first in self._changed_in(one):
                 yield from self._neighbours(two, first) if is_active(two, first) else ()
 

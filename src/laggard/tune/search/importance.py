@@ -20,7 +20,7 @@ from laggard.tune.space import Configuration, Parameter, Value
 _DRAWS: Final = 100
 _RIDGE: Final = 0.1
 _SEED: Final = 20261117
-_FEWEST: Final = 8
+_MIN_ROWS: Final = 8
 
 
 class Importance(NamedTuple):
@@ -37,7 +37,7 @@ def importances(board: Board, tie: float) -> tuple[Importance, ...]:
     """Returns the parameters that were varied, the most important first; empty with fewer than eight trials."""
     rows = [(each, mean) for each in board.configurations.values() if (mean := board.mean(each)) is not None]
     varied = [each for each in board.space.parameters if len({repr(row[each.name]) for row, _ in rows}) > 1]
-    if len(rows) < _FEWEST or not varied:
+    if len(rows) < _MIN_ROWS or not varied:
         return ()
     columns = [(place, value) for place, each in enumerate(varied) for value in _values(each, rows)]
     design = np.array([[float(row[varied[place].name] == value) for place, value in columns] for row, _ in rows])

@@ -12,7 +12,7 @@ from laggard.tune.statistics import TIE, Comparison
 Settings = dict[str, Value]
 
 
-FEWEST_ROUNDS: Final = 4
+MIN_ROUNDS: Final = 4
 
 
 class Plan(NamedTuple):
@@ -29,7 +29,7 @@ class Plan(NamedTuple):
     @property
     def rounds_kept(self) -> int:
         """Rounds for which trials are kept: a third of them, and never fewer than a comparison needs."""
-        return min(self.rounds, max(FEWEST_ROUNDS, self.trials // 12))
+        return min(self.rounds, max(MIN_ROUNDS, self.trials // 12))
 
     @property
     def most_rounds(self) -> int:

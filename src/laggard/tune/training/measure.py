@@ -26,7 +26,7 @@ from laggard.tune.trial.template import fill
 
 NAMES: Final = ("config", "recording", "stage", "micro_batch", "accumulation", "python")
 WARM_UP_STEPS: Final = 2
-_FEWEST_STEPS: Final = 3
+_MIN_STEPS: Final = 3
 _LOSS: Final = re.compile(r"\bloss\b[\"']?\s*[:= ]\s*([-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|nan|inf))", re.IGNORECASE)
 _LOSS_TOLERANCE: Final = 0.05
 """Of the last loss against the default's: another order of sums changes it by far less, a wrong reduction by more."""
@@ -86,7 +86,7 @@ class TrainingRunner(NamedTuple):
         except UsageError as error:
             return Outcome(Status.GARBAGE, None, str(error)[:160])
         if seconds is None:
-            return Outcome(Status.GARBAGE, None, f"fewer than {_FEWEST_STEPS} steps after {WARM_UP_STEPS} of warm-up")
+            return Outcome(Status.GARBAGE, None, f"fewer than {_MIN_STEPS} steps after {WARM_UP_STEPS} of warm-up")
         return Outcome(Status.OK, seconds)
 
     def _wrong_loss(self, configuration: Configuration, ended: Ended, reference: Path) -> str:
@@ -112,7 +112,7 @@ def step_seconds(recording: Path) -> float | None:
     seconds = read_recording([recording]).timings.step_seconds
     complete = np.isfinite(seconds).all(axis=1)
     steps = seconds[complete].max(axis=1)[WARM_UP_STEPS:]
-    return float(np.median(steps)) if len(steps) >= _FEWEST_STEPS else None
+    return float(np.median(steps)) if len(steps) >= _MIN_STEPS else None
 
 
 def own_environment() -> dict[str, str]:

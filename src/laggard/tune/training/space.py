@@ -22,7 +22,7 @@ from laggard.tune.space import Configuration, Constraint, Parameter, Space, allo
 _STAGES: Final = (0, 1, 2, 3)
 _BUCKETS: Final = (5_000_000, 50_000_000, 100_000_000, 200_000_000, 500_000_000, 1_000_000_000)
 """Elements, around DeepSpeed's default of 5e8; small models have smaller ones."""
-_MOST_STARTS: Final = 3
+_MAX_STARTS: Final = 3
 
 
 class Training(NamedTuple):
@@ -81,7 +81,7 @@ def zero_starts(training: Training, space: Space) -> tuple[Settings, ...]:
             for stage in _STAGES:
                 if allowed(space, {"stage": stage, "micro_batch": micro}):
                     rows.append((stage_seconds(stage, training.parameters, share // micro, network), stage, micro))
-    return tuple({"stage": stage, "micro_batch": micro} for _, stage, micro in sorted(rows)[:_MOST_STARTS])
+    return tuple({"stage": stage, "micro_batch": micro} for _, stage, micro in sorted(rows)[:_MAX_STARTS])
 
 
 def switch_space(training: Training) -> Space:

@@ -16,7 +16,7 @@ _OUT_OF_MEMORY: Final = re.compile(
 )
 """As torch, CUDA, NCCL, the kernel and SLURM say it."""
 _KILLED: Final = -9
-_MOST_DETAIL: Final = 160
+_MAX_DETAIL_CHARACTERS: Final = 160
 
 
 def failure_of(ended: Ended) -> Outcome | None:
@@ -27,7 +27,7 @@ def failure_of(ended: Ended) -> Outcome | None:
     memory = _OUT_OF_MEMORY.search(text)
     if memory:
         line = next(line for line in text.splitlines() if memory[0] in line)
-        return Outcome(Status.OUT_OF_MEMORY, None, printable_line(line, _MOST_DETAIL), ended.seconds)
+        return Outcome(Status.OUT_OF_MEMORY, None, printable_line(line, _MAX_DETAIL_CHARACTERS), ended.seconds)
     if ended.status is None:
         return Outcome(Status.HUNG, None, f"killed after {ended.seconds:.0f} s", ended.seconds)
     return Outcome(Status.CRASHED, None, f"{_how(ended.status)}: {_last_line(ended)}", ended.seconds)
@@ -42,4 +42,4 @@ def _how(status: int) -> str:
 def _last_line(ended: Ended) -> str:
     lines = [line for text in (ended.errors, ended.output) for line in text.splitlines() if line.strip()]
     own = [line for line in ended.errors.splitlines() if line.strip()]
-    return printable_line((own or lines or ["it printed nothing"])[-1], _MOST_DETAIL)
+    return printable_line((own or lines or ["it printed nothing"])[-1], _MAX_DETAIL_CHARACTERS)

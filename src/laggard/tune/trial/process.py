@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final, NamedTuple
 
-_MOST_OUTPUT: Final = 4 << 20
+_MAX_OUTPUT_BYTES: Final = 4 << 20
 _GRACE_SECONDS: Final = 5.0
 """Between asking a group to end and killing it: a launcher takes its remote ranks along."""
 _PIECE: Final = 64 << 10
@@ -36,7 +36,7 @@ class _Output(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        half = _MOST_OUTPUT // 2
+        half = _MAX_OUTPUT_BYTES // 2
         while piece := os.read(self._pipe.fileno(), _PIECE):
             room = max(0, half - len(self._head))
             self._head += piece[:room]

@@ -20,7 +20,7 @@ SOURCE: Final = (
     "ZeRO (Rajbhandari and others, 2020); PMBS at SC25: stage 1 wins at accumulations 32 and 16, stage 2 at 8 and 4"
 )
 _MIN_EXPOSED: Final = 0.05
-_MANY: Final = 16
+_MANY_MICRO_BATCHES: Final = 16
 """From here on stage 1 won where both fitted."""
 
 
@@ -32,7 +32,11 @@ def judge(situation: Situation) -> Iterator[Item]:
         return
     accumulated = config.grad_accum
     evidence = exposed_evidence(exposed)
-    if config.stage == 2 and (exposed is not None or accumulated >= _MANY) and _has_room(situation, stage=1):
+    if (
+        config.stage == 2
+        and (exposed is not None or accumulated >= _MANY_MICRO_BATCHES)
+        and _has_room(situation, stage=1)
+    ):
         yield setting(
             "zero_optimization.stage",
             2,

@@ -20,7 +20,7 @@ from laggard.recommend.advice.values import Gain, Item
 SOURCE: Final = (
     "DeepSpeed's zero/config.py: 5e8 elements by default; DeepSpeed issue 3338: all-gather from 2.6 to 1.4 s"
 )
-_SMALL: Final = 20_000_000
+_SMALL_BUCKET_ELEMENTS: Final = 20_000_000
 """Elements; in bf16 40 MB, from where on a ring is at its full speed on some hundred GPUs."""
 _LATENCY_BYTES: Final = 65536
 """Shorter messages are waited for by their latency: 20 us are 50 KB at 20 Gbit/s."""
@@ -40,7 +40,7 @@ def judge(situation: Situation) -> Iterator[Item]:
         ("reduce_bucket_size", config.reduce_bucket_size, ("all_reduce", "reduce")),
         ("allgather_bucket_size", config.allgather_bucket_size, ("all_gather",)),
     ):
-        if size < _SMALL and not (whole and size * _WIDEST >= whole):
+        if size < _SMALL_BUCKET_ELEMENTS and not (whole and size * _WIDEST >= whole):
             yield setting(
                 f"zero_optimization.{key}",
                 size,

@@ -14,7 +14,7 @@ SOURCE: Final = (
     "mlnx_qos: with trust in DSCP the priority is DSCP / 8"
 )
 _NAME: Final = "NCCL_IB_TC"
-_MOST: Final = 255
+_MAX_TRAFFIC_CLASS: Final = 255
 _ECT_0: Final = 2
 """ECN-capable: a switch marks such packets in place of dropping them."""
 
@@ -62,7 +62,7 @@ def _number(given: str | None) -> int | None:
     if given is None or given.strip() == "-1":
         return 0
     text = given.strip()
-    return int(text) if text.isdecimal() and int(text) <= _MOST else None
+    return int(text) if text.isdecimal() and int(text) <= _MAX_TRAFFIC_CLASS else None
 
 
 RULE = Rule("traffic_class", judge, SOURCE, "NCCL 2.1.15 and newer")
