@@ -50,6 +50,7 @@ REVIEWED = {
     "/opt/laggard/bin/pip install": INSTALLED,
     ".venv/bin/pytest -n 0 tests/collector/web/test_views.py": SCREENSHOTS,
     "export TORCH_FR_BUFFER_SIZE=2000": GPUS,
+    "git": "needs the key of the person who publishes, and the public repository",
     "helm install": "tests/kubernetes/test_helm.py::test_it_makes_what_kustomize_makes",
     "install": INSTALLED,
     "install -D -t /etc/grafana/provisioning/dashboards": BOARDS,

@@ -138,7 +138,7 @@ def intervals(counters: Counters) -> Intervals:
     made = differences(counters.steps)
     made = np.where(made > 0, made, np.nan)
     own, other = differences(counters.own) / made, differences(counters.other) / made
-    other = np.where(np.isnan(other), 0.0, other)  # older agents, or none of it
+    other = np.where(np.isnan(other), 0.0, other)  # not reported, or none of it
     few = differences(counters.few_steps)
     step = _median(differences(counters.step_seconds) / np.where(few > 0, few, np.nan))
     return Intervals(made, np.maximum(own - other, 0.0), differences(counters.input) / made, other, step)

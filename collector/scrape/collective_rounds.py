@@ -80,7 +80,7 @@ class CollectiveRounds:
             job.collectives, job.collectives_at = found, now
 
     async def _ask_agent(self, url: str, key: JobKey, ranks: tuple[int, ...]) -> tuple[RankCollectives, ...]:
-        """What one agent has; nothing where it does not answer, or not as an agent does, as one of an older version."""
+        """What one agent has; nothing where it does not answer, or not as an agent does."""
         asked = "".join(f"&rank={rank}" for rank in ranks)
         address = f"{url}/api/v1/collectives?owner={key.owner}&job={quote(key.job_id, safe='')}{asked}"
         body = await fetch(address, self._timeout_seconds, MAX_BODY_BYTES, self._server_name)

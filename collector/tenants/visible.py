@@ -129,7 +129,7 @@ def _culprit(culprit: Culprit, uid: int, codes: Codes) -> Culprit:
 
 
 def _kept(culprit: Culprit, uid: int) -> Culprit:
-    """A culprit from the database: of a slow host that was kept by an older version nobody knows whom it names."""
+    """A culprit from the database: of a slow host without `neighbours` nobody knows whom its evidence names."""
     if culprit.kind == "slow_host" and culprit.neighbours is None:
         return structs.replace(culprit, evidence=())
     return _without_names(culprit, uid)

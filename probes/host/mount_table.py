@@ -74,7 +74,7 @@ def read_kubelet_volumes(host: Host) -> frozenset[str]:
     """Returns the mount points that are folders of the kubelet's disk, made for this pod: its emptyDir volumes."""
     try:
         lines = host.read_bytes(_MOUNTINFO).decode(errors="surrogateescape").splitlines()
-    except NotFound:  # recordings of older versions
+    except NotFound:  # a recording without it
         return frozenset()
     fields = (line.split(" ") for line in lines)  # proc_pid_mountinfo(5): the fourth is the root, the fifth the point
     return frozenset(_unescape(words[4]) for words in fields if len(words) > 4 and _EMPTY_DIR in words[3])

@@ -170,7 +170,7 @@ def _judge(
 
 
 def _read_usage(host: Host, mount: Mount) -> Usage | None:
-    """Whose files fill it; None where that is not known, as in recordings of older versions."""
+    """Whose files fill it; None where that is not known, as in a recording without it."""
     try:
         return host.usage(mount.point)
     except Unknown:

@@ -71,7 +71,7 @@ class ProbeResult(msgspec.Struct, frozen=True):
     verdict: Verdict
     reason: str
     elapsed_seconds: float
-    findings: tuple[int, ...] = ()  # places in Report.findings; older agents do not name them
+    findings: tuple[int, ...] = ()  # places in Report.findings
     unknown: str = ""  # what it could not judge, also of a probe that failed; empty: it judged everything
 
 

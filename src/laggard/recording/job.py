@@ -374,8 +374,8 @@ class _JobFacts:
 
 
 def _end_of(part: RecordedPart, tables: Tables, rank: int) -> RankEnd:
-    """What the process noted of its own end. Recordings of before lack the time of one with status 0: the last record's
-    then counts."""
+    """What the process noted of its own end. Where the line has no time, as it may with status 0, the last
+    record's counts."""
     line, about = part.end_lines[rank], part.lines.get(rank)
     at = (line.at_seconds or 0.0) + ((about.unix_minus_clock if about else None) or 0.0)
     if line.at_seconds is None:

@@ -133,7 +133,7 @@ class ThreadsLine(msgspec.Struct):
 
 
 class FindingsLine(msgspec.Struct):
-    """The findings of a machine, as NodeFindings has them; older recordings have their codes alone."""
+    """The findings of a machine, as NodeFindings has them. A recording may have their codes alone."""
 
     node: str
     codes: tuple[str, ...]

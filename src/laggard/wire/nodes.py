@@ -75,7 +75,7 @@ class DrainsDocument(msgspec.Struct, frozen=True):
     asker_fails: bool = False
     """Whether the collector knows that the asking node fails. Until then other nodes do not count it, so it waits."""
     asker_known: bool = True
-    """Whether an agent has reported under the asking node's name. Older collectors do not say."""
+    """Whether an agent has reported under the asking node's name."""
     schema: str = "laggard.drains/1"
 
 

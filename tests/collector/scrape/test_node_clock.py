@@ -45,7 +45,7 @@ def test_who_died_first_is_told_whatever_a_nodes_clock_says(ahead: float) -> Non
 
 
 def test_without_the_nodes_time_its_clock_is_believed() -> None:
-    """Agents of before: the reason why they tell it."""
+    """The reason why agents tell it."""
     assert accused(died(0, 30.0, 0.0), died(1, 20.0, -HOUR, tells_now=False)) == [(1,)]
 
 

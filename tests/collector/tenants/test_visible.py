@@ -100,7 +100,7 @@ def test_incidents_hide_neighbours_as_verdicts_do() -> None:
     words = "another user's process ran 3.00 s and process 42 (own) of user 1 ran 2.00 s on its cores"
     assert kept.evidence == (f"waited: {words}", "busier")
     for changed in (
-        structs.replace(culprit, neighbours=None),  # kept by an older version
+        structs.replace(culprit, neighbours=None),  # of a database that does not tell them
         structs.replace(culprit, evidence=(line[:-9], "busier")),  # cut short in the database
     ):
         assert visible_incident(structs.replace(incident, opened_as=changed), 1).opened_as.evidence == ()

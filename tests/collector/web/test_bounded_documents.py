@@ -96,7 +96,7 @@ def test_the_nodes_of_a_job_and_what_was_found_on_them(collector: httpx.Client) 
 
 
 def test_without_parameters_the_documents_are_whole(collector: httpx.Client) -> None:
-    """As gates and controllers of earlier versions ask."""
+    """As gates and controllers ask."""
     nodes = collector.get("nodes").json()
     assert nodes["schema"] == "laggard.nodes/1" and len(nodes["nodes"]) == nodes["total"] == 4097
     assert [row["node"] for row in nodes["nodes"][:2]] == ["gpu-0000", "gpu-0001"], "in the order of the targets"

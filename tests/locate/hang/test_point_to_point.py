@@ -157,7 +157,7 @@ def test_a_partner_that_is_not_known_to_run_is_not_blamed(other: str) -> None:
         (SENDS, {("recv", 0): 3}, "the same of what was sent"),
         (SENDS, {("recv", 0): 4, ("recv", -1): 4}, "it receives from anybody, which may be from us"),
         (stage({("recv", -1): 9}, ("recv", -1)), {("send", 0): 8}, "we receive from anybody"),
-        (RECEIVES, {("send", -1): 8}, "an older agent does not report peers"),
+        (RECEIVES, {("send", -1): 8}, "an agent that reports no peers"),
         (RECEIVES, {("send", peer): 9 for peer in range(2, LANE_COUNT + 2)}, "no room in its rank file for our pair"),
     ],
 )

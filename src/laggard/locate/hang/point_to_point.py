@@ -19,8 +19,8 @@ COUNTERPART = {"send": "recv", "recv": "send"}
 """What the partner does when a rank sends, and when it receives."""
 
 ANY_RANK = -1
-"""The peer of a receive from any rank, of a group that was made by hand, and of everything that an older agent
-reports."""
+"""The peer of a receive from any rank, of a group that was made by hand, and where an agent reports
+none."""
 
 
 class _Count(NamedTuple):
