@@ -53,4 +53,4 @@ def without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     def run(host: Host, probes: Iterable[Probe], *, deadline_seconds: float, warnings_fail: bool = False) -> Report:
         return judge_host(host, probes, warnings_fail)
 
-    monkeypatch.setattr("laggard.gate.command.run", run)
+    monkeypatch.setattr("laggard.gate.measure.run", run)

@@ -7,23 +7,19 @@ reached is most likely away for the same reason. The price is one more job on a 
 
 from __future__ import annotations
 
-from typing import Final
-
 from laggard.address import as_url, without_login
 from laggard.constants import COLLECTOR_PORT
+from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
 from laggard.gate.time_limit import TimeLimit
 from laggard.wire import WireError, decode
 from laggard.wire.nodes import DrainsDocument
-
-ANSWER_SECONDS: Final = 1.0
-NO_CAP: Final = "none"
 
 
 def drain_refusal(collector: str | None, node: str, limit: TimeLimit) -> str:
     """Why `node` may not be drained; empty where it may be. `collector`: its URL, or `none` for no cap."""
     if not collector:
         return "no collector is named"
-    seconds = limit.to_decide(ANSWER_SECONDS)
+    seconds = limit.to_decide(COLLECTOR_SECONDS)
     if not seconds:
         return "the gate's time was over before"
     if collector == NO_CAP:

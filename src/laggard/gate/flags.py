@@ -1,18 +1,34 @@
-"""The gate's flags, and which of them exclude each other."""
+"""The gate's flags, and the settings that are made of them. Wrong usage is told here, before anything is
+measured."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from laggard.constants import AGENT_PORT
 from laggard.errors import UsageError
-from laggard.gate.drain_cap import NO_CAP
-from laggard.gate.policy import MODES
+from laggard.gate.job_gpus import parse_gpus
+from laggard.gate.settings import MODES, NO_CAP, REPORT_ONLY, Gang, GateConf, GateSettings, SlurmSettings, Subject
 from laggard.gate.slurm import SCONTROL
+from laggard.gate.time_limit import limit_from_now
+from laggard.probes.host.host import open_host
 from laggard.probes.probe import Probe
-from laggard.probes.profiles import DEFAULT, PROFILES, Profile, choose_probes, find_profile, with_expectations
-from laggard.rings.place import add_place
+from laggard.probes.profiles import (
+    DEFAULT,
+    PROFILES,
+    Profile,
+    choose_probes,
+    find_profile,
+    is_active,
+    with_expectations,
+)
+from laggard.rings.place import Meeting, add_meeting, check_join_seconds, find_place, meeting_of, read_token
+
+if TYPE_CHECKING:
+    from laggard.rings.membership import Membership
 
 KILL_SWITCH = "/etc/laggard/disabled"
 
@@ -52,7 +68,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-agent", action="store_true", help="run the probes, also where the agent has a fresh report"
     )
-    add_place(parser.add_argument_group("for --gang, where srun, torchrun or SLURM's prolog do not tell"))
+    add_meeting(parser.add_argument_group("for --gang, where srun, torchrun or SLURM's prolog do not tell"))
     _configure_slurm(parser.add_argument_group("for SLURM, see deploy/slurm"))
 
 
@@ -92,7 +108,64 @@ def _configure_slurm(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def check_flags(arguments: argparse.Namespace) -> None:
+def make_settings(arguments: argparse.Namespace) -> GateSettings:
+    """The settings of this run, whose time begins now. Raises UsageError."""
+    slurm = _slurm(arguments)
+    limit = limit_from_now(arguments.deadline, decides=slurm.may_act)
+    _check_flags(arguments)
+    gang = _gang(arguments)
+    profile, probes = _chosen_probes(arguments)
+    host = open_host(arguments.host_root)
+    checks_setup_alone = arguments.check_gate and not arguments.gate
+    is_switched_off = (slurm.may_act or checks_setup_alone) and _is_there(arguments.kill_switch)
+    judges = not is_switched_off and not checks_setup_alone  # else a wrong list of GPUs changes no exit status
+    return GateSettings(
+        limit=limit,
+        subject=Subject(
+            host=host,
+            profile=profile,
+            probes=tuple(probe for probe in probes if not is_active(probe)),
+            active_probes=tuple(probe for probe in probes if is_active(probe)),
+            gpus=_gpus(arguments.gpus) if judges else None,
+            agent_port=arguments.agent_port if _agent_knows(arguments, profile) and not host.recorded else None,
+        ),
+        gang=gang,
+        slurm=slurm,
+        kill_switch=arguments.kill_switch,
+        is_switched_off=is_switched_off,
+        checks_setup=arguments.check_gate,
+        gate_conf=_gate_conf(arguments) if checks_setup_alone else None,
+        as_json=arguments.format == "json",
+        verbose=arguments.verbose,
+    )
+
+
+class OwnFlags(NamedTuple):
+    """What FLAGS of gate.conf ask for that `--check-gate` has to know: whose setup it is."""
+
+    host_root: str | None = None
+    slurm_node: str | None = None
+
+
+def parse_own_flags(words: Sequence[str]) -> OwnFlags:
+    """Parses FLAGS of gate.conf as the scripts pass them. Raises UsageError where the gate would: but for the gang's,
+    which are right or wrong on the nodes of a job."""
+    parser = _Parser(prog="laggard healthcheck", add_help=False, allow_abbrev=False)
+    configure(parser)
+    arguments, rest = parser.parse_known_args(["--gate", REPORT_ONLY, *words])
+    if rest:
+        raise UsageError(f"unknown argument {rest[0]!r}")
+    _check_flags(arguments)
+    _chosen_probes(arguments)
+    return OwnFlags(arguments.host_root, arguments.slurm_node)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+def _check_flags(arguments: argparse.Namespace) -> None:
     """Raises UsageError for flags that do not go together. A drain needs --collector, if only to say that there is no
     cap; a gate without one judges, and complains of it each time, since nobody reads a prolog's usage errors."""
     if arguments.drain and arguments.gate is None and not arguments.check_gate and not arguments.collector:
@@ -103,7 +176,7 @@ def check_flags(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--scontrol takes an absolute path, not {arguments.scontrol!r}")
 
 
-def chosen_probes(arguments: argparse.Namespace) -> tuple[Profile, tuple[Probe, ...]]:
+def _chosen_probes(arguments: argparse.Namespace) -> tuple[Profile, tuple[Probe, ...]]:
     """The profile and the probes that the flags ask for. Raises UsageError."""
     profile = find_profile(arguments.profile)
     profile = with_expectations(profile, arguments.expect) if arguments.expect else profile
@@ -111,16 +184,76 @@ def chosen_probes(arguments: argparse.Namespace) -> tuple[Profile, tuple[Probe, 
     return profile, choose_probes(profile, arguments.only, arguments.skip, where, active)
 
 
-def is_disabled(arguments: argparse.Namespace) -> bool:
-    """Whether the kill-switch file is there. It counts only where the gate may act on SLURM; a file that cannot be
-    checked counts as there."""
-    if not (arguments.gate or arguments.drain or arguments.resume):
-        return False
-    return is_switched_off(arguments.kill_switch)
+def _gpus(text: str | None) -> frozenset[int] | None:
+    """None: --gpus names none. Raises UsageError."""
+    gpus = parse_gpus(text) if text else None
+    if text and gpus is None:
+        raise UsageError(f"--gpus takes numbers such as 0,1,4-7, not {text!r}")
+    return gpus
 
 
-def is_switched_off(kill_switch: str) -> bool:
-    """Whether the file is there, or cannot be checked."""
+def _agent_knows(arguments: argparse.Namespace, profile: Profile) -> bool:
+    """Whether the agent's last report answers the same question: all probes, judged as the agent judges them. To resume
+    a node the gate runs the probes itself: the agent's report may be older than the drain."""
+    asks_for_more = arguments.only or arguments.skip or arguments.expect or arguments.resume or profile.warnings_fail
+    return bool(profile.agent_seconds) and not asks_for_more and not arguments.no_agent
+
+
+def _gang(arguments: argparse.Namespace) -> Gang | None:
+    """None: no gang was asked for. Raises UsageError."""
+    meeting = meeting_of(arguments)
+    if not arguments.gang:
+        if meeting.is_told:
+            raise UsageError("--rendezvous, --nodes and --node-rank are for --gang")
+        return None
+    if not arguments.active:
+        raise UsageError("--gang loads the GPUs of all nodes: add --active")
+    check_join_seconds(meeting)
+    place, token = _gang_place(meeting), read_token(meeting.token_file)
+    if not token and arguments.drain:
+        raise UsageError(
+            "--gang with --drain needs --token-file: without a secret, anybody who can reach the port may accuse nodes"
+        )
+    return Gang(place, token, meeting.join_seconds)
+
+
+def _gang_place(meeting: Meeting) -> Membership | None:
+    """None: the only node of SLURM's job. Raises UsageError."""
+    from laggard.rings import membership  # few gates have a gang, and the others start sooner without
+
+    place = find_place(meeting) or membership.from_prolog(os.environ)
+    if place is None and "SLURM_JOB_ID" not in os.environ:
+        raise UsageError(
+            "--gang has no job whose nodes could meet: start it with srun or torchrun, as SLURM's prolog, or give "
+            "--rendezvous HOST:PORT --nodes N --node-rank I"
+        )
+    return place
+
+
+def _slurm(arguments: argparse.Namespace) -> SlurmSettings:
+    return SlurmSettings(
+        mode=arguments.gate,
+        drain=arguments.drain,
+        resume=arguments.resume,
+        collector=arguments.collector,
+        node=arguments.slurm_node,
+        slurmd_node=os.environ.get("SLURMD_NODENAME", ""),
+        scontrol=arguments.scontrol,
+    )
+
+
+def _gate_conf(arguments: argparse.Namespace) -> GateConf:
+    return GateConf(
+        mode=arguments.gate_mode,
+        flags=tuple(arguments.gate_flags),
+        gate_seconds=arguments.gate_seconds,
+        gang_seconds=arguments.gang_seconds,
+        gang_token=arguments.gang_token,
+    )
+
+
+def _is_there(kill_switch: str) -> bool:
+    """Whether the file is there. A file that cannot be checked counts as there."""
     try:
         os.lstat(kill_switch)
     except (FileNotFoundError, NotADirectoryError):

@@ -7,17 +7,17 @@ there) is unknown, and neither ok nor a fault of the node's.
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import time
 from typing import TYPE_CHECKING, Final
 
 from laggard.errors import UsageError
+from laggard.gate.settings import Gang
+from laggard.gate.time_limit import TimeLimit
 from laggard.model import Report, Verdict
 from laggard.probes.runner.report import ProbeAnswer, build_report, merge_reports
 from laggard.probes.runner.worker import Observation
-from laggard.rings.place import check_join_seconds, find_place, read_token
 
 if TYPE_CHECKING:
     from laggard.rings.membership import Membership
@@ -36,31 +36,14 @@ _SHARE_OF_DEADLINE: Final = 0.6
 """Of the time that is left, where the probes that load the GPUs come after the gang."""
 
 
-def check_gang_flags(arguments: argparse.Namespace) -> None:
-    """Raises UsageError for flags of a gang that make no sense."""
-    if not arguments.gang:
-        if arguments.rendezvous or arguments.nodes is not None or arguments.node_rank is not None:
-            raise UsageError("--rendezvous, --nodes and --node-rank are for --gang")
-        return
-    if not arguments.active:
-        raise UsageError("--gang loads the GPUs of all nodes: add --active")
-    check_join_seconds(arguments)
-    _place(arguments)
-    if not read_token(arguments.token_file) and arguments.drain:
-        raise UsageError(
-            "--gang with --drain needs --token-file: without a secret, anybody who can reach the port may accuse nodes"
-        )
-
-
-def run_gang(report: Report, arguments: argparse.Namespace, deadline: float, more_follows: bool) -> Report:
-    """`report` with what the gang found about this node. `deadline`: of all measurements, in monotonic seconds;
-    infinite: the gang's own. `more_follows`: whether probes that load the GPUs come after it."""
+def run_gang(report: Report, gang: Gang, limit: TimeLimit, more_follows: bool) -> Report:
+    """`report` with what the gang found about this node. `more_follows`: whether probes that load the GPUs come after
+    it."""
     began = time.monotonic()
-    place = _place(arguments)
-    if place is None or place.nodes == 1:
+    if gang.place is None or gang.place.nodes == 1:
         observation = Observation(Verdict.SKIPPED, "the job has one node, which meets nobody")
     else:
-        observation = _meet(place, arguments, _until(arguments, began, deadline, more_follows))
+        observation = _meet(gang.place, gang, _until(gang, began, limit.end_of_measurements, more_follows))
     answer = ProbeAnswer(NAME, observation, time.monotonic() - began)
     own = build_report(
         (answer,),
@@ -77,26 +60,14 @@ def gang_lines(report: Report) -> tuple[str, ...]:
     return tuple(f"gang: {line}" for line in report.facts.get(NAME, {}).get("others", ()))
 
 
-def _place(arguments: argparse.Namespace) -> Membership | None:
-    """None: the only node of SLURM's job. Raises UsageError."""
-    from laggard.rings import membership
-
-    place = find_place(arguments) or membership.from_prolog(os.environ)
-    if place is None and "SLURM_JOB_ID" not in os.environ:
-        raise UsageError(
-            "--gang has no job whose nodes could meet: start it with srun or torchrun, as SLURM's prolog, or give "
-            "--rendezvous HOST:PORT --nodes N --node-rank I"
-        )
-    return place
-
-
-def _until(arguments: argparse.Namespace, now: float, deadline: float, more_follows: bool) -> float:
+def _until(gang: Gang, now: float, deadline: float, more_follows: bool) -> float:
+    """`deadline`: of all measurements, in monotonic seconds; infinite: the gang's own is taken."""
     if deadline == math.inf:
-        return now + 2 * float(arguments.join_seconds) + SECONDS + _EXTRA_SECONDS  # twice: node 0 may not come
+        return now + 2 * gang.join_seconds + SECONDS + _EXTRA_SECONDS  # twice: node 0 may not come
     return now + max(1.0, (deadline - now) * (_SHARE_OF_DEADLINE if more_follows else 1.0))
 
 
-def _meet(place: Membership, arguments: argparse.Namespace, until: float) -> Observation:
+def _meet(place: Membership, gang: Gang, until: float) -> Observation:
     from laggard.rings.member import MemberSettings  # asyncio is slow to import
     from laggard.rings.options import RingOptions
     from laggard.rings.run import run_node
@@ -104,14 +75,14 @@ def _meet(place: Membership, arguments: argparse.Namespace, until: float) -> Obs
     settings = MemberSettings(
         place=place,
         options=RingOptions(seconds=SECONDS, pairs=True, gang=True),
-        token=read_token(arguments.token_file),
+        token=gang.token,
         device="auto",
         local_ranks=None,
         environ=os.environ,
         deadline=until,
     )
     try:
-        return _observation(run_node(settings, arguments.join_seconds))
+        return _observation(run_node(settings, gang.join_seconds))
     except UsageError as error:  # a busy port, or an address of another machine
         return Observation(Verdict.UNKNOWN, str(error))
 

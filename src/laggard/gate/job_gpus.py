@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 
 import msgspec
 
-from laggard.errors import UsageError
 from laggard.model import Report
 from laggard.probes.errors import Unknown
 from laggard.probes.host.host import Host
@@ -18,14 +17,11 @@ _MAX_GPUS = 4096
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
-def job_gpus(flag: str | None, host: Host) -> frozenset[int] | None:
-    """The device minors of the job's GPUs; None where all GPUs are to be judged. `flag`: the value of --gpus. Raises
-    UsageError where it is no list."""
-    if flag:
-        gpus = parse_gpus(flag)
-        if gpus is None:
-            raise UsageError(f"--gpus takes numbers such as 0,1,4-7, not {flag!r}")
-        return gpus
+def job_gpus(asked: frozenset[int] | None, host: Host) -> frozenset[int] | None:
+    """The device minors of the job's GPUs: those that were asked for, else those that SLURM gave the job; None where
+    all GPUs are to be judged."""
+    if asked is not None:
+        return asked
     try:
         return parse_gpus(host.environ().get(_VARIABLE, ""))
     except Unknown:

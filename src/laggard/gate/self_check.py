@@ -10,7 +10,7 @@ import msgspec
 
 from laggard.address import without_login
 from laggard.constants import AGENT_PORT, COLLECTOR_PORT
-from laggard.gate.drain_cap import ANSWER_SECONDS, NO_CAP
+from laggard.gate.settings import COLLECTOR_SECONDS, NO_CAP
 from laggard.gate.slurm import SECONDS, NoProgram, NoSuchNode, Slurm, SlurmError
 from laggard.gate.time_limit import TimeLimit
 from laggard.wire import WireError, decode
@@ -20,7 +20,7 @@ NO_COLLECTOR: Final = (
     "no collector is named, so the gate rejects and drains nothing: set COLLECTOR in gate.conf (--collector URL), or "
     f"COLLECTOR={NO_CAP} for no cap on drains"
 )
-CHECK_SECONDS: Final = ANSWER_SECONDS + SECONDS
+CHECK_SECONDS: Final = COLLECTOR_SECONDS + SECONDS
 """The time that gate_problems() may take."""
 
 _NAMED_NODES: Final = 4
@@ -41,7 +41,7 @@ def gate_problems(collector: str | None, node: str, slurm: Slurm | None, limit: 
     None where the gate asks nothing of SLURM."""
     problems = [NO_COLLECTOR] if not collector else []
     if collector and collector != NO_CAP:
-        problems += _collector_problems(collector, node, limit.to_decide(ANSWER_SECONDS))
+        problems += _collector_problems(collector, node, limit.to_decide(COLLECTOR_SECONDS))
     return problems + (_slurm_problems(slurm) if slurm else [])
 
 
@@ -104,7 +104,7 @@ def cap_words(collector: str, node: str, limit: TimeLimit) -> str:
 
     url = f"{collector}/api/v1/drains?node={quote(node, safe='')}"
     try:
-        answer = decode(get(url, limit.to_decide(ANSWER_SECONDS)).body, DrainsDocument)
+        answer = decode(get(url, limit.to_decide(COLLECTOR_SECONDS)).body, DrainsDocument)
     except (NoResponse, WireError):
         return "cap not known"
     return f"cap {answer.cap} of {answer.answering}"

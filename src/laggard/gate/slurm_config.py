@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from laggard.environment import FALLBACK_RANK_DIR, SHARED_RANK_DIR
+from laggard.gate.settings import GateConf
 from laggard.gate.slurm import Slurm, SlurmError
 from laggard.secret_file import exposure
 
@@ -30,18 +31,14 @@ _MOST_SCRIPT_BYTES: Final = 1 << 16
 _SNIPPET: Final = "add the lines of deploy/slurm/slurm.conf.snippet"
 
 
-def config_problems(
-    slurm: Slurm, gate_seconds: int | None, gang_seconds: int | None, gang_token: str | None = None
-) -> list[str]:
-    """One line for each mistake. `gate_seconds`, `gang_seconds`: the limits of the scripts, of gate.conf; `gang_token`:
-    its file with the gang's secret; None: not known. Where SLURM does not answer there is none: gate_problems() tells
-    of that."""
+def config_problems(slurm: Slurm, conf: GateConf) -> list[str]:
+    """One line for each mistake. Where SLURM does not answer there is none: gate_problems() tells of that."""
     try:
         config = slurm.config()
     except SlurmError:
         return []
-    limits = _limit_problems(config, gate_seconds, gang_seconds) if gate_seconds else []
-    gang = _gang_problems(config, gang_token) if gang_token else []
+    limits = _limit_problems(config, conf.gate_seconds, conf.gang_seconds) if conf.gate_seconds else []
+    gang = _gang_problems(config, conf.gang_token) if conf.gang_token else []
     return [*_script_problems(config), *_job_problems(config), *limits, *gang, *_rank_problems(config)]
 
 

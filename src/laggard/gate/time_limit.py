@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Final
+from typing import Final, NamedTuple
 
 MIN_SECONDS: Final = 0.1
 """With less than this left nothing is begun any more."""
@@ -15,14 +15,12 @@ _DECISION_SECONDS: Final = 7.0
 _MOST_OF_LIMIT: Final = 0.3
 
 
-class TimeLimit:
-    """`seconds` from now on; None: no limit. `decides`: whether collector or SLURM are asked after the measurements,
-    which then leave time for it."""
+class TimeLimit(NamedTuple):
+    """Both ends are in monotonic seconds, infinite where there is no limit."""
 
-    def __init__(self, seconds: float | None, decides: bool) -> None:
-        self.end = math.inf if seconds is None else time.monotonic() + seconds
-        kept = min(_DECISION_SECONDS, seconds * _MOST_OF_LIMIT) if seconds and decides else 0.0
-        self.end_of_measurements = self.end - kept
+    end: float
+    end_of_measurements: float
+    """Sooner than `end`, where collector or SLURM are asked after the measurements."""
 
     def to_measure(self, most: float) -> float:
         """The seconds for a measurement that may take `most`."""
@@ -31,6 +29,13 @@ class TimeLimit:
     def to_decide(self, most: float) -> float:
         """The seconds for a question that may take `most`; 0 where it may not be begun any more."""
         return seconds_left(self.end, most)
+
+
+def limit_from_now(seconds: float | None, decides: bool) -> TimeLimit:
+    """`seconds` from now on; None: no limit. `decides`: whether the gate decides something after it has measured."""
+    end = math.inf if seconds is None else time.monotonic() + seconds
+    kept = min(_DECISION_SECONDS, seconds * _MOST_OF_LIMIT) if seconds and decides else 0.0
+    return TimeLimit(end, end - kept)
 
 
 def seconds_left(end: float, most: float) -> float:

@@ -18,7 +18,7 @@ from laggard.rings.job_environment import as_the_job, read_job_environment
 from laggard.rings.member import MemberSettings
 from laggard.rings.nccl_tests import render_nccl_tests
 from laggard.rings.options import RingOptions
-from laggard.rings.place import add_place, check_join_seconds, find_place, read_token
+from laggard.rings.place import add_meeting, check_join_seconds, find_place, meeting_of, read_token
 from laggard.rings.run import run_node
 from laggard.terminal.output import show
 
@@ -32,7 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     place = parser.add_argument_group(
         "several nodes", "Start the same command on each, or under torchrun or srun, which need none of these."
     )
-    add_place(place)
+    add_meeting(place)
     _add_measurement(parser)
     parser.add_argument(
         "--format",
@@ -80,20 +80,21 @@ def _add_measurement(parser: argparse.ArgumentParser) -> None:
 
 def main(arguments: argparse.Namespace) -> int:
     began = time.monotonic()
-    options = _options(arguments)
-    place = find_place(arguments) or membership.alone()
-    _check_bounds(arguments)
-    deadline = arguments.deadline or arguments.join_seconds + 2 * options.seconds + 60.0
+    options, meeting = _options(arguments), meeting_of(arguments)
+    place = find_place(meeting) or membership.alone()
+    _check_bounds(arguments.local_ranks, arguments.deadline)
+    check_join_seconds(meeting)
+    deadline = arguments.deadline or meeting.join_seconds + 2 * options.seconds + 60.0
     settings = MemberSettings(
         place=place,
         options=options,
-        token=read_token(arguments.token_file),
+        token=read_token(meeting.token_file),
         device=arguments.device,
         local_ranks=arguments.local_ranks,
         environ=_environment(arguments.env_from),
         deadline=began + deadline,
     )
-    ended = run_node(settings, arguments.join_seconds)
+    ended = run_node(settings, meeting.join_seconds)
     if ended.status == EXIT_USAGE:
         raise UsageError(ended.text)
     if ended.ring is not None:
@@ -152,9 +153,9 @@ def _environment(source: str | None) -> dict[str, str]:
     return dict(os.environ) if source is None else as_the_job(os.environ, read_job_environment(source))
 
 
-def _check_bounds(arguments: argparse.Namespace) -> None:
-    if arguments.local_ranks is not None and not 1 <= arguments.local_ranks <= _MAX_LOCAL_RANKS:
-        raise UsageError(f"--local-ranks {arguments.local_ranks} is not between 1 and {_MAX_LOCAL_RANKS}")
-    if arguments.deadline is not None and arguments.deadline < 10:
-        raise UsageError(f"--deadline {arguments.deadline:g}: a ring needs 10 seconds or more")
-    check_join_seconds(arguments)
+def _check_bounds(local_ranks: int | None, deadline: float | None) -> None:
+    """Raises UsageError."""
+    if local_ranks is not None and not 1 <= local_ranks <= _MAX_LOCAL_RANKS:
+        raise UsageError(f"--local-ranks {local_ranks} is not between 1 and {_MAX_LOCAL_RANKS}")
+    if deadline is not None and deadline < 10:
+        raise UsageError(f"--deadline {deadline:g}: a ring needs 10 seconds or more")

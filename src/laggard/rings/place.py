@@ -1,10 +1,10 @@
-"""The flags that say where the nodes of a ring meet, for `laggard ring` and the gate."""
+"""Where the nodes of a ring meet, by flags, for `laggard ring` and the gate."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from laggard.environment import ENV_RING_TOKEN
 from laggard.errors import UsageError
@@ -16,7 +16,22 @@ if TYPE_CHECKING:
 _MOST_TOKEN_BYTES: Final = 4096
 
 
-def add_place(group: argparse._ArgumentGroup) -> None:
+class Meeting(NamedTuple):
+    """What the flags say of where the nodes of a ring meet, and of how they know one another. None: nothing."""
+
+    rendezvous: str | None
+    nodes: int | None
+    node_rank: int | None
+    token_file: str | None
+    join_seconds: float
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a flag says where, or which node this is; else a launcher's environment does."""
+        return bool(self.rendezvous) or self.nodes is not None or self.node_rank is not None
+
+
+def add_meeting(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rendezvous",
         metavar="HOST:PORT[,HOST:PORT]",
@@ -35,20 +50,26 @@ def add_place(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def check_join_seconds(arguments: argparse.Namespace) -> None:
+def meeting_of(arguments: argparse.Namespace) -> Meeting:
+    return Meeting(
+        arguments.rendezvous, arguments.nodes, arguments.node_rank, arguments.token_file, arguments.join_seconds
+    )
+
+
+def check_join_seconds(meeting: Meeting) -> None:
     """Raises UsageError."""
-    if not arguments.join_seconds > 0:
+    if not meeting.join_seconds > 0:
         raise UsageError("--join-seconds must be more than 0")
 
 
-def find_place(arguments: argparse.Namespace) -> Membership | None:
+def find_place(meeting: Meeting) -> Membership | None:
     """Returns this process's place by the flags, else by the environment of torchrun or SLURM; None where neither
     tells. Raises UsageError."""
     from laggard.rings import membership  # the gate starts sooner without
 
-    if arguments.rendezvous:
-        return membership.from_flags(arguments.rendezvous, arguments.nodes, arguments.node_rank)
-    if arguments.nodes is not None or arguments.node_rank is not None:
+    if meeting.rendezvous:
+        return membership.from_flags(meeting.rendezvous, meeting.nodes, meeting.node_rank)
+    if meeting.is_told:
         raise UsageError("--nodes and --node-rank need --rendezvous HOST:PORT, where node 0 listens")
     return membership.from_environment(os.environ)
 

@@ -1,0 +1,62 @@
+"""What the gate says, of what it measured and did: on its standard output, and in the system's log."""
+
+from __future__ import annotations
+
+import sys
+
+import msgspec
+
+from laggard import wire
+from laggard.gate.decision import WRONG_SETUP, Decision
+from laggard.gate.measure import Measured
+from laggard.gate.settings import GateSettings
+from laggard.model import Report, Verdict
+from laggard.terminal.output import show, show_or_write
+from laggard.terminal.parts import Line, plain_text
+from laggard.text.report import headline, headline_line, render, report_parts
+
+
+def say(settings: GateSettings, measured: Measured, decision: Decision) -> None:
+    """Prints the report and what was done, and writes both to the system's log."""
+    report, age = _with_decision(measured, decision), measured.age
+    said = [Line(line) for line in decision.messages]
+    if settings.as_json:
+        sys.stdout.write(wire.encode(report).decode() + "\n")
+        sys.stdout.flush()
+    elif settings.slurm.mode and not settings.verbose:
+        show([headline_line(report, age), *said])
+    else:
+        show_or_write(
+            lambda: [*report_parts(report, age, settings.verbose), *said],
+            lambda: render(report, age, settings.verbose) + plain_text(said),
+        )
+    if settings.slurm.mode or decision.messages:
+        urgent = report.verdict is not Verdict.OK or any(WRONG_SETUP in line for line in decision.messages)
+        _log("; ".join((headline(report, age), *decision.messages)), urgent)
+
+
+def say_disabled(settings: GateSettings) -> None:
+    """Says that the gate does nothing, and by which file."""
+    text = f"gate: switched off by {settings.kill_switch}"
+    if settings.slurm.mode:
+        _log(f"laggard: {text}", urgent=True)
+    if settings.as_json:
+        gate = {"gate": {"says": [text]}}
+        text = wire.encode(Report(Verdict.SKIPPED, settings.subject.host.node(), 0.0, (), (), gate)).decode()
+    print(text, flush=True)
+
+
+def _with_decision(measured: Measured, decision: Decision) -> Report:
+    """The report with what was decided, and where it is from, in its facts."""
+    report, age = measured
+    gate = {"says": decision.messages} if decision.messages else {}
+    source = {"agent_report_age_seconds": age} if age is not None else {}
+    if not gate and not source:
+        return report
+    return msgspec.structs.replace(report, facts={**report.facts, "gate": {**gate, **source}})
+
+
+def _log(text: str, urgent: bool) -> None:
+    from laggard.gate.syslog import write_syslog  # where a person asks, nothing is logged
+
+    write_syslog(text, urgent)
