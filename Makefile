@@ -21,7 +21,7 @@ test: MORE := 3
 test:
 	@scripts/setup --system
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTEST) $(TESTS) || $(BIN)/python scripts/once_more_alone.py $$? $(TESTS)
+	$(PYTEST) $(TESTS); $(BIN)/python scripts/once_more_alone.py $$?
 
 test-fast:
 	@scripts/setup
