@@ -7,10 +7,10 @@ unexport PYTHONDONTWRITEBYTECODE
 TESTS ?= tests
 BASE ?= HEAD
 # A process for each core, and three MORE for the whole suite, since slow tests wait for others; which tests stay together,
-# tests/conftest.py says. WORKERS=0: all in this process.
+# their marks say (tests/support/order.py). WORKERS=0: all in this process.
 MORE := 0
 WORKERS ?= $(shell expr $$(nproc) + $(MORE))
-RUN_TESTS = -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
+RUN_TESTS = -m pytest -n $(WORKERS)
 PYTEST = $(BIN)/python $(RUN_TESTS)
 
 demo:
@@ -21,7 +21,7 @@ test: MORE := 3
 test:
 	@scripts/setup --system
 	@rm -f .pytest_cache/v/cache/lastfailed
-	$(PYTEST) $(TESTS) || $(BIN)/python scripts/once_more_alone.py $$? $(TESTS)
+	$(PYTEST) $(TESTS); $(BIN)/python scripts/once_more_alone.py $$?
 
 test-fast:
 	@scripts/setup

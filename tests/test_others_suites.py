@@ -11,6 +11,8 @@ from types import ModuleType
 import pytest
 from support.paths import REPOSITORY
 
+pytestmark = pytest.mark.longest(55)
+
 TESTS = """
 import pytest, sys
 

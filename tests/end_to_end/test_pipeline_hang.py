@@ -17,7 +17,7 @@ from support.warm import Warm
 
 from laggard.locate.hang.hangs import HUNG_SILENT_SECONDS
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.longest(110)]
 PIPELINE = TRAINING / "pipeline.py"
 STAGES = 4
 

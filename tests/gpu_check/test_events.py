@@ -10,6 +10,8 @@ from support.lazy_device import LazyDevice, LazyMark, Place, Work, work_class
 
 from laggard.trainer_hooks.device.collectives import DeviceCollectives
 
+pytestmark = pytest.mark.longest(10)
+
 
 @pytest.fixture
 def events(monkeypatch: pytest.MonkeyPatch) -> Any:

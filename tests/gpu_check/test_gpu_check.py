@@ -14,6 +14,8 @@ import pytest
 from support.paths import REPOSITORY
 from support.warm import Warm
 
+pytestmark = [pytest.mark.longest(125), pytest.mark.apart]
+
 SCRIPT = REPOSITORY / "scripts" / "gpu-check"
 
 

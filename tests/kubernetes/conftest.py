@@ -31,6 +31,12 @@ RUNTIME_CLASS = {
 CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Its tests share one cluster."""
+    item.add_marker(pytest.mark.together("kubernetes"))
+    item.add_marker(pytest.mark.longest(140))
+
+
 def render(folder: str | Path) -> list[dict[str, Any]]:
     """The objects that `kubectl kustomize` makes of a folder of deploy/kubernetes, or of one elsewhere."""
     kubectl = shutil.which("kubectl")

@@ -18,6 +18,8 @@ from laggard.catalogue.findings import FINDINGS
 from laggard.cli import main
 from laggard.model import EXIT_CODES, Verdict
 
+pytestmark = pytest.mark.apart
+
 THROUGH_THE_GATE = ("healthy", "disk_full", "gpu_lost", "hgx_h100", "mount_hung", "rdma_errors_rising")
 
 

@@ -19,7 +19,7 @@ from support.ports import free_port
 
 from laggard.cli import main
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.longest(95)]
 
 Node = subprocess.Popen[str]
 LONG = 240.0

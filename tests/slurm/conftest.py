@@ -100,6 +100,12 @@ exit $status
 """
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Its tests share one cluster."""
+    item.add_marker(pytest.mark.together("slurm"))
+    item.add_marker(pytest.mark.longest(150))
+
+
 class Cluster:
     """Four nodes. Prologs, epilogs and health checks judge each as the recorded machine in `machines/NODE`. `gpus`:
     whether jobs can ask for some of the eight GPUs of a node."""

@@ -27,6 +27,8 @@ from laggard.probes.record.recorder import RecordingHost
 from laggard.probes.registry import PROBES
 from laggard.wire import WireError, decode
 
+pytestmark = pytest.mark.apart
+
 KEY = b"k" * 32
 Copy = Callable[[str], Path]
 

@@ -33,6 +33,8 @@ from laggard.trainer_hooks.collectives.process_group import hook_calls
 from laggard.trainer_hooks.record.facts import Facts
 from laggard.trainer_hooks.record.recorder import Recorder
 
+pytestmark = pytest.mark.longest(50)
+
 TRAINING = """
 import time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel

@@ -31,7 +31,7 @@ from laggard.trainer_hooks.output import heartbeat as heartbeat_module
 from laggard.trainer_hooks.output.heartbeat import Heartbeat
 from laggard.trainer_hooks.record.facts import Facts
 
-pytestmark = pytest.mark.slow  # processes that wait
+pytestmark = [pytest.mark.slow, pytest.mark.apart]  # processes that wait
 
 IDENTITY = {"job_id": "j", "rank": 0, "local_rank": 0, "world_size": 2, "node": "n", "attempt": 0}
 

@@ -27,7 +27,7 @@ from laggard.http.security_headers import NO_PAGE
 from laggard.model import Report, Verdict
 from laggard.trainer_hooks.output.http_export import rank_address
 
-pytestmark = pytest.mark.slow  # trainings with torch
+pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
 
 TRAINER = """
 import logging, os, sys

@@ -22,7 +22,7 @@ from laggard.recording.judged import judge_recording
 from laggard.recording.reader import RecordedTimings, read_recording
 from laggard.trainer_hooks.output.line_file import LineFile
 
-pytestmark = pytest.mark.slow  # trainings with torch
+pytestmark = [pytest.mark.slow, pytest.mark.apart]  # trainings with torch
 
 TRAINER = """
 import os, signal, sys, time

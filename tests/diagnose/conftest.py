@@ -1,0 +1,9 @@
+"""Files of many formats, read: no test here starts a process."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    item.add_marker(pytest.mark.without_forks)

@@ -1,0 +1,99 @@
+"""The order of the tests, and which of them one process runs: by marks, which pyproject.toml lists. A mark stands in
+the test's file, or in its folder's conftest.py for the whole folder, and moves with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.later import IMPORTED_TORCH
+
+GROUPS = "groups_file"  # of what a process of the run is given: where it writes each test's group
+
+FOLDER = pytest.StashKey[Path]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Sorts the tests: what takes longest comes first, so that no core is idle at the end. Tests that import torch into
+    their own process come late (see support/later.py): behind them only those `without_forks`, which fill the other
+    cores meanwhile."""
+    config.stash[IMPORTED_TORCH] = "torch" in sys.modules
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[int, float, str]:
+    """Its turn, and its file's path: all processes of a run have the same order, whichever file they began with."""
+    path = item.nodeid.partition("::")[0]
+    if item.get_closest_marker("torch") is not None:
+        return 1, 0.0, path
+    if item.get_closest_marker("without_forks") is not None:
+        return 2, 0.0, path
+    longest = item.get_closest_marker("longest")
+    return 0, -_argument(longest) if longest else 0.0, path
+
+
+def group_of(item: pytest.Item) -> str:
+    """The group of a test: one process runs a group's tests, one after the other. Where no mark says otherwise it is
+    the test's file, since its tests may share what a module makes once."""
+    path, _, test = item.nodeid.partition("::")
+    if together := item.get_closest_marker("together"):
+        return str(_argument(together))
+    if item.get_closest_marker("apart") is not None:
+        return item.nodeid
+    if item.get_closest_marker("apart_by_parameter") is not None:
+        return f"{path}::{test.partition('[')[2].rstrip(']').partition('-')[0]}"
+    return path
+
+
+def _argument(mark: pytest.Mark) -> Any:
+    if len(mark.args) != 1:
+        raise pytest.UsageError(f"the mark {mark.name} takes one argument: pyproject.toml says which")
+    return mark.args[0]
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist says that this process has collected
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """A process of a run on several cores tells the first one its tests' groups, which pytest-xdist doesn't carry: it
+    would by the tests' names, which it can no longer write since pytest 9.2."""
+    if file := getattr(session.config, "workerinput", {}).get(GROUPS):
+        part = Path(f"{file}.{os.getpid()}")
+        part.write_text(json.dumps({item.nodeid: group_of(item) for item in session.items}))
+        part.replace(file)
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist, for each process that it starts
+def pytest_configure_node(node: Any) -> None:
+    node.workerinput[GROUPS] = str(_folder(node.config) / "groups.json")
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Hands out the tests to a process for each core, a group at a time, in the order of `_place`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    @cache
+    def groups() -> dict[str, str]:
+        read: dict[str, str] = json.loads((_folder(config) / "groups.json").read_text())
+        return read
+
+    class GroupScheduling(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return groups()[nodeid]
+
+    config.option.loadscopereorder = False
+    return GroupScheduling(config, log)
+
+
+def _folder(config: pytest.Config) -> Path:
+    if FOLDER not in config.stash:
+        config.stash[FOLDER] = Path(tempfile.mkdtemp(prefix="laggard-tests-"))
+        config.add_cleanup(lambda: shutil.rmtree(config.stash[FOLDER], ignore_errors=True))
+    return config.stash[FOLDER]
