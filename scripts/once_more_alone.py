@@ -23,7 +23,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-MOST = 2
+MAX_AGAIN = 2
 TESTS_FAILED = 1  # pytest's exit status; others mean that it could not run them
 LAST_FAILED = Path(".pytest_cache/v/cache/lastfailed")
 KEPT = Path("out/second_try.json")
@@ -45,14 +45,14 @@ def main(words: Sequence[str]) -> int:
 def end_run(status: int) -> int:
     """The run's exit status, once those of its tests that failed have been tried again."""
     failed = _last_failed() if status == TESTS_FAILED else []
-    tries = [] if len(failed) > MOST else _try_again(failed)
+    tries = [] if len(failed) > MAX_AGAIN else _try_again(failed)
     run = {"date": _now(), "commit": _commit(), "failed": len(failed), "second_tries": tries}
     KEPT.parent.mkdir(exist_ok=True)
     KEPT.write_text(json.dumps(run, indent=2) + "\n")
     if passed := [each["test"] for each in tries if each["passed"]]:
         print(f"Passed alone, after they had failed beside other tests:\n{_list_of(passed)}")
-    if len(failed) > MOST:
-        print(f"{len(failed)} tests failed; up to {MOST} would have been run again, alone")
+    if len(failed) > MAX_AGAIN:
+        print(f"{len(failed)} tests failed; up to {MAX_AGAIN} would have been run again, alone")
     return 0 if failed and len(passed) == len(failed) else status
 
 
